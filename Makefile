@@ -1,0 +1,47 @@
+# Every target sets up .venv first: uv where it is installed, else venv and pip. Only Python and make are assumed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: install quickstart test test-all lint types lock clean
+
+install: $(READY)
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed, and this is " + sys.version.split()[0] + "; name another with: make PYTHON=/path/to/python3 ...")'
+	@if command -v uv >/dev/null 2>&1; then \
+	  set -e; uv venv --quiet --allow-existing --python $(PYTHON) $(VENV); \
+	  uv pip install --quiet --python $(BIN)/python -r requirements.lock; \
+	  uv pip install --quiet --python $(BIN)/python --no-deps -e .; \
+	else \
+	  set -e; $(PYTHON) -m venv $(VENV); \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .; \
+	fi
+	@touch $@
+
+## Train, evaluate and translate with the embedded corpus, in less than 8 minutes on 2 cores.
+quickstart: $(READY)
+	$(BIN)/python -m transformer_jax quickstart
+
+## The tests that take a few seconds each; `make test-all` adds the slow ones.
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/ty check --python $(VENV)
+
+## Resolve the dependencies anew, for every supported Python; needs uv.
+lock:
+	uv pip compile --quiet --universal --python-version 3.11 --group dev pyproject.toml --no-header --no-annotate -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Models: compositions of the blocks in `transformer_jax.nn`."""

@@ -1,0 +1,170 @@
+"""The encoder-decoder Transformer (Vaswani et al. 2017): the module, and the functions that decode with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
+from transformer_jax.nn.kv_cache import KVCache, empty_layer
+from transformer_jax.nn.masks import cache_mask, causal_mask, padding_mask, segment_mask
+from transformer_jax.nn.stacks import DecoderLayer, DecodingState, EncoderLayer, LayerInputs, Stack, folded
+from transformer_jax.typing import Array, Batch, Params
+
+
+def shift_right(targets: Array, start_id: int, segment_ids: Array | None = None) -> Array:
+    """What the decoder reads to predict targets: the start id, then targets without their last, per segment.
+
+    Args:
+      targets: [B, T] int32; segment_ids: [B, T] int32 of packed rows.
+    Returns: [B, T] int32.
+    """
+    shifted = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=start_id)
+    if segment_ids is None:
+        return shifted
+    previous = jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)))
+    return jnp.where(segment_ids == previous, shifted, start_id)
+
+
+def _positions(batch: Batch, name: str) -> Array:
+    """Positions of a packed batch, or 0, 1, 2, ...: [B, T] or [1, T]."""
+    given = batch.get(f"{name}_positions")
+    return jnp.arange(batch[name].shape[1], dtype=jnp.int32)[None] if given is None else given
+
+
+class EncoderDecoder(nn.Module):
+    """Maps source ids and shifted target ids to logits over the next target id."""
+
+    config: ModelConfig
+    return_weights: bool = False
+
+    def setup(self) -> None:
+        config = self.config
+        self.embedding = TokenEmbedding(config)
+        self.source_embedding = self.embedding if config.share_embeddings else TokenEmbedding(config)
+        self.encoder = Stack(config, EncoderLayer, config.num_encoder_layers, False, self.return_weights)
+        self.decoder = Stack(config, DecoderLayer, config.num_decoder_layers, True, self.return_weights)
+        if not config.tie_output:
+            self.output = OutputProjection(config)
+
+    def __call__(self, batch: Batch, dropout: Dropout | None = None) -> tuple[Array, dict[str, Any]]:
+        """Logits of every target given the source and the targets before it.
+
+        Args:
+          batch: `inputs` [B, S] and `targets` [B, T] int32, 0 = padding; packed rows carry `inputs_segment_ids`,
+            `inputs_positions`, `targets_segment_ids` and `targets_positions` of the same shapes.
+          dropout: None for a deterministic pass.
+        Returns: logits [B, T, V] in the type of the computation and, with `return_weights`, the attention weights
+          `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and
+          `decoder_cross_attention` [L, B, N, T, S].
+        """
+        memory, encoder_weights = self.encode(batch, dropout)
+        segments = batch.get("targets_segment_ids")
+        x = self.embedding(shift_right(batch["targets"], self.config.decoder_start_id, segments))
+        mask, memory_mask = causal_mask(x.shape[1]), self._source_mask(batch)
+        if segments is not None:
+            mask = mask & segment_mask(segments, segments)
+            memory_mask = segment_mask(segments, batch["inputs_segment_ids"])
+        positions = _positions(batch, "targets")
+        x, decoder_weights = self.decoder(x, positions, mask, folded(dropout, 1), memory, memory_mask)
+        weights = {f"encoder_{k}": w for k, w in encoder_weights.items()}
+        return self.logits(x), weights | {f"decoder_{k}": w for k, w in decoder_weights.items()}
+
+    def encode(self, batch: Batch, dropout: Dropout | None = None) -> tuple[Array, dict[str, Any]]:
+        """The encoder's output [B, S, D], and its attention weights."""
+        mask, segments = self._source_mask(batch), batch.get("inputs_segment_ids")
+        if segments is not None:
+            mask = segment_mask(segments, segments)
+        return self.encoder(self.source_embedding(batch["inputs"]), _positions(batch, "inputs"), mask, folded(dropout, 0))
+
+    def logits(self, x: Array) -> Array:
+        """Decoder output [B, T, D] -> [B, T, V]."""
+        return self.embedding.logits(x) if self.config.tie_output else self.output(x)
+
+    @staticmethod
+    def _source_mask(batch: Batch) -> Array:
+        return padding_mask(batch["inputs"])
+
+    def embed_targets(self, ids: Array, positions: Array) -> Array:
+        """Decoder inputs ids [B, T] at positions [B, T] -> [B, T, D]."""
+        return self.decoder.embed_positions(self.embedding(ids), positions)
+
+    def decoder_bias(self, query_positions: Array, key_positions: Array) -> Array | None:
+        return self.decoder.bias(query_positions, key_positions)
+
+    def finish_decoder(self, x: Array) -> Array:
+        """Output of the last decoder layer [B, T, D] -> logits [B, T, V]."""
+        return self.logits(self.decoder.finish(x))
+
+
+def init_params(config: ModelConfig, seed: int | Array) -> Params:
+    """Parameters of an EncoderDecoder, float32, as a nested dict of arrays."""
+    ids = jnp.ones((1, 2), jnp.int32)
+    key = jax.random.key(seed, impl="threefry2x32")
+    return EncoderDecoder(config).init(key, {"inputs": ids, "targets": ids})["params"]
+
+
+def unstack_layers(params: Params) -> list[Params]:
+    """The decoder's parameters [L, ...] as one tree per layer; done once, before a decoding loop."""
+    stacked = params["decoder"]["layers"]
+    num_layers = jax.tree.leaves(stacked)[0].shape[0]
+    return [jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers)]
+
+
+def start_cache(config: ModelConfig, params: Params, layers: list[Params], inputs: Array, capacity: int) -> KVCache:
+    """Encodes inputs [B, S] and returns a cache with room for `capacity` target tokens, none of them there yet.
+
+    Args:
+      layers: `unstack_layers(params)`.
+    Raises: ConfigError if a learned position table has fewer rows than capacity.
+    """
+    check_capacity(config, capacity)
+    memory, _ = EncoderDecoder(config).apply({"params": params}, {"inputs": inputs}, method=EncoderDecoder.encode)
+    layer = DecoderLayer(config)
+    cross = tuple(layer.apply({"params": p}, memory, method=DecoderLayer.project_memory) for p in layers)
+    batch = inputs.shape[0]
+    return KVCache(
+        self_attention=tuple(empty_layer(config, batch, capacity) for _ in layers),
+        cross_attention=cross,
+        cross_mask=padding_mask(inputs),
+        positions=jnp.full((batch, capacity), -1, jnp.int32),
+        index=jnp.zeros((), jnp.int32),
+    )
+
+
+def check_capacity(config: ModelConfig, capacity: int) -> None:
+    """Raises ConfigError if the decoder cannot number `capacity` positions."""
+    if config.position_encoding == "learned" and capacity > config.max_length:
+        raise ConfigError(f"decoding {capacity} positions exceeds the learned table, model.max_length={config.max_length}")
+
+
+def decode(
+    config: ModelConfig, params: Params, layers: list[Params], cache: KVCache, ids: Array, positions: Array
+) -> tuple[Array, KVCache]:
+    """Feeds T tokens to the decoder: a prompt (prefill) or one token (a decoding step).
+
+    Args:
+      layers: `unstack_layers(params)`.
+      ids: [B, T] int32 decoder inputs, the start id first.
+      positions: [B, T] int32, -1 for the padding of prompts of different lengths.
+    Returns: logits [B, T, V] of the token after each, and the cache with the T tokens in it.
+    """
+    model, layer = EncoderDecoder(config), DecoderLayer(config)
+    variables = {"params": params}
+    known = jax.lax.dynamic_update_slice_in_dim(cache.positions, positions, cache.index, axis=1)
+    x = model.apply(variables, ids, jnp.maximum(positions, 0), method=EncoderDecoder.embed_targets)
+    bias = model.apply(variables, positions, known, method=EncoderDecoder.decoder_bias)
+    inputs = LayerInputs(positions, cache_mask(positions, known), bias, memory_mask=cache.cross_mask)
+    caches = []
+    for p, own, cross in zip(layers, cache.self_attention, cache.cross_attention, strict=True):
+        state = DecodingState(own, cache.index)
+        x, new = layer.apply({"params": p}, x, state, cross, inputs, method=DecoderLayer.decode)
+        caches.append(new)
+    logits = model.apply(variables, x, method=EncoderDecoder.finish_decoder)
+    return logits, cache._replace(self_attention=tuple(caches), positions=known, index=cache.index + ids.shape[1])

@@ -1,0 +1,1 @@
+"""Building blocks: pure functions of arrays, and thin Linen shells that own their parameters."""

@@ -1,0 +1,97 @@
+"""Dropout as a function of where it stands: seed, step, place, row and element.
+
+A random generator would cost more than the rest of a layer's elementwise work, and its bits would change with the
+sharding. A hash of the element's coordinates is fused into the operation it masks, and gives every sentence the same
+mask whatever device, micro-batch or trial axis it is computed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from transformer_jax.typing import Array
+
+_GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: successive multiples are spread evenly over the words
+
+
+def mix(x: Array) -> Array:
+    """A bijection of 32-bit words in which every input bit flips every output bit with probability close to 1/2.
+
+    Two rounds of multiply and xor-shift with constants found by search (Wellons 2018, "lowbias32").
+    """
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+def fold(seed: Array, number: Array | int) -> Array:
+    """A seed for the number-th thing under `seed`, uint32."""
+    return mix(seed ^ mix(jnp.asarray(number).astype(jnp.uint32) * jnp.uint32(_GOLDEN) + jnp.uint32(_GOLDEN)))
+
+
+def keep_mask(seed: Array, row_ids: Array, shape: Sequence[int], rate: Array | float) -> Array:
+    """Which elements dropout keeps: independent bits, True with probability 1 - rate.
+
+    Args:
+      seed: uint32 scalar that already tells run, step, layer and place apart.
+      row_ids: [B] int32, the global number of every row of the batch.
+      shape: the array's shape, [B, ...].
+      rate: probability of dropping, in [0, 1); may be traced.
+    Returns: bool [shape].
+    """
+    # Two words per row, added before the first and between the rounds: one word alone would make the masks of two
+    # rows permutations of each other.
+    broadcast = (-1, *(1,) * (len(shape) - 1))
+    first = fold(seed, row_ids).reshape(broadcast)
+    second = mix(first + jnp.uint32(_GOLDEN))
+    element = jnp.zeros((1,) * len(shape), jnp.uint32)
+    stride = 1
+    for axis in reversed(range(1, len(shape))):
+        index = jnp.arange(shape[axis], dtype=jnp.uint32).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        element = element + index * jnp.uint32(stride)
+        stride *= shape[axis]
+    x = element * jnp.uint32(_GOLDEN) + first
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D) + second
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    # Scaled in float32, a rate keeps 24 bits; below 2^32 because a rate is below 1.
+    threshold = jnp.minimum(jnp.asarray(rate, jnp.float32) * 2.0**32, 2.0**32 - 256).astype(jnp.uint32)
+    return (x ^ (x >> 16)) >= threshold
+
+
+class DropoutRates(NamedTuple):
+    """The rate of every place; None takes dropout out of the program there."""
+
+    residual: Array | float | None = None
+    embedding: Array | float | None = None
+    attention: Array | float | None = None
+    activation: Array | float | None = None
+
+
+class Dropout(NamedTuple):
+    """What a module needs to drop: passed down in place of a generator, None for a deterministic pass.
+
+    seed: uint32 scalar; row_ids: [B] int32.
+    """
+
+    seed: Array
+    row_ids: Array
+    rates: DropoutRates
+
+    def fold(self, number: Array | int) -> Dropout:
+        """The dropout of the number-th part of this module."""
+        return self._replace(seed=fold(self.seed, number))
+
+
+def drop(x: Array, dropout: Dropout | None, place: str) -> Array:
+    """Zeroes elements of x [B, ...] with the rate of `place` and scales the rest by 1 / (1 - rate).
+
+    Srivastava et al. 2014, section 4, in the inverted form that leaves evaluation unscaled.
+    """
+    rate = None if dropout is None else getattr(dropout.rates, place)
+    if rate is None:
+        return x
+    keep = keep_mask(dropout.seed, dropout.row_ids, x.shape, rate)
+    return jnp.where(keep, x * (1.0 / (1.0 - jnp.asarray(rate, jnp.float32))).astype(x.dtype), jnp.zeros((), x.dtype))

@@ -1,0 +1,65 @@
+"""Token embeddings, and the output projection that may share their table."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.nn.linear import linear, xavier_uniform
+from transformer_jax.nn.positions import LearnedPositions, sinusoidal
+from transformer_jax.typing import Array
+
+
+class TokenEmbedding(nn.Module):
+    """Owns `embedding` [V, D], normal with standard deviation D^-0.5."""
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        config = self.config
+        init = nn.initializers.normal(config.emb_dim**-0.5)
+        self.embedding = self.param("embedding", init, (config.vocab_size, config.emb_dim))
+
+    def __call__(self, ids: Array) -> Array:
+        """Rows of the table, times sqrt(D) with `scale_embeddings` (Vaswani et al. 2017, section 3.4).
+
+        Args:
+          ids: [B, T] int32.
+        Returns: [B, T, D] in the type of the computation.
+        """
+        config = self.config
+        x = self.embedding[ids].astype(config.dtype)
+        return x * jnp.asarray(config.emb_dim**0.5, x.dtype) if config.scale_embeddings else x
+
+    def logits(self, x: Array) -> Array:
+        """x E^T for x [B, T, D]: [B, T, V] (Press and Wolf 2017)."""
+        return linear(x, self.embedding.T)
+
+
+class OutputProjection(nn.Module):
+    """Owns `kernel` [D, V], for a model whose output is not tied to its embedding."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """x W for x [B, T, D]: [B, T, V]."""
+        shape = (self.config.emb_dim, self.config.vocab_size)
+        return linear(x, self.param("kernel", lambda key: xavier_uniform(key, shape, *shape)))
+
+
+class PositionEmbedding(nn.Module):
+    """Adds to embeddings what `position_encoding` says about positions; rotary and relative act in attention."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Array, positions: Array) -> Array:
+        """x [B, T, D] plus the encodings of positions [B, T] or [1, T]."""
+        config = self.config
+        if config.position_encoding == "sinusoidal":
+            return x + sinusoidal(positions, config.emb_dim).astype(x.dtype)
+        if config.position_encoding == "learned":
+            return x + LearnedPositions(config, name="learned")(positions).astype(x.dtype)
+        return x

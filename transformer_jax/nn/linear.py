@@ -1,0 +1,73 @@
+"""Linear maps over the last axis: the function, and the shell that owns a kernel and a bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.typing import Array
+
+
+def linear(x: Array, kernel: Array, bias: Array | None = None) -> Array:
+    """x W + b over the last axis of x.
+
+    Args:
+      x: [..., D].
+      kernel: [D, *features]; cast to the type of x.
+      bias: [*features], or None.
+    Returns: [..., *features].
+    """
+    # Tokens are flattened first: on CPU the gradient of a product with a rank-3 left side runs at half speed.
+    features = kernel.shape[1:]
+    y = x.reshape(-1, x.shape[-1]) @ kernel.reshape(kernel.shape[0], -1).astype(x.dtype)
+    if bias is not None:
+        y = y + bias.reshape(1, -1).astype(x.dtype)
+    return y.reshape(*x.shape[:-1], *features)
+
+
+def xavier_uniform(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
+    """Uniform in +-sqrt(6 / (num_inputs + num_outputs)) (Glorot and Bengio 2010, equation 16), float32."""
+    limit = math.sqrt(6.0 / (num_inputs + num_outputs))
+    return jax.random.uniform(key, tuple(shape), jnp.float32, -limit, limit)
+
+
+class Linear(nn.Module):
+    """Owns `kernel` [*inputs, *features] and, with `use_bias`, `bias` [*features].
+
+    Both are attributes, so that a caller can fuse several maps into one product.
+    """
+
+    inputs: tuple[int, ...]
+    features: tuple[int, ...]
+    use_bias: bool
+
+    def setup(self) -> None:
+        fan_in, fan_out = math.prod(self.inputs), math.prod(self.features)
+        shape = (*self.inputs, *self.features)
+        self.kernel = self.param("kernel", lambda key: xavier_uniform(key, shape, fan_in, fan_out))
+        self.bias = self.param("bias", nn.initializers.zeros, self.features) if self.use_bias else None
+
+    def __call__(self, x: Array) -> Array:
+        """Maps x [..., *inputs] to [..., *features]."""
+        rank = len(self.inputs)
+        flat = x.reshape(*x.shape[: x.ndim - rank], math.prod(self.inputs))
+        return linear(flat, self.kernel.reshape(-1, *self.features), self.bias)
+
+
+def fused(x: Array, maps: Sequence[Linear]) -> list[Array]:
+    """[f(x) for f in maps] as one matrix product: x is read once, and the product is wide enough to run at full speed."""
+    widths = [math.prod(f.features) for f in maps]
+    kernel = jnp.concatenate([f.kernel.reshape(f.kernel.shape[0], -1).astype(x.dtype) for f in maps], axis=1)
+    bias = None
+    if maps[0].bias is not None:
+        bias = jnp.concatenate([f.bias.reshape(-1) for f in maps])
+    y = linear(x, kernel, bias)
+    starts = [sum(widths[:i]) for i in range(len(widths))]
+    return [
+        y[..., start : start + width].reshape(*x.shape[:-1], *f.features)
+        for f, start, width in zip(maps, starts, widths, strict=True)
+    ]

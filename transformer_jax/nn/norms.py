@@ -1,0 +1,56 @@
+"""Normalisation over the width of the model, always in float32."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.typing import Array
+
+
+def layer_norm(x: Array, scale: Array, bias: Array | None, epsilon: float) -> Array:
+    """(x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias over the last axis (Ba et al. 2016, equation 4).
+
+    Args:
+      x: [..., D]; scale, bias: [D].
+    Returns: [..., D] in the type of x.
+    """
+    x32 = x.astype(jnp.float32)
+    centred = x32 - x32.mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
+    y = centred * jax.lax.rsqrt(variance + epsilon) * _as_row(scale, x)
+    return (y if bias is None else y + _as_row(bias, x)).astype(x.dtype)
+
+
+def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
+    """x / sqrt(mean(x^2) + epsilon) * scale over the last axis (Zhang and Sennrich 2019, equation 4).
+
+    Args:
+      x: [..., D]; scale: [D].
+    Returns: [..., D] in the type of x.
+    """
+    x32 = x.astype(jnp.float32)
+    y = x32 * jax.lax.rsqrt(jnp.square(x32).mean(-1, keepdims=True) + epsilon)
+    return (y * _as_row(scale, x)).astype(x.dtype)
+
+
+def _as_row(vector: Array, x: Array) -> Array:
+    return vector.reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+class Norm(nn.Module):
+    """Owns `scale` [D] and, for LayerNorm with biases, `bias` [D]."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalises x [..., D]."""
+        config = self.config
+        scale = self.param("scale", nn.initializers.ones, (config.emb_dim,))
+        if config.norm == "rmsnorm":
+            return rms_norm(x, scale, config.norm_epsilon)
+        bias = self.param("bias", nn.initializers.zeros, (config.emb_dim,)) if config.use_bias else None
+        return layer_norm(x, scale, bias, config.norm_epsilon)

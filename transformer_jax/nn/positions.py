@@ -1,0 +1,114 @@
+"""How a model is told the order of its tokens: one function per value of `position_encoding`.
+
+`none` has no function: nothing tells the encoder the order, and the decoder infers it from the causal mask alone.
+"""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.errors import DataError
+from transformer_jax.typing import Array
+
+
+def sinusoidal(positions: Array, dim: int) -> Array:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/dim)), PE(pos, 2i+1) = cos(same) (Vaswani et al. 2017, section 3.5).
+
+    Args:
+      positions: [...] int32; dim: even width.
+    Returns: [..., dim] float32, sines and cosines interleaved.
+    """
+    angles = _angles(positions, dim, 10_000.0)
+    return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*positions.shape, dim)
+
+
+def rotary(x: Array, positions: Array, base: float) -> Array:
+    """Rotates each pair (x_2i, x_2i+1) by the angle pos / base^(2i/H) (Su et al. 2021, equation 34).
+
+    The product of a rotated query and a rotated key depends on their distance alone.
+
+    Args:
+      x: [B, T, N, H]; positions: [B, T] or [1, T] int32.
+    Returns: [B, T, N, H] in the type of x.
+    """
+    angles = _angles(positions, x.shape[-1], base)[:, :, None, :]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    even, odd = x[..., 0::2].astype(jnp.float32), x[..., 1::2].astype(jnp.float32)
+    rotated = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
+    return rotated.reshape(x.shape).astype(x.dtype)
+
+
+def _angles(positions: Array, dim: int, base: float) -> Array:
+    """pos / base^(2i/dim): [..., dim / 2] float32."""
+    rates = base ** (-jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
+    return positions[..., None].astype(jnp.float32) * rates
+
+
+def relative_buckets(distances: Array, bidirectional: bool, num_buckets: int, max_distance: int) -> Array:
+    """The bucket of every distance key position - query position (Raffel et al. 2020, section 2.1, and their code).
+
+    Half of the buckets hold one distance each, the other half grow logarithmically up to max_distance. With
+    `bidirectional`, keys after the query have the upper half of all buckets; without, they share bucket 0.
+
+    Args:
+      distances: [...] int32.
+    Returns: [...] int32 in [0, num_buckets).
+    """
+    offset = jnp.zeros_like(distances)
+    if bidirectional:
+        num_buckets //= 2
+        offset = jnp.where(distances > 0, num_buckets, 0)
+        distance = jnp.abs(distances)
+    else:
+        distance = jnp.maximum(-distances, 0)
+    exact = num_buckets // 2
+    ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / jnp.log(max_distance / exact)
+    logarithmic = exact + (ratio * (num_buckets - exact)).astype(jnp.int32)
+    return offset + jnp.where(distance < exact, distance, jnp.minimum(logarithmic, num_buckets - 1))
+
+
+class RelativeBias(nn.Module):
+    """Owns one learned scalar per bucket and head, `embedding` [buckets, N], shared by all layers of a stack."""
+
+    config: ModelConfig
+    bidirectional: bool
+
+    @nn.compact
+    def __call__(self, query_positions: Array, key_positions: Array) -> Array:
+        """The bias that attention adds to its logits (Raffel et al. 2020, section 2.1).
+
+        Args:
+          query_positions: [B, T] or [1, T] int32; key_positions: [B, S] or [1, S] int32.
+        Returns: [B or 1, N, T, S] float32.
+        """
+        config = self.config
+        buckets, heads = config.relative_num_buckets, config.num_heads
+        table = self.param("embedding", nn.initializers.normal(config.emb_dim**-0.5), (buckets, heads))
+        distances = key_positions[:, None, :] - query_positions[:, :, None]
+        index = relative_buckets(distances, self.bidirectional, buckets, config.relative_max_distance)
+        return jnp.moveaxis(table[index], -1, 1)
+
+
+class LearnedPositions(nn.Module):
+    """Owns `embedding` [max_length, D], one row per position (Gehring et al. 2017; Vaswani et al. 2017, table 3 E)."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, positions: Array) -> Array:
+        """Rows of the table at positions [B, T]: [B, T, D] float32.
+
+        Raises: DataError if the array is wider than the table; a gather would silently repeat the last row.
+        """
+        config = self.config
+        if positions.shape[-1] > config.max_length:
+            raise DataError(
+                f"a sequence of {positions.shape[-1]} positions exceeds the learned position table, "
+                f"model.max_length={config.max_length}"
+            )
+        table = self.param(
+            "embedding", nn.initializers.normal(config.emb_dim**-0.5), (config.max_length, config.emb_dim)
+        )
+        return table[positions]

@@ -1,0 +1,1 @@
+"""Training: the step, the schedules it follows, and the loop around it."""

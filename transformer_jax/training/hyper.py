@@ -1,0 +1,68 @@
+"""The config split in two: what shapes the compiled step, and the numbers that it takes as arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.nn.dropout import DropoutRates
+from transformer_jax.typing import Array
+
+
+class Hyper(NamedTuple):
+    """Scalars that a compiled step takes as arguments: a new value does not recompile it.
+
+    None where the feature is off. Being part of the tree's structure, None is static: off is another program.
+    """
+
+    seed: Array | int
+    learning_rate: Array | float
+    warmup_steps: Array | int
+    decay_steps: Array | int
+    end_fraction: Array | float
+    beta1: Array | float
+    beta2: Array | float
+    epsilon: Array | float
+    weight_decay: Array | float | None
+    clip_norm: Array | float | None
+    label_smoothing: Array | float | None
+    dropout: DropoutRates
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticConfig:
+    """What changes shapes or the structure of the step's program. `model` has its dropout rates set to zero: they
+    are in Hyper."""
+
+    model: ModelConfig
+    schedule: str
+    accumulation_steps: int
+
+
+def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
+    """Splits a resolved config. Equal static parts and equal structures of Hyper are one compiled program."""
+    model, optimizer = config.model, config.optimizer
+    hyper = Hyper(
+        seed=config.seed,
+        learning_rate=optimizer.learning_rate,
+        warmup_steps=optimizer.warmup_steps,
+        decay_steps=optimizer.decay_steps,
+        end_fraction=optimizer.end_fraction,
+        beta1=optimizer.beta1,
+        beta2=optimizer.beta2,
+        epsilon=optimizer.epsilon,
+        weight_decay=optimizer.weight_decay or None,
+        clip_norm=optimizer.clip_norm or None,
+        label_smoothing=config.training.label_smoothing or None,
+        dropout=DropoutRates(
+            residual=model.dropout_rate or None,
+            embedding=model.embedding_dropout_rate or None,
+            attention=model.attention_dropout_rate or None,
+            activation=model.activation_dropout_rate or None,
+        ),
+    )
+    without_rates = dataclasses.replace(
+        model, dropout_rate=0.0, embedding_dropout_rate=0.0, attention_dropout_rate=0.0, activation_dropout_rate=0.0
+    )
+    return StaticConfig(without_rates, optimizer.schedule, config.training.accumulation_steps), hyper
