@@ -1,0 +1,114 @@
+"""The embedded corpus: a translation task that needs no download.
+
+Sentences are rendered in two locales from what two libraries know: names, units, currencies, date, list and interval
+patterns of the Unicode CLDR, through Babel, and number words, by num2words. Nothing is written by hand in any language:
+a sentence is a meaning (codes, numbers, dates), and one function renders it with the lexicon of either locale.
+
+    meaning    (2020, "KRW", "mass-kilogram")
+    English    two thousand and twenty South Korean won per kilogram
+    German     zweitausendzwanzig Südkoreanische Won pro Kilogramm
+
+**Grammar** (grammar.py). A *phrase* says one meaning: a date, a time in a city, an interval, a relative time, a
+measure, a price, a country ... A *template* is a list of one to five phrases, joined by the locale's own "and" or
+"or". Each template belongs to a *family*, by which a model is scored: dates, intervals, schedules, times, relative,
+periods, numbers, figures, measures, rates, money, places, languages, remarks. Learning it takes reordering
+("twenty-one" -> "einundzwanzig", "Jan 3 – 5, 2024" -> "3.–5. Jan. 2024", "in two Sundays" -> "Sonntag in zwei
+Wochen"), inflection ("two years" -> "zwei Jahre", "two years ago" -> "vor zwei Jahren"), arithmetic of the clock
+("5:45 PM" -> "17:45", "1:17 in the morning" -> "1:17 nachts"), copying, and nearly seven hundred names.
+
+**Any pair of locales** that both libraries know. What either locale lacks, what it writes like something else that has
+another translation, and what a library gets wrong (number_words.py, meanings.py) is left out on both sides; so is a
+phrase or a template with nothing left. Output of English, German, Italian, French, Spanish and Dutch was read. Other
+languages have numbers in words only where nothing inflects them, and are as good as their CLDR data.
+
+**Splits.** Sources are unique. A hash of the source text alone decides between train, valid and test, so that they are
+disjoint for any seed and size. `test_longer` has the same templates with more phrases: every source of it has more
+words and more characters than any in the other splits (`corpus.MAX_WORDS`, `corpus.MAX_CHARACTERS`).
+
+**Versions matter**: another Babel or num2words may word things differently, therefore `fingerprint` has both beside the
+sha256 of the text itself. The text depends on the seed given here, not on that of a run: all trials share it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+from importlib import metadata
+from typing import Any
+
+from transformer_jax.data.sources.base import Split
+from transformer_jax.data.sources.embedded.corpus import SPLIT_NAMES, Grammar, build
+from transformer_jax.data.sources.embedded.lexicon import Lexicon
+from transformer_jax.errors import DataError
+
+_LIBRARIES = ("babel", "num2words", "numpy")
+
+
+class EmbeddedSource:
+    """Sentence pairs in two locales, rendered from CLDR data and number words. Made when first asked for."""
+
+    def __init__(
+        self, source_locale: str, target_locale: str, num_train_pairs: int, num_eval_pairs: int, seed: int = 0
+    ) -> None:
+        """num_eval_pairs: of each of valid, test and test_longer. Raises DataError for an unknown locale."""
+        self._grammar = Grammar(_lexicon(source_locale), _lexicon(target_locale))
+        if not self._grammar.templates:
+            raise DataError(f"the embedded corpus has no sentence for {source_locale!r} and {target_locale!r}")
+        self._sizes = (num_train_pairs, num_eval_pairs, seed)
+
+    @functools.cached_property
+    def _splits(self) -> dict[str, Split]:
+        return build(self._grammar, *self._sizes)
+
+    @functools.cached_property
+    def families(self) -> tuple[str, ...]:
+        """Families that this pair of locales has, in alphabetical order."""
+        return tuple(sorted({template.family for template in self._grammar.templates}))
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """train, valid, test and test_longer."""
+        return SPLIT_NAMES
+
+    def split(self, name: str) -> Split:
+        """Pairs of a split. Raises DataError for an unknown split or if there are too few distinct sentences."""
+        if name not in SPLIT_NAMES:
+            raise DataError(f"no split {name!r} in the embedded corpus; there are: {', '.join(SPLIT_NAMES)}")
+        return self._splits[name]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """sha256 of the text of all splits, and the versions that it depends on."""
+        return {"sha256": self._sha256, "versions": {name: metadata.version(name) for name in _LIBRARIES}}
+
+    @functools.cached_property
+    def _sha256(self) -> str:
+        digest = hashlib.sha256()
+        for name, split in self._splits.items():
+            for side in (split.inputs, split.targets):
+                digest.update("\n".join([name, *side, ""]).encode())
+        return digest.hexdigest()
+
+
+@functools.cache
+def known_locales() -> tuple[str, ...]:
+    """Locales that Babel has data for and whose language num2words can count in."""
+    from babel.localedata import locale_identifiers
+    from num2words import CONVERTER_CLASSES
+
+    return tuple(sorted(name for name in locale_identifiers() if name.split("_")[0] in CONVERTER_CLASSES))
+
+
+def _lexicon(name: str) -> Lexicon:
+    from babel import Locale
+    from num2words import CONVERTER_CLASSES
+
+    identifier = name.replace("-", "_")
+    if identifier not in known_locales():
+        nearest = difflib.get_close_matches(identifier, known_locales(), n=3)
+        languages = [locale for locale in known_locales() if "_" not in locale]
+        hint = f"nearest: {', '.join(nearest)}" if nearest else f"languages: {', '.join(languages)}"
+        raise DataError(f"no locale {name!r} that both Babel and num2words know, as the embedded corpus needs; {hint}")
+    locale = Locale.parse(identifier)
+    converter = identifier if identifier in CONVERTER_CLASSES else locale.language
+    return Lexicon(locale, converter)

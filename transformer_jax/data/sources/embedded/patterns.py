@@ -1,0 +1,110 @@
+"""Plain text from CLDR: characters made uniform, date patterns parsed once and then filled in by a string format.
+
+`babel.dates.format_date` takes some 20 microseconds a call, mostly to parse the pattern and the locale again. Here a
+pattern such as "EEEE, d. MMMM y" becomes a `%s` string with its fields, and the text of a field (one weekday name, one
+month name ...) is rendered by Babel once and kept. `tests/data/test_embedded.py` compares the two.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from transformer_jax.data.sources.embedded.missing import Missing
+
+# What the text of a field depends on; other fields (era, quarter, week, zone) are given by the caller.
+_FIELD_KEYS: dict[str, Callable[[datetime], Any]] = {
+    "E": datetime.weekday,
+    "c": datetime.weekday,
+    "M": lambda when: when.month,
+    "L": lambda when: when.month,
+    "d": lambda when: when.day,
+    "y": lambda when: when.year,
+    "h": lambda when: when.hour,
+    "H": lambda when: when.hour,
+    "K": lambda when: when.hour,
+    "k": lambda when: when.hour,
+    "m": lambda when: when.minute,
+    "s": lambda when: when.second,
+    "a": lambda when: when.hour,
+    "B": lambda when: (when.hour, when.minute),
+}
+
+
+# CLDR has several spaces and invisible marks that no reader tells apart: one plain space, and nothing.
+_CHARACTERS = {ord(space): " " for space in "\u00a0\u2007\u2009\u202f"} | dict.fromkeys(
+    map(ord, "\u00ad\u061c\u200e\u200f\u2066\u2067\u2068\u2069"), None
+)
+
+
+def uniform(text: str) -> str:
+    """Text in NFC with plain spaces and without soft hyphens and direction marks."""
+    return unicodedata.normalize("NFC", text.translate(_CHARACTERS))
+
+
+def clean(text: str) -> str:
+    """`uniform` text with single spaces, and none at its ends."""
+    return " ".join(uniform(text).split())
+
+
+class DatePattern(NamedTuple):
+    """A parsed pattern: `template % texts of fields`."""
+
+    template: str
+    fields: tuple[tuple[str, int], ...]  # letter and count: EEEE is ("E", 4)
+
+
+def parse_pattern(pattern: str) -> DatePattern:
+    """Parses a CLDR date pattern (letters are fields, 'quoted' text is literal)."""
+    from babel.dates import tokenize_pattern
+
+    template, fields = [], []
+    for kind, value in tokenize_pattern(pattern):
+        if kind == "chars":
+            template.append(uniform(str(value)).replace("%", "%%"))
+            continue
+        letter, count = value
+        # Day periods in full: the short ones are abbreviations ("nachm.") in some languages and words in others.
+        fields.append((str(letter), 4 if letter == "B" else int(count)))
+        template.append("%s")
+    return DatePattern("".join(template), tuple(fields))
+
+
+class DateWriter:
+    """Fills date patterns in for one locale."""
+
+    def __init__(self, locale: Any) -> None:
+        self._locale = locale
+        self._parsed: dict[str, DatePattern] = {}
+        self._texts: dict[tuple[str, int, Any], str] = {}
+
+    def write(self, pattern: str, when: datetime, given: Mapping[str, str] | None = None) -> str:
+        """Text of `when`; `given` holds the texts of fields that do not follow from a datetime, by letter.
+
+        Raises Missing for a field that is neither known nor given, such as the era in a Buddhist year.
+        """
+        parsed = self._parsed.get(pattern)
+        if parsed is None:
+            parsed = self._parsed[pattern] = parse_pattern(pattern)
+        given = given or {}
+        texts = [
+            given[letter] if letter in given else self._text(letter, count, when) for letter, count in parsed.fields
+        ]
+        return parsed.template % tuple(texts)
+
+    def _text(self, letter: str, count: int, when: datetime) -> str:
+        if letter not in _FIELD_KEYS:
+            raise Missing
+        key = (letter, count, _FIELD_KEYS[letter](when))
+        text = self._texts.get(key)
+        if text is None:
+            from babel.dates import DateTimeFormat
+
+            try:
+                text = uniform(DateTimeFormat(when, self._locale)[letter * count])
+            except ValueError as error:  # a day period without a name
+                raise Missing from error
+            self._texts[key] = text
+        return text
