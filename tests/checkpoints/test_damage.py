@@ -1,0 +1,298 @@
+"""Damaged checkpoints: found, named, skipped; never wrong numbers, never a traceback."""
+
+import logging
+import random
+import shutil
+import subprocess
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer_jax.checkpoints import manifest, orbax_io
+from transformer_jax.checkpoints.manifest import DamagedCheckpointError
+from transformer_jax.checkpoints.opening import open_checkpoint
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.errors import CheckpointError
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, helpers):
+    """A directory with the checkpoints 1, 2 and 3; to be copied, not changed."""
+    directory = tmp_path_factory.mktemp("saved") / "checkpoints"
+    with CheckpointStore(directory) as store:
+        helpers.fill(store, 1, 2, 3)
+    return directory
+
+
+@pytest.fixture
+def directory(saved, tmp_path):
+    return Path(shutil.copytree(saved, tmp_path / "checkpoints"))
+
+
+def files_of(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def damage(path, seed):
+    """Flips a bit, overwrites a stretch, or cuts the end off, somewhere."""
+    rng = random.Random(seed)
+    data = bytearray(path.read_bytes())
+    kind = rng.choice(["flip", "flip", "cut", "zeros", "longer"]) if data else "longer"
+    position = rng.randrange(len(data) or 1)
+    if kind == "flip":
+        data[position] ^= 1 << rng.randrange(8)
+    elif kind == "cut":
+        del data[position:]
+    elif kind == "zeros":
+        data[position : position + 64] = bytes(len(data[position : position + 64]))
+    else:
+        data += b"\n"
+    path.write_bytes(data)
+
+
+def outcome(directory, template, expected, helpers):
+    """'damaged' or 'unchanged' for one way of reading everything; anything else is a failure of the test."""
+    store, step = open_checkpoint(directory / "3")
+    try:
+        restored = store.restore(template, step)
+        tokenizer = store.read_side_file(step, "tokenizer.model")
+    except CheckpointError as error:
+        assert str(directory / "3") in str(error)  # noqa: PT017
+        assert len(str(error)) < 500  # noqa: PT017
+        return "damaged"
+    assert helpers.bits(restored.state) == expected
+    assert (restored.record, tokenizer) == ({"config": {"seed": 3}}, helpers.tokenizer)
+    return "unchanged"
+
+
+def sample(directory, template, helpers, count):
+    """Damages every file in turn until `count` damages are done; returns how many of them each outcome had."""
+    expected = helpers.bits(helpers.make_state(3))
+    outcomes = {"damaged": 0, "unchanged": 0}
+    files = files_of(directory / "3")
+    for i in range(count):
+        path = files[i % len(files)]
+        data = path.read_bytes()
+        damage(path, i)
+        outcomes[outcome(directory, template, expected, helpers)] += path.read_bytes() != data
+        path.write_bytes(data)
+    assert outcome(directory, template, expected, helpers) == "unchanged"
+    return outcomes
+
+
+def test_sampled_damage_of_every_file(directory, template, helpers, capfd):
+    outcomes = sample(directory, template, helpers, 120)
+    assert outcomes["damaged"] > 100
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_much_sampled_damage_of_every_file(directory, template, helpers, capfd):
+    outcomes = sample(directory, template, helpers, 2_000)
+    assert outcomes["damaged"] > 1_800
+    assert capfd.readouterr() == ("", "")
+
+
+def test_every_missing_file_is_found(directory, template, helpers):
+    expected = helpers.bits(helpers.make_state(3))
+    for path in files_of(directory / "3"):
+        data = path.read_bytes()
+        path.unlink()
+        assert outcome(directory, template, expected, helpers) == "damaged", path
+        path.write_bytes(data)
+
+
+def test_sums_cut_at_the_end_of_any_line_are_found(directory, template, helpers):
+    path = directory / "3" / manifest.SUMS
+    lines = path.read_text().splitlines(keepends=True)
+    for count in range(len(lines)):
+        path.write_text("".join(lines[:count]))
+        with pytest.raises(DamagedCheckpointError, match="SHA256SUMS is damaged"):
+            CheckpointStore(directory).restore(template, 3)
+
+
+def test_the_sums_are_those_of_sha256sum_over_every_other_file(directory):
+    folder = directory / "3"
+    listed = {line.split("  ")[1] for line in (folder / manifest.SUMS).read_text().splitlines()}
+    assert listed == {str(path.relative_to(folder)) for path in files_of(folder)} - {manifest.SUMS}
+    if shutil.which("sha256sum") is None:
+        pytest.skip("no sha256sum")
+    done = subprocess.run(["sha256sum", "-c", manifest.SUMS], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+# What is left if only Orbax stood between the disk and the numbers.
+
+
+def reseal(folder):
+    """Makes the sums fit damaged files, as if they had been damaged on the way to the disk."""
+    record = (folder / manifest.RECORD).read_bytes()
+    for name in (manifest.RECORD, manifest.SUMS):
+        (folder / name).unlink()
+    manifest.seal(folder, record, {})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_damage_before_the_sums_were_made_gives_no_wrong_numbers(directory, template, helpers):
+    """Orbax prints tracebacks of its own for some of these, but what arrives is right or an error."""
+    expected = helpers.bits(helpers.make_state(3))
+    pristine = shutil.copytree(directory / "3", directory / "pristine")
+    outcomes = {"damaged": 0, "unchanged": 0}
+    names = [path.relative_to(pristine) for path in files_of(pristine / orbax_io.STATE)]
+    for i in range(200):
+        shutil.rmtree(directory / "3")
+        shutil.copytree(pristine, directory / "3")
+        damage(directory / "3" / names[i % len(names)], i)
+        reseal(directory / "3")
+        outcomes[outcome(directory, template, expected, helpers)] += 1
+    assert min(outcomes.values()) > 10
+
+
+def test_wrong_numbers_on_the_way_to_the_disk_are_found(tmp_path, template, helpers, monkeypatch):
+    start_writing = orbax_io.start_writing
+
+    def start_writing_wrong(folder, state):
+        bias = state.params["encoder"]["bias"]
+        state.params["encoder"]["bias"] = bias.at[1].set(jnp.nextafter(bias[1], jnp.bfloat16(9)))
+        return start_writing(folder, state)
+
+    monkeypatch.setattr(orbax_io, "start_writing", start_writing_wrong)
+    with CheckpointStore(tmp_path) as store:
+        helpers.fill(store, 1)
+    with pytest.raises(DamagedCheckpointError, match=r"/1: wrong numbers in params/encoder/bias$"):
+        store.restore(template, 1)
+    with pytest.raises(DamagedCheckpointError, match=r"/1: wrong numbers in params/encoder/bias$"):
+        store.restore_params(template.params, 1)
+
+
+# Falling back.
+
+
+def test_the_newest_good_one_is_used_and_the_others_are_named_and_moved(directory, template, helpers, caplog):
+    data = next(path for path in files_of(directory / "3") if "/d/" in path.as_posix())
+    damage(data, 0)
+    (directory / "2" / "tokenizer.model").unlink()
+    store = CheckpointStore(directory)
+    with caplog.at_level(logging.WARNING):
+        restored = store.restore(template)
+    assert restored.step == 1
+    assert helpers.bits(restored.state) == helpers.bits(helpers.make_state(1))
+    name = data.relative_to(directory / "3")
+    assert f"DAMAGED CHECKPOINT {directory}/3: {name} does not match its sha256" in caplog.text
+    assert f"DAMAGED CHECKPOINT {directory}/2: tokenizer.model is missing" in caplog.text
+    assert f"going on from step 1; damaged step 3 is now {directory}/3.damaged" in caplog.text
+    # The run goes on and comes to the same steps again.
+    helpers.fill(store, 2, 3)
+    assert store.steps() == [1, 2, 3]
+    assert helpers.bits(store.restore(template).state) == helpers.bits(helpers.make_state(3))
+    assert sorted(p.name for p in directory.iterdir()) == ["1", "2", "2.damaged", "3", "3.damaged"]
+
+
+def test_a_second_damaged_one_of_the_same_step_gets_another_name(directory, template, helpers):
+    (directory / "3.damaged").mkdir()
+    (directory / "3" / "record.json").unlink()
+    CheckpointStore(directory).restore(template)
+    assert (directory / "3.damaged-2" / manifest.SUMS).exists()
+
+
+def test_a_reader_falls_back_but_moves_nothing(directory, template, helpers, caplog):
+    (directory / "3" / "record.json").unlink()
+    before = files_of(directory)
+    store, step = open_checkpoint(directory)
+    assert step is None
+    with caplog.at_level(logging.WARNING):
+        restored = store.restore_params(template.params)
+    assert (restored.step, helpers.bits(restored.state)) == (2, helpers.bits(helpers.make_state(2).params))
+    assert "record.json is missing" in caplog.text
+    assert files_of(directory) == before
+
+
+def test_an_explicit_step_is_never_replaced_by_another(directory, template):
+    damage(directory / "2" / "record.json", 1)
+    with pytest.raises(DamagedCheckpointError, match=r"/2: record.json does not match its sha256"):
+        CheckpointStore(directory).restore(template, 2)
+    with pytest.raises(DamagedCheckpointError, match=r"record\.json does not match"):
+        CheckpointStore(directory).read_record(2)
+    assert (directory / "2").exists()
+
+
+def test_none_good_is_an_error_that_names_all_and_moves_none(directory, template):
+    for step in "123":
+        (directory / step / "record.json").write_text("{}")
+    for _ in range(2):  # and never a fresh start at the second try
+        with pytest.raises(CheckpointError, match="no good checkpoint in it") as caught:
+            CheckpointStore(directory).restore(template)
+        for step in "123":
+            assert f"{directory}/{step}: record.json does not match its sha256" in str(caught.value)
+    assert sorted(p.name for p in directory.iterdir()) == ["1", "2", "3"]
+
+
+def test_an_empty_folder_with_the_name_of_a_step_is_skipped(directory, template):
+    (directory / "4").mkdir()
+    assert CheckpointStore(directory).restore(template).step == 3
+
+
+def test_a_damaged_one_is_none_of_the_best(tmp_path, template, helpers):
+    with CheckpointStore(tmp_path) as store:
+        for step, loss in enumerate([1.0, 2.0]):
+            store.save(step, helpers.make_state(step), {}, {}, {"loss": loss})
+    damage(tmp_path / "0" / "record.json", 0)
+    store = CheckpointStore(tmp_path, keep_last=1, keep_best=1, best_metric="loss")
+    assert store.best_step() == 1
+
+
+def test_a_step_saved_again_is_ranked_anew(tmp_path, template, helpers):
+    with CheckpointStore(tmp_path, keep_best=1, best_metric="loss") as store:
+        for step, loss in enumerate([3.0, 1.0]):
+            store.save(step, helpers.make_state(step), {}, {}, {"loss": loss})
+    assert store.best_step() == 1
+    damage(tmp_path / "1" / "commit_success.txt", 0)
+    assert store.restore(template).step == 0
+    store.save(1, helpers.make_state(1), {}, {}, {"loss": 4.0})
+    store.wait()
+    assert store.best_step() == 0
+
+
+def test_a_valid_sum_over_something_else_is_no_traceback(directory, template):
+    for content in ("[]", "{}", '{"format": 1, "leaves": 3}', "not json", '{"format": "x"}'):
+        (directory / "3" / "record.json").write_text(content)
+        sums = directory / "3" / manifest.SUMS
+        lines = sums.read_text().splitlines()[:-1]
+        lines.append(f"{manifest._digest(directory / '3' / 'record.json')}  record.json")
+        sums.write_text("\n".join(lines))
+        with pytest.raises(CheckpointError, match=r"record.json: not a record of this program"):
+            CheckpointStore(directory).restore(template, 3)
+
+
+def test_an_unreadable_file_is_no_damage(directory, template, monkeypatch):
+    """Permissions say nothing about the content: going back would lose work."""
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(manifest, "_digest", refuse)
+    with pytest.raises(CheckpointError, match=r"/3: .* cannot be read: Permission denied") as caught:
+        CheckpointStore(directory).restore(template)
+    assert type(caught.value) is CheckpointError
+
+
+def test_an_input_error_of_the_disk_is_damage(directory, template, monkeypatch):
+    digest = manifest._digest
+
+    def fail(path):
+        if path.parts[-2:] == ("3", "tokenizer.model"):
+            raise OSError(5, "Input/output error", str(path))
+        return digest(path)
+
+    monkeypatch.setattr(manifest, "_digest", fail)
+    assert CheckpointStore(directory).restore(template).step == 2
+
+
+def test_restoring_warns_of_nothing(directory, template):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.block_until_ready(CheckpointStore(directory).restore(template).state)

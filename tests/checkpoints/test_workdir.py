@@ -1,0 +1,190 @@
+import errno
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.checkpoints import workdir as workdir_module
+from transformer_jax.checkpoints.workdir import config_differences, open_workdir, read_config, write_atomically
+from transformer_jax.errors import CheckpointError, ConfigError
+
+CONFIG = {
+    "seed": 0,
+    "model": {"num_heads": 8, "dropout_rate": 0.1, "norm": "layernorm"},
+    "training": {"num_train_steps": 1000, "shape": (1, 2)},
+}
+
+
+def changed(**values):
+    config = json.loads(json.dumps(CONFIG))
+    for name, value in values.items():
+        section, _, field = name.partition("__")
+        config[section][field] = value
+    return config
+
+
+def test_makes_the_directory_and_its_config_and_reopens_it(tmp_path):
+    path = tmp_path / "a" / "b"
+    for _ in range(2):
+        with open_workdir(path, CONFIG) as workdir:
+            assert workdir.path == path
+            assert workdir.checkpoints == path / "checkpoints"
+        assert read_config(path) == json.loads(json.dumps(CONFIG))
+    assert sorted(entry.name for entry in path.iterdir()) == [".lock", "config.json"]
+
+
+def test_another_config_is_refused_field_by_field(tmp_path):
+    path = tmp_path / "run"
+    open_workdir(path, CONFIG).close()
+    before = (path / "config.json").read_bytes()
+    other = changed(model__num_heads=4, model__dropout_rate=0.2, training__num_train_steps=2000, model__new="x")
+    del other["model"]["norm"]
+    with pytest.raises(ConfigError) as caught:
+        open_workdir(path, other)
+    assert str(caught.value) == (
+        f"{path}: another config is in use here\n"
+        "  - model.num_heads: 8 in run, 4 now\n"
+        "  - model.dropout_rate: 0.1 in run, 0.2 now\n"
+        '  - model.new: absent in run, "x" now\n'
+        "  - training.num_train_steps: 1000 in run, 2000 now\n"
+        '  - model.norm: "layernorm" in run, absent now\n'
+        "Choose another --workdir, or go on here with the new values by --allow_config_change."
+    )
+    assert (path / "config.json").read_bytes() == before
+    open_workdir(path, CONFIG).close()  # the refusal has let go of the lock
+
+
+def test_a_change_that_is_allowed_is_said_and_kept(tmp_path, caplog):
+    open_workdir(tmp_path, CONFIG).close()
+    with caplog.at_level(logging.WARNING):
+        open_workdir(tmp_path, changed(model__num_heads=4), allow_config_change=True).close()
+    assert "model.num_heads: 8 in" in caplog.text
+    assert read_config(tmp_path) == changed(model__num_heads=4)
+    with pytest.raises(ConfigError, match=r"model\.num_heads: 4 in"):
+        open_workdir(tmp_path, CONFIG)
+
+
+def test_equal_configs_do_not_differ():
+    assert config_differences(CONFIG, json.loads(json.dumps(CONFIG)), "x") == []
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 1.0), (1, True), (0, False), (None, 0), ("1", 1), ([1], [1.0])])
+def test_a_change_of_type_is_a_difference_only_where_json_tells(old, new):
+    lines = config_differences({"a": old}, {"a": new}, "x")
+    assert lines == ([] if old == [1] else [f"a: {json.dumps(old)} in x, {json.dumps(new)} now"])
+
+
+def test_a_file_in_the_way_is_named_and_kept(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", tmp_path / "file" / "run" / "1"):
+        with pytest.raises(CheckpointError, match=rf"cannot be a work directory, {tmp_path}/file is a file"):
+            open_workdir(path, CONFIG)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_place_where_nothing_can_be_made():
+    if not Path("/proc/self").exists():
+        pytest.skip("no /proc")
+    with pytest.raises(CheckpointError, match=r"/proc/run: cannot be made: "):
+        open_workdir("/proc/run", CONFIG)
+
+
+def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise PermissionError(errno.EACCES, "Permission denied", args[0])
+
+    monkeypatch.setattr(workdir_module.os, "open", refuse)
+    with pytest.raises(CheckpointError, match=r"cannot be written: Permission denied"):
+        open_workdir(tmp_path, CONFIG)
+
+
+def test_a_failing_write_keeps_the_old_config(tmp_path, monkeypatch):
+    open_workdir(tmp_path, CONFIG).close()
+
+    def no_space(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workdir_module.os, "fsync", no_space)
+        with pytest.raises(CheckpointError, match=r"config.json: could not be written: No space left on device"):
+            open_workdir(tmp_path, changed(model__num_heads=4), allow_config_change=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", "config.json"]
+    open_workdir(tmp_path, CONFIG).close()
+
+
+@pytest.mark.parametrize("content", ["", '{"seed": 0', "[1]", "\xff"])
+def test_a_damaged_config_is_named_and_kept(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(CheckpointError, match=r"config.json: is damaged \(.*delete it to have it made again"):
+        open_workdir(tmp_path, CONFIG)
+    assert (tmp_path / "config.json").read_bytes() == content.encode("latin-1")
+
+
+def test_no_config_is_none(tmp_path):
+    assert read_config(tmp_path) is None
+
+
+def test_write_atomically_replaces(tmp_path):
+    for content in (b"one", b"two"):
+        write_atomically(tmp_path / "f", content)
+        assert (tmp_path / "f").read_bytes() == content
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+HOLD = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+from transformer_jax.checkpoints.workdir import open_workdir
+workdir = open_workdir(sys.argv[1], {})
+assert not {"jax", "orbax", "orbax.checkpoint"} & set(sys.modules), "slow imports"
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_second_process_is_kept_out_until_the_first_dies(tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path), str(Path(__file__).parents[2])], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(CheckpointError, match=rf"{tmp_path}: in use by process {holder.pid} on "):
+            open_workdir(tmp_path, {})
+    finally:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+    open_workdir(tmp_path, {}).close()
+
+
+def test_the_lock_holds_within_one_process_too(tmp_path):
+    with open_workdir(tmp_path, {}), pytest.raises(CheckpointError, match=f"in use by process {os.getpid()} on"):
+        open_workdir(tmp_path, {})
+    open_workdir(tmp_path, {}).close()
+
+
+def test_a_child_does_not_inherit_the_lock(tmp_path):
+    with open_workdir(tmp_path, {}):
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        open_workdir(tmp_path, {}).close()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
+    def no_locks(*args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with caplog.at_level(logging.WARNING):
+        open_workdir(tmp_path, CONFIG).close()
+    assert "its file system has no locks" in caplog.text
+    assert read_config(tmp_path) is not None

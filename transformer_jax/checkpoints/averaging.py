@@ -1,0 +1,54 @@
+"""The mean of the parameters of several checkpoints (Vaswani et al. 2017, section 6.1)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.errors import CheckpointError
+
+
+def average_params(store: CheckpointStore, params_template: Any, steps: Sequence[int]) -> Any:
+    """The elementwise mean of the parameters of some checkpoints.
+
+    Every device's part is summed in float64 on its host, one checkpoint at a time, and rounded once at the end, so the
+    order of the steps matters only in the last bit of float64, and the mean of one checkpoint is that checkpoint.
+
+    Args:
+      store: holds the checkpoints.
+      params_template: the parameters as jax.ShapeDtypeStructs of floating types, with the shardings the result gets.
+      steps: at least one; each counts once however often it is named.
+
+    Raises CheckpointError as `CheckpointStore.restore_params` does, and if `steps` is empty.
+    """
+    steps = sorted(set(steps))
+    if not steps:
+        raise CheckpointError(f"{store.directory}: no checkpoints to average")
+    params = store.restore_params(params_template, steps[0]).state
+    sums = jax.tree.map(_host_shards, params)
+    for step in steps[1:]:
+        params = store.restore_params(params_template, step).state
+        sums = jax.tree.map(
+            lambda total, x: [t + s for t, s in zip(total, _host_shards(x), strict=True)],
+            sums,
+            params,
+            is_leaf=lambda node: isinstance(node, list),
+        )
+    return jax.tree.map(lambda x, total: _from_shards(x, [t / len(steps) for t in total]), params, sums)
+
+
+def _host_shards(x: jax.Array) -> list[np.ndarray]:
+    with jax.transfer_guard("allow"):
+        return [np.asarray(shard.data, np.float64) for shard in x.addressable_shards]
+
+
+def _from_shards(like: jax.Array, shards: list[np.ndarray]) -> jax.Array:
+    """An array of the shape, dtype and sharding of `like`."""
+    with jax.transfer_guard("allow"):
+        parts = [
+            jax.device_put(part.astype(like.dtype), shard.device)
+            for part, shard in zip(shards, like.addressable_shards, strict=True)
+        ]
+        return jax.make_array_from_single_device_arrays(like.shape, like.sharding, parts)

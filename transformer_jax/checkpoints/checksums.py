@@ -1,0 +1,134 @@
+"""One 32-bit number per array: the same for every sharding, device count and memory layout.
+
+    checksum(x) = sum over elements i of mix(bits(x_i) XOR mix(i))    modulo 2^32
+
+with i the row-major index and `mix` a bijection of 32-bit words that spreads every input bit over all output bits. The
+sum has no order, so each device adds up its own part. Any change of one element changes the sum, because `mix` is a
+bijection; any other change goes unnoticed with probability 2^-32; exchanged elements are noticed because of the index.
+It guards against broken disks and broken software, not against an adversary.
+
+It is computed where the array lives, before Orbax sees it and after Orbax has returned it, so that nothing in between
+is trusted: by a compiled function on devices, and by NumPy for an array that lies in host memory in one piece, where
+the same work takes as long and the compiler would take a second for the shapes of a model.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.errors import CheckpointError
+
+# Others (complex, 4-bit, PRNG keys) have no place in a training state; a leaf of such a type is refused.
+DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("bfloat16", "float16", "float32", "float64"),
+)
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by bytes; larger elements are several words
+_BLOCK = 2**16  # words that NumPy works on at a time, so that they stay in the cache
+
+
+def path_of(key_path: jax.tree_util.KeyPath) -> str:
+    """`params/decoder/kernel` from a key path of jax.tree_util."""
+    return jax.tree_util.keystr(key_path, simple=True, separator="/")
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their path.
+
+    Raises CheckpointError if two leaves have the same path, which takes a dictionary key with a slash in it.
+    """
+    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
+    leaves = {path_of(key_path): leaf for key_path, leaf in flat}
+    if len(leaves) != len(flat):
+        raise CheckpointError(f"state: two leaves share a path; {len(flat)} leaves, {len(leaves)} paths")
+    return leaves
+
+
+def as_arrays(tree: Any) -> Any:
+    """The same tree with every leaf a jax.Array; raises CheckpointError naming every leaf that cannot be stored."""
+    problems: list[str] = []
+
+    def convert(key_path: jax.tree_util.KeyPath, leaf: Any) -> Any:
+        if problem := _problem(leaf):
+            problems.append(f"{path_of(key_path)}: {problem}")
+            return leaf
+        return leaf if isinstance(leaf, jax.Array) else jnp.array(leaf)  # a copy: NumPy arrays are mutable
+
+    arrays = jax.tree_util.tree_map_with_path(convert, tree)
+    if problems:
+        raise CheckpointError("state cannot be stored\n" + "\n".join(f"  - {p}" for p in problems))
+    return arrays
+
+
+def _problem(leaf: Any) -> str | None:
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        return f"expected an array, got {type(leaf).__name__}"
+    if leaf.dtype.name not in DTYPES:
+        return f"dtype {leaf.dtype.name} is none of {', '.join(DTYPES)}"
+    if not isinstance(leaf, jax.Array) and jax.dtypes.canonicalize_dtype(leaf.dtype) != leaf.dtype:
+        return f"dtype {leaf.dtype} needs jax_enable_x64"
+    if leaf.size == 0:
+        return f"shape {leaf.shape} has no elements"
+    return None
+
+
+def mix(x: jax.Array) -> jax.Array:
+    """Elementwise bijection on uint32 words: the `lowbias32` finaliser of Chris Wellons' hash prospector."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)
+
+
+@jax.jit
+def checksum(x: jax.Array) -> jax.Array:
+    """The checksum of an array of any shape; uint32 []."""
+    if x.dtype == jnp.bool_:
+        x = x.astype(jnp.uint8)
+    # 64-bit elements become a trailing axis of two words, which the index below counts like any other axis.
+    words = jax.lax.bitcast_convert_type(x, _WORDS[min(x.dtype.itemsize, 4)]).astype(jnp.uint32)
+    index = jnp.zeros(words.shape, jnp.uint32)
+    for axis in range(words.ndim):
+        stride = math.prod(words.shape[axis + 1 :]) % 2**32
+        index += jax.lax.broadcasted_iota(jnp.uint32, words.shape, axis) * jnp.uint32(stride)
+    return jnp.sum(mix(words ^ mix(index)), dtype=jnp.uint32)
+
+
+def checksum_on_host(x: np.ndarray) -> int:
+    """The same number by NumPy."""
+    words = np.ascontiguousarray(x).reshape(-1).view(_WORDS[min(x.dtype.itemsize, 4)])
+    total = 0
+    index, spare = np.empty((2, min(_BLOCK, len(words))), np.uint32)
+    for start in range(0, len(words), _BLOCK):
+        block = words[start : start + _BLOCK]
+        size = len(block)
+        index[:size] = np.arange(start, start + size, dtype=np.uint64)  # modulo 2^32
+        _mix_in_place(index[:size], spare[:size])
+        index[:size] ^= block
+        _mix_in_place(index[:size], spare[:size])
+        total += int(index[:size].sum(dtype=np.uint64))
+    return total % 2**32
+
+
+def _mix_in_place(x: np.ndarray, spare: np.ndarray) -> None:
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
+        np.right_shift(x, shift, out=spare)
+        np.bitwise_xor(x, spare, out=x)
+        np.multiply(x, np.uint32(factor), out=x)
+
+
+def checksums(leaves: Mapping[str, jax.Array]) -> dict[str, int]:
+    """The checksum of every array; waits for the arrays to be computed."""
+    # One compiled function per shape and not one for all: it compiles and runs three times faster.
+    on_devices = {path: checksum(x) for path, x in leaves.items() if not _on_host(x)}
+    sums = {path: checksum_on_host(np.asarray(x)) for path, x in leaves.items() if _on_host(x)}
+    return sums | {path: int(value) for path, value in jax.device_get(on_devices).items()}
+
+
+def _on_host(x: jax.Array) -> bool:
+    """Whether NumPy sees the array without moving it."""
+    devices = x.sharding.device_set
+    return x.is_fully_addressable and len(devices) == 1 and next(iter(devices)).platform == "cpu"

@@ -1,0 +1,75 @@
+"""From what a user types after `--checkpoint=` to a store and a step."""
+
+import os
+from pathlib import Path
+
+from transformer_jax.checkpoints import folders
+from transformer_jax.checkpoints.manifest import RECORD, SUMS, read_manifest
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.config import nearest
+from transformer_jax.errors import CheckpointError
+
+CHECKPOINTS = "checkpoints"
+
+
+def open_checkpoint(path: Path | str) -> tuple[CheckpointStore, int | None]:
+    """Opens checkpoints for reading.
+
+    Args:
+      path: WORKDIR, WORKDIR/checkpoints or WORKDIR/checkpoints/STEP; or a copy of the last anywhere, under any name.
+
+    Returns:
+      The store, and the step if the path names one checkpoint; None means the newest good one.
+
+    Raises:
+      CheckpointError: there is no checkpoint; the message says what is there instead.
+    """
+    path = Path(os.path.expanduser(path)).absolute()
+    try:
+        return _open(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be opened: {error.strerror}") from error
+
+
+def _open(path: Path) -> tuple[CheckpointStore, int | None]:
+    if not path.exists():
+        raise CheckpointError(_missing(path))
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: is a file; expected a work directory or a checkpoint folder")
+    if folders.is_unfinished(path.name):
+        raise CheckpointError(f"{path}: is what an interrupted save has left, no checkpoint")
+    if _looks_like_checkpoint(path):
+        if folders.is_step(path.name):
+            return CheckpointStore(path.parent, read_only=True), int(path.name)
+        step = read_manifest(path).step
+        return CheckpointStore(path.parent, read_only=True, alias=(step, path.name)), step
+    directory = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+    store = CheckpointStore(directory, read_only=True)
+    if not any(_looks_like_checkpoint(directory / str(step)) for step in store.steps()):
+        raise CheckpointError(_none_inside(path, directory))
+    return store, None
+
+
+def _looks_like_checkpoint(folder: Path) -> bool:
+    """Also true of a damaged one, so that the damage is named instead of a folder called no checkpoint."""
+    return any((folder / name).exists() for name in (RECORD, SUMS, "_CHECKPOINT_METADATA"))
+
+
+def _missing(path: Path) -> str:
+    parent = path.parent
+    while not parent.is_dir():
+        parent = parent.parent
+    name = path.relative_to(parent).parts[0]
+    if steps := [step for step in folders.list_steps(parent) if _looks_like_checkpoint(parent / str(step))]:
+        return f"{path}: no such folder; {parent} has the checkpoints {', '.join(map(str, steps))}"
+    return f"{path}: no such folder; {parent} has no '{name}'{nearest(name, [p.name for p in parent.iterdir()])}"
+
+
+def _none_inside(path: Path, directory: Path) -> str:
+    names = [entry.name for entry in directory.iterdir()]
+    unfinished = [name for name in names if folders.is_unfinished(name)]
+    if unfinished:
+        return f"{path}: no complete checkpoint, only an unfinished save: {', '.join(sorted(unfinished))}"
+    if directory != path or path.name == CHECKPOINTS or (path / "config.json").exists():
+        return f"{path}: no checkpoint in it yet"
+    return f"{path}: neither a work directory nor a checkpoint folder"

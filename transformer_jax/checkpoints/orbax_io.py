@@ -1,0 +1,97 @@
+"""Every call into Orbax.
+
+The free functions of Orbax's v1 API, and not its `training.Checkpointer`, which (orbax-checkpoint 0.12.8) skips saves
+without a word unless told otherwise, cannot be constructed once a metrics file of any old step is damaged, and deletes
+old steps in place, so that a crash leaves half of one under its final name.
+"""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+from orbax.checkpoint import v1 as ocp
+
+from transformer_jax.errors import CheckpointError
+
+STATE = "state"
+
+
+@runtime_checkable
+class Writing(Protocol):
+    """Arrays that are being written."""
+
+    def result(self) -> None:
+        """Waits until all of them are in the folder, under its name; raises whatever went wrong."""
+        ...
+
+
+class _QuietOrbax(logging.Filter):
+    """Drops what Orbax logs through absl; its failures arrive as exceptions, which the store turns into messages."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "/orbax/" not in record.pathname.replace("\\", "/")
+
+
+def silence_orbax() -> None:
+    """Keeps Orbax's progress lines and tracebacks off stderr; absl's other users keep theirs."""
+    logger = logging.getLogger("absl")
+    if not any(isinstance(f, _QuietOrbax) for f in logger.filters):
+        logger.addFilter(_QuietOrbax())
+
+
+def _context(partial_load: bool = False) -> ocp.Context:
+    context = ocp.Context()
+    # Made in the background, a folder that cannot be made (full disk) leaves threads that keep the process from
+    # exiting for 20 minutes.
+    context.asynchronous.create_directories_asynchronously = False
+    context.pytree.loading.partial_load = partial_load
+    return context
+
+
+def start_writing(folder: Path, state: Any) -> Writing:
+    """Starts writing arrays; returns once `state` may be donated or overwritten. Raises whatever Orbax does.
+
+    On CPU Orbax does not copy the arrays but refers to their buffers, and the runtime answers a donation of such a
+    buffer with a new one, so that here too what is written is the state of this moment (tests/checkpoints/ checks).
+    """
+    with _context(), jax.transfer_guard("allow"):
+        return ocp.save_checkpointables_async(str(folder), {STATE: state})
+
+
+def read(folder: Path, template: Any, partial: bool = False) -> Any:
+    """The arrays of a checkpoint as `template` (ShapeDtypeStructs with shardings) describes them, not yet verified.
+
+    With `partial`, `template` may name only some of the stored arrays. Raises CheckpointError.
+    """
+    try:
+        with _context(partial), jax.transfer_guard("allow"):
+            state = ocp.load_checkpointables(str(folder), {STATE: template})[STATE]
+        return jax.block_until_ready(state)
+    except Exception as error:  # Orbax, TensorStore and JAX raise a dozen types
+        raise CheckpointError(f"{folder}: the arrays cannot be read: {reason(error)}") from error
+
+
+def with_shardings(template: Any) -> Any:
+    """The template as ShapeDtypeStructs; leaves without a sharding get this process's first device.
+
+    Without a sharding Orbax would take the one of the devices that the checkpoint was saved on.
+    """
+    default = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+
+    def with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None) or default)
+
+    return jax.tree.map(with_sharding, template)
+
+
+def reason(error: BaseException) -> str:
+    """An error of a reader or writer in a few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(error).strip()
+    if match := re.search(r": ([^:]+) \[os_error_code=", text):  # TensorStore's: a ValueError with the path in it
+        return match[1]
+    first_line = text.splitlines()[0] if text else ""
+    return f"{type(error).__name__}: {first_line[:200]}"

@@ -1,0 +1,38 @@
+"""Which checkpoints stay: the newest, and the best by a metric."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+Metrics = Mapping[str, float] | None  # of one checkpoint; None if it was saved without an evaluation
+
+
+class Retention(NamedTuple):
+    """keep_last: newest checkpoints kept, None for all; keep_best: best ones kept besides, by `best_metric`.
+
+    Of equally good checkpoints the older is the better one. One without the metric, or with NaN, is never good.
+    """
+
+    keep_last: int | None = None
+    keep_best: int = 0
+    best_metric: str | None = None
+    higher_is_better: bool = False
+
+    def check(self) -> None:
+        """Raises ValueError for a combination that makes no sense."""
+        if (self.keep_last is not None and self.keep_last < 1) or self.keep_best < 0:
+            raise ValueError(f"{self}: counts are too low")
+        if self.keep_best and self.best_metric is None:
+            raise ValueError(f"{self}: keep_best needs best_metric")
+
+    def ranked(self, metrics: Mapping[int, Metrics]) -> list[int]:
+        """The steps that have the metric, best first."""
+        sign = -1.0 if self.higher_is_better else 1.0
+        ranks = {step: sign * (values or {}).get(self.best_metric or "", math.nan) for step, values in metrics.items()}
+        return sorted((step for step in ranks if not math.isnan(ranks[step])), key=lambda step: (ranks[step], step))
+
+    def kept(self, metrics: Mapping[int, Metrics]) -> set[int]:
+        """The steps that stay."""
+        if self.keep_last is None:
+            return set(metrics)
+        return {*sorted(metrics)[-self.keep_last :], *self.ranked(metrics)[: self.keep_best]}

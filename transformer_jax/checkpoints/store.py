@@ -1,0 +1,292 @@
+"""`CheckpointStore`: save, restore and keep the checkpoints of one run."""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer_jax.checkpoints import folders, orbax_io
+from transformer_jax.checkpoints.checksums import as_arrays, by_path, checksums
+from transformer_jax.checkpoints.manifest import (
+    DamagedCheckpointError,
+    Leaf,
+    Manifest,
+    check_leaves,
+    check_side_files,
+    read_checked,
+    read_manifest,
+    seal,
+    verify,
+)
+from transformer_jax.checkpoints.retention import Metrics, Retention
+from transformer_jax.config import nearest
+from transformer_jax.errors import CheckpointError
+from transformer_jax.kill_points import kill_point
+
+logger = logging.getLogger(__name__)
+
+
+class Restored(NamedTuple):
+    """step: where the run was; state: the pytree of the template; record: what `save` was given."""
+
+    step: int
+    state: Any
+    record: dict[str, Any]
+
+
+class CheckpointStore:
+    """The checkpoints in one folder, `DIRECTORY/STEP/`.
+
+    One process writes at a time: hold the lock of the work directory (`workdir.open_workdir`) while a store is open
+    for writing. Opening for writing creates the folder and removes what an interrupted save has left in it.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        keep_last: int | None = None,
+        keep_best: int = 0,
+        best_metric: str | None = None,
+        higher_is_better: bool = False,
+        read_only: bool = False,
+        alias: tuple[int, str] | None = None,
+    ) -> None:
+        """Args:
+          directory: the folder that holds, or will hold, one folder per step.
+          keep_last, keep_best, best_metric, higher_is_better: see `retention.Retention`; by default all are kept.
+          read_only: nothing in the folder is created, renamed or deleted.
+          alias: (step, name) of the one checkpoint in view, whose folder is not called after its step.
+
+        Raises CheckpointError if the folder cannot be made or listed.
+        """
+        self.directory = Path(directory).absolute()
+        self._retention = Retention(keep_last, keep_best, best_metric, higher_is_better)
+        self._retention.check()
+        self._read_only = read_only
+        self._alias = alias
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: tuple[Path, Future[None]] | None = None
+        self._metrics: dict[int, Metrics] = {}
+        orbax_io.silence_orbax()
+        if not read_only:
+            folders.prepare(self.directory, clean=jax.process_index() == 0)
+
+    def __enter__(self) -> "CheckpointStore":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # Writing.
+
+    def save(
+        self,
+        step: int,
+        state: Any,
+        record: Mapping[str, Any],
+        side_files: Mapping[str, bytes],
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Starts saving a checkpoint, after waiting for the one before; `state` may be donated once this returns.
+
+        Args:
+          step: names the checkpoint; there must be none of this step yet (see `has`).
+          state: a pytree of arrays; with a field or key `params` if `restore_params` is to be used.
+          record: JSON-able, else this raises TypeError; tuples come back as lists.
+          side_files: plain file names and their content, such as `tokenizer.model`.
+          metrics: what ranks this checkpoint; without, it is never among the best.
+
+        Raises:
+          CheckpointError: the save before this one has failed, and then this one was not begun; or this one cannot
+            begin. Earlier checkpoints are intact, and a later save works once the cause is gone.
+        """
+        if self._read_only:
+            raise ValueError(f"{self.directory} was opened read-only")
+        self.wait()
+        folder = self._folder(step)
+        if folder.exists():
+            raise CheckpointError(f"{folder}: there is a checkpoint of this step already")
+        best = self._retention.best_metric
+        if metrics is not None and best is not None and best not in metrics:
+            raise CheckpointError(f"no metric '{best}' among {', '.join(metrics)}{nearest(best, metrics)}")
+        check_side_files(side_files)
+        with jax.transfer_guard("allow"):
+            state = as_arrays(state)
+            arrays = by_path(state)
+            sums = checksums(arrays)
+        leaves = {path: Leaf(tuple(x.shape), x.dtype.name, sums[path]) for path, x in arrays.items()}
+        values = None if metrics is None else {name: float(value) for name, value in metrics.items()}
+        data = Manifest(step, dict(record), values, leaves).to_bytes()
+        try:
+            writing = orbax_io.start_writing(folders.saving(folder), state)
+        except Exception as error:
+            raise self._failed(folder, error) from error
+        primary = jax.process_index() == 0
+        self._pending = folder, self._thread.submit(_finish, writing, folder, data, dict(side_files), primary)
+
+    def wait(self) -> None:
+        """Waits for the save in progress, if any, then deletes what need not be kept; raises CheckpointError if the
+        save has failed."""
+        if self._pending is None:
+            return
+        folder, pending = self._pending
+        try:
+            pending.result()
+        except Exception as error:
+            self._pending = None
+            raise self._failed(folder, error) from error
+        self._pending = None  # an interrupt while waiting leaves it in place
+        self._delete_old()
+
+    def close(self) -> None:
+        """The same as `wait`; the store can be used on."""
+        self.wait()
+
+    # Reading.
+
+    def steps(self) -> list[int]:
+        """Steps of the complete checkpoints, ascending; none while only the first is being written."""
+        if self._alias is not None:
+            return [self._alias[0]]
+        return folders.list_steps(self.directory)
+
+    def has(self, step: int) -> bool:
+        """Whether there is a checkpoint of this step, or one is being written."""
+        return self._folder(step).exists() or (self._pending is not None and self._pending[0] == self._folder(step))
+
+    def best_step(self) -> int | None:
+        """The complete checkpoint with the best `best_metric`; None if none has it."""
+        return next(iter(self._retention.ranked(self._all_metrics())), None)
+
+    def read_record(self, step: int) -> dict[str, Any]:
+        """What `save` was given; raises CheckpointError if it is missing or damaged."""
+        return read_manifest(self._existing(step)).record
+
+    def read_side_file(self, step: int, name: str) -> bytes:
+        """A side file, as it was given to `save`; raises CheckpointError if it is missing or damaged."""
+        return read_checked(self._existing(step), name)
+
+    def restore(self, template: Any, step: int | None = None) -> Restored:
+        """Loads and verifies a checkpoint.
+
+        Args:
+          template: the pytree that was saved, with jax.ShapeDtypeStructs as leaves. Arrays arrive with the shardings
+            it names, whatever they were saved with; on this process's first device where it names none.
+          step: which; None takes the newest good one. A damaged one is then named in a warning and skipped, and in a
+            store open for writing moved aside to STEP.damaged once an older one has been loaded.
+
+        Raises:
+          CheckpointError: there is none, or none that is good; the checkpoint holds other arrays than the template,
+            all of which are named.
+        """
+        return self._restore(template, step, "")
+
+    def restore_params(self, template: Any, step: int | None = None) -> Restored:
+        """The same for `state.params` alone, without reading the rest; `state` of the result is the parameters."""
+        return self._restore(template, step, "params")
+
+    def _restore(self, template: Any, step: int | None, prefix: str) -> Restored:
+        if step is not None:
+            return self._load(step, template, prefix)
+        damaged: list[tuple[int, DamagedCheckpointError]] = []
+        steps = self.steps()
+        for candidate in reversed(steps):
+            try:
+                restored = self._load(candidate, template, prefix)
+            except DamagedCheckpointError as error:
+                logger.warning("DAMAGED CHECKPOINT %s\n  it is skipped, the next older one is tried", error)
+                damaged.append((candidate, error))
+                continue
+            if damaged:
+                self._set_aside([skipped for skipped, _ in damaged], candidate)
+            return restored
+        if not steps:
+            raise CheckpointError(f"{self.directory}: no checkpoint in it")
+        raise CheckpointError(
+            f"{self.directory}: no good checkpoint in it\n" + "\n".join(f"  - {error}" for _, error in damaged)
+        )
+
+    def _load(self, step: int, template: Any, prefix: str) -> Restored:
+        folder = self._existing(step)
+        manifest = verify(folder)
+        if manifest.step != step:
+            raise CheckpointError(f"{folder}: holds step {manifest.step}; a checkpoint is not to be renamed")
+        template = orbax_io.with_shardings(template)
+        wanted = {prefix: template} if prefix else template
+        expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(wanted).items()}
+        stored = {path: leaf for path, leaf in manifest.leaves.items() if _below(prefix, path)}
+        check_leaves(folder, expected, stored)
+        state = orbax_io.read(folder, wanted, partial=bool(prefix))
+        with jax.transfer_guard("allow"):
+            sums = checksums(by_path(state))
+        if wrong := [path for path in stored if sums[path] != stored[path].checksum]:
+            raise DamagedCheckpointError(f"{folder}: wrong numbers in {', '.join(wrong)}")
+        return Restored(step, state[prefix] if prefix else state, manifest.record)
+
+    def _existing(self, step: int) -> Path:
+        folder = self._folder(step)
+        if not folder.is_dir():
+            steps = ", ".join(map(str, self.steps())) or "none"
+            raise CheckpointError(f"{folder}: no such checkpoint; there are {steps}")
+        return folder
+
+    # What is kept.
+
+    def _folder(self, step: int) -> Path:
+        if self._alias is not None and self._alias[0] == step:
+            return self.directory / self._alias[1]
+        return self.directory / str(step)
+
+    def _failed(self, folder: Path, error: Exception) -> CheckpointError:
+        folders.discard(folder)
+        steps = ", ".join(map(str, self.steps()))
+        intact = f"; earlier checkpoints are intact: {steps}" if steps else ""
+        return CheckpointError(f"{folder}: could not be saved: {orbax_io.reason(error)}{intact}")
+
+    def _delete_old(self) -> None:
+        if jax.process_index() == 0:
+            kept = self._retention.kept(self._all_metrics())
+            for step in self.steps():
+                if step not in kept:
+                    folders.delete(self._folder(step))
+
+    def _all_metrics(self) -> dict[int, Metrics]:
+        """What `save` was given for each complete checkpoint; read once per checkpoint."""
+        steps = self.steps()
+        for step in steps:
+            if step not in self._metrics:
+                try:
+                    self._metrics[step] = read_manifest(self._folder(step)).metrics
+                except CheckpointError:
+                    self._metrics[step] = None  # a damaged checkpoint is none of the best
+        return {step: self._metrics[step] for step in steps}
+
+    def _set_aside(self, steps: list[int], used: int) -> None:
+        """Renames damaged checkpoints, so that they are out of the way of the steps that will be saved again."""
+        if self._read_only or jax.process_index() != 0:
+            return
+        for step in steps:
+            target = folders.set_aside(self._folder(step))
+            self._metrics.pop(step, None)
+            logger.warning("going on from step %d; damaged step %d is now %s", used, step, target)
+
+
+def _finish(
+    writing: orbax_io.Writing, folder: Path, record: bytes, side_files: Mapping[str, bytes], primary: bool
+) -> None:
+    """The part of a save that runs in the background."""
+    kill_point("inside_save", int(folder.name))
+    writing.result()
+    if primary:
+        seal(folders.saving(folder), record, side_files)
+        kill_point("before_commit", int(folder.name))
+        folders.commit(folder)
+
+
+def _below(prefix: str, path: str) -> bool:
+    return not prefix or path == prefix or path.startswith(prefix + "/")

@@ -1,0 +1,187 @@
+"""The work directory of a run: its config.json, and the lock that keeps a second process out."""
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from transformer_jax.errors import CheckpointError, ConfigError
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "config.json"
+LOCK = ".lock"
+FLAG = "--allow_config_change"
+
+
+class WorkDirectory:
+    """An open and locked work directory; `close` it, or use it as a context manager."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def close(self) -> None:
+        """Lets another process in. A process that dies, by SIGKILL too, does so without this."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> "WorkDirectory":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def open_workdir(path: Path | str, config: Mapping[str, Any], allow_config_change: bool = False) -> WorkDirectory:
+    """Makes or reopens a work directory for training, locks it and sees that its config is this one.
+
+    Args:
+      path: WORKDIR; made if it does not exist.
+      config: the resolved config as nested dictionaries of JSON values.
+      allow_config_change: replace another config that is there already, saying what has changed.
+
+    Raises:
+      ConfigError: another config is there and `allow_config_change` is not set; every differing field is named.
+      CheckpointError: the path is no directory, cannot be written, or is in use by another process.
+    """
+    path = Path(os.path.expanduser(path)).absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise CheckpointError(f"{path}: cannot be a work directory, {_file_in(path)} is a file") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be made: {error.strerror}") from error
+    workdir = WorkDirectory(path, _lock(path))
+    try:
+        _settle_config(path / CONFIG, config, allow_config_change)
+    except BaseException:
+        workdir.close()
+        raise
+    return workdir
+
+
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> list[str]:
+    """One line per differing field, as in `model.num_heads: 8 in WHERE, 4 now`, in the order of `new`."""
+    before, after = dict(_flat(_plain(old))), dict(_flat(_plain(new)))
+    names = [*after, *(name for name in before if name not in after)]
+    return [
+        f"{name}: {_shown(before, name)} in {where}, {_shown(after, name)} now"
+        for name in names
+        if name not in before or name not in after or not _same(before[name], after[name])
+    ]
+
+
+def read_config(workdir: Path) -> dict[str, Any] | None:
+    """config.json of a work directory; None if it has none; raises CheckpointError if it cannot be read."""
+    file = workdir / CONFIG
+    try:
+        config = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(
+            f"{file}: is damaged ({error}); restore it, or delete it to have it made again"
+        ) from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{file}: is damaged (no object); restore it, or delete it to have it made again")
+    return config
+
+
+def write_atomically(file: Path, data: bytes) -> None:
+    """Replaces a file so that at any moment the old or the new content is there, whole.
+
+    Raises CheckpointError if it cannot be written; the old content is then still there.
+    """
+    temporary = file.with_name(file.name + ".tmp")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"{file}: could not be written: {error.strerror}") from error
+
+
+def _settle_config(file: Path, config: Mapping[str, Any], allow_change: bool) -> None:
+    stored = read_config(file.parent)
+    if stored is not None:
+        lines = config_differences(stored, config, file.parent.name)
+        if not lines:
+            return
+        listing = "\n".join(f"  - {line}" for line in lines)
+        if not allow_change:
+            raise ConfigError(
+                f"{file.parent}: another config is in use here\n{listing}\n"
+                f"Choose another --workdir, or go on here with the new values by {FLAG}."
+            )
+        logger.warning("%s: config changed by %s\n%s", file.parent, FLAG, listing)
+    write_atomically(file, (json.dumps(_plain(config), indent=2) + "\n").encode())
+
+
+def _lock(path: Path) -> int:
+    """Locks the directory for this process and returns the descriptor whose closing unlocks it."""
+    file = path / LOCK
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(descriptor, 200).decode("utf-8", "replace").strip()
+        os.close(descriptor)
+        raise CheckpointError(f"{path}: in use by {holder or 'another process'}") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            os.close(descriptor)
+            raise CheckpointError(f"{path}: cannot be locked: {error.strerror}") from error
+        logger.warning("%s: its file system has no locks; make sure that only one process trains here", path)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    except OSError as error:
+        os.close(descriptor)
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from error
+    return descriptor
+
+
+def _file_in(path: Path) -> Path:
+    """The part of a path that is a file where a directory is needed."""
+    return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), path)
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """As it comes back from JSON: tuples are lists."""
+    return json.loads(json.dumps(config))
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and a == b
+
+
+def _shown(flat: Mapping[str, Any], name: str) -> str:
+    return json.dumps(flat[name]) if name in flat else "absent"
