@@ -24,6 +24,12 @@ from transformer_jax.errors import ConfigError
 if typing.TYPE_CHECKING:
     import ml_collections
 
+    # None until the config is resolved, and a value for all code that is handed a config.
+    DerivedInt: typing.TypeAlias = int
+    DerivedFloat: typing.TypeAlias = float
+else:
+    DerivedInt, DerivedFloat = int | None, float | None
+
 # The ids that every tokenizer of this project reserves, in SentencePiece's order of roles.
 PAD_ID, EOS_ID, UNK_ID, BOS_ID = 0, 1, 2, 3
 
@@ -56,10 +62,10 @@ class ModelConfig:
     vocab_size: int = _number(8192, "rows of the embedding table, and the size the tokenizer is trained to", 8)
     emb_dim: int = _number(512, "model width (the paper's d_model)", 1)
     num_heads: int = _number(8, "attention heads", 1)
-    num_kv_heads: int | None = _number(None, "key/value heads; default num_heads; fewer shares them (grouped-query)", 1)
-    head_dim: int | None = _number(None, "width of queries and keys per head (d_k); default emb_dim / num_heads", 1)
-    value_head_dim: int | None = _number(None, "width of values per head (d_v); default head_dim", 1)
-    mlp_dim: int | None = _number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1)
+    num_kv_heads: DerivedInt = _number(None, "key/value heads; default num_heads; fewer shares them (grouped-query)", 1)
+    head_dim: DerivedInt = _number(None, "width of queries and keys per head (d_k); default emb_dim / num_heads", 1)
+    value_head_dim: DerivedInt = _number(None, "width of values per head (d_v); default head_dim", 1)
+    mlp_dim: DerivedInt = _number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1)
     num_encoder_layers: int = _number(6, "encoder layers", 1)
     num_decoder_layers: int = _number(6, "decoder layers", 1)
     max_length: int = _number(256, "capacity in positions: of a learned table, and of the decoder's cache", 2)
@@ -81,7 +87,7 @@ class ModelConfig:
     tie_output: bool = _field(True, "the target embedding table is the output projection too")
     scale_embeddings: bool = _field(True, "multiply embeddings by sqrt(emb_dim)")
     dropout_rate: float = _rate(0.1, "dropout on every sub-layer's output before it joins the residual (P_drop)")
-    embedding_dropout_rate: float | None = _rate(None, "dropout on embeddings + positions; default dropout_rate")
+    embedding_dropout_rate: DerivedFloat = _rate(None, "dropout on embeddings + positions; default dropout_rate")
     attention_dropout_rate: float = _rate(0.0, "dropout on attention weights")
     activation_dropout_rate: float = _rate(0.0, "dropout on the feed-forward activation")
     decoder_start_id: int = _number(BOS_ID, "first decoder input", 0)
@@ -154,11 +160,11 @@ class OptimizerConfig:
         ("inverse_sqrt", "cosine", "linear", "constant", "none"),
         "learning rate after the warm-up; `none` is a constant without warm-up",
     )
-    learning_rate: float | None = _number(
+    learning_rate: DerivedFloat = _number(
         None, "peak learning rate; default (emb_dim * warmup_steps)^-0.5, the paper's", 0.0, hyper=True
     )
     warmup_steps: int = _number(4000, "steps of linear warm-up from 0 to the peak", 0, hyper=True)
-    decay_steps: int | None = _number(
+    decay_steps: DerivedInt = _number(
         None, "step at which `cosine` and `linear` reach their end; default num_train_steps", 1, hyper=True
     )
     end_fraction: float = _number(0.0, "`cosine` and `linear` end at this fraction of the peak", 0.0, 1.0, hyper=True)
@@ -224,7 +230,7 @@ class ExperimentConfig:
     def resolved(self) -> ExperimentConfig:
         """Replaces every None by what it is derived from; raises ConfigError with every problem of the config."""
         if problems := problems_of(self):
-            raise _error(problems)
+            raise config_error(problems)
         model, optimizer = self.model.resolved(), self.optimizer
         if optimizer.learning_rate is None:
             optimizer = dataclasses.replace(
@@ -285,14 +291,15 @@ class ExperimentConfig:
         return _to_config_dict(self)
 
     @classmethod
-    def from_config_dict(cls, values: Mapping[str, Any]) -> ExperimentConfig:
+    def from_config_dict(cls, values: Mapping[str, Any] | ml_collections.ConfigDict) -> ExperimentConfig:
         """Rebuilds, validates and resolves a config; raises ConfigError with all problems at once."""
         problems: list[str] = []
-        to_dict = getattr(values, "to_dict", None)  # a ConfigDict is no Mapping, and resolves its placeholders here
-        config = _from_mapping(cls, to_dict() if to_dict else values, "", problems)
+        # A ConfigDict is no Mapping, and resolves its placeholders by to_dict.
+        plain = values if isinstance(values, Mapping) else values.to_dict()
+        config = _from_mapping(cls, plain, "", problems)
         problems += problems_of(config)
         if problems:
-            raise _error(problems)
+            raise config_error(problems)
         return config.resolved()
 
     def to_dict(self) -> dict[str, Any]:
@@ -410,7 +417,8 @@ def _to_config_dict(section: Any) -> ml_collections.ConfigDict:
     return result
 
 
-def _error(problems: list[str]) -> ConfigError:
+def config_error(problems: list[str]) -> ConfigError:
+    """One error that lists every problem."""
     if len(problems) == 1:
         return ConfigError(f"config: {problems[0]}")
     return ConfigError(f"config: {len(problems)} problems\n" + "\n".join(f"  - {p}" for p in problems))

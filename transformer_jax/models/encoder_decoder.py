@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -81,7 +82,8 @@ class EncoderDecoder(nn.Module):
         mask, segments = self._source_mask(batch), batch.get("inputs_segment_ids")
         if segments is not None:
             mask = segment_mask(segments, segments)
-        return self.encoder(self.source_embedding(batch["inputs"]), _positions(batch, "inputs"), mask, folded(dropout, 0))
+        x = self.source_embedding(batch["inputs"])
+        return self.encoder(x, _positions(batch, "inputs"), mask, folded(dropout, 0))
 
     def logits(self, x: Array) -> Array:
         """Decoder output [B, T, D] -> [B, T, V]."""
@@ -101,6 +103,11 @@ class EncoderDecoder(nn.Module):
     def finish_decoder(self, x: Array) -> Array:
         """Output of the last decoder layer [B, T, D] -> logits [B, T, V]."""
         return self.logits(self.decoder.finish(x))
+
+
+def _call(module: nn.Module, params: Params, method: Callable[..., Any], *args: Any) -> Any:
+    """A method of a module as a function of its parameters."""
+    return module.apply({"params": params}, *args, method=method)
 
 
 def init_params(config: ModelConfig, seed: int | Array) -> Params:
@@ -125,9 +132,9 @@ def start_cache(config: ModelConfig, params: Params, layers: list[Params], input
     Raises: ConfigError if a learned position table has fewer rows than capacity.
     """
     check_capacity(config, capacity)
-    memory, _ = EncoderDecoder(config).apply({"params": params}, {"inputs": inputs}, method=EncoderDecoder.encode)
+    memory, _ = _call(EncoderDecoder(config), params, EncoderDecoder.encode, {"inputs": inputs})
     layer = DecoderLayer(config)
-    cross = tuple(layer.apply({"params": p}, memory, method=DecoderLayer.project_memory) for p in layers)
+    cross = tuple(_call(layer, p, DecoderLayer.project_memory, memory) for p in layers)
     batch = inputs.shape[0]
     return KVCache(
         self_attention=tuple(empty_layer(config, batch, capacity) for _ in layers),
@@ -141,7 +148,9 @@ def start_cache(config: ModelConfig, params: Params, layers: list[Params], input
 def check_capacity(config: ModelConfig, capacity: int) -> None:
     """Raises ConfigError if the decoder cannot number `capacity` positions."""
     if config.position_encoding == "learned" and capacity > config.max_length:
-        raise ConfigError(f"decoding {capacity} positions exceeds the learned table, model.max_length={config.max_length}")
+        raise ConfigError(
+            f"decoding {capacity} positions exceeds the learned table, model.max_length={config.max_length}"
+        )
 
 
 def decode(
@@ -155,16 +164,15 @@ def decode(
       positions: [B, T] int32, -1 for the padding of prompts of different lengths.
     Returns: logits [B, T, V] of the token after each, and the cache with the T tokens in it.
     """
-    model, layer = EncoderDecoder(config), DecoderLayer(config)
-    variables = {"params": params}
+    model = EncoderDecoder(config)
     known = jax.lax.dynamic_update_slice_in_dim(cache.positions, positions, cache.index, axis=1)
-    x = model.apply(variables, ids, jnp.maximum(positions, 0), method=EncoderDecoder.embed_targets)
-    bias = model.apply(variables, positions, known, method=EncoderDecoder.decoder_bias)
+    x = _call(model, params, EncoderDecoder.embed_targets, ids, jnp.maximum(positions, 0))
+    bias = _call(model, params, EncoderDecoder.decoder_bias, positions, known)
     inputs = LayerInputs(positions, cache_mask(positions, known), bias, memory_mask=cache.cross_mask)
     caches = []
     for p, own, cross in zip(layers, cache.self_attention, cache.cross_attention, strict=True):
         state = DecodingState(own, cache.index)
-        x, new = layer.apply({"params": p}, x, state, cross, inputs, method=DecoderLayer.decode)
+        x, new = _call(DecoderLayer(config), p, DecoderLayer.decode, x, state, cross, inputs)
         caches.append(new)
-    logits = model.apply(variables, x, method=EncoderDecoder.finish_decoder)
+    logits = _call(model, params, EncoderDecoder.finish_decoder, x)
     return logits, cache._replace(self_attention=tuple(caches), positions=known, index=cache.index + ids.shape[1])

@@ -1,0 +1,54 @@
+"""Multi30k, image captions, English to German (Elliott et al. 2016); 29,000 training pairs of raw text.
+
+    transformer-jax train --config=configs/multi30k.py --workdir=runs/multi30k --config.data.dir=PATH
+    transformer-jax evaluate --checkpoint=runs/multi30k --splits=test
+
+PATH holds train, val and test_2016_flickr, each as .en and .de, plain or .gz. Hardware: 2 CPU cores.
+"""
+
+from transformer_jax.config import (
+    DataConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+from transformer_jax.config_file import check_argument
+
+
+def get_config(arg=""):
+    check_argument(arg)
+    return ExperimentConfig(
+        model=ModelConfig(
+            vocab_size=8000,
+            emb_dim=128,
+            num_heads=4,
+            mlp_dim=256,
+            num_encoder_layers=4,
+            num_decoder_layers=4,
+            max_length=256,
+            norm_position="pre",
+            dropout_rate=0.3,
+        ),
+        data=DataConfig(
+            source="text",
+            source_locale="en",
+            target_locale="de",
+            train_files="train",
+            valid_files="val",
+            test_files="test_2016_flickr",
+            tokenizer="unigram",
+            max_length=96,
+            tokens_per_batch=4096,
+        ),
+        optimizer=OptimizerConfig(schedule="inverse_sqrt", learning_rate=4e-3, warmup_steps=2000),
+        training=TrainingConfig(
+            num_train_steps=20_000,
+            label_smoothing=0.1,
+            eval_every_steps=1000,
+            checkpoint_every_steps=500,
+            keep_last=5,
+        ),
+        evaluation=EvaluationConfig(average_checkpoints=5),
+    ).to_config_dict()

@@ -1,0 +1,54 @@
+"""WMT 2014 English-German as in Vaswani et al. 2017: the base model, or the big one as `wmt14.py:big`.
+
+    transformer-jax train --config=configs/wmt14.py --workdir=runs/wmt14 --config.data.dir=PATH
+    transformer-jax train --config=configs/wmt14.py:big --workdir=runs/wmt14_big --config.data.dir=PATH
+    transformer-jax evaluate --checkpoint=runs/wmt14 --splits=test
+
+PATH holds train, newstest2013 (validation) and newstest2014 (test), each as .en and .de, plain or .gz: 4.5 million
+training pairs, about 25,000 source and 25,000 target pieces per update, 37,000 shared pieces, checkpoints ten minutes
+apart of which the last 5 (base) or 20 (big) are averaged. Hardware: accelerators; the paper's eight P100 took 12 hours
+for base and 3.5 days for big.
+"""
+
+from transformer_jax.config import (
+    DataConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+from transformer_jax.config_file import check_argument
+from transformer_jax.models.presets import transformer_base, transformer_big
+
+
+def get_config(arg=""):
+    check_argument(arg, ["base", "big"])
+    big = arg == "big"
+    averaged = 20 if big else 5
+    return ExperimentConfig(
+        model=transformer_big() if big else transformer_base(),
+        data=DataConfig(
+            source="text",
+            source_locale="en",
+            target_locale="de",
+            train_files="train",
+            valid_files="newstest2013",
+            test_files="newstest2014",
+            tokenizer="bpe",
+            tokenizer_pairs=1_000_000,
+            max_length=256,
+            tokens_per_batch=25_600,
+            row_multiple=8,
+            num_buckets=10,
+        ),
+        # No learning rate: the default is the paper's, a peak of (emb_dim * warmup_steps)^-0.5.
+        optimizer=OptimizerConfig(schedule="inverse_sqrt", warmup_steps=4000, clip_norm=0.0),
+        training=TrainingConfig(
+            num_train_steps=300_000 if big else 100_000,
+            label_smoothing=0.1,
+            eval_every_steps=5000,
+            checkpoint_every_steps=600 if big else 1500,
+            keep_last=averaged,
+        ),
+        evaluation=EvaluationConfig(average_checkpoints=averaged),
+    ).to_config_dict()

@@ -1,0 +1,118 @@
+import types
+
+import pytest
+
+from transformer_jax.cli import evaluate, generate, train
+from transformer_jax.cli.arguments import declare, number, override_flags, parse, switch, text
+from transformer_jax.errors import ConfigError
+
+
+def define(values):
+    text(values, "name", "a name", "default")
+    switch(values, "loud", "shout")
+    number(values, "count", "how many", 1)
+
+
+COMMAND = types.SimpleNamespace(__doc__="A command.", OVERRIDES=("config",), define=define, run=lambda arguments: 0)
+
+
+def parsed(*argv):
+    return parse(COMMAND, "command", argv)
+
+
+def test_values_and_defaults():
+    flags = parsed().flags
+    assert (flags.name, flags.loud, flags.count, flags.debug) == ("default", False, 1, False)
+    flags = parsed("--name", "x", "--loud", "--count=3", "--debug").flags
+    assert (flags.name, flags.loud, flags.count, flags.debug) == ("x", True, 3, True)
+    assert parsed("--noloud").flags.loud is False
+
+
+def test_commands_do_not_share_flags():
+    assert parsed("--name=x").flags.name == "x"
+    assert parsed().flags.name == "default"
+
+
+@pytest.mark.parametrize(
+    ("argv", "overrides"),
+    [
+        (["--config.model.num_heads=4"], {"model.num_heads": 4}),
+        (["--config.model.num_heads", "4"], {"model.num_heads": 4}),
+        (["-config.seed=4"], {"seed": 4}),
+        (["--config.model.use_bias"], {"model.use_bias": True}),
+        (["--noconfig.model.use_bias"], {"model.use_bias": False}),
+        (["--config.model.use_bias=false"], {"model.use_bias": False}),
+        (["--config.data.dir="], {"data.dir": ""}),
+        (["--config.data.dir=a=b"], {"data.dir": "a=b"}),
+        (["--config.data.dir=--x"], {"data.dir": "--x"}),
+        (["--config.optimizer.learning_rate", "-1"], {"optimizer.learning_rate": -1.0}),
+        (["--config.seed=1", "--name=x", "--config.model.emb_dim=8"], {"seed": 1, "model.emb_dim": 8}),
+    ],
+)
+def test_overrides(argv, overrides):
+    assert parsed(*argv).overrides == overrides
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--nmae=x"], r"unknown flag --nmae \(did you mean '--name'\?\); see transformer-jax command --help"),
+        (["--zzzzzz"], r"unknown flag --zzzzzz; see"),
+        (["--confg.seed=3"], r"unknown flag --confg\.seed \(did you mean '--config'\?\)"),
+        (["--noname"], r"unknown flag --noname"),
+        (["--noconfig.seed"], r"unknown flag --noconfig\.seed"),
+        (["--noconfig.model.use_bias=3"], r"--noconfig\.model\.use_bias takes no value"),
+        (["--name"], r"issing value for flag --name"),
+        (["--name", "--loud"], r"missing value for flag --name, which is followed by --loud"),
+        (
+            ["--config.model.num_head=4"],
+            r"config: model\.num_head: no such field \(did you mean 'model\.num_heads'\?\)",
+        ),
+        (["--config.seed=four"], r"config: seed=four: expected an integer"),
+        (["--config.seed"], r"missing value for flag --config\.seed"),
+        (["--config.seed", "--name=x"], r"missing value for flag --config\.seed"),
+        (["--name=a", "--name=b"], r"--name is given twice, as a and as b"),
+        (["--config.seed=1", "--config.seed=2"], r"--config\.seed is given twice, as 1 and as 2"),
+        (["--config.model.use_bias", "--noconfig.model.use_bias"], r"use_bias is given twice, as true and as false"),
+        (["--count=x"], r"--count=x: expected an integer of at least 1"),
+        (["--count=0"], r"--count=0: expected an integer of at least 1"),
+        (["--loud=maybe"], r"--loud=maybe: expected true or false"),
+        (["extra"], r"unexpected argument 'extra'; flags begin with two dashes"),
+        (["--name=x", "extra", "--loud"], r"unexpected argument 'extra'"),
+        (["--", "--config.seed=3"], r"unexpected argument '--config\.seed=3'"),
+        (["--flagfile=/no/such/file"], r"/no/such/file"),
+    ],
+)
+def test_bad_usage(argv, message):
+    with pytest.raises(ConfigError, match=message):
+        parsed(*argv)
+
+
+def test_flags_from_a_file(tmp_path):
+    (tmp_path / "flags").write_text("--name=x\n--config.seed=3\n")
+    arguments = parsed(f"--flagfile={tmp_path / 'flags'}", "--loud")
+    assert (arguments.flags.name, arguments.flags.loud, arguments.overrides) == ("x", True, {"seed": 3})
+
+
+def test_a_required_flag():
+    arguments = parse(train, "train", ["--workdir="])
+    for name in ("config", "workdir"):
+        with pytest.raises(ConfigError, match=f"--{name}=... is missing: "):
+            arguments.required(name)
+
+
+def test_what_may_be_overridden():
+    assert override_flags(train)["config.model.num_heads"] == "model.num_heads"
+    assert override_flags(evaluate)["evaluation.average_checkpoints"] == "evaluation.average_checkpoints"
+    assert {name.partition(".")[0] for name in override_flags(evaluate)} == {"data", "evaluation"}
+    assert override_flags(generate) == {}
+    with pytest.raises(ConfigError, match=r"unknown flag --config\.seed"):
+        parse(generate, "generate", ["--config.seed=3"])
+    with pytest.raises(ConfigError, match=r"data\.source: cannot be overridden here"):
+        parse(evaluate, "evaluate", ["--data.source=text"])
+
+
+def test_every_flag_refuses_to_be_given_twice():
+    for command in (train, evaluate, generate):
+        for flag in declare(command)._flags().values():
+            assert not flag.allow_overwrite, flag.name

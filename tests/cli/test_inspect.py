@@ -1,0 +1,106 @@
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.cli.inspect import inspection, subtotals
+from transformer_jax.cli.main import main
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TrainingConfig
+from transformer_jax.models.flops import activation_bytes, train_flops
+
+CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "quickstart.py")
+
+
+def small(**sections):
+    model = ModelConfig(
+        vocab_size=50, emb_dim=16, num_heads=2, mlp_dim=24, num_encoder_layers=1, num_decoder_layers=2, dropout_rate=0.0
+    )
+    data = DataConfig(max_length=20, tokens_per_batch=500, row_multiple=8)
+    return ExperimentConfig(**{"model": model, "data": data} | sections).resolved()
+
+
+def test_counts_and_costs():
+    config = small()
+    report = inspection(config)
+    # Attention 4 (16 16 + 16), feed-forward 2 16 24 + 24 + 16, norms 2 16.
+    attention, feed_forward, norm = 1088, 808, 32
+    expected = 50 * 16 + (attention + feed_forward + 2 * norm) + 2 * (2 * attention + feed_forward + 3 * norm)
+    assert report["num_parameters"] == expected == sum(leaf["count"] for leaf in report["parameters"])
+    assert {"path": "embedding/embedding", "shape": [50, 16], "count": 800} in report["parameters"]
+    # 500 // 20 = 25 rows, 24 of them a multiple of 8.
+    assert report["batch"] == {"rows": 24, "source_length": 20, "target_length": 20}
+    assert report["flops_per_step"] == train_flops(config.model, 24, 20, 20)
+    assert report["flops_per_target_token"] == report["flops_per_step"] // 480
+    activations = activation_bytes(config.model, 24, 20, 20)
+    assert report["memory"] == {
+        "parameters": 4 * expected,
+        "gradients": 4 * expected,
+        "adam_moments": 8 * expected,
+        "activations_estimate": activations,
+        "total_estimate": 16 * expected + activations,
+    }
+    assert len(report["devices"]) == jax.device_count()
+    assert ExperimentConfig.from_config_dict(report["config"]) == config
+
+
+def test_a_batch_in_parts_needs_the_activations_of_one():
+    config = small(training=TrainingConfig(accumulation_steps=4))
+    assert inspection(config)["memory"]["activations_estimate"] == activation_bytes(config.model, 6, 20, 20)
+
+
+def test_subtotals_of_every_module():
+    parameters = [{"path": path, "count": count} for path, count in (("a/b/x", 1), ("a/b/y", 2), ("a/z", 4), ("w", 8))]
+    assert subtotals(parameters) == {"a": 7, "a/b": 3}
+
+
+def test_tables(capsys):
+    assert main(["inspect", f"--config={CONFIG}", "--config.model.mlp_dim=100"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    total = int(next(line for line in lines if line[:1] == ["total"])[1].replace(",", ""))
+    assert total == inspection_of(CONFIG, "--config.model.mlp_dim=100", capsys)["num_parameters"]
+    top = [int(line[1].replace(",", "")) for line in lines if line and line[0] in ("decoder", "embedding", "encoder")]
+    assert sum(top[:2]) + top[3] == total  # decoder, the embedding and its table, encoder
+    assert ["kernel", "2", "x", "128", "x", "100", "25,600"] in [line[:7] for line in lines]
+    assert any(line[:3] == ["FLOPs", "per", "step"] for line in lines)
+    assert ["attention", "reference"] in lines
+
+
+def inspection_of(spec, override, capsys):
+    assert main(["inspect", f"--config={spec}", override, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_checkpoint_tells_its_config(tmp_path, capsys):
+    config = small()
+    with CheckpointStore(tmp_path / "checkpoints") as store:
+        for step in (3, 12):
+            store.save(step, {"x": jax.numpy.ones(3)}, {"config": config.to_dict()}, {})
+    for path in (tmp_path, tmp_path / "checkpoints" / "3"):
+        assert main(["inspect", f"--checkpoint={path}", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(inspection(config)))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "inspect takes one of --config=FILE.py and --checkpoint=WORKDIR"),
+        ([f"--config={CONFIG}", "--checkpoint=x"], "inspect takes one of"),
+        (["--checkpoint=x", "--config.seed=3"], "what a checkpoint is cannot be overridden"),
+        ([f"--config={CONFIG}", "--config.model.num_heads=3"], "num_heads=3 does not divide emb_dim=128"),
+    ],
+)
+def test_bad_usage(capsys, argv, message):
+    assert main(["inspect", *argv]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_compilers_account_holds_the_state_and_the_batch():
+    report = inspection(small(), compile_step=True)
+    memory = report["memory"]
+    state = memory["parameters"] + memory["adam_moments"]
+    batch = 4 * 24 * (20 + 20)
+    assert abs(memory["compiled_state_and_batch"] - state - batch) < 100  # the hyperparameters
+    assert memory["compiled_total"] >= memory["compiled_state_and_batch"] + memory["compiled_work_space"]
+    assert memory["compiled_work_space"] > 0

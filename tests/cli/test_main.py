@@ -1,0 +1,213 @@
+import errno
+import importlib.metadata
+import logging
+import subprocess
+import sys
+
+import pytest
+
+import transformer_jax
+from transformer_jax.cli import exit_codes, train
+from transformer_jax.cli import main as main_module
+from transformer_jax.cli.help import COMMANDS
+from transformer_jax.cli.main import main
+from transformer_jax.config_file import leaf_types
+from transformer_jax.errors import CheckpointError, DataError, TrainingError
+
+
+def stub(monkeypatch, action):
+    """Makes `train` do something else."""
+    monkeypatch.setattr(train, "run", action)
+
+
+def raising(error):
+    def run(arguments):
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["-h"], ["help"]])
+def test_help_names_every_command(capsys, argv):
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: transformer-jax COMMAND")
+    for command in COMMANDS:
+        assert f"\n  {command} " in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_names_its_flags(capsys, command):
+    assert main([command, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: transformer-jax {command} [flags]")
+    assert "--[no]debug" in out
+    assert ("--config=..." in out) == (command in ("train", "inspect", "quickstart"))
+    assert "--config.model.num_heads=" not in out
+
+
+def test_full_help_has_every_field_with_default_choices_and_meaning(capsys):
+    assert main(["train", "--helpfull"]) == 0
+    out = capsys.readouterr().out
+    for name in leaf_types():
+        assert f"\n  --config.{name}=" in out
+    assert "--config.model.num_heads=8\n        attention heads\n" in out
+    assert "--config.model.head_dim=\n" in out
+    assert "--config.model.use_bias=true\n" in out
+    assert "(post | pre)" in out
+    assert "\nparallel: How one step runs on many devices" in out
+
+
+def test_full_help_of_evaluate_has_only_what_it_accepts(capsys):
+    assert main(["evaluate", "--helpfull"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  --evaluation.average_checkpoints=1\n" in out
+    assert "--data.dir=\n" in out
+    assert "num_heads" not in out
+
+
+def test_help_is_given_whatever_else_is_wrong(capsys):
+    assert main(["train", "--confg=x", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage:")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["inspect", "--helpfull"], ["--version"]])
+def test_help_does_not_import_jax(argv):
+    code = (
+        f"import sys; from transformer_jax.__main__ import main; code = main({argv})\nprint('jax' in sys.modules, code)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "False 0"
+
+
+def test_a_wrong_flag_is_told_before_jax_is_imported():
+    code = (
+        "import sys; from transformer_jax.cli.main import main\n"
+        "print('jax' in sys.modules, main(['train', '--config=nope.py', '--workdir=x']), 'jax' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "False 2 False"
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    out = capsys.readouterr().out
+    assert transformer_jax.__version__ in out
+    assert importlib.metadata.version("jax") in out
+
+
+def test_no_command_shows_the_usage_on_stderr(capsys):
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("usage:")
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["trian"], "unknown command 'trian' (did you mean 'train'?); commands are train, evaluate"),
+        (["--versoin"], "unknown flag '--versoin' (did you mean '--version'?)"),
+        (["train", "--workdri=x"], "unknown flag --workdri (did you mean '--workdir'?)"),
+    ],
+)
+def test_bad_usage_is_one_message(capsys, argv, message):
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"transformer-jax: error: {message}")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("error", [DataError, CheckpointError, TrainingError])
+def test_a_user_error_is_a_message_and_a_traceback_only_with_debug(monkeypatch, capsys, error):
+    stub(monkeypatch, raising(error("file x: line 3")))
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == "transformer-jax: error: file x: line 3\n"
+    assert main(["train", "--debug"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("transformer-jax: error: file x: line 3\n")
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch):
+    stub(monkeypatch, raising(KeyError("x")))
+    with pytest.raises(KeyError):
+        main(["train"])
+
+
+def test_a_defect_exits_with_1_and_a_user_error_with_2():
+    code = "import sys; from transformer_jax.cli import train, main\ntrain.run = {}\nsys.exit(main.main(['train']))"
+    for run, expected in (("lambda a: 1 / 0", exit_codes.DEFECT), ("lambda a: a.required('config')", 2)):
+        result = subprocess.run([sys.executable, "-c", code.format(run)], capture_output=True, text=True)
+        assert result.returncode == expected
+        assert ("Traceback" in result.stderr) == (expected == exit_codes.DEFECT)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
+def test_what_the_machine_refuses_is_the_users(monkeypatch, capsys, number):
+    stub(monkeypatch, raising(OSError(number, "the reason", "some/file")))
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == "transformer-jax: error: some/file: the reason\n"
+    stub(monkeypatch, raising(OSError(number, "the reason")))
+    assert main(["train"]) == 2
+    assert capsys.readouterr().err == "transformer-jax: error: the reason\n"
+
+
+def test_another_os_error_is_a_defect(monkeypatch):
+    stub(monkeypatch, raising(FileNotFoundError(errno.ENOENT, "no", "x")))
+    with pytest.raises(FileNotFoundError):
+        main(["train"])
+
+
+def test_ctrl_c(monkeypatch, capsys):
+    stub(monkeypatch, raising(KeyboardInterrupt()))
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err == "transformer-jax: interrupted\n"
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    code = (
+        "import sys; from transformer_jax.cli import train, main\n"
+        "def run(arguments):\n    for _ in range(100_000): print('x' * 100)\n    return 0\n"
+        "train.run = run; sys.exit(main.main(['train']))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == exit_codes.BROKEN_PIPE
+
+
+def test_another_broken_pipe_is_a_defect(monkeypatch):
+    stub(monkeypatch, raising(BrokenPipeError(errno.EPIPE, "a socket")))
+    with pytest.raises(BrokenPipeError):
+        main(["train"])
+
+
+def test_warnings_look_like_errors_and_come_once(monkeypatch, capsys):
+    def run(arguments):
+        logging.getLogger("transformer_jax.somewhere").warning("mind the %s", "gap")
+        return 0
+
+    stub(monkeypatch, run)
+    for _ in range(2):
+        assert main(["train"]) == 0
+        assert capsys.readouterr().err == "transformer-jax: warning: mind the gap\n"
+
+
+def test_a_stream_that_cannot_show_a_character_does_not_stop_a_command():
+    code = "from transformer_jax.cli import train, main\ntrain.run = lambda a: print('fünf') or 0\nmain.main(['train'])"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, env={"PYTHONIOENCODING": "ascii"}
+    )
+    assert result.stdout == b"f\\xfcnf\n"
+
+
+def test_both_entry_points_are_main():
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="transformer-jax")
+    assert script.load() is main_module.main
+    result = subprocess.run([sys.executable, "-m", "transformer_jax", "trian"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "did you mean 'train'" in result.stderr

@@ -1,0 +1,197 @@
+import ml_collections
+import pytest
+
+from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig
+from transformer_jax.config_file import check_argument, leaf_types, load, override, parse_overrides, read_config
+from transformer_jax.errors import ConfigError
+
+HEADER = "from transformer_jax.config import *\nfrom transformer_jax.config_file import check_argument\n"
+
+
+def write(folder, body, name="some.py"):
+    file = folder / name
+    file.write_text(HEADER + body)
+    return str(file)
+
+
+def default_config():
+    return ExperimentConfig().to_config_dict().lock()
+
+
+def test_reads_a_file_and_hands_its_argument_on(tmp_path):
+    file = write(
+        tmp_path,
+        "def get_config(arg=''):\n"
+        "    check_argument(arg, ['wide', 'narrow'])\n"
+        "    return ExperimentConfig(model=ModelConfig(emb_dim=64 if arg == 'wide' else 32)).to_config_dict()\n",
+    )
+    assert read_config(file).model.emb_dim == 32
+    assert read_config(file + ":wide").model.emb_dim == 64
+    assert read_config(file).model.head_dim == 4  # resolved
+    with pytest.raises(ConfigError, match=r"some\.py: argument 'wid': expected one of wide, narrow .*'wide'"):
+        load(file + ":wid")
+
+
+def test_a_config_comes_locked(tmp_path):
+    config = load(write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"))
+    with pytest.raises(AttributeError, match="num_head"):
+        config.model.num_head = 4
+
+
+def test_check_argument():
+    check_argument("")
+    check_argument("b", ["a", "b"])
+    with pytest.raises(ConfigError, match="argument 'b': this config has none"):
+        check_argument("b")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("x = 1\n", r"some\.py: has no function get_config"),
+        ("get_config = 3\n", r"some\.py: has no function get_config"),
+        ("def get_config(arg=''):\n    return {}\n", r"get_config\(''\) returned dict; expected ExperimentConfig"),
+        ("def get_config(arg=''):\n    x = 1\n    raise ValueError('boo')\n", r"ValueError: boo \(line 5\)"),
+        ("def get_config(arg=''):\n    return ModelConfig(num_head=3)\n", r"TypeError: .*num_head.* \(line 4\)"),
+        ("def get_config(arg=''):\n    raise ConfigError('mine')\n", r"some\.py: mine"),
+        ("1 / 0\n", r"some\.py: raised ZeroDivisionError: .* \(line 3\)"),
+        ("import no_such_module\n", r"ModuleNotFoundError: No module named 'no_such_module' \(line 3\)"),
+        ("def get_config(\n", r"SyntaxError: .* \(line 3\)"),
+    ],
+)
+def test_a_file_that_is_no_config_is_described(tmp_path, body, message):
+    with pytest.raises(ConfigError, match=message):
+        load(write(tmp_path, body))
+
+
+def test_an_exception_keeps_its_cause_for_the_traceback(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "def get_config(arg=''):\n    raise ValueError('boo')\n"))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_file_that_is_not_there_or_not_readable(tmp_path):
+    with pytest.raises(ConfigError, match=r"has no Python file"):
+        load(str(tmp_path / "multi30.py"))
+    write(tmp_path, "", "multi30k.py")
+    with pytest.raises(ConfigError, match=r"multi30\.py: no such config file \(did you mean 'multi30k\.py'\?\)"):
+        load(str(tmp_path / "multi30.py"))
+    with pytest.raises(ConfigError, match=r"no such config file; .* has multi30k\.py"):
+        load(str(tmp_path / "zzz.py"))
+    with pytest.raises(ConfigError, match=r"there is no folder .*missing"):
+        load(str(tmp_path / "missing" / "x.py"))
+    with pytest.raises(ConfigError, match=r"is a folder, not a config file; .* has multi30k"):
+        load(str(tmp_path))
+    with pytest.raises(ConfigError, match="cannot be read: Not a directory"):
+        load(str(tmp_path / "multi30k.py" / "x.py"))
+
+
+def test_executing_a_file_leaves_nothing_beside_it(tmp_path):
+    load(write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"))
+    assert [path.name for path in tmp_path.iterdir()] == ["some.py"]
+
+
+def test_overrides_of_every_type():
+    config = default_config()
+    override(
+        config,
+        {
+            "seed": "7",
+            "model.num_kv_heads": "4",
+            "model.use_bias": "false",
+            "model.dropout_rate": "0",
+            "model.norm_position": "pre",
+            "optimizer.learning_rate": "1e-3",
+            "training.num_train_steps": 12,
+        },
+    )
+    result = ExperimentConfig.from_config_dict(config)
+    model = result.model
+    assert (result.seed, model.num_kv_heads, model.use_bias, model.norm_position) == (7, 4, False, "pre")
+    assert model.dropout_rate == 0.0
+    assert isinstance(model.dropout_rate, float)
+    assert result.optimizer.learning_rate == 1e-3
+    assert result.training.num_train_steps == 12
+
+
+def test_every_field_can_be_overridden_by_its_own_value_as_text():
+    config = ExperimentConfig()
+    assert len(leaf_types()) > 60
+    for name in leaf_types():
+        *sections, leaf = name.split(".")
+        value = getattr(getattr(config, sections[0]) if sections else config, leaf)
+        assert parse_overrides({name: str(value)}) == {name: value}
+    with pytest.raises(ConfigError, match="expected an integer"):
+        parse_overrides({"model.num_heads": "none"})
+
+
+def test_a_whole_number_in_a_file_does_not_make_a_float_field_an_integer():
+    config = ExperimentConfig(optimizer=OptimizerConfig(clip_norm=1)).to_config_dict()
+    override(config, {"optimizer.clip_norm": "0.5"})
+    assert ExperimentConfig.from_config_dict(config).optimizer.clip_norm == 0.5
+
+
+def test_what_a_file_derives_follows_overrides():
+    config = ExperimentConfig(model=ModelConfig(mlp_dim=1)).to_config_dict()
+    config.model.mlp_dim = config.model.get_ref("emb_dim") * 3
+    override(config, {"model.emb_dim": "64"})
+    assert ExperimentConfig.from_config_dict(config).model.mlp_dim == 192
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("model.num_head", "(did you mean 'model.num_heads'?)"),
+        ("num_heads", "(did you mean 'model.num_heads'?)"),
+        ("model.learning_rate", "(did you mean 'optimizer.learning_rate'?)"),
+        ("num_layers", "(did you mean 'model.num_encoder_layers' or 'model.num_decoder_layers'?)"),
+        ("training.max_length", "(did you mean 'model.max_length' or 'data.max_length'?)"),
+        ("model.nomr_position", "(did you mean 'model.norm_position'?)"),
+        ("model", "is a section; set one of its fields, such as model.vocab_size"),
+        ("model.", "no such field"),
+        ("", "no such field"),
+        ("seed.x", "no such field"),
+        ("model.num_heads.x", "no such field"),
+        ("qqq", "no such field"),
+    ],
+)
+def test_an_unknown_field_is_named_with_the_nearest(name, hint):
+    with pytest.raises(ConfigError) as caught:
+        override(default_config(), {name: "4"})
+    assert str(caught.value).startswith(f"config: {name}: ")
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("model.num_heads", "four", "an integer"),
+        ("model.num_heads", "4.0", "an integer"),
+        ("model.num_heads", "", "an integer"),
+        ("model.dropout_rate", "0,1", "a number"),
+        ("model.use_bias", "maybe", "true or false"),
+    ],
+)
+def test_a_wrong_type_is_named(name, value, expected):
+    with pytest.raises(ConfigError, match=f"config: {name}={value}: expected {expected}"):
+        override(default_config(), {name: value})
+
+
+def test_all_wrong_overrides_are_reported_at_once_and_none_is_applied():
+    config = default_config()
+    with pytest.raises(ConfigError, match=r"2 problems\n.*num_heads=x.*\n.*no such field"):
+        override(config, {"model.num_heads": "x", "model.foo": "3", "seed": "5"})
+    assert config.seed == 0
+
+
+def test_only_allowed_names():
+    assert parse_overrides({"seed": "3"}, ["seed"]) == {"seed": 3}
+    with pytest.raises(ConfigError, match=r"model\.num_heads: cannot be overridden here"):
+        parse_overrides({"model.num_heads": "3"}, ["seed"])
+    with pytest.raises(ConfigError, match=r"sed: no such field \(did you mean 'seed'\?\)"):
+        parse_overrides({"sed": "3"}, ["seed"])
+
+
+def test_a_config_without_the_section():
+    with pytest.raises(ConfigError, match="returns no section 'model'"):
+        override(ml_collections.ConfigDict({"seed": 1}), {"model.num_heads": "4"})

@@ -1,0 +1,114 @@
+"""Every file in configs/ is a config that runs."""
+
+import ast
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support import make_batch
+
+from transformer_jax.config_file import load, read_config
+from transformer_jax.errors import ConfigError
+from transformer_jax.training.hyper import split
+from transformer_jax.training.state import init_state
+from transformer_jax.training.step import make_train_step
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted((ROOT / "configs").glob("*.py"))
+# What a file accepts after its name besides nothing.
+ARGUMENTS = {"wmt14": ["base", "big"]}
+SPECS = [f"{file}{arg and ':' + arg}" for file in FILES for arg in ["", *ARGUMENTS.get(file.stem, [])]]
+
+
+def read(spec, **overrides):
+    if load(spec).data.source == "text":
+        overrides["data.dir"] = "some/folder"
+    return read_config(spec, overrides)
+
+
+def name(spec):
+    return Path(spec).name
+
+
+def test_there_are_configs():
+    assert {"quickstart", "multi30k", "wmt14"} <= {file.stem for file in FILES}
+    assert set(ARGUMENTS) <= {file.stem for file in FILES}
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=name)
+def test_builds_and_validates(spec):
+    config = read(spec)
+    assert config == config.resolved()
+    training = config.training  # leaves as many checkpoints as are averaged
+    assert training.num_train_steps >= training.checkpoint_every_steps * config.evaluation.average_checkpoints
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=name)
+def test_a_step_of_its_full_size_can_be_traced(spec):
+    config = read(spec)
+    static, hyper = split(config)
+    state = jax.eval_shape(lambda h: init_state(static, h), hyper)
+    rows, length = config.data.row_multiple, config.data.max_length
+    shapes = {"inputs": (rows, length), "targets": (rows, length), "row_ids": (rows,)}
+    batch = {key: jax.ShapeDtypeStruct(shape, jnp.int32) for key, shape in shapes.items()}
+    after, metrics = jax.eval_shape(make_train_step(static), state, batch, hyper)
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), state
+    )
+    assert metrics["loss"].shape == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_takes_a_step(file):
+    small = {"vocab_size": 32, "emb_dim": 16, "num_heads": 2, "mlp_dim": 24, "num_encoder_layers": 1}
+    small |= {"num_decoder_layers": 1}
+    config = read(str(file), **{f"model.{field}": value for field, value in small.items()})
+    static, hyper = split(config)
+    state = init_state(static, hyper)
+    batch = make_batch(rows=4, vocab_size=32) | {"row_ids": jnp.arange(4)}
+    after, metrics = jax.jit(make_train_step(static))(state, batch, hyper)
+    assert int(after.step) == 1
+    assert 1 < float(metrics["loss"]) < 10
+    assert float(metrics["learning_rate"]) > 0
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), state.params, after.params)
+    assert changed["embedding"]["embedding"]
+    assert all(jax.tree.leaves(changed["decoder"]["layers"]["feed_forward"]))
+
+
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_refuses_an_unknown_argument(file):
+    with pytest.raises(
+        ConfigError, match=rf"{file.name}: argument 'qqq': .*{'|'.join(ARGUMENTS.get(file.stem, ['none']))}"
+    ):
+        load(f"{file}:qqq")
+
+
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_its_docstring_says_how_to_run_it_and_on_what(file):
+    docstring = ast.get_docstring(ast.parse(file.read_text()))
+    assert docstring is not None
+    assert "Hardware: " in docstring
+    commands = re.findall(
+        r"^ +transformer-jax train .*--config=configs/(\w+)\.py(?::(\w+))? .*--workdir=", docstring, re.M
+    )
+    assert commands, docstring
+    assert {stem for stem, _ in commands} == {file.stem}
+    for _, arg in commands:
+        read(f"{file}:{arg}")
+
+
+def test_the_argument_changes_the_config():
+    base, same, big = (read(f"{ROOT}/configs/wmt14.py{arg}") for arg in ("", ":base", ":big"))
+    assert base == same
+    assert (base.model.emb_dim, base.evaluation.average_checkpoints) == (512, 5)
+    assert (big.model.emb_dim, big.evaluation.average_checkpoints) == (1024, 20)
+
+
+def test_wmt14_trains_at_the_papers_rate():
+    config = read(f"{ROOT}/configs/wmt14.py")
+    assert config.optimizer.learning_rate == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert (config.optimizer.beta1, config.optimizer.beta2, config.optimizer.epsilon) == (0.9, 0.98, 1e-9)
+    assert config.training.label_smoothing == 0.1

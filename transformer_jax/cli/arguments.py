@@ -1,0 +1,161 @@
+"""Flags of a command: absl flags of its own, and fields of the config as flags with dotted names."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from absl import flags
+
+from transformer_jax.config import nearest
+from transformer_jax.config_file import is_switch, leaf_types, parse_overrides
+from transformer_jax.errors import ConfigError
+
+CONFIG = "config"
+
+_FLAG = re.compile(r"--?([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL)
+_EXPECTED = {"int": "an integer", "bool": "true or false"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """What a command was given.
+
+    flags: its own flags, by attribute. overrides: dotted field name -> value of the field's type.
+    """
+
+    flags: flags.FlagValues
+    overrides: Mapping[str, Any]
+
+    def required(self, name: str) -> str:
+        """The text of a flag; raises ConfigError if it was not given."""
+        value = self.flags[name].value
+        if not value:
+            raise ConfigError(f"--{name}=... is missing: {self.flags[name].help}")
+        return value
+
+
+@runtime_checkable
+class Command(Protocol):
+    """A module of this package that implements a command."""
+
+    __doc__: str | None
+    OVERRIDES: tuple[str, ...]
+    """What may be overridden: "config" for every field, as `--config.FIELD`; or a section or a field by its name."""
+    define: Callable[[flags.FlagValues], None]
+    run: Callable[[Arguments], int]
+
+
+def text(values: flags.FlagValues, name: str, help: str, default: str | None = None) -> None:
+    flags.DEFINE_string(name, default, help, flag_values=values, allow_overwrite=False)
+
+
+def switch(values: flags.FlagValues, name: str, help: str, default: bool = False) -> None:
+    flags.DEFINE_boolean(name, default, help, flag_values=values, allow_overwrite=False)
+
+
+def number(values: flags.FlagValues, name: str, help: str, default: int | None = None) -> None:
+    """A flag whose value is a positive integer."""
+    flags.DEFINE_integer(name, default, help, flag_values=values, lower_bound=1, allow_overwrite=False)
+
+
+def config_flag(values: flags.FlagValues, default: str | None = None) -> None:
+    text(values, CONFIG, "config file, FILE.py or FILE.py:ARGUMENT; --config.FIELD=VALUE overrides a field", default)
+
+
+def checkpoint_flag(values: flags.FlagValues) -> None:
+    text(values, "checkpoint", "WORKDIR for its newest checkpoint, or WORKDIR/checkpoints/STEP")
+
+
+def declare(command: Command) -> flags.FlagValues:
+    """The flags of a command, with those that all commands have."""
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)
+    command.define(values)
+    switch(values, "debug", "show the traceback of every error")
+    return values
+
+
+def override_flags(command: Command) -> dict[str, str]:
+    """Flag name -> dotted field name of every field that the command lets one override."""
+    result = {}
+    for entry in command.OVERRIDES:
+        if entry == CONFIG:
+            result |= {f"{CONFIG}.{name}": name for name in leaf_types()}
+        else:
+            result |= {name: name for name in leaf_types() if name == entry or name.startswith(f"{entry}.")}
+    return result
+
+
+def parse(command: Command, name: str, argv: Sequence[str]) -> Arguments:
+    """Reads the command line of a command; raises ConfigError for whatever cannot be used in it.
+
+    Args:
+      name: what the command is called.
+      argv: what follows it.
+    """
+    values = declare(command)
+    try:
+        argv = values.read_flags_from_files(list(argv), force_gnu=False)
+        rest, overrides = _split(argv, command)
+        positional = values([name, *rest])[1:]
+    except flags.UnrecognizedFlagError as error:
+        known = {f"--{flag.partition('.')[0]}" for flag in (*values, *command.OVERRIDES)}
+        hint = nearest(f"--{error.flagname.partition('.')[0]}", known)
+        raise ConfigError(f"unknown flag --{error.flagname}{hint}; {_see(name)}") from None
+    except flags.IllegalFlagValueError as error:
+        raise ConfigError(_illegal(str(error), values)) from None
+    except flags.Error as error:
+        raise ConfigError(str(error)) from None
+    if positional:
+        raise ConfigError(f"unexpected argument '{positional[0]}'; flags begin with two dashes, {_see(name)}")
+    for flag in values:
+        value = values[flag].value
+        if isinstance(value, str) and value.startswith("--"):
+            raise ConfigError(f"missing value for flag --{flag}, which is followed by {value}")
+    return Arguments(values, parse_overrides(overrides, override_flags(command).values()))
+
+
+def _split(argv: Iterable[str], command: Command) -> tuple[list[str], dict[str, str]]:
+    """Takes the flags with dotted names out of argv: the rest, and dotted field name -> text."""
+    known, rest, overrides = override_flags(command), [], {}
+    tokens = iter(argv)
+    for token in tokens:
+        match = _FLAG.fullmatch(token)
+        if token == "--" or not match or "." not in match[1]:
+            rest += [token, *tokens] if token == "--" else [token]
+            continue
+        flag, value = match[1], match[2]
+        if flag.startswith("no") and flag not in known and is_switch(known.get(flag[2:], "")):
+            if value is not None:
+                raise ConfigError(f"--{flag} takes no value; --{flag[2:]}={value} does")
+            flag, value = flag[2:], "false"
+        if flag not in known and flag.partition(".")[0] not in {entry.partition(".")[0] for entry in command.OVERRIDES}:
+            raise flags.UnrecognizedFlagError(flag)
+        field = known.get(flag, flag.removeprefix(f"{CONFIG}."))
+        if value is None:
+            value = "true" if is_switch(field) else next(tokens, "--")
+            if value.startswith("--"):
+                raise ConfigError(f"missing value for flag --{flag}")
+        if field in overrides:
+            raise ConfigError(f"--{flag} is given twice, as {overrides[field]} and as {value}")
+        overrides[field] = value
+    return rest, overrides
+
+
+def _illegal(message: str, values: flags.FlagValues) -> str:
+    """The message of absl's IllegalFlagValueError, in words."""
+    match = re.fullmatch(r"flag --(\w+)=(.*?): (.*)", message, re.DOTALL)
+    if match is None:
+        return message
+    flag, value, reason = match.groups()
+    if reason.startswith("already defined as "):
+        return f"--{flag} is given twice, as {reason.removeprefix('already defined as ')} and as {value}"
+    kind = values[flag].flag_type()
+    return f"--{flag}={value}: expected {_EXPECTED[kind] + (' of at least 1' if kind == 'int' else '')}"
+
+
+def _see(name: str) -> str:
+    return f"see transformer-jax {name} --help"

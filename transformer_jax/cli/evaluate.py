@@ -1,0 +1,42 @@
+"""Score a checkpoint: loss, perplexity, accuracy, exact match, sacreBLEU and chrF.
+
+    transformer-jax evaluate --checkpoint=runs/first --splits=test --evaluation.average_checkpoints=5
+
+Prints a table and writes WORKDIR/evaluation/SPLIT.json. The corpus, the tokenizer and the config are the
+checkpoint's; --evaluation.FIELD=VALUE overrides how it is scored, --data.dir=FOLDER says where its text files are now.
+"""
+
+from pathlib import Path
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, switch, text
+from transformer_jax.errors import ConfigError
+
+OVERRIDES = ("evaluation", "data.dir", "data.cache_dir")
+
+
+def define(values: flags.FlagValues) -> None:
+    checkpoint_flag(values)
+    text(values, "splits", "splits to score, separated by commas; default all but train")
+    switch(values, "generate", "translate as well, which sacreBLEU, chrF and exact match need", default=True)
+
+
+def run(arguments: Arguments) -> int:
+    checkpoint = Path(arguments.required("checkpoint"))
+    splits = _splits(arguments.flags.splits)
+
+    from transformer_jax.evaluation.run import evaluate
+
+    evaluate(checkpoint, splits, arguments.overrides, generate=arguments.flags.generate)
+    return exit_codes.OK
+
+
+def _splits(given: str | None) -> list[str] | None:
+    if given is None:
+        return None
+    names = [name.strip() for name in given.split(",")]
+    if "" in names or len(set(names)) < len(names):
+        raise ConfigError(f"--splits={given}: expected different names, separated by commas")
+    return names

@@ -1,0 +1,11 @@
+"""What the exit code of a command says, for scripts."""
+
+OK = 0
+DEFECT = 1  # a traceback: what Python itself exits with
+USER_ERROR = 2
+INTERRUPTED = 130  # 128 + SIGINT, as of a process that the signal has ended
+TERMINATED = 143  # 128 + SIGTERM
+BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+OF_REASON = {"finished": OK, "SIGINT": INTERRUPTED, "SIGTERM": TERMINATED}
+"""By `TrainResult.reason`: why training has ended."""

@@ -1,0 +1,90 @@
+"""Help texts: of the program, of a command, and of every field of the config."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from transformer_jax.cli.arguments import Command, declare, override_flags
+from transformer_jax.config import ExperimentConfig, walk
+
+COMMANDS = ("train", "evaluate", "generate", "inspect", "quickstart")
+
+
+def command_module(name: str) -> Command:
+    return cast(Command, importlib.import_module(f"transformer_jax.cli.{name}"))
+
+
+def program_help() -> str:
+    rows = [(name, _summary(command_module(name))) for name in COMMANDS]
+    return "\n".join(
+        [
+            "usage: transformer-jax COMMAND [flags]",
+            "",
+            inspect.cleandoc(importlib.import_module("transformer_jax").__doc__ or ""),
+            "",
+            "commands:",
+            *_columns(rows),
+            "",
+            "`transformer-jax COMMAND --help` shows a command's flags, --helpfull every config field as well;",
+            "`transformer-jax --version` shows the versions.",
+        ]
+    )
+
+
+def command_help(name: str, full: bool) -> str:
+    """Usage and flags of a command and, if `full`, the fields of the config that it lets one override."""
+    command = command_module(name)
+    values, fields = declare(command), override_flags(command)
+    rows = [(_flag(flag.name, flag.boolean), _flag_text(flag)) for flag in values._flags().values()]
+    lines = [f"usage: transformer-jax {name} [flags]", "", inspect.cleandoc(command.__doc__ or ""), "", "flags:"]
+    lines += _columns([*rows, ("--help, --helpfull", "show this, and every config field as well")])
+    if full and fields:
+        lines += ["", "config fields, with their defaults before a config file sets them:", *_fields(fields)]
+    return "\n".join(lines)
+
+
+def _summary(command: Command) -> str:
+    return inspect.cleandoc(command.__doc__ or "").partition("\n")[0]
+
+
+def _flag(name: str, boolean: bool) -> str:
+    return f"--[no]{name}" if boolean else f"--{name}=..."
+
+
+def _flag_text(flag) -> str:
+    default = {None: "", False: "", True: " (default: yes)"}.get(flag.default, f" (default: {flag.default})")
+    return f"{flag.help}{default}"
+
+
+def _fields(flag_of: Mapping[str, str]) -> list[str]:
+    """Two lines per field: the flag that sets it to its default, and what it means."""
+    names = {field: flag for flag, field in flag_of.items()}
+    config, lines, section = ExperimentConfig(), [], None
+    for name, field, value in walk(config):
+        if name not in names:
+            continue
+        if section != (section := name.rpartition(".")[0]):
+            doc = inspect.cleandoc(getattr(config, section).__doc__).partition("\n\n")[0] if section else ""
+            lines += ["", *(_wrapped(f"{section}: {doc}", "", "") if section else [])]
+        default = "" if value is None else str(value).lower() if isinstance(value, bool) else value
+        doc = field.metadata["doc"]
+        if choices := field.metadata.get("choices"):
+            doc = f"{doc} ({' | '.join(choices)})"
+        lines += [f"  --{names[name]}={default}", *_wrapped(doc, "        ", "        ")]
+    return lines
+
+
+def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
+    rows = list(rows)
+    width = max(len(left) for left, _ in rows) + 4
+    return [line for left, right in rows for line in _wrapped(right, f"  {left}".ljust(width), " " * width)]
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+    return textwrap.wrap(text, max(width, 40), initial_indent=first, subsequent_indent=rest, break_long_words=False)

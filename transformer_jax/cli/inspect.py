@@ -1,0 +1,191 @@
+"""Show what a config or a checkpoint is: parameters, operations, memory, devices.
+
+    transformer-jax inspect --config=configs/wmt14.py:big --config.data.dir=.
+    transformer-jax inspect --checkpoint=runs/first --json
+
+Costs are those of a full training batch of the longest sentences that `data.max_length` admits. Nothing is computed
+or allocated; with --compile the training step is compiled and the compiler's own account of its memory is added.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, switch
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.config_file import read_config
+from transformer_jax.errors import CheckpointError, ConfigError
+
+OVERRIDES = ("config",)
+
+
+def define(values: flags.FlagValues) -> None:
+    config_flag(values)
+    checkpoint_flag(values)
+    switch(values, "compile", "compile the training step and report its memory")
+    switch(values, "json", "print JSON instead of tables")
+
+
+def run(arguments: Arguments) -> int:
+    report = inspection(_config(arguments), arguments.flags.compile)
+    if arguments.flags.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print_tables(report)
+    return exit_codes.OK
+
+
+def _config(arguments: Arguments) -> ExperimentConfig:
+    spec, checkpoint = arguments.flags.config, arguments.flags.checkpoint
+    if bool(spec) == bool(checkpoint):
+        raise ConfigError("inspect takes one of --config=FILE.py and --checkpoint=WORKDIR")
+    if spec:
+        return read_config(spec, arguments.overrides)
+    if arguments.overrides:
+        raise ConfigError("--config.FIELD overrides a config file; what a checkpoint is cannot be overridden")
+
+    from transformer_jax.checkpoints.opening import open_checkpoint
+
+    store, step = open_checkpoint(Path(checkpoint))
+    record = store.read_record(store.steps()[-1] if step is None else step)
+    if "config" not in record:
+        raise CheckpointError(f"{checkpoint}: has no config in its record")
+    return ExperimentConfig.from_config_dict(record["config"])
+
+
+def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str, Any]:
+    """Everything that `inspect` shows, as JSON values; memory is in bytes, for one device.
+
+    Args:
+      config: resolved.
+    """
+    import jax
+
+    from transformer_jax.models.encoder_decoder import init_params
+    from transformer_jax.models.flops import activation_bytes, train_flops
+
+    params = jax.eval_shape(lambda: init_params(config.model, 0))
+    leaves = {
+        "/".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    count = sum(leaf.size for leaf in leaves.values())
+    length = config.data.max_length
+    rows = config.data.tokens_per_batch // length // config.data.row_multiple * config.data.row_multiple
+    num_devices = config.parallel.num_devices or len(jax.devices())
+    part = max(rows // num_devices // config.training.accumulation_steps, 1)
+    flops = train_flops(config.model, rows, length, length)
+    memory = {
+        "parameters": 4 * count,
+        "gradients": 4 * count,
+        "adam_moments": 8 * count,
+        "activations_estimate": activation_bytes(config.model, part, length, length),
+    }
+    memory["total_estimate"] = sum(memory.values())
+    if compile_step:
+        memory |= _compiled_memory(config, rows // num_devices, length)
+    return {
+        "parameters": [{"path": p, "shape": list(leaf.shape), "count": leaf.size} for p, leaf in leaves.items()],
+        "num_parameters": count,
+        "batch": {"rows": rows, "source_length": length, "target_length": length},
+        "flops_per_step": flops,
+        "flops_per_target_token": flops // (rows * length),
+        "memory": memory,
+        "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
+        "attention": "reference",
+        "config": config.to_dict(),
+    }
+
+
+def _compiled_memory(config: ExperimentConfig, rows: int, length: int) -> dict[str, int]:
+    """What the compiler allocates for one device's training step: the state and the batch, and its work space."""
+    import jax
+    import jax.numpy as jnp
+
+    from transformer_jax.training.hyper import split
+    from transformer_jax.training.state import init_state
+    from transformer_jax.training.step import make_train_step
+
+    static, hyper = split(config)
+    state = jax.eval_shape(lambda h: init_state(static, h), hyper)
+    ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    batch = {"inputs": ids, "targets": ids, "row_ids": jax.ShapeDtypeStruct((rows,), jnp.int32)}
+    compiled = jax.jit(make_train_step(static), donate_argnums=0).lower(state, batch, hyper).compile()
+    memory = compiled.memory_analysis()
+    if memory is None:
+        raise ConfigError(f"--compile: the {jax.default_backend()} backend gives no account of its memory")
+    return {
+        "compiled_state_and_batch": memory.argument_size_in_bytes,
+        "compiled_work_space": memory.temp_size_in_bytes,
+        "compiled_total": memory.argument_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes,
+    }
+
+
+def _print_tables(report: Mapping[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120)
+    console.print(_parameter_table(report))
+    console.print(_summary_table(report))
+
+
+def subtotals(parameters: list[dict[str, Any]]) -> dict[str, int]:
+    """Parameters below every module, by its path; a module stands before what is in it."""
+    totals: dict[str, int] = {}
+    for leaf in parameters:
+        keys = leaf["path"].split("/")
+        for depth in range(1, len(keys)):
+            module = "/".join(keys[:depth])
+            totals[module] = totals.get(module, 0) + leaf["count"]
+    return totals
+
+
+def _parameter_table(report: Mapping[str, Any]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    parameters, total = report["parameters"], report["num_parameters"]
+    table = Table("parameters", "shape", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("count", justify="right")
+    table.add_column("share", justify="right")
+
+    def add(path: str, shape: str, count: int, style: str | None) -> None:
+        *above, name = path.split("/")
+        table.add_row("  " * len(above) + name, shape, f"{count:,}", f"{count / total:.1%}", style=style)
+
+    modules, shown = subtotals(parameters), set()
+    for leaf in parameters:
+        keys = leaf["path"].split("/")
+        for depth in range(1, len(keys)):
+            if (module := "/".join(keys[:depth])) not in shown:
+                shown.add(module)
+                add(module, "", modules[module], "bold")
+        add(leaf["path"], " x ".join(map(str, leaf["shape"])), leaf["count"], None)
+    table.add_section()
+    table.add_row("total", "", f"{total:,}", "100.0%", style="bold")
+    return table
+
+
+def _summary_table(report: Mapping[str, Any]) -> Any:
+    from rich.table import Table
+
+    batch = report["batch"]
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("full batch", f"{batch['rows']} pairs of {batch['source_length']} + {batch['target_length']} pieces")
+    table.add_row("FLOPs per step", f"{report['flops_per_step']:.4g} (forward and backward, multiply-add = 2)")
+    table.add_row("FLOPs per target piece", f"{report['flops_per_target_token']:.4g}")
+    for name, size in report["memory"].items():
+        table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
+    table.add_row("devices", ", ".join(report["devices"]))
+    table.add_row("attention", report["attention"])
+    return table

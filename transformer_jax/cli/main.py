@@ -1,0 +1,122 @@
+"""Entry point: finds the command, runs it, and turns what went wrong into a message and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import io
+import logging
+import os
+import platform
+import select
+import sys
+import traceback
+from collections.abc import Sequence
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import parse
+from transformer_jax.cli.help import COMMANDS, command_help, command_module, program_help
+from transformer_jax.config import nearest
+from transformer_jax.errors import ConfigError, UserError
+
+# What the machine refuses is for the user to put right, wherever it happens.
+_MACHINE = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE", "ENFILE")
+    if hasattr(errno, name)
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+      argv: the command and its flags; default those of this process.
+    Returns: the exit code, one of `exit_codes`. A defect of the program is raised.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    _prepare_streams()
+    try:
+        code = _dispatch(argv)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _report(str(error), argv)
+    except KeyboardInterrupt:
+        print("transformer-jax: interrupted", file=sys.stderr)
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
+        if not _stdout_is_closed():
+            raise
+        return exit_codes.BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _MACHINE:
+            raise
+        return _report(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror), argv)
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv:
+        print(program_help(), file=sys.stderr)
+        return exit_codes.USER_ERROR
+    name, rest = argv[0], argv[1:]
+    if name in ("-h", "--help", "--helpfull", "help"):
+        print(program_help())
+    elif name == "--version":
+        print(_version())
+    elif name not in COMMANDS:
+        kind = "flag" if name.startswith("-") else "command"
+        hint = nearest(name, [*COMMANDS, "--help", "--version"])
+        raise ConfigError(f"unknown {kind} '{name}'{hint}; commands are {', '.join(COMMANDS)}")
+    elif asked := {"-h", "--help", "--helpfull"}.intersection(rest):
+        print(command_help(name, full="--helpfull" in asked))
+    else:
+        command = command_module(name)
+        return command.run(parse(command, name, rest))
+    return exit_codes.OK
+
+
+def _version() -> str:
+    version = importlib.metadata.version
+    return (
+        f"transformer-jax {version('transformer-jax')} (jax {version('jax')}, flax {version('flax')}, "
+        f"Python {platform.python_version()})"
+    )
+
+
+def _report(message: str, argv: list[str]) -> int:
+    if "--debug" in argv:
+        traceback.print_exc()
+    print(f"transformer-jax: error: {message}", file=sys.stderr)
+    return exit_codes.USER_ERROR
+
+
+class _Messages(logging.Handler):
+    """Warnings of this package, in the form of its errors."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"transformer-jax: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
+
+
+def _prepare_streams() -> None:
+    logger = logging.getLogger("transformer_jax")
+    if not any(isinstance(handler, _Messages) for handler in logger.handlers):
+        logger.addHandler(_Messages())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character is no reason to stop
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _stdout_is_closed() -> bool:
+    """Whether the reader of stdout has gone; nothing is written to it any more, not at exit either."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    with open(os.devnull, "w") as devnull:
+        os.dup2(devnull.fileno(), descriptor)
+    return True

@@ -1,0 +1,90 @@
+"""Train a small model on the embedded corpus, score it and show what it translates; a few minutes on two cores.
+
+    transformer-jax quickstart
+    transformer-jax quickstart --workdir=runs/post --config.model.norm_position=post
+
+Needs no files and no network. The same command again resumes, or scores again what is trained.
+"""
+
+import json
+from pathlib import Path
+
+from absl import flags
+
+import transformer_jax
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, config_flag, text
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.config_file import read_config
+from transformer_jax.errors import ConfigError
+
+OVERRIDES = ("config",)
+CONFIG = "configs/quickstart.py"
+SPLITS = ("test", "test_longer")
+NUM_EXAMPLES = 5
+
+
+def define(values: flags.FlagValues) -> None:
+    config_flag(values, CONFIG)
+    text(values, "workdir", "folder of the run; made if it does not exist", "runs/quickstart")
+
+
+def run(arguments: Arguments) -> int:
+    spec, workdir = arguments.required("config"), Path(arguments.required("workdir"))
+    config = read_config(str(find_config()) if spec == CONFIG else spec, arguments.overrides)
+
+    from transformer_jax.cli.train import start
+    from transformer_jax.evaluation.run import evaluate
+
+    reason = start(config, workdir)
+    if reason != "finished":
+        return exit_codes.OF_REASON[reason]
+    evaluate(workdir, SPLITS)
+    _compare_with_memory(config, workdir)
+    _print_files(workdir)
+    return exit_codes.OK
+
+
+def _compare_with_memory(config: ExperimentConfig, workdir: Path) -> None:
+    """Prints what remembering the training split scores, and some translations beside their references."""
+    from transformer_jax.data.sources import load_source
+    from transformer_jax.data.sources.nearest import NearestNeighbour
+    from transformer_jax.evaluation.scores import translation_scores
+
+    source = load_source(config.data)
+    train, folder = source.split("train"), workdir / "evaluation"
+    memory = NearestNeighbour(train.inputs, train.targets)
+    print("\nFor comparison, the translation of the training sentence that is nearest:")
+    baseline = {}
+    for name in SPLITS:
+        split = source.split(name)
+        scores = baseline[name] = translation_scores(memory.predict(split.inputs), split.targets)
+        print(f"  {name:<12} exact match {scores['exact_match']:.2f} %, sacreBLEU {scores['sacrebleu']:.2f}")
+    (folder / "nearest_neighbour.json").write_text(json.dumps(baseline, indent=2) + "\n", encoding="utf-8")
+
+    print("\nFive sentences of the test split:")
+    test = source.split("test")
+    translations = (folder / "test.txt").read_text(encoding="utf-8").split("\n")
+    for index in range(0, len(test.inputs), -(-len(test.inputs) // NUM_EXAMPLES)):
+        print(f"\n  {test.inputs[index]}\n  -> {translations[index]}")
+        if translations[index] != test.targets[index]:
+            print(f"  (reference: {test.targets[index]})")
+
+
+def _print_files(workdir: Path) -> None:
+    print(f"\nAll of it is in {workdir.absolute()}:")
+    for path in sorted(path for pattern in ("*", "checkpoints/*", "evaluation/*") for path in workdir.glob(pattern)):
+        if not path.name.startswith("."):
+            print(f"  {path}{'/' if path.is_dir() else ''}")
+
+
+def find_config() -> Path:
+    """configs/quickstart.py below the current folder, or in the repository that this package is installed from."""
+    repository = Path(transformer_jax.__file__).resolve().parent.parent
+    for folder in (Path(), repository):
+        if (folder / CONFIG).is_file():
+            return folder / CONFIG
+    raise ConfigError(
+        f"{CONFIG}: neither in the current folder nor in {repository}; "
+        "run this in a clone of the repository, or name the file by --config"
+    )

@@ -1,0 +1,45 @@
+"""Train a model; the same command again resumes it.
+
+    transformer-jax train --config=configs/quickstart.py --workdir=runs/first --config.model.norm_position=post
+
+WORKDIR gets config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. Ctrl-C and SIGTERM save a checkpoint
+first; the exit code is then 130 or 143.
+"""
+
+from pathlib import Path
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, config_flag, switch, text
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.config_file import read_config
+
+OVERRIDES = ("config",)
+
+
+def define(values: flags.FlagValues) -> None:
+    config_flag(values)
+    text(values, "workdir", "folder of the run; made if it does not exist")
+    switch(values, "allow_config_change", "go on in a folder that has been trained in with another config")
+
+
+def run(arguments: Arguments) -> int:
+    spec, workdir = arguments.required("config"), Path(arguments.required("workdir"))
+    config = read_config(spec, arguments.overrides)
+
+    return exit_codes.OF_REASON[start(config, workdir, arguments.flags.allow_config_change)]
+
+
+def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:
+    """Trains and returns why it has ended, `TrainResult.reason`; raises as `training.run.train`."""
+    from transformer_jax.evaluation.evaluator import Evaluator
+    from transformer_jax.training.run import train
+
+    result = train(
+        config,
+        workdir,
+        lambda config, data: Evaluator(config, data).validation,
+        allow_config_change=allow_config_change,
+    )
+    return result.reason

@@ -1,0 +1,67 @@
+"""What a training step costs, from the config alone: operations, and memory for activations."""
+
+from __future__ import annotations
+
+from transformer_jax.config import ModelConfig
+
+
+def train_flops(config: ModelConfig, batch: int, source_length: int, target_length: int) -> int:
+    """Floating-point operations of one training step of the encoder-decoder: three times its forward pass.
+
+    With the letters of `transformer_jax.typing`, Hv for value_head_dim and G = 3 matrices in a gated feed-forward
+    network, 2 in any other, the forward pass of the matrix products is, a multiply-add being 2 operations,
+
+        encoder layer   B S (project(1, 1) + 2 G D F) + attend(S, S)
+        decoder layer   B T (project(1, 1) + project(1, 0) + 2 G D F) + B S project(0, 1) + attend(T, T) + attend(T, S)
+        output          2 B T D V
+
+        project(q, kv) = q 2 D N (H + Hv) + kv 2 D K (H + Hv)    queries and output; keys and values
+        attend(T, S)   = 2 B N T S (H + Hv)                      in full, whatever the mask
+
+    Embedding lookups, norms, softmax and other elementwise work are not counted, nor what is computed again in the
+    backward pass. For the gradient with respect to each of its two factors, a product is done once more.
+
+    Args:
+      batch: sentence pairs, B; source_length, target_length: tokens of each, S and T, padding included.
+    """
+    config = config.resolved()
+    width, heads, kv_heads = config.emb_dim, config.num_heads, config.num_kv_heads
+    head = config.head_dim + config.value_head_dim
+    queries, keys = 2 * width * heads * head, 2 * width * kv_heads * head
+    mlp = 2 * (3 if config.activation in ("swiglu", "geglu") else 2) * width * config.mlp_dim
+    source, target = batch * source_length, batch * target_length
+    attend = 2 * batch * heads * head
+
+    encoder = source * (queries + keys + mlp) + attend * source_length**2
+    decoder = target * (2 * queries + keys + mlp) + source * keys
+    decoder += attend * target_length * (target_length + source_length)
+    output = 2 * target * width * config.vocab_size
+    return 3 * (config.num_encoder_layers * encoder + config.num_decoder_layers * decoder + output)
+
+
+def activation_bytes(config: ModelConfig, batch: int, source_length: int, target_length: int) -> int:
+    """Roughly the memory that one training step needs beside parameters, gradients and moments.
+
+    What XLA keeps for the backward pass, fitted to its allocations on CPU over depths, heads, lengths,
+    feed-forward widths and vocabularies; with the letters of `transformer_jax.typing` and E bytes per element,
+
+        E [B S (L_enc (14 D + M F) + 6 D) + B T (L_dec (24 D + M F) + 6 D)         M = 2, gated 4
+           + 3 B N (L_enc S^2 + L_dec (T^2 + T S))]                                attention weights
+        + 12 B T V                                                                 logits and their gradients, float32
+
+    Other backends fuse differently; `transformer-jax inspect --compile` asks the compiler.
+
+    Args:
+      batch: sentence pairs of one device, B; source_length, target_length: tokens of each, S and T.
+    """
+    config = config.resolved()
+    element = 2 if config.dtype == "bfloat16" else 4
+    width, layers = config.emb_dim, (config.num_encoder_layers, config.num_decoder_layers)
+    mlp = (4 if config.activation in ("swiglu", "geglu") else 2) * config.mlp_dim
+    source, target = batch * source_length, batch * target_length
+
+    tokens = source * (layers[0] * (14 * width + mlp) + 6 * width)
+    tokens += target * (layers[1] * (24 * width + mlp) + 6 * width)
+    squares = layers[0] * source_length**2 + layers[1] * target_length * (target_length + source_length)
+    weights = 3 * batch * config.num_heads * squares
+    return element * (tokens + weights) + 12 * target * config.vocab_size
