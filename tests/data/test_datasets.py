@@ -1,0 +1,154 @@
+"""From config to ids: which tokenizer is used, when it is trained, and what is tokenised when."""
+
+import re
+
+import numpy as np
+import pytest
+
+from transformer_jax.config import EOS_ID, DataConfig, ExperimentConfig, ModelConfig
+from transformer_jax.data import datasets
+from transformer_jax.data.datasets import prepare_data
+from transformer_jax.data.sources import Split
+from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.errors import ConfigError, DataError
+
+VOCAB_SIZE = 300
+
+
+class FakeSource:
+    """A small corpus that counts what is read."""
+
+    def __init__(self):
+        lines = [f"line {n} of {n * n % 31} and more" for n in range(120)]
+        self.splits = {
+            "train": Split(lines[:100], [line.upper() for line in lines[:100]], None),
+            "valid": Split(lines[100:], [line.upper() for line in lines[100:]], None),
+        }
+        self.reads = []
+
+    @property
+    def split_names(self):
+        return tuple(self.splits)
+
+    def split(self, name):
+        self.reads.append(name)
+        return self.splits[name]
+
+    def fingerprint(self):
+        return {"sha256": str(hash(str(self.splits))), "versions": {}}
+
+
+@pytest.fixture
+def source(monkeypatch):
+    source = FakeSource()
+    monkeypatch.setattr(datasets, "load_source", lambda config: source)
+    return source
+
+
+def config(vocab_size=VOCAB_SIZE, **data):
+    data = {"tokenizer": "bpe", **data}
+    return ExperimentConfig(model=ModelConfig(vocab_size=vocab_size), data=DataConfig(**data)).resolved()
+
+
+def test_trains_the_tokenizer_once_and_tokenises_on_demand(source, tmp_path):
+    data = prepare_data(config(), tmp_path)
+    assert source.reads == ["train"]
+    assert list(data.splits) == ["train", "valid"]
+    assert len(data.splits) == 2
+    assert "valid" in data.splits
+    assert "test" not in data.splits
+    assert source.reads == ["train"], "looking at the names tokenised something"
+    assert data.splits["valid"].num_examples == 20
+    assert data.splits["valid"] is data.splits["valid"]
+    assert source.reads == ["train", "valid"]
+
+    again = prepare_data(config(), tmp_path)
+    assert again.tokenizer.sha256 == data.tokenizer.sha256
+    again.splits["valid"]
+    assert source.reads == ["train", "valid"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["token_cache", "tokenizer.model"]
+
+
+def test_ids_decode_to_the_text(source, tmp_path):
+    data = prepare_data(config(), tmp_path)
+    ids = data.splits["valid"]
+    width = int(max(ids.input_lengths.max(), ids.target_lengths.max()))
+    rows = np.arange(ids.num_examples)
+    assert data.tokenizer.decode_batch(ids.inputs(rows, width)) == data.text("valid").inputs
+    assert data.tokenizer.decode_batch(ids.targets(rows, width)) == data.text("valid").targets
+    assert (ids.inputs(rows, width) == EOS_ID).sum() == ids.num_examples
+
+
+def test_pairs_over_max_length_are_counted(source, tmp_path):
+    splits = prepare_data(config(), tmp_path).splits["train"]
+    longer = np.maximum(splits.input_lengths, splits.target_lengths)
+    limit = int(np.median(longer))
+    assert 0 < (longer > limit).sum() < 100
+    assert prepare_data(config(max_length=limit), tmp_path).num_over_length("train") == (longer > limit).sum()
+
+
+def test_a_given_tokenizer_is_used_and_not_stored(source, tmp_path):
+    given = train_tokenizer(["other text, xyz"], ["zyx"], "bpe", 274, 10)
+    data = prepare_data(config(vocab_size=274), tmp_path, tokenizer=given)
+    assert data.tokenizer is given
+    data.splits["train"]
+    assert [p.name for p in tmp_path.iterdir()] == ["token_cache"]
+
+
+def test_tokenizer_settings_come_from_the_config(source, tmp_path):
+    shas = {
+        prepare_data(config(**settings), tmp_path / str(i)).tokenizer.sha256
+        for i, settings in enumerate([{}, {"tokenizer": "unigram"}, {"tokenizer_pairs": 100}])
+    }
+    assert len(shas) == 2, "100 pairs are all there are"
+    lines = [f"{n} " + "qxz"[n % 2 :] * (n % 50) for n in range(400)]
+    source.splits["train"] = Split(lines, lines, None)
+    shas = {
+        prepare_data(config(**settings), tmp_path / f"more{i}").tokenizer.sha256
+        for i, settings in enumerate([{}, {"tokenizer_pairs": 100}])
+    }
+    assert len(shas) == 2
+
+
+def test_cache_dir(source, tmp_path):
+    data = prepare_data(config(cache_dir=str(tmp_path / "elsewhere")), tmp_path / "work")
+    data.splits["train"]
+    assert [p.name for p in (tmp_path / "work").iterdir()] == ["tokenizer.model"]
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+
+
+def test_a_corpus_that_changed_is_tokenised_again(source, tmp_path):
+    prepare_data(config(), tmp_path).splits["train"]
+    source.splits["train"] = Split(["line 1"], ["LINE 1"], None)
+    assert prepare_data(config(), tmp_path).splits["train"].num_examples == 1
+
+
+def test_progress_is_reported(source, tmp_path):
+    calls = []
+    prepare_data(config(), tmp_path, progress=lambda *args: calls.append(args)).splits["valid"]
+    assert calls == [("valid", 20, 20)]
+
+
+def test_unknown_split_lists_those_there_are(source, tmp_path):
+    with pytest.raises(DataError, match="no split 'test'; there are train, valid"):
+        prepare_data(config(), tmp_path).splits["test"]
+
+
+def test_a_tokenizer_of_another_size_is_refused(source, tmp_path):
+    prepare_data(config(), tmp_path)
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=310: .*tokenizer\.model has 300 ids"):
+        prepare_data(config(vocab_size=310), tmp_path)
+
+
+def test_a_damaged_tokenizer_file_is_named_and_kept(source, tmp_path):
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(b"damaged")
+    with pytest.raises(DataError, match=re.escape(str(path))):
+        prepare_data(config(), tmp_path)
+    assert path.read_bytes() == b"damaged"
+
+
+def test_a_work_directory_that_cannot_be_written(source, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / "file"))):
+        prepare_data(config(), tmp_path / "file" / "work")

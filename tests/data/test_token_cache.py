@@ -1,0 +1,242 @@
+"""The token cache: what is stored, when it is rebuilt, and that it is whole or absent."""
+
+import errno
+import itertools
+import logging
+import os
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_jax.config import EOS_ID
+from transformer_jax.data import token_cache
+from transformer_jax.data.token_cache import RaggedIds, cache_key, open_split
+from transformer_jax.data.tokenizers import EncodedTexts, SentencePieceTokenizer, train_tokenizer
+from transformer_jax.errors import DataError
+
+TEXTS = SimpleNamespace(
+    inputs=[f"the old dog sees {n} cats" for n in range(50)],
+    targets=["", *(f"der alte Hund sieht {n} Katzen" + " und Vögel" * (n % 3) for n in range(49))],
+)
+FINGERPRINT = {"sha256": "abc", "versions": {"babel": "2"}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXTS.inputs, TEXTS.targets, "bpe", 300, 1000)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(token_cache, "_PAIRS_PER_CHUNK", 7)
+
+
+@pytest.fixture
+def open_cache(tmp_path, tokenizer):
+    """Opens the cache, counting how often the text was read."""
+
+    def call(tokenizer=tokenizer, fingerprint=FINGERPRINT, split="train", texts=TEXTS, **kwargs):
+        def read():
+            call.reads += 1
+            return texts() if callable(texts) else texts
+
+        return open_split(tmp_path, fingerprint, split, tokenizer, read, **kwargs)
+
+    call.reads = 0
+    return call
+
+
+def assert_holds_texts(split, tokenizer):
+    for lengths, take, texts in (
+        (split.input_lengths, split.inputs, TEXTS.inputs),
+        (split.target_lengths, split.targets, TEXTS.targets),
+    ):
+        expected = [[*tokenizer.encode_batch([text]).ids.tolist(), EOS_ID] for text in texts]
+        assert lengths.dtype == np.int32
+        assert lengths.tolist() == [len(row) for row in expected]
+        width = max(map(len, expected))
+        rows = np.arange(len(texts))
+        assert take(rows, width).tolist() == [row + [0] * (width - len(row)) for row in expected]
+    assert split.num_examples == len(TEXTS.inputs)
+
+
+def test_holds_the_tokenised_text_with_eos(open_cache, tokenizer):
+    assert_holds_texts(open_cache(), tokenizer)
+
+
+def test_second_open_reads_the_files(open_cache, tokenizer, tmp_path):
+    open_cache()
+    files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    assert_holds_texts(open_cache(), tokenizer)
+    assert open_cache.reads == 1
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == files
+
+
+def test_ids_take_two_bytes_where_they_can(open_cache, tmp_path):
+    split = open_cache()
+    (ids,) = tmp_path.rglob("inputs.ids")
+    assert ids.stat().st_size == 2 * split.input_lengths.sum()
+
+
+def test_large_vocabularies_keep_their_ids(open_cache, tokenizer):
+    class Large(SentencePieceTokenizer):
+        vocab_size = 70_000
+        sha256 = "large"
+
+        def encode_batch(self, texts):
+            return EncodedTexts(np.full(len(texts), 69_999, np.int32), np.arange(len(texts) + 1))
+
+    assert open_cache(Large(tokenizer.model_bytes)).inputs(np.array([3]), 2).tolist() == [[69_999, EOS_ID]]
+
+
+def test_progress_is_reported(open_cache):
+    calls = []
+    open_cache(progress=lambda *args: calls.append(args))
+    assert calls[0] == ("train", 7, 50)
+    assert calls[-1] == ("train", 50, 50)
+
+
+def test_another_corpus_split_or_tokenizer_is_another_cache(open_cache, tokenizer):
+    other = train_tokenizer(TEXTS.inputs, TEXTS.targets, "bpe", 301, 1000)
+    variants = [
+        {},
+        {"tokenizer": other},
+        {"fingerprint": {**FINGERPRINT, "sha256": "abd"}},
+        {"fingerprint": {**FINGERPRINT, "versions": {"babel": "3"}}},
+        {"split": "valid/a"},
+        {"split": "valid_a"},
+    ]
+    for variant in variants:
+        open_cache(**variant)
+    assert open_cache.reads == len(variants)
+    for variant in variants:
+        open_cache(**variant)
+    assert open_cache.reads == len(variants)
+    reordered = dict(reversed(FINGERPRINT.items()))
+    assert cache_key(reordered, "train", tokenizer) == cache_key(FINGERPRINT, "train", tokenizer)
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size - 2)
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, os.remove])
+@pytest.mark.parametrize("name", ["inputs.ids", "inputs.offsets", "targets.ids", "targets.offsets", "meta.json"])
+def test_damage_is_found_said_and_repaired(open_cache, tokenizer, tmp_path, caplog, damage, name):
+    open_cache()
+    (path,) = tmp_path.rglob(name)
+    intact = path.read_bytes()
+    damage(path)
+    with caplog.at_level(logging.WARNING):
+        assert_holds_texts(open_cache(), tokenizer)
+    assert open_cache.reads == 2
+    (record,) = caplog.records
+    assert re.search(rf"{re.escape(str(path.parent))} is damaged .*rebuilding", record.getMessage())
+    assert path.read_bytes() == intact
+    assert [p.name for p in tmp_path.iterdir()] == [path.parent.name]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_build_leaves_nothing(open_cache, tokenizer, tmp_path, error):
+    class Interrupted(SentencePieceTokenizer):
+        calls = 0
+
+        def encode_batch(self, texts):
+            self.calls += 1
+            if self.calls > 4:
+                assert len(list(tmp_path.rglob("*.ids"))) == 2, "the build had not begun"
+                raise error
+            return tokenizer.encode_batch(texts)
+
+    with pytest.raises(error):
+        open_cache(Interrupted(tokenizer.model_bytes))
+    assert list(tmp_path.iterdir()) == []
+    assert_holds_texts(open_cache(), tokenizer)
+
+
+def test_what_a_killed_build_left_is_no_cache_and_is_removed_later(open_cache, tokenizer, tmp_path):
+    for name, age in (("killed", 10_000), ("running", 0)):
+        folder = tmp_path / f".building-train-{name}"
+        folder.mkdir()
+        (folder / "inputs.ids").write_bytes(b"12")
+        for path in (folder / "inputs.ids", folder):
+            os.utime(path, (path.stat().st_mtime - age,) * 2)
+    assert_holds_texts(open_cache(), tokenizer)
+    assert [p.name for p in tmp_path.glob(".building-*")] == [".building-train-running"]
+
+
+def test_two_builds_at_once(open_cache, tokenizer, tmp_path):
+    """The second build begins and ends while the first is under way."""
+
+    class Slow(SentencePieceTokenizer):
+        nested = None
+
+        def encode_batch(self, texts):
+            if self.nested is None:
+                self.nested = open_cache(tokenizer)
+            return tokenizer.encode_batch(texts)
+
+    slow = Slow(tokenizer.model_bytes)
+    assert_holds_texts(open_cache(slow), tokenizer)
+    assert_holds_texts(slow.nested, tokenizer)
+    assert open_cache.reads == 2
+    (folder,) = tmp_path.iterdir()
+    assert not folder.name.startswith(".")
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(open_cache, tmp_path, monkeypatch):
+    def append(self, values, calls=[]):  # noqa: B006
+        calls.append(values)
+        if len(calls) > 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(token_cache._ArrayFile, "append", append)
+    with pytest.raises(DataError, match=rf"{re.escape(str(tmp_path))}.*'train'.*No space left.*data\.cache_dir"):
+        open_cache()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_folder_that_is_a_file(tmp_path, tokenizer):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot write the token cache"):
+        open_split(tmp_path / "file", FINGERPRINT, "train", tokenizer, lambda: TEXTS)
+
+
+@pytest.mark.parametrize(("inputs", "targets"), [([], []), (["a"], ["b", "c"])])
+def test_empty_and_unequal_splits(open_cache, inputs, targets):
+    with pytest.raises(DataError, match=rf"'train' has {len(inputs)} inputs and {len(targets)} targets"):
+        open_cache(texts=SimpleNamespace(inputs=inputs, targets=targets))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(1, 60_000), max_size=9), min_size=1, max_size=12),
+    data=st.data(),
+    extra=st.integers(0, 5),
+)
+def test_take_equals_a_loop(rows, data, extra):
+    ragged = RaggedIds(np.array(list(itertools.chain(*rows)), np.uint16), np.cumsum([0, *map(len, rows)]))
+    indices = data.draw(st.lists(st.integers(-1, len(rows) - 1), max_size=20))
+    chosen = [rows[i] if i >= 0 else [] for i in indices]
+    width = max(map(len, chosen), default=0) + extra
+    taken = ragged.take(np.array(indices, np.int32), width)
+    assert taken.dtype == np.int32
+    assert taken.shape == (len(indices), width)
+    assert taken.tolist() == [row + [0] * (width - len(row)) for row in chosen]
+
+
+def test_take_never_cuts():
+    ragged = RaggedIds(np.arange(1, 6), np.array([0, 2, 5]))
+    assert ragged.take(np.array([0]), 2).tolist() == [[1, 2]]
+    with pytest.raises(ValueError, match="3 ids does not fit into width 2"):
+        ragged.take(np.array([0, 1]), 2)

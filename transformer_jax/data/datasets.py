@@ -1,0 +1,118 @@
+"""From a config to ids: the source, its tokenizer and its tokenised splits."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.sources import Source, Split, load_source
+from transformer_jax.data.token_cache import Progress, TokenizedSplit, open_split
+from transformer_jax.data.tokenizers import Tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
+from transformer_jax.errors import ConfigError, DataError
+
+TOKENIZER_FILE = "tokenizer.model"
+_CACHE_FOLDER = "token_cache"
+_log = logging.getLogger(__name__)
+
+
+class TokenizedSplits:
+    """The splits by name; each is opened, and tokenised if need be, when it is first asked for."""
+
+    def __init__(self, source: Source, tokenizer: Tokenizer, directory: Path, progress: Progress | None) -> None:
+        self._source = source
+        self._tokenizer = tokenizer
+        self._directory = directory
+        self._progress = progress
+        self._fingerprint = source.fingerprint()
+        self._opened: dict[str, TokenizedSplit] = {}
+
+    def __getitem__(self, name: str) -> TokenizedSplit:
+        """Raises DataError if there is no such split, or it cannot be tokenised or cached."""
+        if name not in self._source.split_names:
+            raise DataError(f"no split '{name}'; there are {', '.join(self._source.split_names)}")
+        if name not in self._opened:
+            self._opened[name] = open_split(
+                self._directory,
+                self._fingerprint,
+                name,
+                self._tokenizer,
+                lambda: self._source.split(name),
+                self._progress,
+            )
+        return self._opened[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._source.split_names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source.split_names)
+
+    def __len__(self) -> int:
+        return len(self._source.split_names)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A corpus, as text and as ids."""
+
+    source: Source
+    tokenizer: Tokenizer
+    splits: TokenizedSplits
+    max_length: int
+
+    def text(self, split: str) -> Split:
+        """The pairs of a split as they were written: what evaluation compares with."""
+        return self.source.split(split)
+
+    def num_over_length(self, split: str) -> int:
+        """Pairs with a side of more than `max_length` pieces, eos included; training leaves them out."""
+        ids = self.splits[split]
+        return int((np.maximum(ids.input_lengths, ids.target_lengths) > self.max_length).sum())
+
+
+def prepare_data(
+    config: ExperimentConfig,
+    directory: str | Path,
+    tokenizer: Tokenizer | None = None,
+    progress: Progress | None = None,
+) -> Data:
+    """Loads the source and its tokenizer; splits are tokenised when they are first used.
+
+    Args:
+      config: what to load.
+      directory: holds `tokenizer.model`, which is trained on the training split if it is missing, and the token cache
+        unless `config.data.cache_dir` says where.
+      tokenizer: used instead, for instance the one of a checkpoint; then `directory` gets no tokenizer.
+      progress: called while a split is tokenised.
+
+    Raises:
+      ConfigError: `model.vocab_size` is not what the tokenizer has, or not one that the training split can fill.
+      DataError: the corpus or the tokenizer file is bad, or `directory` cannot be written.
+    """
+    directory = Path(directory)
+    source = load_source(config.data)
+    path = directory / TOKENIZER_FILE
+    origin = str(path)
+    if tokenizer is not None:
+        origin = "the given tokenizer"
+    elif path.exists():
+        tokenizer = read_tokenizer(path)
+    else:
+        _log.info("training the tokenizer on split %s", source.split_names[0])
+        text = source.split(source.split_names[0])
+        data = config.data
+        tokenizer = train_tokenizer(
+            text.inputs, text.targets, data.tokenizer, config.model.vocab_size, data.tokenizer_pairs
+        )
+        write_tokenizer(path, tokenizer)
+    if tokenizer.vocab_size != config.model.vocab_size:
+        raise ConfigError(
+            f"config: model.vocab_size={config.model.vocab_size}: {origin} has {tokenizer.vocab_size} ids"
+        )
+    cache = Path(config.data.cache_dir) if config.data.cache_dir else directory / _CACHE_FOLDER
+    return Data(source, tokenizer, TokenizedSplits(source, tokenizer, cache, progress), config.data.max_length)

@@ -1,0 +1,274 @@
+"""The token cache: a split is tokenised once, into files that later runs map into memory.
+
+A cache folder belongs to one (corpus, split, tokenizer, format), which its name is a hash of, and holds the ids of all
+pairs one after the other (uint16 where the vocabulary allows) and where each pair starts. Limits such as `max_length`
+are no part of it: batching applies them. It appears under its name complete or not at all, whoever else builds it or
+is killed meanwhile, and every file is checked against its sha256 when it is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, runtime_checkable
+
+import numpy as np
+
+from transformer_jax.config import EOS_ID, PAD_ID
+from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.errors import DataError
+
+_FORMAT = 1
+_PAIRS_PER_CHUNK = 1 << 15
+_SIDES = ("inputs", "targets")
+# A build writes something every few seconds; a folder untouched for an hour belongs to a process that was killed.
+_ABANDONED_SECONDS = 3600
+_log = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+"""Called with (split, pairs done, pairs in all)."""
+
+
+@runtime_checkable
+class PairTexts(Protocol):
+    """What is tokenised: the two aligned sides of a split, as `transformer_jax.data.sources` offers them."""
+
+    @property
+    def inputs(self) -> Sequence[str]: ...
+
+    @property
+    def targets(self) -> Sequence[str]: ...
+
+
+class RaggedIds:
+    """Rows of ids of different lengths, stored one after the other: row `i` is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self._ids = np.asarray(ids)  # a plain view: indexing a memmap itself is slower
+        self._offsets = np.asarray(offsets)
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """int32 [number of rows]."""
+        return np.diff(self._offsets).astype(np.int32)
+
+    def take(self, rows: np.ndarray, width: int) -> np.ndarray:
+        """Gathers rows, padded on the right: int [B] -> int32 [B, width]. Row -1 is a row of padding.
+
+        Raises ValueError if a row is longer than `width`: nothing is cut.
+        """
+        rows = np.asarray(rows, np.int64)
+        starts = self._offsets[rows]
+        lengths = np.where(rows < 0, 0, self._offsets[rows + 1] - starts)
+        if rows.size and lengths.max() > width:
+            raise ValueError(f"a row of {lengths.max()} ids does not fit into width {width}")
+        column = np.arange(width)
+        is_token = column < lengths[:, None]
+        padded = np.full((len(rows), width), PAD_ID, np.int32)
+        padded[is_token] = self._ids[(starts[:, None] + column)[is_token]]
+        return padded
+
+
+class TokenizedSplit:
+    """One split as ids. Every row ends in eos; both sides are aligned."""
+
+    def __init__(self, inputs: RaggedIds, targets: RaggedIds) -> None:
+        self._inputs = inputs
+        self._targets = targets
+
+    @property
+    def num_examples(self) -> int:
+        return len(self.input_lengths)
+
+    @property
+    def input_lengths(self) -> np.ndarray:
+        """int32 [num_examples], with eos."""
+        return self._inputs.lengths
+
+    @property
+    def target_lengths(self) -> np.ndarray:
+        """int32 [num_examples], with eos."""
+        return self._targets.lengths
+
+    def inputs(self, rows: np.ndarray, width: int) -> np.ndarray:
+        """Padded input ids of the rows, int32 [len(rows), width]; see `RaggedIds.take`."""
+        return self._inputs.take(rows, width)
+
+    def targets(self, rows: np.ndarray, width: int) -> np.ndarray:
+        """Padded target ids of the rows, int32 [len(rows), width]; see `RaggedIds.take`."""
+        return self._targets.take(rows, width)
+
+
+class _DamagedCacheError(Exception):
+    """A cache folder whose content is not what was written."""
+
+
+def cache_key(fingerprint: Mapping[str, Any], split_name: str, tokenizer: Tokenizer) -> str:
+    """Hex digest of everything that the ids of a split depend on."""
+    parts = {"format": _FORMAT, "source": dict(fingerprint), "split": split_name, "tokenizer": tokenizer.sha256}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def open_split(
+    directory: Path,
+    fingerprint: Mapping[str, Any],
+    split_name: str,
+    tokenizer: Tokenizer,
+    read_texts: Callable[[], PairTexts],
+    progress: Progress | None = None,
+) -> TokenizedSplit:
+    """Opens a split's cache, building it first where it is missing or damaged.
+
+    Args:
+      directory: holds the cache folders; made if missing.
+      fingerprint: JSON-ready description of the corpus; another one is another cache.
+      split_name: the split.
+      tokenizer: what to tokenise with.
+      read_texts: reads the split's text; called only if the cache has to be built.
+      progress: called after every chunk.
+
+    Raises:
+      DataError: the split is empty, or the folder cannot be written (a full disk, no permission).
+    """
+    key = cache_key(fingerprint, split_name, tokenizer)
+    folder = directory / f"{re.sub(r'[^A-Za-z0-9_-]', '_', split_name)}-{key[:16]}"
+    for _ in range(3):  # another process may replace a damaged cache at the same moment
+        try:
+            return _open(folder, key)
+        except FileNotFoundError:
+            _log.info("tokenising split %s into %s", split_name, folder)
+        except _DamagedCacheError as error:
+            _log.warning("token cache %s is damaged (%s); rebuilding it", folder, error)
+        texts = read_texts()
+        if len(texts.inputs) != len(texts.targets) or not len(texts.inputs):
+            raise DataError(f"split '{split_name}' has {len(texts.inputs)} inputs and {len(texts.targets)} targets")
+        try:
+            _discard(folder)
+            _build(folder, key, split_name, tokenizer, texts, progress)
+        except OSError as error:
+            raise DataError(
+                f"{directory}: cannot write the token cache of split '{split_name}': {error.strerror or error}; "
+                "data.cache_dir chooses another folder"
+            ) from error
+    raise DataError(f"{folder}: the token cache is damaged again each time it is built; is the disk failing?")
+
+
+def _open(folder: Path, key: str) -> TokenizedSplit:
+    """Raises FileNotFoundError if there is no such cache and _DamagedCacheError if its content is not intact."""
+    if not folder.is_dir():
+        raise FileNotFoundError(folder)
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        if meta["key"] != key:
+            raise _DamagedCacheError("meta.json belongs to another cache")
+        arrays = {}
+        for name, entry in meta["files"].items():
+            path = folder / name
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                    raise _DamagedCacheError(f"{name} does not match its checksum")
+            arrays[name] = np.memmap(path, entry["dtype"], "r")
+        sides = [RaggedIds(arrays[f"{side}.ids"], arrays[f"{side}.offsets"]) for side in _SIDES]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _DamagedCacheError(f"{type(error).__name__}: {error}") from error
+    return TokenizedSplit(*sides)
+
+
+class _ArrayFile:
+    """An array file that is appended to while its checksum is taken."""
+
+    def __init__(self, file: BinaryIO, dtype: str) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._dtype = dtype
+
+    def append(self, values: np.ndarray) -> None:
+        data = np.ascontiguousarray(values, self._dtype).tobytes()
+        self._digest.update(data)
+        self._file.write(data)
+
+    def entry(self) -> dict[str, str]:
+        """What meta.json says of the file."""
+        return {"dtype": self._dtype, "sha256": self._digest.hexdigest()}
+
+
+def _build(
+    folder: Path, key: str, split_name: str, tokenizer: Tokenizer, texts: PairTexts, progress: Progress | None
+) -> None:
+    """Writes a cache beside its final place and moves it there; leaves nothing behind when it fails."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(folder.parent)
+    building = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex}")
+    building.mkdir()
+    try:
+        files = _write_arrays(building, split_name, tokenizer, texts, progress)
+        meta = json.dumps({"key": key, "files": files}, indent=1)
+        (building / "meta.json").write_text(meta, encoding="utf-8")
+        try:
+            building.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+            # Another process was faster; its ids are the same.
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _write_arrays(
+    building: Path, split_name: str, tokenizer: Tokenizer, texts: PairTexts, progress: Progress | None
+) -> dict[str, dict[str, str]]:
+    """Tokenises chunk by chunk, so that memory does not grow with the corpus; returns the files' entries."""
+    id_dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
+    num_pairs = len(texts.inputs)
+    num_ids = dict.fromkeys(_SIDES, 0)
+    files: dict[str, _ArrayFile] = {}
+    with contextlib.ExitStack() as stack:
+        for side, (kind, dtype) in itertools.product(_SIDES, (("ids", id_dtype), ("offsets", "<i8"))):
+            name = f"{side}.{kind}"
+            files[name] = _ArrayFile(stack.enter_context((building / name).open("wb")), dtype)
+        for side in _SIDES:
+            files[f"{side}.offsets"].append(np.zeros(1, np.int64))
+        for start in range(0, num_pairs, _PAIRS_PER_CHUNK):
+            stop = min(start + _PAIRS_PER_CHUNK, num_pairs)
+            for side, lines in zip(_SIDES, (texts.inputs, texts.targets), strict=True):
+                ids, offsets = tokenizer.encode_batch(lines[start:stop])
+                with_eos = np.insert(ids, offsets[1:], EOS_ID)
+                files[f"{side}.ids"].append(with_eos)
+                # The rows before it in the chunk have grown by their eos, as has the row itself.
+                files[f"{side}.offsets"].append(num_ids[side] + offsets[1:] + np.arange(1, len(offsets)))
+                num_ids[side] += len(with_eos)
+            if progress is not None:
+                progress(split_name, stop, num_pairs)
+    return {name: file.entry() for name, file in files.items()}
+
+
+def _discard(folder: Path) -> None:
+    """Removes a damaged cache, if there is one; another process may be doing the same."""
+    aside = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex}")
+    try:
+        os.rename(folder, aside)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_abandoned(directory: Path) -> None:
+    """Removes what killed builds left behind."""
+    for folder in directory.glob(".building-*"):
+        try:
+            newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+        except OSError:  # its owner has just moved or removed it
+            continue
+        if time.time() - newest > _ABANDONED_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
