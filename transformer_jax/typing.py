@@ -24,8 +24,12 @@ import jax
 from jaxtyping import Bool, Float, Int
 
 Array = jax.Array
+ArrayLike = jax.typing.ArrayLike
 Ids = Int[jax.Array, "B T"]
+Positions = Int[jax.Array, "#B T"]
 Activations = Float[jax.Array, "B T D"]
+Heads = Float[jax.Array, "B T N H"]
+Weights = Float[jax.Array, "B N T S"]
 Mask = Bool[jax.Array, "#B #N #T S"]
 Bias = Float[jax.Array, "#B #N T S"]
 

@@ -7,23 +7,24 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.linear import Linear, fused
 from transformer_jax.nn.positions import rotary
-from transformer_jax.typing import Array
+from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positions, Weights
 
 
 def dot_product_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    mask: Array | None = None,
-    bias: Array | None = None,
+    query: Heads,
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K Hv"],
+    mask: Mask | None = None,
+    bias: Bias | None = None,
     scale: float = 1.0,
     dropout: Dropout | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, "B T N Hv"], Weights]:
     """softmax(scale * Q K^T + bias) V for every head (Vaswani et al. 2017, equation 1).
 
     Query head n reads key/value head n // (N / K) (Ainslie et al. 2023). The softmax is computed in float32. A query
@@ -53,7 +54,7 @@ def dot_product_attention(
     return output.reshape(batch, length, heads, value.shape[-1]), weights
 
 
-def masked_softmax(logits: Array, mask: Array | None) -> Array:
+def masked_softmax(logits: Float[Array, "*batch S"], mask: Bool[Array, "*#batch S"] | None) -> Float[Array, "*batch S"]:
     """Softmax over the last axis among the entries that mask allows; zeros in a row that it allows none.
 
     Args:
@@ -90,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias)
         self.out = Linear((config.num_heads, config.value_head_dim), width, bias)
 
-    def self_projections(self, x: Array, positions: Array) -> tuple[Array, LayerCache]:
+    def self_projections(self, x: Activations, positions: Positions) -> tuple[Heads, LayerCache]:
         """Queries [B, T, N, H], keys and values of x [B, T, D] itself, rotated if the config says so."""
         query, key, value = fused(x, [self.query, self.key, self.value])
         if self.config.position_encoding == "rotary":
@@ -98,27 +99,27 @@ class MultiHeadAttention(nn.Module):
             key = rotary(key, positions, self.config.rotary_base)
         return query, LayerCache(key, value)
 
-    def memory_projections(self, memory: Array) -> LayerCache:
+    def memory_projections(self, memory: Float[Array, "B S D"]) -> LayerCache:
         """Keys and values of what another stack has computed, memory [B, S, D]."""
         return LayerCache(*fused(memory, [self.key, self.value]))
 
     def attend(
-        self, query: Array, cache: LayerCache, mask: Array | None, bias: Array | None, dropout: Dropout | None
-    ) -> tuple[Array, Array]:
+        self, query: Heads, cache: LayerCache, mask: Mask | None, bias: Bias | None, dropout: Dropout | None
+    ) -> tuple[Activations, Weights]:
         """Attention and output projection: [B, T, D] and weights [B, N, T, S]."""
         scale = self.config.head_dim**-0.5 if self.config.attention_scale else 1.0
         heads, weights = dot_product_attention(query, cache.key, cache.value, mask, bias, scale, dropout)
         return self.out(heads), weights
 
     def self_attention(
-        self, x: Array, positions: Array, mask: Array | None, bias: Array | None, dropout: Dropout | None
-    ) -> tuple[Array, Array]:
+        self, x: Activations, positions: Positions, mask: Mask | None, bias: Bias | None, dropout: Dropout | None
+    ) -> tuple[Activations, Weights]:
         """x [B, T, D] attends to itself: [B, T, D] and weights [B, N, T, T]."""
         query, cache = self.self_projections(x, positions)
         return self.attend(query, cache, mask, bias, dropout)
 
     def cross_attention(
-        self, x: Array, cache: LayerCache, mask: Array | None, dropout: Dropout | None
-    ) -> tuple[Array, Array]:
+        self, x: Activations, cache: LayerCache, mask: Mask | None, dropout: Dropout | None
+    ) -> tuple[Activations, Weights]:
         """x [B, T, D] attends to projected memory: [B, T, D] and weights [B, N, T, S]."""
         return self.attend(self.query(x), cache, mask, None, dropout)

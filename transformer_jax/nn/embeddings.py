@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.linear import linear, xavier_uniform
 from transformer_jax.nn.positions import LearnedPositions, sinusoidal
-from transformer_jax.typing import Array
+from transformer_jax.typing import Activations, Array, Ids, Positions
 
 
 class TokenEmbedding(nn.Module):
@@ -21,7 +22,7 @@ class TokenEmbedding(nn.Module):
         init = nn.initializers.normal(config.emb_dim**-0.5)
         self.embedding = self.param("embedding", init, (config.vocab_size, config.emb_dim))
 
-    def __call__(self, ids: Array) -> Array:
+    def __call__(self, ids: Ids) -> Activations:
         """Rows of the table, times sqrt(D) with `scale_embeddings` (Vaswani et al. 2017, section 3.4).
 
         Args:
@@ -32,7 +33,7 @@ class TokenEmbedding(nn.Module):
         x = self.embedding[ids].astype(config.dtype)
         return x * jnp.asarray(config.emb_dim**0.5, x.dtype) if config.scale_embeddings else x
 
-    def logits(self, x: Array) -> Array:
+    def logits(self, x: Activations) -> Float[Array, "B T V"]:
         """x E^T for x [B, T, D]: [B, T, V] (Press and Wolf 2017)."""
         return linear(x, self.embedding.T)
 
@@ -43,7 +44,7 @@ class OutputProjection(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Activations) -> Float[Array, "B T V"]:
         """x W for x [B, T, D]: [B, T, V]."""
         shape = (self.config.emb_dim, self.config.vocab_size)
         return linear(x, self.param("kernel", lambda key: xavier_uniform(key, shape, *shape)))
@@ -55,7 +56,7 @@ class PositionEmbedding(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: Array, positions: Array) -> Array:
+    def __call__(self, x: Activations, positions: Positions) -> Activations:
         """x [B, T, D] plus the encodings of positions [B, T] or [1, T]."""
         config = self.config
         if config.position_encoding == "sinusoidal":

@@ -5,14 +5,15 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.linear import Linear, fused
-from transformer_jax.typing import Array
+from transformer_jax.typing import Activations, Array
 
 
-def activate(x: Array, activation: str) -> Array:
+def activate(x: Float[Array, "*batch F"], activation: str) -> Float[Array, "*batch F"]:
     """The elementwise part of an activation, x [..., F].
 
     - `relu`: max(0, x). - `gelu`, `geglu`: x Phi(x), with the exact normal distribution (Hendrycks and Gimpel 2016).
@@ -41,7 +42,7 @@ class FeedForward(nn.Module):
             self.gate = Linear((config.emb_dim,), (config.mlp_dim,), config.use_bias)
         self.out = Linear((config.mlp_dim,), (config.emb_dim,), config.use_bias)
 
-    def __call__(self, x: Array, dropout: Dropout | None) -> Array:
+    def __call__(self, x: Activations, dropout: Dropout | None) -> Activations:
         """Maps x [B, T, D] to [B, T, D]."""
         activation = self.config.activation
         if activation in ("swiglu", "geglu"):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention import LayerCache
@@ -41,7 +42,7 @@ def empty_layer(config: ModelConfig, batch: int, capacity: int) -> LayerCache:
     )
 
 
-def append(cache: LayerCache, new: LayerCache, index: Array) -> LayerCache:
+def append(cache: LayerCache, new: LayerCache, index: Int[Array, ""]) -> LayerCache:
     """Writes new tokens [B, T, K, .] into the slots from index on."""
     return LayerCache(
         *(jax.lax.dynamic_update_slice_in_dim(old, n, index, axis=1) for old, n in zip(cache, new, strict=True))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from jaxtyping import Bool, Int
 
 from transformer_jax.config import PAD_ID
 from transformer_jax.typing import Array
 
 
-def padding_mask(ids: Array) -> Array:
+def padding_mask(ids: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
     """Every query may attend to the keys that are not padding.
 
     Args:
@@ -18,7 +19,7 @@ def padding_mask(ids: Array) -> Array:
     return (ids != PAD_ID)[:, None, None, :]
 
 
-def causal_mask(length: int) -> Array:
+def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
     """Query t may attend to keys 0..t (Vaswani et al. 2017, section 3.2.3).
 
     For length 3:
@@ -31,7 +32,7 @@ def causal_mask(length: int) -> Array:
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
-def segment_mask(query_segments: Array, key_segments: Array) -> Array:
+def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
     """Tokens of a packed row attend within their own segment; segment 0 is padding and attends to nothing.
 
     Args:
@@ -42,7 +43,7 @@ def segment_mask(query_segments: Array, key_segments: Array) -> Array:
     return (same & (query_segments > 0)[:, :, None])[:, None]
 
 
-def cache_mask(query_positions: Array, key_positions: Array) -> Array:
+def cache_mask(query_positions: Int[Array, "B T"], key_positions: Int[Array, "B C"]) -> Bool[Array, "B 1 T C"]:
     """Causality by position, for keys that stand in a cache in any order.
 
     Args:

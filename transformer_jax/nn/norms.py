@@ -5,12 +5,15 @@ from __future__ import annotations
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.typing import Array
 
 
-def layer_norm(x: Array, scale: Array, bias: Array | None, epsilon: float) -> Array:
+def layer_norm(
+    x: Float[Array, "*batch D"], scale: Float[Array, " D"], bias: Float[Array, " D"] | None, epsilon: float
+) -> Float[Array, "*batch D"]:
     """(x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias over the last axis (Ba et al. 2016, equation 4).
 
     Args:
@@ -24,7 +27,7 @@ def layer_norm(x: Array, scale: Array, bias: Array | None, epsilon: float) -> Ar
     return (y if bias is None else y + _as_row(bias, x)).astype(x.dtype)
 
 
-def rms_norm(x: Array, scale: Array, epsilon: float) -> Array:
+def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"], epsilon: float) -> Float[Array, "*batch D"]:
     """x / sqrt(mean(x^2) + epsilon) * scale over the last axis (Zhang and Sennrich 2019, equation 4).
 
     Args:
@@ -46,7 +49,7 @@ class Norm(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: Array) -> Array:
+    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
         """Normalises x [..., D]."""
         config = self.config
         scale = self.param("scale", nn.initializers.ones, (config.emb_dim,))

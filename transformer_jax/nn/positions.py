@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jaxtyping import Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
-from transformer_jax.typing import Array
+from transformer_jax.typing import Activations, Array, Heads, Ids, Positions
 
 
-def sinusoidal(positions: Array, dim: int) -> Array:
+def sinusoidal(positions: Int[Array, "*batch"], dim: int) -> Float[Array, "*batch D"]:
     """PE(pos, 2i) = sin(pos / 10000^(2i/dim)), PE(pos, 2i+1) = cos(same) (Vaswani et al. 2017, section 3.5).
 
     Args:
@@ -24,7 +25,7 @@ def sinusoidal(positions: Array, dim: int) -> Array:
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*positions.shape, dim)
 
 
-def rotary(x: Array, positions: Array, base: float) -> Array:
+def rotary(x: Heads, positions: Positions, base: float) -> Heads:
     """Rotates each pair (x_2i, x_2i+1) by the angle pos / base^(2i/H) (Su et al. 2021, equation 34).
 
     The product of a rotated query and a rotated key depends on their distance alone.
@@ -43,10 +44,12 @@ def rotary(x: Array, positions: Array, base: float) -> Array:
 def _angles(positions: Array, dim: int, base: float) -> Array:
     """pos / base^(2i/dim): [..., dim / 2] float32."""
     rates = base ** (-jnp.arange(0, dim, 2, dtype=jnp.float32) / dim)
-    return positions[..., None].astype(jnp.float32) * rates
+    return positions[..., None].astype(jnp.float32) * rates.reshape((1,) * positions.ndim + (-1,))
 
 
-def relative_buckets(distances: Array, bidirectional: bool, num_buckets: int, max_distance: int) -> Array:
+def relative_buckets(
+    distances: Int[Array, "*shape"], bidirectional: bool, num_buckets: int, max_distance: int
+) -> Int[Array, "*shape"]:
     """The bucket of every distance key position - query position (Raffel et al. 2020, section 2.1, and their code).
 
     Half of the buckets hold one distance each, the other half grow logarithmically up to max_distance. With
@@ -76,7 +79,7 @@ class RelativeBias(nn.Module):
     bidirectional: bool
 
     @nn.compact
-    def __call__(self, query_positions: Array, key_positions: Array) -> Array:
+    def __call__(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Float[Array, "#B N T S"]:
         """The bias that attention adds to its logits (Raffel et al. 2020, section 2.1).
 
         Args:
@@ -97,7 +100,7 @@ class LearnedPositions(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, positions: Array) -> Array:
+    def __call__(self, positions: Ids) -> Activations:
         """Rows of the table at positions [B, T]: [B, T, D] float32.
 
         Raises: DataError if the array is wider than the table; a gather would silently repeat the last row.

@@ -10,7 +10,7 @@ import flax.linen as nn
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.norms import Norm
-from transformer_jax.typing import Array
+from transformer_jax.typing import Activations
 
 
 class Residual(nn.Module):
@@ -27,8 +27,8 @@ class Residual(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, sublayer: Callable[[Array], tuple[Array, Any]], dropout: Dropout | None
-    ) -> tuple[Array, Any]:
+        self, x: Activations, sublayer: Callable[[Activations], tuple[Activations, Any]], dropout: Dropout | None
+    ) -> tuple[Activations, Any]:
         """Returns y [B, T, D] and whatever `sublayer` returns besides its [B, T, D]."""
         norm = Norm(self.config, name="norm")
         if self.config.norm_position == "pre":

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention import LayerCache, MultiHeadAttention
@@ -16,7 +17,7 @@ from transformer_jax.nn.kv_cache import append
 from transformer_jax.nn.norms import Norm
 from transformer_jax.nn.positions import RelativeBias
 from transformer_jax.nn.residual import Residual
-from transformer_jax.typing import Array
+from transformer_jax.typing import Activations, Array, Bias, Mask, Positions, Weights
 
 
 def folded(dropout: Dropout | None, number: Array | int) -> Dropout | None:
@@ -52,8 +53,8 @@ class EncoderLayer(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, index: Array, inputs: LayerInputs, dropout: Dropout | None
-    ) -> tuple[Array, dict[str, Array]]:
+        self, x: Activations, index: Int[Array, ""], inputs: LayerInputs, dropout: Dropout | None
+    ) -> tuple[Activations, dict[str, Array]]:
         """x [B, T, D] -> [B, T, D], and the attention weights [B, N, T, T] if asked for."""
         config, dropout = self.config, folded(dropout, index)
         attention = MultiHeadAttention(config, name="self_attention")
@@ -85,10 +86,11 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def __call__(
-        self, x: Array, index: Array, inputs: LayerInputs, dropout: Dropout | None
-    ) -> tuple[Array, dict[str, Array]]:
+        self, x: Activations, index: Int[Array, ""], inputs: LayerInputs, dropout: Dropout | None
+    ) -> tuple[Activations, dict[str, Array]]:
         """x [B, T, D] -> [B, T, D], and the weights [B, N, T, T] and [B, N, T, S] if asked for."""
         dropout = folded(dropout, index)
+        assert inputs.memory is not None, "a decoder layer attends to an encoder"
         memory = self.project_memory(inputs.memory)
         x, weights = self.self_attention_residual(
             x,
@@ -100,13 +102,13 @@ class DecoderLayer(nn.Module):
         x, cross_weights = self._after_self_attention(x, memory, inputs.memory_mask, dropout)
         return x, {"self_attention": weights, "cross_attention": cross_weights} if self.return_weights else {}
 
-    def project_memory(self, memory: Array) -> LayerCache:
+    def project_memory(self, memory: Float[Array, "B S D"]) -> LayerCache:
         """Keys and values that this layer reads from the encoder's output, memory [B, S, D]."""
         return self.cross_attention.memory_projections(memory)
 
     def decode(
-        self, x: Array, state: DecodingState, memory: LayerCache, inputs: LayerInputs
-    ) -> tuple[Array, LayerCache]:
+        self, x: Activations, state: DecodingState, memory: LayerCache, inputs: LayerInputs
+    ) -> tuple[Activations, LayerCache]:
         """The same for T new tokens x [B, T, D] that attend to the cache as well; inputs.mask is over its slots."""
 
         def attend(y: Array) -> tuple[Array, LayerCache]:
@@ -118,8 +120,8 @@ class DecoderLayer(nn.Module):
         return self._after_self_attention(x, memory, inputs.memory_mask, None)[0], cache
 
     def _after_self_attention(
-        self, x: Array, memory: LayerCache, memory_mask: Array | None, dropout: Dropout | None
-    ) -> tuple[Array, Array]:
+        self, x: Activations, memory: LayerCache, memory_mask: Mask | None, dropout: Dropout | None
+    ) -> tuple[Activations, Weights]:
         x, weights = self.cross_attention_residual(
             x,
             lambda y: self.cross_attention.cross_attention(y, memory, memory_mask, folded(dropout, 4)),
@@ -160,13 +162,13 @@ class Stack(nn.Module):
 
     def __call__(
         self,
-        x: Array,
-        positions: Array,
-        mask: Array | None,
+        x: Activations,
+        positions: Positions,
+        mask: Bool[Array, "#B #N #T T"] | None,
         dropout: Dropout | None,
-        memory: Array | None = None,
-        memory_mask: Array | None = None,
-    ) -> tuple[Array, dict[str, Any]]:
+        memory: Float[Array, "B S D"] | None = None,
+        memory_mask: Bool[Array, "B 1 #T S"] | None = None,
+    ) -> tuple[Activations, dict[str, Any]]:
         """Embedded tokens x [B, T, D] -> [B, T, D] and a dict of attention weights [L, B, N, T, S].
 
         Args:
@@ -177,15 +179,15 @@ class Stack(nn.Module):
         x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)
         return self.finish(x), weights
 
-    def embed_positions(self, x: Array, positions: Array) -> Array:
+    def embed_positions(self, x: Activations, positions: Positions) -> Activations:
         return self.position_embedding(x, positions)
 
-    def bias(self, query_positions: Array, key_positions: Array) -> Array | None:
+    def bias(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Bias | None:
         """What is added to attention logits, [B or 1, N, T, S], or None."""
         if self.config.position_encoding != "relative":
             return None
         return self.relative_bias(query_positions, key_positions)
 
-    def finish(self, x: Array) -> Array:
+    def finish(self, x: Activations) -> Activations:
         """The final norm of a "pre" stack; a "post" stack has none."""
         return self.final_norm(x) if self.config.norm_position == "pre" else x

@@ -1,0 +1,28 @@
+"""The strict environment that every test runs in, set before jax or the package is imported.
+
+Tests run on the CPU wherever they are started, so that their tolerances mean the same on every machine; set
+JAX_PLATFORMS to run them elsewhere. They spend their time compiling small programs that run once, so LLVM is told not
+to optimise them: half the compile time, the same arithmetic. What XLA_FLAGS says already is kept and wins.
+"""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+_FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+os.environ["XLA_FLAGS"] = f"{_FAST_COMPILE} {os.environ.get('XLA_FLAGS', '')}".strip()
+
+import jax  # noqa: E402
+import jaxtyping  # noqa: E402
+
+PACKAGE = Path(__file__).parent.parent / "transformer_jax"
+
+# Shapes and types of every annotated call are checked, here and nowhere else. The config is left out: its own
+# validation reports a wrong type, and that is what its tests are about.
+jaxtyping.install_import_hook(
+    [f"transformer_jax.{folder.name}" for folder in sorted(PACKAGE.iterdir()) if folder.is_dir()], "beartype.beartype"
+)
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+# A cache on disk would hide from the tests what a change does to a compiled program.
+jax.config.update("jax_enable_compilation_cache", False)

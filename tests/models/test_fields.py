@@ -1,0 +1,87 @@
+"""No field of ModelConfig is declared and not read: each has a value here that changes what the model is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support import TINY, make_batch, shapes
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.nn.dropout import Dropout, DropoutRates
+
+# Field -> another value, and what else must be set for the field to matter.
+CHANGES = {
+    "vocab_size": (23, {}),
+    "emb_dim": (24, {}),
+    "num_heads": (2, {}),
+    "num_kv_heads": (2, {}),
+    "head_dim": (6, {}),
+    "value_head_dim": (3, {}),
+    "mlp_dim": (40, {}),
+    "num_encoder_layers": (1, {}),
+    "num_decoder_layers": (1, {}),
+    "max_length": (14, {"position_encoding": "learned"}),
+    "norm_position": ("pre", {}),
+    "norm": ("rmsnorm", {"use_bias": False}),
+    "norm_epsilon": (1e-3, {}),
+    "position_encoding": ("rotary", {}),
+    "rotary_base": (100.0, {"position_encoding": "rotary"}),
+    "relative_num_buckets": (8, {"position_encoding": "relative"}),
+    "relative_max_distance": (64, {"position_encoding": "relative"}),
+    "activation": ("gelu", {}),
+    "use_bias": (False, {}),
+    "attention_scale": (False, {}),
+    "share_embeddings": (False, {}),
+    "tie_output": (False, {}),
+    "scale_embeddings": (False, {}),
+    "decoder_start_id": (1, {}),
+    "dtype": ("bfloat16", {}),
+    "scan_layers": (True, {}),
+}
+
+# Rates enter the training step as arguments, by way of DropoutRates; the model must not read them from the config.
+ARGUMENTS = {"dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
+
+
+def computation(config):
+    """Shapes of the parameters and the program from them to the logits, dropout included."""
+    dropout = Dropout(jnp.uint32(1), jnp.arange(3), DropoutRates(0.1, 0.1, 0.1, 0.1))
+
+    def apply(params, batch):
+        return EncoderDecoder(config).apply({"params": params}, batch, dropout)[0]
+
+    tree = shapes(config)
+    parameters = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+    return str(parameters), str(jax.make_jaxpr(apply)(tree, make_batch()))
+
+
+def test_every_field_is_on_a_list():
+    fields = {field.name for field in dataclasses.fields(ModelConfig)}
+    assert fields == set(CHANGES) | ARGUMENTS
+    assert not set(CHANGES) & ARGUMENTS
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_another_value_is_another_computation(field):
+    value, others = CHANGES[field]
+    before = ModelConfig(**TINY | others).resolved()
+    after = ModelConfig(**TINY | others | {field: value}).resolved()
+    assert getattr(before, field) != value
+    assert computation(before) != computation(after)
+
+
+@pytest.mark.parametrize("field", ["norm", "num_heads", "head_dim"])
+def test_an_equal_config_is_the_same_computation(field):
+    """Or the test above could not fail: nothing in a program's text differs from one trace to the next."""
+    _, others = CHANGES[field]
+    assert computation(ModelConfig(**TINY | others).resolved()) == computation(ModelConfig(**TINY | others).resolved())
+
+
+@pytest.mark.parametrize("field", sorted(ARGUMENTS))
+def test_rates_are_arguments(field):
+    metadata = {f.name: f.metadata for f in dataclasses.fields(ModelConfig)}[field]
+    assert metadata["hyper"]
+    assert metadata["switch"]
+    assert computation(ModelConfig(**TINY).resolved()) == computation(ModelConfig(**TINY | {field: 0.37}).resolved())

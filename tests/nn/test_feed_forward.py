@@ -1,0 +1,80 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from support import assert_close, tiny
+
+from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
+from transformer_jax.nn.feed_forward import FeedForward, activate
+
+RNG = np.random.default_rng(0)
+POINTS = [-30.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 30.0]
+
+DEFINITIONS = {
+    "relu": lambda x: max(0.0, x),
+    "gelu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "geglu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "swiglu": lambda x: x / (1 + math.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_activations_equal_their_definition(name):
+    expected = [DEFINITIONS[name](x) for x in POINTS]
+    np.testing.assert_allclose(activate(jnp.array(POINTS), name), expected, rtol=2e-6, atol=2e-7)
+
+
+def test_the_two_gelus_are_told_apart():
+    x = jnp.linspace(-4, 4, 101)
+    difference = jnp.abs(activate(x, "gelu") - activate(x, "gelu_tanh")).max()
+    assert 3e-4 < float(difference) < 6e-4
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_activations_keep_bfloat16(name):
+    y = activate(jnp.array(POINTS, jnp.bfloat16), name)
+    assert y.dtype == jnp.bfloat16
+    assert_close(y[1:-1], [DEFINITIONS[name](float(jnp.bfloat16(x))) for x in POINTS[1:-1]], 0.02)
+
+
+def parameters(config, seed=0):
+    x = jnp.zeros((1, 2, config.emb_dim))
+    tree = jax.eval_shape(lambda: FeedForward(config).init(jax.random.key(0), x, None))["params"]
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), tree)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_the_network_equals_its_equation(name, use_bias):
+    config = tiny(activation=name, use_bias=use_bias)
+    params = parameters(config)
+    assert set(params) == ({"gate", "hidden", "out"} if name in ("swiglu", "geglu") else {"hidden", "out"})
+    assert all(set(p) == ({"kernel", "bias"} if use_bias else {"kernel"}) for p in params.values())
+    assert params["hidden"]["kernel"].shape == (16, 24)
+    assert params["out"]["kernel"].shape == (24, 16)
+    x = RNG.normal(size=(2, 3, 16))
+    actual = FeedForward(config).apply({"params": params}, jnp.asarray(x, jnp.float32), None)
+    f = np.vectorize(DEFINITIONS[name])
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    dense = {k: (lambda y, v=v: y @ v["kernel"] + v.get("bias", 0.0)) for k, v in p.items()}
+    hidden = f(dense["gate"](x)) * dense["hidden"](x) if "gate" in p else f(dense["hidden"](x))
+    assert_close(actual, dense["out"](hidden), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["relu", "swiglu"])
+def test_dropout_falls_on_the_hidden_layer(name):
+    """On the product with the gate, where there is one, and scaled by 1 / (1 - rate)."""
+    config = tiny(activation=name)
+    params, x = parameters(config), RNG.normal(size=(2, 3, 16)).astype(np.float32)
+    dropout = Dropout(jnp.uint32(5), jnp.arange(2), DropoutRates(residual=0.9, activation=0.4))
+    actual = FeedForward(config).apply({"params": params}, jnp.asarray(x), dropout)
+    keep = np.asarray(keep_mask(dropout.seed, dropout.row_ids, (2, 3, 24), 0.4))
+    assert 0 < keep.sum() < keep.size
+    model = reference.Model(config, None, lambda y, place: {"activation": y * keep / 0.6}[place])
+    expected = model.feed_forward(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params), x)
+    assert_close(actual, expected, 1e-5)

@@ -1,0 +1,61 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from support import assert_close, tiny
+
+from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
+from transformer_jax.nn.residual import Residual
+
+RNG = np.random.default_rng(0)
+X, KERNEL = RNG.normal(2.0, 3.0, (2, 3, 16)), RNG.normal(size=(16, 16)) / 4
+SCALE, BIAS = RNG.normal(size=(2, 16))
+NORM = {"norm": {"scale": jnp.asarray(SCALE, jnp.float32), "bias": jnp.asarray(BIAS, jnp.float32)}}
+
+
+def apply(config, dropout=None):
+    def sublayer(y):
+        return jnp.tanh(y @ jnp.asarray(KERNEL, jnp.float32)), "extra"
+
+    return Residual(config).apply({"params": NORM}, jnp.asarray(X, jnp.float32), sublayer, dropout)
+
+
+def formula(config, drop=lambda y: y):
+    def norm(y):
+        return reference.norm(config, y, {"scale": SCALE, "bias": BIAS})
+
+    if config.norm_position == "post":
+        return norm(X + drop(np.tanh(X @ KERNEL)))
+    return X + drop(np.tanh(norm(X) @ KERNEL))
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_the_formula(norm_position, norm):
+    config = tiny(norm_position=norm_position, norm=norm)
+    y, extra = apply(config)
+    assert_close(y, formula(config), 2e-6)
+    assert extra == "extra"
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_dropout_falls_on_the_sublayer_not_on_the_sum(norm_position):
+    config = tiny(norm_position=norm_position)
+    dropout = Dropout(jnp.uint32(3), jnp.arange(2), DropoutRates(residual=0.4, attention=0.9, activation=0.8))
+    keep = np.asarray(keep_mask(dropout.seed, dropout.row_ids, X.shape, 0.4))
+    y, _ = apply(config, dropout)
+    assert_close(y, formula(config, lambda y: y * keep / 0.6), 2e-6)
+
+
+def test_post_is_normalised_and_pre_keeps_the_stream():
+    """Through a sub-layer that returns zeros, the gradient of "pre" reaches x unchanged and that of "post" does not."""
+
+    def through(norm_position):
+        config = tiny(norm_position=norm_position)
+        module = Residual(config)
+        f = lambda x: module.apply({"params": NORM}, x, lambda y: (jnp.zeros_like(y), None), None)[0]  # noqa: E731
+        return jax.jacobian(lambda x: f(x)[0, 0])(jnp.asarray(X, jnp.float32))[:, 0, 0]
+
+    np.testing.assert_array_equal(through("pre"), np.eye(16))
+    assert np.abs(through("post") - np.eye(16)).max() > 0.1

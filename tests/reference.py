@@ -1,0 +1,207 @@
+"""The encoder-decoder Transformer once more, from the papers, as what the tests compare the package to.
+
+NumPy in float64 with loops over heads and queries; no code of the package is used.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Drop = Callable[[np.ndarray, str], np.ndarray]
+
+
+def attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    mask: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    scale: float = 1.0,
+    drop: Drop = lambda x, place: x,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vaswani et al. 2017, equation 1, one query of one head at a time; [B, T, N, H], [B, S, K, H], [B, S, K, Hv]."""
+    batch, length, heads, _ = query.shape
+    source, kv_heads = key.shape[1:3]
+    weights = np.zeros((batch, heads, length, source))
+    mask = np.broadcast_to(True if mask is None else mask, weights.shape)
+    bias = np.broadcast_to(0.0 if bias is None else bias, weights.shape)
+    for b, n, t in np.ndindex(batch, heads, length):
+        allowed = np.flatnonzero(mask[b, n, t])
+        if len(allowed):
+            logits = [scale * query[b, t, n] @ key[b, s, n * kv_heads // heads] + bias[b, n, t, s] for s in allowed]
+            exponentials = np.exp(np.array(logits) - max(logits))
+            weights[b, n, t, allowed] = exponentials / exponentials.sum()
+    kept = drop(weights, "attention")
+    output = np.zeros((batch, length, heads, value.shape[-1]))
+    for b, n, t in np.ndindex(batch, heads, length):
+        for s in range(source):
+            output[b, t, n] += kept[b, n, t, s] * value[b, s, n * kv_heads // heads]
+    return output, weights
+
+
+def sinusoids(positions: np.ndarray, dim: int) -> np.ndarray:
+    """Section 3.5, one number at a time."""
+    table = np.zeros((*positions.shape, dim))
+    for index in np.ndindex(*positions.shape):
+        for i in range(dim // 2):
+            angle = positions[index] / 10000 ** (2 * i / dim)
+            table[(*index, 2 * i)], table[(*index, 2 * i + 1)] = math.sin(angle), math.cos(angle)
+    return table
+
+
+def rotated(x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarray:
+    """Su et al. 2021: pairs of x [B, T, N, H] as complex numbers, turned by e^(i pos theta)."""
+    dim = x.shape[-1]
+    theta = np.array([base ** (-2 * i / dim) for i in range(dim // 2)])
+    turned = (x[..., 0::2] + 1j * x[..., 1::2]) * np.exp(1j * positions[:, :, None, None] * theta)
+    return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
+
+
+def bucket(distance: int, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
+    """Raffel et al. 2020: the bucket of one distance key - query, in exact arithmetic as far as float64 goes."""
+    first = 0
+    if bidirectional:
+        num_buckets //= 2
+        first = num_buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = max(-distance, 0)
+    exact = num_buckets // 2
+    if distance < exact:
+        return first + distance
+    # Where the quotient of logarithms is a whole number, rounding must not fall below it.
+    step = math.log(distance / exact) / math.log(max_distance / exact) * (num_buckets - exact) + 1e-12
+    return first + min(exact + int(step), num_buckets - 1)
+
+
+def norm(config: Any, x: np.ndarray, p: Any) -> np.ndarray:
+    if config.norm == "rmsnorm":
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * p["scale"]
+    y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config.norm_epsilon) * p["scale"]
+    return y + p["bias"] if config.use_bias else y
+
+
+def activation(name: str, x: np.ndarray) -> np.ndarray:
+    if name == "relu":
+        return np.where(x > 0, x, 0.0)
+    if name == "gelu_tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if name == "swiglu":
+        return x / (1 + np.exp(-x))
+    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+
+
+class Model:
+    """`EncoderDecoder` of one config with given parameters; `drop(x, place)` stands where the papers put dropout."""
+
+    def __init__(self, config: Any, params: Any, drop: Drop = lambda x, place: x):
+        self.config, self.params, self.drop = config, params, drop
+
+    def __call__(self, batch: dict[str, Any]) -> np.ndarray:
+        config = self.config
+        batch = {k: np.asarray(v) for k, v in batch.items()}
+        inputs, targets = batch["inputs"], batch["targets"]
+        source_positions = np.broadcast_to(np.arange(inputs.shape[1]), inputs.shape)
+        target_positions = np.broadcast_to(np.arange(targets.shape[1]), targets.shape)
+        source_mask = (inputs != 0)[:, None, None, :]
+        memory, self.memory_weights = self.stack(
+            "encoder", self.embed(inputs, "source_embedding"), source_positions, source_mask
+        )
+        shifted = np.concatenate([np.full((len(targets), 1), config.decoder_start_id), targets[:, :-1]], axis=1)
+        causal = np.array([[s <= t for s in range(targets.shape[1])] for t in range(targets.shape[1])])
+        x, self.weights = self.stack(
+            "decoder", self.embed(shifted, "embedding"), target_positions, causal[None, None], memory, source_mask
+        )
+        if config.tie_output:
+            return x @ self.leaf("embedding", "embedding").T
+        return x @ self.leaf("output", "kernel")
+
+    def leaf(self, *path: str) -> np.ndarray:
+        node = self.params
+        for name in path:
+            node = node[name]
+        return np.asarray(node, np.float64)
+
+    def embed(self, ids: np.ndarray, table: str) -> np.ndarray:
+        rows = self.leaf("embedding" if self.config.share_embeddings else table, "embedding")[ids]
+        return rows * math.sqrt(self.config.emb_dim) if self.config.scale_embeddings else rows
+
+    def stack(self, name, x, positions, mask, memory=None, memory_mask=None):
+        config = self.config
+        if config.position_encoding == "sinusoidal":
+            x = x + sinusoids(positions, config.emb_dim)
+        if config.position_encoding == "learned":
+            x = x + self.leaf(name, "position_embedding", "learned", "embedding")[positions]
+        bias = None
+        if config.position_encoding == "relative":
+            table = self.leaf(name, "relative_bias", "embedding")
+            bias = np.zeros((len(x), config.num_heads, x.shape[1], x.shape[1]))
+            for b, n, t, s in np.ndindex(*bias.shape):
+                distance = int(positions[b, s] - positions[b, t])
+                index = bucket(distance, name == "encoder", config.relative_num_buckets, config.relative_max_distance)
+                bias[b, n, t, s] = table[index, n]
+        x = self.drop(x, "embedding")
+        weights = []
+        num_layers = config.num_encoder_layers if name == "encoder" else config.num_decoder_layers
+        for i in range(num_layers):
+            p = self.layer(self.params[name]["layers"], i)
+            x, own = self.residual(
+                p["self_attention_residual"],
+                x,
+                lambda y, p=p: self.heads(p["self_attention"], y, y, positions, mask, bias),
+            )
+            weights.append({"self_attention": own})
+            if memory is not None:
+                x, weights[-1]["cross_attention"] = self.residual(
+                    p["cross_attention_residual"],
+                    x,
+                    lambda y, p=p: self.heads(p["cross_attention"], y, memory, None, memory_mask, None),
+                )
+            x, _ = self.residual(
+                p["feed_forward_residual"], x, lambda y, p=p: (self.feed_forward(p["feed_forward"], y), None)
+            )
+        if config.norm_position == "pre":
+            x = norm(config, x, self.layer(self.params[name]["final_norm"], None))
+        return x, weights
+
+    def layer(self, node: Any, i: int | None) -> Any:
+        if hasattr(node, "items"):
+            return {k: self.layer(v, i) for k, v in node.items()}
+        return np.asarray(node if i is None else node[i], np.float64)
+
+    def residual(self, p, x, f):
+        """Post: Norm(x + Dropout(f(x))). Pre: x + Dropout(f(Norm(x)))."""
+        if self.config.norm_position == "pre":
+            y, extra = f(norm(self.config, x, p["norm"]))
+            return x + self.drop(y, "residual"), extra
+        y, extra = f(x)
+        return norm(self.config, x + self.drop(y, "residual"), p["norm"]), extra
+
+    def heads(self, p, x, y, positions, mask, bias):
+        config = self.config
+        query, key, value = self.project(p["query"], x), self.project(p["key"], y), self.project(p["value"], y)
+        if positions is not None and config.position_encoding == "rotary":
+            query = rotated(query, positions, config.rotary_base)
+            key = rotated(key, positions, config.rotary_base)
+        scale = 1 / math.sqrt(config.head_dim) if config.attention_scale else 1.0
+        concatenated, weights = attention(query, key, value, mask, bias, scale, self.drop)
+        out = np.einsum("btnh,nhd->btd", concatenated, p["out"]["kernel"])
+        return out + p["out"]["bias"] if config.use_bias else out, weights
+
+    def project(self, p, x):
+        y = np.einsum("btd,dnh->btnh", x, p["kernel"])
+        return y + p["bias"] if self.config.use_bias else y
+
+    def feed_forward(self, p, x):
+        def dense(name, y):
+            y = y @ p[name]["kernel"]
+            return y + p[name]["bias"] if self.config.use_bias else y
+
+        name = self.config.activation
+        if name in ("swiglu", "geglu"):
+            hidden = activation(name, dense("gate", x)) * dense("hidden", x)
+        else:
+            hidden = activation(name, dense("hidden", x))
+        return dense("out", self.drop(hidden, "activation"))

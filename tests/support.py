@@ -1,0 +1,138 @@
+"""What the tests of models and their blocks share: tiny configs, parameters without zeros, batches, comparisons."""
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params
+
+# Every size differs from every other, so that no two axes can be taken for each other.
+TINY = {
+    "vocab_size": 19,
+    "emb_dim": 16,
+    "num_heads": 4,
+    "mlp_dim": 24,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 2,
+    "max_length": 12,
+    "dropout_rate": 0.0,
+}
+
+# Every value of every field that the model computes differently with.
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "position_encoding": ("sinusoidal", "learned", "rotary", "relative", "none"),
+    "activation": ("relu", "gelu", "gelu_tanh", "swiglu", "geglu"),
+    "num_kv_heads": (None, 2, 1),
+    "norm_position": ("post", "pre"),
+    "norm": ("layernorm", "rmsnorm"),
+    "head_dim": (None, 6),
+    "value_head_dim": (None, 3),
+    "use_bias": (True, False),
+    "attention_scale": (True, False),
+    "share_embeddings": (True, False),
+    "tie_output": (True, False),
+    "scale_embeddings": (True, False),
+    "scan_layers": (False, True),
+}
+
+
+def tiny(**fields: Any) -> ModelConfig:
+    return ModelConfig(**{**TINY, **fields}).resolved()
+
+
+def covering_set() -> list[dict[str, Any]]:
+    """Few combinations of OPTIONS in which every pair of values of two fields occurs together; greedy."""
+    names = list(OPTIONS)
+    missing = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in OPTIONS[a] for y in OPTIONS[b]}
+    rng = np.random.default_rng(0)
+    rows = []
+    while missing:
+        best: tuple[int, dict[str, Any]] = (-1, {})
+        for _ in range(20):
+            (seed_a, seed_b) = sorted(missing, key=str)[rng.integers(len(missing))]
+            row = dict([seed_a, seed_b])
+            for name in rng.permutation([n for n in names if n not in row]):
+                gains = [sum(_pair(names, (name, v), kv) in missing for kv in row.items()) for v in OPTIONS[name]]
+                row[str(name)] = OPTIONS[name][int(np.argmax(gains))]
+            row = {name: row[name] for name in names}
+            gain = sum(pair in missing for pair in itertools.combinations(row.items(), 2))
+            best = max(best, (gain, row), key=lambda pair: pair[0])
+        rows.append(best[1])
+        missing -= set(itertools.combinations(best[1].items(), 2))
+    return rows
+
+
+def covering_params() -> list[Any]:
+    """The covering set as parameters of a test: the first rows, with every value at least once, always run."""
+    missing = {(name, value) for name, values in OPTIONS.items() for value in values}
+    params = []
+    for row in covering_set():
+        params.append(pytest.param(row, id=label(row), marks=() if missing else pytest.mark.slow))
+        missing -= set(row.items())
+    return params
+
+
+def _pair(names: list[str], a: tuple[str, Any], b: tuple[str, Any]) -> tuple:
+    return (a, b) if names.index(a[0]) < names.index(b[0]) else (b, a)
+
+
+def label(fields: dict[str, Any]) -> str:
+    """A test id that says which values of OPTIONS are not the first one."""
+    return "-".join(f"{k}={v}" for k, v in fields.items() if v != OPTIONS.get(k, ("",))[0]) or "default"
+
+
+def random_params(config: ModelConfig, seed: int = 0) -> Any:
+    """Parameters of the right shapes in which no bias is zero and no scale one, so that none can go unread."""
+    rng = np.random.default_rng(seed)
+
+    def value(path: Any, leaf: Any) -> jax.Array:
+        noise = rng.standard_normal(leaf.shape).astype(np.float32)
+        name = path[-1].key
+        if name == "scale":
+            return jnp.asarray(1 + 0.3 * noise)
+        if name == "bias":
+            return jnp.asarray(0.3 * noise)
+        return jnp.asarray(noise * config.emb_dim**-0.5)
+
+    return jax.tree_util.tree_map_with_path(value, shapes(config))
+
+
+@functools.cache
+def shapes(config: ModelConfig) -> Any:
+    return jax.eval_shape(lambda: init_params(config, 0))
+
+
+def make_batch(rows: int = 3, source: int = 7, target: int = 5, vocab_size: int = 19, seed: int = 1) -> dict[str, Any]:
+    """Ids without padding."""
+    rng = np.random.default_rng(seed)
+    return {
+        "inputs": jnp.asarray(rng.integers(4, vocab_size, (rows, source)), jnp.int32),
+        "targets": jnp.asarray(rng.integers(4, vocab_size, (rows, target)), jnp.int32),
+    }
+
+
+@functools.partial(jax.jit, static_argnames=("config", "return_weights"))
+def forward(config: ModelConfig, params: Any, batch: Any, dropout: Any = None, return_weights: bool = False) -> Any:
+    """Logits and weights, compiled once per config and shape."""
+    return EncoderDecoder(config, return_weights).apply({"params": params}, batch, dropout)
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    """The largest difference, relative to the largest expected magnitude (at least 1), is below tolerance."""
+    actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert actual.shape == expected.shape
+    assert np.isfinite(actual).all()
+    error = np.max(np.abs(actual - expected), initial=0.0) / max(1.0, np.max(np.abs(expected), initial=0.0))
+    assert error <= tolerance, f"largest error {error:.3g} > {tolerance:.3g}"
+
+
+def binomial_bound(n: float, sigmas: float = 5.0) -> float:
+    """How far the mean of n fair signs is from 0, at most, but for one time in millions."""
+    return sigmas / math.sqrt(n)

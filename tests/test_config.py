@@ -1,0 +1,360 @@
+import dataclasses
+import math
+from typing import Any
+
+import ml_collections
+import pytest
+
+from transformer_jax.config import (
+    DataConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    TrainingConfig,
+    base_type,
+    field_types,
+    nearest,
+    problems_of,
+    walk,
+)
+from transformer_jax.errors import ConfigError, UserError
+
+SECTIONS = {
+    "model": ModelConfig,
+    "data": DataConfig,
+    "optimizer": OptimizerConfig,
+    "training": TrainingConfig,
+    "evaluation": EvaluationConfig,
+    "parallel": ParallelConfig,
+}
+FIELDS = [(section, field) for section, cls in SECTIONS.items() for field in dataclasses.fields(cls)]
+
+
+def config_with(**changes: Any) -> ExperimentConfig:
+    """The default config with `section__field=value`."""
+    sections: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        section, _, field = name.partition("__")
+        sections.setdefault(section, {})[field] = value
+    return ExperimentConfig(**{name: SECTIONS[name](**values) for name, values in sections.items()})
+
+
+def message(**changes: Any) -> str:
+    with pytest.raises(ConfigError) as info:
+        config_with(**changes).resolved()
+    return str(info.value)
+
+
+def test_the_default_config_is_valid():
+    assert not problems_of(ExperimentConfig())
+    ExperimentConfig().resolved()
+
+
+def test_configs_are_immutable():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ExperimentConfig().model.emb_dim = 3  # ty: ignore[invalid-assignment]
+
+
+def test_every_field_says_what_it_is():
+    for _, field in FIELDS:
+        assert field.metadata["doc"], field.name
+
+
+# --- derived defaults ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_unset_after_resolution_but_what_means_it():
+    resolved = ExperimentConfig().resolved()
+    assert [name for name, _, value in walk(resolved) if value is None] == ["parallel.num_devices"]
+
+
+def test_derived_defaults():
+    model = ModelConfig(emb_dim=96, num_heads=6, dropout_rate=0.25).resolved()
+    assert (model.num_kv_heads, model.head_dim, model.value_head_dim, model.mlp_dim) == (6, 16, 16, 384)
+    assert model.embedding_dropout_rate == 0.25
+    resolved = ExperimentConfig(
+        model=model, optimizer=OptimizerConfig(warmup_steps=100), training=TrainingConfig(num_train_steps=777)
+    ).resolved()
+    assert resolved.optimizer.learning_rate == pytest.approx((96 * 100) ** -0.5)
+    assert resolved.optimizer.decay_steps == 777
+
+
+def test_given_values_win_over_derived_defaults():
+    fields = {
+        "num_kv_heads": 2,
+        "head_dim": 10,
+        "value_head_dim": 7,
+        "mlp_dim": 33,
+        "embedding_dropout_rate": 0.0,
+    }
+    model = ModelConfig(**fields).resolved()
+    assert {name: getattr(model, name) for name in fields} == fields
+    assert ModelConfig(head_dim=10).resolved().value_head_dim == 10
+
+
+def test_resolution_is_idempotent():
+    resolved = ExperimentConfig().resolved()
+    assert resolved.resolved() == resolved
+
+
+# --- one value by itself -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("model__emb_dim", "512", "model.emb_dim='512': expected int, got str"),
+        ("model__emb_dim", 512.0, "model.emb_dim=512.0: expected int, got float"),
+        ("model__emb_dim", True, "model.emb_dim=True: expected int, got bool"),
+        ("model__emb_dim", None, "model.emb_dim=None: expected int, got NoneType"),
+        ("model__head_dim", "a", "model.head_dim='a': expected int, got str"),
+        ("model__use_bias", 1, "model.use_bias=1: expected bool, got int"),
+        ("model__norm", 3, "model.norm=3: expected str, got int"),
+        ("model__emb_dim", 0, "model.emb_dim=0: expected at least 1"),
+        ("model__dropout_rate", -0.1, "model.dropout_rate=-0.1: expected at least 0.0"),
+        ("model__dropout_rate", 1.0, "model.dropout_rate=1.0: expected less than 1.0"),
+        ("model__dropout_rate", math.nan, "model.dropout_rate=nan: expected a finite number"),
+        ("optimizer__end_fraction", 1.5, "optimizer.end_fraction=1.5: expected at most 1.0"),
+        ("optimizer__learning_rate", math.inf, "optimizer.learning_rate=inf: expected a finite number"),
+        ("optimizer__warmup_steps", -1, "optimizer.warmup_steps=-1: expected at least 0"),
+        ("parallel__num_devices", 0, "parallel.num_devices=0: expected at least 1"),
+        (
+            "model__position_encoding",
+            "sinusodial",
+            "model.position_encoding='sinusodial': expected one of sinusoidal, learned, rotary, relative, none "
+            "(did you mean 'sinusoidal'?)",
+        ),
+        ("parallel__launcher", "xyz", "parallel.launcher='xyz': expected one of jit, shard_map, pmap"),
+    ],
+)
+def test_wrong_values(name, value, expected):
+    assert message(**{name: value}) == f"config: {expected}"
+
+
+def test_a_seed_out_of_range():
+    for seed in (-1, 2**31):
+        with pytest.raises(ConfigError, match=f"seed={seed}: expected at"):
+            ExperimentConfig(seed=seed).resolved()
+
+
+@pytest.mark.parametrize(("section", "field"), FIELDS, ids=lambda x: x if isinstance(x, str) else x.name)
+def test_every_field_is_checked(section, field):
+    """Of every field, a value of another type and one beyond each of its limits is refused, by name."""
+    expected = base_type(field_types(SECTIONS[section])[field.name])
+    wrong: list[Any] = [[1]]
+    for limit, step in (("minimum", -1), ("maximum", 1), ("below", 0)):
+        if field.metadata.get(limit) is not None:
+            wrong.append(expected(field.metadata[limit] + step))
+    if "choices" in field.metadata:
+        wrong.append("no such choice")
+        assert field.default in field.metadata["choices"]
+    for value in wrong:
+        assert f"{section}.{field.name}={value!r}: expected" in message(**{f"{section}__{field.name}": value})
+
+
+def test_limits_themselves_are_valid():
+    config_with(model__dropout_rate=0.0, optimizer__end_fraction=1.0, optimizer__clip_norm=0.0).resolved()
+    assert ExperimentConfig(seed=2**31 - 1).resolved().seed == 2**31 - 1
+
+
+# --- relations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"model__num_heads": 7}, ["model.num_heads=7 does not divide emb_dim=512", "model.head_dim"]),
+        ({"model__num_kv_heads": 3}, ["model.num_kv_heads=3 does not divide num_heads=8"]),
+        ({"model__emb_dim": 9, "model__num_heads": 3}, ["model.emb_dim=9 is odd", "sinusoidal"]),
+        ({"model__position_encoding": "rotary", "model__head_dim": 5}, ["model.head_dim=5 is odd", "rotary"]),
+        (
+            {"model__position_encoding": "relative", "model__relative_num_buckets": 7},
+            ["model.relative_num_buckets=7 is odd"],
+        ),
+        (
+            {"model__position_encoding": "relative", "model__relative_max_distance": 16},
+            ["model.relative_max_distance=16 must exceed", "relative_num_buckets / 2 = 16"],
+        ),
+        ({"model__decoder_start_id": 8192}, ["model.decoder_start_id=8192 is outside vocab_size=8192"]),
+        (
+            {"optimizer__schedule": "none", "optimizer__learning_rate": 0.1},
+            ["optimizer.warmup_steps=4000", "schedule='none'"],
+        ),
+        ({"optimizer__schedule": "cosine"}, ["optimizer.learning_rate is unset", "'cosine'"]),
+        ({"optimizer__warmup_steps": 0}, ["optimizer.learning_rate is unset", "warmup_steps > 0"]),
+        (
+            {
+                "optimizer__schedule": "linear",
+                "optimizer__learning_rate": 0.1,
+                "optimizer__warmup_steps": 50,
+                "optimizer__decay_steps": 50,
+            },
+            ["optimizer.decay_steps=50", "must exceed warmup_steps=50"],
+        ),
+        (
+            {"model__position_encoding": "learned", "model__max_length": 100},
+            ["data.max_length=128 exceeds the learned position table", "model.max_length=100"],
+        ),
+        ({"training__accumulation_steps": 3}, ["training.accumulation_steps=3 does not divide data.row_multiple=8"]),
+        ({"data__tokens_per_batch": 1000}, ["data.tokens_per_batch=1000 cannot hold row_multiple=8 rows"]),
+        ({"data__source": "text"}, ["data.dir is unset"]),
+        ({"data__target_locale": "en"}, ["data.source_locale and data.target_locale are both 'en'"]),
+        ({"evaluation__average_checkpoints": 5}, ["evaluation.average_checkpoints=5 exceeds training.keep_last=3"]),
+    ],
+)
+def test_relations_between_fields(changes, parts):
+    text = message(**changes)
+    assert text.startswith("config: ")
+    assert "\n" not in text  # one problem, and no other follows from it
+    for part in parts:
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model__num_heads": 7, "model__head_dim": 64},
+        {"model__emb_dim": 9, "model__num_heads": 3, "model__position_encoding": "none"},
+        {"model__relative_num_buckets": 7},
+        {"model__position_encoding": "learned", "model__max_length": 128},
+        {"optimizer__schedule": "none", "optimizer__warmup_steps": 0, "optimizer__learning_rate": 0.1},
+        {"optimizer__schedule": "cosine", "optimizer__learning_rate": 0.1},
+        {"training__accumulation_steps": 4},
+        {"data__tokens_per_batch": 1024},
+    ],
+)
+def test_what_is_near_a_wrong_relation_is_valid(changes):
+    config_with(**changes).resolved()
+
+
+# --- all problems at once ------------------------------------------------------------------------------------------
+
+
+def test_all_problems_are_reported_at_once():
+    values = {
+        "seed": -3,
+        "model": {"emb_dim": "wide", "norm": "layer_norm", "num_head": 4},
+        "optimizer": {"beta1": 2.0},
+        "trainig": {},
+        "data": 5,
+    }
+    with pytest.raises(ConfigError) as info:
+        ExperimentConfig.from_config_dict(values)
+    lines = str(info.value).splitlines()
+    assert lines[0] == "config: 7 problems"
+    assert sorted(lines[1:]) == sorted(
+        [
+            "  - model.num_head: no such field (did you mean 'num_heads'?)",
+            "  - trainig: no such field (did you mean 'training'?)",
+            "  - data=5: expected a section of fields",
+            "  - seed=-3: expected at least 0",
+            "  - model.emb_dim='wide': expected int, got str",
+            "  - model.norm='layer_norm': expected one of layernorm, rmsnorm (did you mean 'layernorm'?)",
+            "  - optimizer.beta1=2.0: expected less than 1.0",
+        ]
+    )
+
+
+def test_several_relations_are_reported_at_once():
+    text = message(model__num_heads=7, data__target_locale="en", evaluation__average_checkpoints=9)
+    assert text.startswith("config: 3 problems\n")
+    assert text.count("\n  - ") == 3
+
+
+def test_a_config_error_is_the_users():
+    assert issubclass(ConfigError, UserError)
+
+
+def test_nearest_names():
+    assert nearest("num_hedas", ["num_heads", "head_dim"]) == " (did you mean 'num_heads'?)"
+    assert nearest("zzz", ["num_heads", "head_dim"]) == ""
+
+
+# --- round trip and overrides --------------------------------------------------------------------------------------
+
+
+def test_round_trip_through_a_config_dict():
+    config = config_with(model__num_heads=4, model__norm_position="pre", data__max_length=64, training__keep_last=9)
+    values = config.to_config_dict()
+    assert isinstance(values, ml_collections.ConfigDict)
+    assert ExperimentConfig.from_config_dict(values) == config.resolved()
+    assert ExperimentConfig.from_config_dict(values.lock()) == config.resolved()
+
+
+def test_round_trip_through_a_plain_dict():
+    resolved = ExperimentConfig(seed=4).resolved()
+    assert ExperimentConfig.from_config_dict(resolved.to_dict()) == resolved
+
+
+def test_derived_defaults_follow_overrides():
+    values = ExperimentConfig().to_config_dict().lock()
+    values.model.emb_dim = 64
+    values.model.num_heads = 2
+    values.model.dropout_rate = 0.3
+    values.training.num_train_steps = 50
+    config = ExperimentConfig.from_config_dict(values)
+    assert (config.model.head_dim, config.model.mlp_dim, config.model.num_kv_heads) == (32, 256, 2)
+    assert config.model.embedding_dropout_rate == 0.3
+    assert config.optimizer.learning_rate == pytest.approx((64 * 4000) ** -0.5)
+    assert config.optimizer.decay_steps == 50
+
+
+def test_every_derived_default_can_be_overridden():
+    """A None in a locked ConfigDict could not: its placeholder has the field's type."""
+    overrides = {
+        "model.num_kv_heads": 2,
+        "model.head_dim": 10,
+        "model.value_head_dim": 6,
+        "model.mlp_dim": 100,
+        "model.embedding_dropout_rate": 0.05,
+        "optimizer.learning_rate": 0.01,
+        "optimizer.decay_steps": 12,
+        "parallel.num_devices": 1,
+    }
+    assert set(overrides) == {name for name, _, value in walk(ExperimentConfig()) if value is None}
+    values = ExperimentConfig().to_config_dict().lock()
+    values.update_from_flattened_dict(overrides)
+    resolved = {name: value for name, _, value in walk(ExperimentConfig.from_config_dict(values))}
+    assert {name: resolved[name] for name in overrides} == overrides
+    for name in overrides:
+        section, field = name.split(".")
+        with pytest.raises(TypeError):
+            ExperimentConfig().to_config_dict().lock()[section][field] = "text"
+
+
+def test_an_integer_is_a_valid_value_of_a_float_field():
+    values = ExperimentConfig().to_config_dict().lock()
+    values.optimizer.learning_rate = 1
+    values.optimizer.clip_norm = 2
+    optimizer = ExperimentConfig.from_config_dict(values).optimizer
+    assert (optimizer.learning_rate, optimizer.clip_norm) == (1.0, 2.0)
+    assert type(optimizer.learning_rate) is type(optimizer.clip_norm) is float
+    plain = ExperimentConfig.from_config_dict({"model": {"dropout_rate": 0}, "seed": 3})
+    assert type(plain.model.dropout_rate) is float
+
+
+def test_a_float_is_no_valid_value_of_an_integer_field():
+    values = ExperimentConfig().to_config_dict().lock()
+    with pytest.raises(TypeError):
+        values.model.emb_dim = 0.5
+
+
+def test_a_locked_config_refuses_a_typo():
+    values = ExperimentConfig().to_config_dict().lock()
+    with pytest.raises((AttributeError, KeyError), match="num_heads"):
+        values.model.num_head = 4
+    with pytest.raises((AttributeError, KeyError), match="model"):
+        values.modle = 4
+
+
+def test_missing_sections_and_fields_have_their_defaults():
+    assert ExperimentConfig.from_config_dict({}) == ExperimentConfig().resolved()
+    assert ExperimentConfig.from_config_dict({"model": {}}) == ExperimentConfig().resolved()
+
+
+def test_configs_hash_by_value():
+    """They key compiled programs."""
+    assert hash(config_with(model__emb_dim=64)) == hash(config_with(model__emb_dim=64))
+    assert config_with(model__emb_dim=64) != config_with(model__emb_dim=32)
