@@ -10,13 +10,16 @@ Metrics = Mapping[str, float] | None  # of one checkpoint; None if it was saved 
 class Retention(NamedTuple):
     """keep_last: newest checkpoints kept, None for all; keep_best: best ones kept besides, by `best_metric`.
 
-    Of equally good checkpoints the older is the better one. One without the metric, or with NaN, is never good.
+    Of equally good checkpoints the older is the better one. One without the metric, or with NaN, is never good. A step
+    that is no multiple of `every` is kept only while it is the newest: so a run that saved when it was interrupted ends
+    with the checkpoints of one that was not.
     """
 
     keep_last: int | None = None
     keep_best: int = 0
     best_metric: str | None = None
     higher_is_better: bool = False
+    every: int = 1
 
     def check(self) -> None:
         """Raises ValueError for a combination that makes no sense."""
@@ -35,4 +38,6 @@ class Retention(NamedTuple):
         """The steps that stay."""
         if self.keep_last is None:
             return set(metrics)
-        return {*sorted(metrics)[-self.keep_last :], *self.ranked(metrics)[: self.keep_best]}
+        newest = max(metrics, default=None)
+        regular = sorted(step for step in metrics if step % self.every == 0 or step == newest)
+        return {*regular[-self.keep_last :], *self.ranked(metrics)[: self.keep_best]}

@@ -53,19 +53,20 @@ class CheckpointStore:
         keep_best: int = 0,
         best_metric: str | None = None,
         higher_is_better: bool = False,
+        every: int = 1,
         read_only: bool = False,
         alias: tuple[int, str] | None = None,
     ) -> None:
         """Args:
           directory: the folder that holds, or will hold, one folder per step.
-          keep_last, keep_best, best_metric, higher_is_better: see `retention.Retention`; by default all are kept.
+          keep_last, keep_best, best_metric, higher_is_better, every: see `retention.Retention`; by default all stay.
           read_only: nothing in the folder is created, renamed or deleted.
           alias: (step, name) of the one checkpoint in view, whose folder is not called after its step.
 
         Raises CheckpointError if the folder cannot be made or listed.
         """
         self.directory = Path(directory).absolute()
-        self._retention = Retention(keep_last, keep_best, best_metric, higher_is_better)
+        self._retention = Retention(keep_last, keep_best, best_metric, higher_is_better, every)
         self._retention.check()
         self._read_only = read_only
         self._alias = alias

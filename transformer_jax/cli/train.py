@@ -33,13 +33,7 @@ def run(arguments: Arguments) -> int:
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:
     """Trains and returns why it has ended, `TrainResult.reason`; raises as `training.run.train`."""
-    from transformer_jax.evaluation.evaluator import Evaluator
+    from transformer_jax.evaluation.evaluator import make_validate
     from transformer_jax.training.run import train
 
-    result = train(
-        config,
-        workdir,
-        lambda config, data: Evaluator(config, data).validation,
-        allow_config_change=allow_config_change,
-    )
-    return result.reason
+    return train(config, workdir, make_validate, allow_config_change=allow_config_change).reason

@@ -11,7 +11,7 @@ by the tokens of all devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -19,26 +19,27 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.training.hyper import Hyper, StaticConfig
-from transformer_jax.training.state import TrainState, init_state
-from transformer_jax.training.step import Metrics, make_train_step
+
+Step = Callable[..., tuple[Any, Any]]
+"""step(state, batch, hyper, axis_name=None) -> (state, metrics), as `training.step.make_train_step` returns it."""
 
 AXIS = "data"
 """The mesh axis that the rows of a batch are divided over."""
 
 
+@runtime_checkable
 class Launcher(Protocol):
     """Runs training steps; batches are host arrays with B rows, B a multiple of the number of devices."""
 
     mesh: Mesh
 
-    def step(self, state: TrainState, batch: Mapping[str, np.ndarray], hyper: Hyper) -> tuple[TrainState, Metrics]:
-        """One update; `state` is donated and must not be used again."""
+    def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
+        """One update of the state, which is donated and must not be used again, and its metrics."""
         ...
 
 
-def make_launcher(config: ExperimentConfig, static: StaticConfig) -> Launcher:
-    """The launcher that config.parallel names, over its number of devices.
+def make_launcher(config: ExperimentConfig, step: Step) -> Launcher:
+    """The launcher that config.parallel names, over its number of devices, around `step`.
 
     Raises: ConfigError if there are fewer devices, or rows of a batch cannot be divided among them.
     """
@@ -53,20 +54,12 @@ def make_launcher(config: ExperimentConfig, static: StaticConfig) -> Launcher:
             f"training.accumulation_steps={config.training.accumulation_steps}; set it to a multiple of {divisor}"
         )
     mesh = jax.make_mesh((count,), (AXIS,), devices=devices[:count], axis_types=(AxisType.Auto,))
-    return {"jit": Jit, "shard_map": ShardMap, "pmap": Pmap}[config.parallel.launcher](mesh, static)
+    return {"jit": Jit, "shard_map": ShardMap, "pmap": Pmap}[config.parallel.launcher](mesh, step)
 
 
-def replicated_state(launcher: Launcher, static: StaticConfig, hyper: Hyper) -> TrainState:
-    """The state before the first update, on every device of the launcher's mesh."""
-    sharding = NamedSharding(launcher.mesh, PartitionSpec())
-    return jax.jit(init_state, static_argnums=0, out_shardings=sharding)(static, hyper)
-
-
-def state_template(launcher: Launcher, static: StaticConfig, hyper: Hyper) -> TrainState:
-    """Shapes, types and shardings of the state: what a checkpoint is restored into."""
-    sharding = NamedSharding(launcher.mesh, PartitionSpec())
-    shapes = jax.eval_shape(lambda h: init_state(static, h), hyper)
-    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes)
+def replicated(launcher: Launcher) -> NamedSharding:
+    """The sharding of what every device holds in full: the state."""
+    return NamedSharding(launcher.mesh, PartitionSpec())
 
 
 class _MeshLauncher:
@@ -77,38 +70,35 @@ class _MeshLauncher:
         self._rows = NamedSharding(mesh, PartitionSpec(AXIS))
         self._step = step
 
-    def step(self, state: TrainState, batch: Mapping[str, np.ndarray], hyper: Hyper) -> tuple[TrainState, Metrics]:
+    def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
         return self._step(state, jax.device_put(dict(batch), self._rows), hyper)
 
 
 class Jit(_MeshLauncher):
-    def __init__(self, mesh: Mesh, static: StaticConfig) -> None:
-        replicated = NamedSharding(mesh, PartitionSpec())
-        step = make_train_step(static)
+    def __init__(self, mesh: Mesh, step: Step) -> None:
+        everywhere = NamedSharding(mesh, PartitionSpec())
         super().__init__(
-            mesh, jax.jit(lambda s, b, h: step(s, b, h), donate_argnums=0, out_shardings=(replicated, replicated))
+            mesh, jax.jit(lambda s, b, h: step(s, b, h), donate_argnums=0, out_shardings=(everywhere, everywhere))
         )
 
 
 class ShardMap(_MeshLauncher):
-    def __init__(self, mesh: Mesh, static: StaticConfig) -> None:
-        step = make_train_step(static)
-        replicated, rows = PartitionSpec(), PartitionSpec(AXIS)
+    def __init__(self, mesh: Mesh, step: Step) -> None:
+        everywhere, rows = PartitionSpec(), PartitionSpec(AXIS)
         # With check_vma the transpose of replicated parameters would add the gradients a second time.
         mapped = jax.shard_map(
             lambda s, b, h: step(s, b, h, AXIS),
             mesh=mesh,
-            in_specs=(replicated, rows, replicated),
-            out_specs=(replicated, replicated),
+            in_specs=(everywhere, rows, everywhere),
+            out_specs=(everywhere, everywhere),
             check_vma=False,
         )
         super().__init__(mesh, jax.jit(mapped, donate_argnums=0))
 
 
 class Pmap:
-    def __init__(self, mesh: Mesh, static: StaticConfig) -> None:
+    def __init__(self, mesh: Mesh, step: Step) -> None:
         self.mesh = mesh
-        step = make_train_step(static)
         self._step = jax.pmap(
             lambda s, b, h: step(s, b, h, AXIS),
             axis_name=AXIS,
@@ -118,6 +108,6 @@ class Pmap:
             donate_argnums=0,
         )
 
-    def step(self, state: TrainState, batch: Mapping[str, np.ndarray], hyper: Hyper) -> tuple[TrainState, Metrics]:
+    def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
         devices = self.mesh.devices.size
         return self._step(state, {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch.items()}, hyper)

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import optax
 
 from transformer_jax.training.hyper import Hyper
-from transformer_jax.typing import Array
+from transformer_jax.typing import Array, ArrayLike
 
 
-def learning_rate(name: str, update: Array, hyper: Hyper) -> Array:
+def learning_rate(name: str, update: ArrayLike, hyper: Hyper) -> Array:
     """The rate of the update-th update, counted from 1, float32.
 
     With peak p, warm-up w, decay end d and end fraction f, every schedule but `none` rises as p * s / w for s <= w,

@@ -67,7 +67,7 @@ def make_train_step(static: StaticConfig) -> TrainStep:
 
     The batch is a dict of `inputs` [B, S], `targets` [B, T] and `row_ids` [B], int32. Under `axis_name` it is one
     device's part of a batch: gradients and sums are added over the axis before they are divided by the tokens of all.
-    Metrics are float32 scalars: `loss` (label-smoothed) and `nll` in nats per target token, `accuracy`,
+    Metrics are float32 scalars: `loss` (label-smoothed) and `nll` in nats per target token, `accuracy` in percent,
     `gradient_norm` before clipping, `learning_rate`, `tokens` (targets without padding).
     """
     gradient = make_gradient(static)
@@ -83,11 +83,12 @@ def make_train_step(static: StaticConfig) -> TrainStep:
         metrics = {
             "loss": sums.loss / sums.weight,
             "nll": sums.nll / sums.weight,
-            "accuracy": sums.correct / sums.weight,
-            "gradient_norm": optax.global_norm(grads),
+            "accuracy": 100.0 * sums.correct / sums.weight,
+            "gradient_norm": optax.tree.norm(grads),
             "learning_rate": learning_rate(static.schedule, state.step + 1, hyper),
             "tokens": sums.weight,
         }
-        return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
+        params = jax.tree.map(jnp.add, state.params, updates)
+        return TrainState(state.step + 1, params, opt_state), metrics
 
     return train_step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources.base import Source, Split
 
@@ -19,6 +21,12 @@ def load_source(config: DataConfig) -> Source:
             config.target_locale,
             {"train": config.train_files, "valid": config.valid_files, "test": config.test_files},
         )
+    return _embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
+
+
+@functools.lru_cache(maxsize=1)
+def _embedded(source_locale: str, target_locale: str, num_train_pairs: int, num_eval_pairs: int) -> Source:
+    """Kept, since a process that trains and then evaluates asks for the same corpus twice."""
     from transformer_jax.data.sources.embedded import EmbeddedSource
 
-    return EmbeddedSource(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
+    return EmbeddedSource(source_locale, target_locale, num_train_pairs, num_eval_pairs)

@@ -1,0 +1,226 @@
+"""Runs launchers on 8 virtual CPU devices and prints, as JSON, how far each is from one device without a launcher.
+
+The number of devices is fixed when a process starts, so test_launchers.py starts this as another one, once for many
+cases: a JSON dict from the name of a case to a function of this file and its arguments, on stdin.
+"""
+
+import collections
+import functools
+import json
+import re
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from training_support import distance, identical, small_config, uneven_batch
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.launchers import AXIS, make_launcher, replicated
+from transformer_jax.training.hyper import StaticConfig, split
+from transformer_jax.training.state import TrainState, placed_state
+from transformer_jax.training.step import make_gradient, make_train_step
+
+NUM_DEVICES = 8
+# Two rows per device when there are eight; the third device has no token at all.
+LENGTHS = (5, 5, 1, 0, 0, 0, 2, 1, 5, 4, 1, 1, 0, 1, 3, 5)
+BATCHES = [uneven_batch(LENGTHS, seed=seed) for seed in range(2)]
+
+
+def gradient_step(static: StaticConfig) -> Any:
+    """Stochastic gradient descent that returns the summed gradients and sums where a step returns metrics."""
+    gradient = make_gradient(static)
+
+    def step(state: TrainState, batch: Any, hyper: Any, axis_name: str | None = None) -> Any:
+        grads, sums = gradient(state.params, batch, state.step, hyper)
+        if axis_name is not None:
+            grads, sums = jax.lax.psum((grads, sums), axis_name)
+        params = jax.tree.map(lambda p, g: p - 0.5 * g / sums.weight, state.params, grads)
+        return TrainState(state.step + 1, params, state.opt_state), {"grads": grads, "sums": sums}
+
+    return step
+
+
+def mean_of_means(static: StaticConfig) -> Any:
+    """Wrong on purpose: every device counts the same, however many tokens it has."""
+    gradient = make_gradient(static)
+
+    def step(state: TrainState, batch: Any, hyper: Any, axis_name: str) -> Any:
+        grads, sums = gradient(state.params, batch, state.step, hyper)
+        tokens = jax.lax.psum(sums.weight, axis_name)
+        mean = jax.tree.map(lambda g: g / jnp.maximum(sums.weight, 1.0), grads)
+        grads = jax.tree.map(lambda g: g * tokens, jax.lax.pmean(mean, axis_name))
+        return state, {"grads": grads, "sums": jax.lax.psum(sums, axis_name)}
+
+    return step
+
+
+STEPS = {
+    "gradient": gradient_step,
+    "train": make_train_step,
+    "mean_of_means": mean_of_means,
+}
+
+
+class CheckedShardMap:
+    """Wrong on purpose: shard_map with its default check_vma, which adds gradients up once more."""
+
+    def __init__(self, mesh: jax.sharding.Mesh, step: Any) -> None:
+        self.mesh = mesh
+        everywhere, rows = PartitionSpec(), PartitionSpec(AXIS)
+        self._step = jax.jit(
+            jax.shard_map(
+                lambda s, b, h: step(s, b, h, AXIS),
+                mesh=mesh,
+                in_specs=(everywhere, rows, everywhere),
+                out_specs=(everywhere, everywhere),
+            )
+        )
+
+    def step(self, state: Any, batch: Any, hyper: Any) -> Any:
+        return self._step(state, jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec(AXIS))), hyper)
+
+
+compilations = 0
+
+
+def count_compilations(event: str, duration: float, **kwargs: Any) -> None:
+    global compilations
+    compilations += event == "/jax/core/compile/backend_compile_duration"
+
+
+class OneDevice:
+    """What the launchers are compared to: the whole batch on one device, the states and what the steps returned."""
+
+    def __init__(self, static: StaticConfig, hyper: Any, step: str) -> None:
+        initial = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+        compiled = jax.jit(STEPS[step](static))
+        self.states, self.outputs = [initial], []
+        for batch in BATCHES:
+            state, output = compiled(self.states[-1], batch, hyper)
+            self.states.append(state)
+            self.outputs.append(output)
+
+
+@functools.cache
+def reference(fields: str, step: str) -> OneDevice:
+    return OneDevice(*split(small_config(json.loads(fields))), step)
+
+
+def difference(new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda n, o: np.asarray(n, np.float64) - np.asarray(o, np.float64), new, old)
+
+
+def factor(actual: Any, expected: Any) -> float:
+    """The number that brings `expected` closest to `actual`."""
+    pairs = [
+        (np.asarray(a, np.float64), np.asarray(e, np.float64))
+        for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    ]
+    return float(sum((a * e).sum() for a, e in pairs) / sum((e * e).sum() for _, e in pairs))
+
+
+def everywhere_equal(tree: Any, num_devices: int) -> bool:
+    """Whether each device holds every array in full, and all the same bits."""
+    for leaf in jax.tree.leaves(tree):
+        copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+        if not (len(copies) == num_devices and all(np.array_equal(copy, leaf) for copy in copies)):
+            return False
+    return True
+
+
+def compared(step: str, state: TrainState, output: Any, expected: OneDevice, index: int) -> dict[str, Any]:
+    """How far the index-th step is from that of one device."""
+    expected_state, expected_output = expected.states[index + 1], expected.outputs[index]
+    if step == "train":
+        [moments], [expected_moments] = (
+            [part.mu for part in s.opt_state if hasattr(part, "mu")] for s in (state, expected_state)
+        )
+        return {
+            "moments": distance(moments, expected_moments),
+            "metrics": {name: (float(value), float(expected_output[name])) for name, value in output.items()},
+        }
+    start = expected.states[index].params
+    return {
+        "grads": distance(output["grads"], expected_output["grads"]),
+        "factor": factor(output["grads"], expected_output["grads"]),
+        "update": distance(difference(state.params, start), difference(expected_state.params, start)),
+        "sums": [[float(x) for x in o["sums"]] for o in (output, expected_output)],
+    }
+
+
+def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: str, num_steps: int) -> dict[str, Any]:
+    checked = launcher == "checked_shard_map"
+    parallel = {"parallel.launcher": "shard_map" if checked else launcher, "parallel.num_devices": num_devices}
+    config = small_config({**fields, **parallel})
+    static, hyper = split(config)
+    launch = make_launcher(config, STEPS[step](static))
+    if checked:
+        launch = CheckedShardMap(launch.mesh, STEPS[step](static))
+
+    # One device computes its batch in one part, and with nothing wrong.
+    plain = {name: value for name, value in fields.items() if name != "training.accumulation_steps"}
+    expected = reference(json.dumps(plain), "train" if step == "train" else "gradient")
+    state = placed_state(static, hyper, replicated(launch))
+    assert identical(state, expected.states[0])
+    steps = []
+    for i, batch in enumerate(BATCHES[:num_steps]):
+        previous, before = state, compilations
+        state, output = launch.step(previous, batch, hyper)
+        jax.block_until_ready((state, output))
+        steps.append(
+            {
+                "step": int(state.step),
+                "compilations": compilations - before,
+                "donated": all(leaf.is_deleted() for leaf in jax.tree.leaves(previous.params)),
+                "everywhere_equal": everywhere_equal((state, output), launch.mesh.devices.size),
+                **compared(step, state, output, expected, i),
+            }
+        )
+    return {"num_devices": launch.mesh.devices.size, "steps": steps}
+
+
+def shared_dropout(launcher: str) -> float:
+    """How far gradients are off when every device numbers its rows from 0, so that they share their masks."""
+    config = small_config({"parallel.launcher": launcher})
+    static, hyper = split(config)
+    launch = make_launcher(config, gradient_step(static))
+    outputs = []
+    for row_ids in (np.arange(len(LENGTHS)), np.arange(len(LENGTHS)) % (len(LENGTHS) // NUM_DEVICES)):
+        state = placed_state(static, hyper, replicated(launch))
+        batch = {**BATCHES[0], "row_ids": row_ids.astype(np.int32)}
+        outputs.append(launch.step(state, batch, hyper)[1]["grads"])
+    return distance(*outputs)
+
+
+def communication(fields: dict[str, Any]) -> dict[str, int]:
+    """How often the program of `jit` sends what between devices."""
+    config = small_config({**fields, "parallel.launcher": "jit"})
+    static, hyper = split(config)
+    launch = make_launcher(config, make_train_step(static))
+    state = placed_state(static, hyper, replicated(launch))
+    batch = jax.device_put(BATCHES[0], NamedSharding(launch.mesh, PartitionSpec(AXIS)))
+    program = launch._step.lower(state, batch, hyper).compile().as_text()
+    names = "all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast"
+    return collections.Counter(re.findall(rf" ({names})(?:-start)?\(", program))
+
+
+def main() -> None:
+    jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
+    jax.config.update("jax_numpy_rank_promotion", "raise")
+    jax.config.update("jax_enable_compilation_cache", False)
+    assert len(jax.devices()) == NUM_DEVICES
+    jax.monitoring.register_event_duration_secs_listener(count_compilations)
+    results = {}
+    for name, (function, arguments) in json.load(sys.stdin).items():
+        try:
+            results[name] = globals()[function](**arguments)
+        except ConfigError as error:
+            results[name] = {"error": str(error)}
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

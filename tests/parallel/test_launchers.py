@@ -1,0 +1,212 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from training_support import small_config
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.launchers import make_launcher
+
+LAUNCHERS = ["jit", "shard_map", "pmap"]
+PRE = {
+    "model.norm_position": "pre",
+    "model.norm": "rmsnorm",
+    "model.position_encoding": "learned",
+    "model.activation": "swiglu",
+    "model.scan_layers": True,
+}
+RELATIVE = {
+    "model.position_encoding": "relative",
+    "model.tie_output": False,
+    "model.share_embeddings": False,
+    "model.use_bias": False,
+    "model.num_kv_heads": 1,
+}
+ROTARY = {"model.norm_position": "pre", "model.position_encoding": "rotary", "model.activation": "geglu"}
+PARTS_2 = {"training.accumulation_steps": 2}
+PARTS_4 = {"training.accumulation_steps": 4}
+
+
+def case(
+    launcher: str, fields: Any = None, num_devices: int | None = None, step: str = "gradient", num_steps: int = 2
+) -> tuple[str, dict[str, Any]]:
+    return "run", {
+        "launcher": launcher,
+        "fields": fields or {},
+        "num_devices": num_devices,
+        "step": step,
+        "num_steps": num_steps,
+    }
+
+
+# What is compared to one device: summed gradients, and one update by plain gradient descent.
+GRADIENTS = {f"post {launcher}": case(launcher) for launcher in LAUNCHERS} | {
+    "pre jit": case("jit", PRE),
+    "pre pmap": case("pmap", PRE),
+    "2 devices shard_map": case("shard_map", num_devices=2),
+    "2 parts jit": case("jit", PARTS_2),
+}
+SLOW_GRADIENTS = {
+    f"{name} {launcher}": case(launcher, fields, num_devices)
+    for launcher in LAUNCHERS
+    for name, fields, num_devices in [
+        ("pre", PRE, None),
+        ("relative", RELATIVE, None),
+        ("rotary", ROTARY, None),
+        ("1 device", {}, 1),
+        ("2 devices", {}, 2),
+        ("4 devices", {}, 4),
+        ("2 parts", PARTS_2, None),
+        ("2 devices, 4 parts", PARTS_4, 2),
+    ]
+    if f"{name} {launcher}" not in GRADIENTS
+}
+UPDATES = {f"train {launcher}": case(launcher, step="train") for launcher in ["jit", "shard_map"]}
+SLOW_UPDATES = {
+    "train pmap": case("pmap", step="train"),
+    "train in parts": case("pmap", PARTS_2, step="train"),
+}
+OTHERS = {
+    "mean of means": case("shard_map", step="mean_of_means", num_steps=1),
+    "check_vma": case("checked_shard_map", num_steps=1),
+    "9 devices": case("jit", num_devices=9),
+    "3 devices": case("pmap", num_devices=3),
+    "8 devices, 4 parts": case("shard_map", PARTS_4, num_devices=8),
+}
+SLOW_OTHERS = {
+    **{f"shared dropout {launcher}": ("shared_dropout", {"launcher": launcher}) for launcher in LAUNCHERS},
+    "communication": ("communication", {"fields": {}}),
+    "communication in parts": ("communication", {"fields": PARTS_2}),
+}
+
+
+def run_on_eight_devices(cases: dict[str, Any]) -> dict[str, Any]:
+    tests = Path(__file__).parent.parent
+    process = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "eight_devices.py")],
+        input=json.dumps(cases),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)]), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=1800,  # bounds a hang
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.fixture(scope="module")
+def results():
+    return run_on_eight_devices(GRADIENTS | UPDATES | OTHERS)
+
+
+@pytest.fixture(scope="module")
+def slow_results():
+    return run_on_eight_devices(SLOW_GRADIENTS | SLOW_UPDATES | SLOW_OTHERS)
+
+
+def check_launcher(case: Any, result: dict[str, Any]) -> None:
+    """One program for all steps, its state given up, and the same bits on every device."""
+    _, arguments = case
+    assert result["num_devices"] == (arguments["num_devices"] or 8)
+    assert [step["step"] for step in result["steps"]] == [1, 2]
+    assert [step["compilations"] for step in result["steps"]] == [1, 0]
+    assert all(step["donated"] for step in result["steps"])
+    assert all(step["everywhere_equal"] for step in result["steps"])
+
+
+def check_gradients(result: dict[str, Any]) -> None:
+    for step in result["steps"]:
+        assert step["grads"] < 1e-5
+        assert step["update"] < 1e-5
+        actual, expected = step["sums"]
+        assert actual == pytest.approx(expected, rel=1e-6)
+        assert actual[-1] == 34
+
+
+def check_update(result: dict[str, Any]) -> None:
+    """Of Adam the moments and what is reported: parameters whose gradient is all rounding move by whole steps."""
+    for step in result["steps"]:
+        assert step["moments"] < 1e-5
+        assert set(step["metrics"]) == {"loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens"}
+        for name, (actual, expected) in step["metrics"].items():
+            assert actual == pytest.approx(expected, rel=1e-5), name
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_and_updates_equal_those_of_one_device(results, name):
+    check_launcher(GRADIENTS[name], results[name])
+    check_gradients(results[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_GRADIENTS)
+def test_gradients_and_updates_of_more_options_equal_those_of_one_device(slow_results, name):
+    check_launcher(SLOW_GRADIENTS[name], slow_results[name])
+    check_gradients(slow_results[name])
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_training_steps_equal_those_of_one_device(results, name):
+    check_launcher(UPDATES[name], results[name])
+    check_update(results[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_UPDATES)
+def test_more_training_steps_equal_those_of_one_device(slow_results, name):
+    check_launcher(SLOW_UPDATES[name], slow_results[name])
+    check_update(slow_results[name])
+
+
+def test_a_mean_of_the_means_of_devices_would_be_seen(results):
+    assert results["mean of means"]["steps"][0]["grads"] > 0.1
+
+
+def test_gradients_added_twice_would_be_seen(results):
+    """What shard_map does by default: autodiff adds over the devices, and then the step does so again."""
+    [step] = results["check_vma"]["steps"]
+    assert step["factor"] == pytest.approx(8, rel=1e-5)
+    assert step["grads"] > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_dropout_that_devices_share_would_be_seen(slow_results, launcher):
+    assert slow_results[f"shared dropout {launcher}"] > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["communication", "communication in parts"])
+def test_jit_sends_gradients_and_sums_and_no_rows(slow_results, name):
+    """Parts are made of rows that their device has already."""
+    assert set(slow_results[name]) == {"all-reduce"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("9 devices", "parallel.num_devices=9, but JAX sees 8"),
+        ("3 devices", "data.row_multiple=16 is not a multiple of 3 devices .*; set it to a multiple of 3$"),
+        ("8 devices, 4 parts", "data.row_multiple=16 .* 8 devices x training.accumulation_steps=4; .* multiple of 32$"),
+    ],
+)
+def test_devices_that_cannot_divide_the_batch_are_refused(results, name, message):
+    assert re.search(message, results[name]["error"])  # what a ConfigError said
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_more_devices_than_there_are_is_refused_before_anything_compiles(launcher):
+    count = len(jax.devices()) + 1
+    config = small_config({"parallel.launcher": launcher, "parallel.num_devices": count, "data.row_multiple": count})
+
+    def step(*args: Any) -> Any:
+        raise AssertionError("the step was traced")
+
+    with pytest.raises(ConfigError, match=f"num_devices={count}, but JAX sees {count - 1}"):
+        make_launcher(config, step)

@@ -1,0 +1,185 @@
+"""What the tests of whole runs share: a tiny corpus and config, a run that is trained once, and comparisons of runs."""
+
+import functools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.cli.main import main
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.config_file import read_config
+from transformer_jax.parallel import launchers
+from transformer_jax.training import run as training_run
+from transformer_jax.training.hyper import split
+from transformer_jax.training.metric_log import CLOCK_FIELDS
+from transformer_jax.training.state import state_template
+
+ROOT = Path(__file__).parent.parent
+
+# No two of logging, evaluating and saving fall on the same steps, except at the end.
+CONFIG = """
+from transformer_jax.config import *
+
+
+def get_config(arg=""):
+    return ExperimentConfig(
+        model=ModelConfig(
+            vocab_size=290, emb_dim=16, num_heads=2, mlp_dim=24, num_encoder_layers=1, num_decoder_layers=1,
+            max_length=48, norm_position="pre", dropout_rate=0.1,
+        ),
+        data=DataConfig(source="text", tokenizer="bpe", max_length=16, tokens_per_batch=512, num_buckets=1),
+        optimizer=OptimizerConfig(schedule="constant", learning_rate=1e-2, warmup_steps=2),
+        training=TrainingConfig(
+            num_train_steps=8, log_every_steps=3, eval_every_steps=4, checkpoint_every_steps=5, keep_last=2
+        ),
+        evaluation=EvaluationConfig(max_extra_length=8),
+    ).to_config_dict()
+"""
+LOGGED, EVALUATED, SAVED, TOTAL = (3, 6, 8), (4, 8), (5, 8), 8
+
+
+def write_corpus(folder: Path, seed: int = 0) -> Path:
+    """Parallel text files and tiny.py, a config for them: numbers, and the same numbers in reverse order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tiny.py").write_text(CONFIG)
+    words = random.Random(seed)
+    for name, count in (("train", 150), ("valid", 13), ("test", 11)):
+        lines = [[str(words.randrange(60)) for _ in range(words.randint(1, 3))] for _ in range(count)]
+        (folder / f"{name}.en").write_text("".join(f"{' '.join(line)}\n" for line in lines))
+        (folder / f"{name}.de").write_text("".join(f"{' '.join(line[::-1])}\n" for line in lines))
+    return folder
+
+
+def argv(command: str, folder: Path, *flags: str) -> list[str]:
+    """train, for the corpus in a folder, into FOLDER/run; other commands for what it has left there."""
+    if command == "train":
+        files = [f"--config={folder / 'tiny.py'}", f"--config.data.dir={folder}"]
+        return [command, *files, f"--workdir={folder / 'run'}", *flags]
+    return [command, f"--checkpoint={folder / 'run'}", *flags]
+
+
+_LAUNCHERS: dict[Any, Any] = {}
+
+
+def _make_launcher(config: ExperimentConfig, step: Any) -> Any:
+    """`make_launcher`, which compiles every program once however often a run is started in this process."""
+    key = split(config)[0], config.parallel, config.data.row_multiple
+    if key not in _LAUNCHERS:
+        _LAUNCHERS[key] = launchers.make_launcher(config, step)
+    return _LAUNCHERS[key]
+
+
+def run_main(words: list[str]) -> int:
+    """The command line in this process."""
+    with mock.patch.object(training_run, "make_launcher", _make_launcher):
+        return main(words)
+
+
+def train(folder: Path, *flags: str) -> int:
+    return run_main(argv("train", folder, *flags))
+
+
+def subprocess_main(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **options.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, "-m", "transformer_jax", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        **options,
+    )
+
+
+@functools.cache
+def _trained_once() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
+    holder = tempfile.TemporaryDirectory()
+    folder = write_corpus(Path(holder.name) / "corpus")
+    assert train(folder) == 0
+    return folder, holder  # the folder lives as long as its holder
+
+
+def trained_folder() -> Path:
+    """A corpus with a trained run in it; made once per process, to be looked at and copied."""
+    return _trained_once()[0]
+
+
+def copy_of_trained(target: Path) -> Path:
+    """A copy of the corpus and its trained run; the config of the run names the folder it was copied from."""
+    return Path(shutil.copytree(trained_folder(), target))
+
+
+def trained_config() -> ExperimentConfig:
+    folder = trained_folder()
+    return read_config(str(folder / "tiny.py"), {"data.dir": str(folder)})
+
+
+# Comparisons.
+
+
+def metric_lines(workdir: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl, without what the clock says."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in CLOCK_FIELDS} for line in lines]
+
+
+def final_state(folder: Path, step: int = TOTAL) -> list[tuple[str, bytes]]:
+    """Every array of a checkpoint, bit for bit."""
+    config = read_config(str(folder / "tiny.py"), {"data.dir": str(folder)})
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    store = CheckpointStore(folder / "run" / "checkpoints", read_only=True)
+    state = store.restore(state_template(*split(config), sharding), step).state
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    return [(jax.tree_util.keystr(path), np.asarray(leaf).tobytes()) for path, leaf in leaves]
+
+
+def assert_same_run(actual: Path, expected: Path, last: int = TOTAL) -> None:
+    """Two runs ended with the same parameters, optimizer state, log and set of checkpoints, bit for bit."""
+    ours, theirs = final_state(actual, last), final_state(expected, last)
+    assert len(ours) > 30
+    assert [path for path, _ in ours] == [path for path, _ in theirs]
+    assert [path for (path, a), (_, b) in zip(ours, theirs, strict=True) if a != b] == []
+    lines = metric_lines(actual / "run")
+    assert lines[-1]["step"] == last
+    assert lines == metric_lines(expected / "run")
+    assert saved_steps(actual) == saved_steps(expected)
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Steps of the checkpoints; nothing else is where they are, but for damaged ones."""
+    names = {path.name for path in (folder / "run" / "checkpoints").iterdir() if path.suffix != ".damaged"}
+    assert all(name.isdigit() for name in names)
+    return sorted(map(int, names))
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Every file below a folder and its content, but for the lock, which says who had it last."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.name != ".lock"}
+    return {name: path.read_bytes() if path.is_file() else None for name, path in files.items()}
+
+
+def at(name: str, step: int, action: Callable[[], Any]) -> Callable[[str, int], None]:
+    """In place of `kill_point`: does something the first time that a step comes to a place."""
+    waiting = [(name, step)]
+
+    def point(*place: Any) -> None:
+        if place in waiting:
+            waiting.remove(place)
+            action()
+
+    return point

@@ -1,0 +1,297 @@
+"""No field of the config is declared and not read: each changes something that can be observed.
+
+ModelConfig has its own lists in models/test_fields.py, and fields marked `hyper` theirs in training/test_hyper.py.
+Here every other field has a pair of values, and an observer that must tell the two apart.
+"""
+
+import dataclasses
+import types
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.config import (
+    DataConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+    ModelConfig,
+    ParallelConfig,
+    TrainingConfig,
+    walk,
+)
+from transformer_jax.data.batching import BatchPlan
+from transformer_jax.data.datasets import prepare_data
+from transformer_jax.data.sources import load_source
+from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
+from transformer_jax.data.tokenizers import EncodedTexts, SentencePieceTokenizer
+from transformer_jax.decoding.greedy import Generated
+from transformer_jax.errors import ConfigError
+from transformer_jax.evaluation import loading, translate
+from transformer_jax.parallel.launchers import Jit, make_launcher
+from transformer_jax.training import loop, run
+from transformer_jax.training.hyper import split as split_config
+from transformer_jax.training.metric_log import MetricLog
+from transformer_jax.training.state import TrainState
+
+SYLLABLES = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+WORDS = {
+    locale: ["".join(SYLLABLES[(i * step + k * i) % 60] for k in range(3)) for i in range(97)]
+    for locale, step in (("en", 7), ("de", 11), ("it", 13))
+}
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Two folders of text files, each with two sets of splits."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for k, prefix in enumerate(("train", "valid", "test", "other")):
+            for locale, words in WORDS.items():
+                lines = [
+                    " ".join(words[(i * j + k + len(folder)) % len(words)] for j in range(1, 3 + (i + k) % 9))
+                    for i in range(1, 121 if prefix == "train" else 21)
+                ]
+                text = "\n".join(lines) + f"\n{folder}\n"
+                (tmp_path / folder / f"{prefix}.{locale}").write_text(text)
+    return tmp_path
+
+
+def text_config(corpus, **fields):
+    values = {"source": "text", "dir": str(corpus / "a"), "tokenizer_pairs": 100, "max_length": 24} | fields
+    return ExperimentConfig(model=ModelConfig(vocab_size=300), data=DataConfig(**values)).resolved()
+
+
+def fingerprint(corpus, **fields):
+    return load_source(text_config(corpus, **fields).data).fingerprint()["sha256"]
+
+
+def embedded(corpus, **fields):
+    values = {"num_train_pairs": 200, "num_eval_pairs": 20} | fields
+    return load_source(DataConfig(**values)).fingerprint()["sha256"]
+
+
+def tokenizer(corpus, **fields):
+    config = text_config(corpus, **fields)
+    folder = corpus / "-".join(map(str, fields.values()))
+    folder.mkdir()
+    return prepare_data(config, folder).tokenizer.sha256
+
+
+def cache(corpus, **fields):
+    folder = corpus / f"work{len(str(fields))}"
+    folder.mkdir()
+    prepare_data(text_config(corpus, **fields), folder).splits["train"]
+    return (folder / "token_cache").exists()
+
+
+def shapes(corpus, **fields):
+    data = text_config(corpus, **fields).data
+    ids = [list(range(4, 5 + n % 23)) for n in range(200)]
+    side = RaggedIds(np.concatenate(ids).astype(np.int32), np.cumsum([0, *map(len, ids)]))
+    plan = BatchPlan(
+        TokenizedSplit(side, side),
+        tokens_per_batch=data.tokens_per_batch,
+        max_length=data.max_length,
+        row_multiple=data.row_multiple,
+        num_buckets=data.num_buckets,
+        seed=0,
+    )
+    return plan.shapes, plan.num_dropped
+
+
+DATA = {
+    "source": (lambda c, source: type(load_source(text_config(c, source=source).data)), "text", "embedded"),
+    "source_locale": (fingerprint, "en", "it"),
+    "target_locale": (fingerprint, "de", "it"),
+    "num_train_pairs": (embedded, 200, 300),
+    "num_eval_pairs": (embedded, 20, 30),
+    "dir": (lambda c, dir: fingerprint(c, dir=str(c / dir)), "a", "b"),
+    "train_files": (fingerprint, "train", "other"),
+    "valid_files": (fingerprint, "valid", "other"),
+    "test_files": (fingerprint, "test", "other"),
+    "tokenizer": (tokenizer, "unigram", "bpe"),
+    "tokenizer_pairs": (tokenizer, 100, 121),
+    "max_length": (shapes, 24, 16),
+    "tokens_per_batch": (shapes, 4096, 256),
+    "row_multiple": (shapes, 8, 24),
+    "num_buckets": (shapes, 6, 2),
+    "cache_dir": (lambda c, cache_dir: cache(c, cache_dir=cache_dir and str(c / cache_dir)), "", "elsewhere"),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data(corpus, name):
+    observe, one, other = DATA[name]
+    assert observe(corpus, **{name: one}) != observe(corpus, **{name: other})
+
+
+def _fake(cls, **attributes):
+    """An object of a class, without what its constructor does."""
+    fake = object.__new__(type(cls.__name__, (cls,), {}))
+    fake.__dict__.update(attributes)
+    return fake
+
+
+def events(**fields):
+    """What the loop does with these fields, without a model: steps, and after which it logs, evaluates and saves."""
+    config = TrainingConfig(**{"num_train_steps": 12} | fields)
+    seen = []
+    metrics = {name: jnp.ones(()) for name in ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens")}
+    state = TrainState(jnp.zeros((), jnp.int32), {}, ())
+    loop.run_loop(
+        loop.Run(
+            config=config,
+            plan=_fake(BatchPlan, batch=lambda step: {}, epoch=lambda step: 0),
+            launcher=_fake(Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics)),
+            hyper=split_config(ExperimentConfig().resolved())[1],
+            store=_fake(
+                CheckpointStore,
+                save=lambda step, *_: seen.append(("save", step)),
+                wait=lambda: None,
+                has=lambda step: True,
+            ),
+            evaluate=lambda params: {"loss": 1.0},
+            record={},
+            side_files={},
+        ),
+        _fake(MetricLog, write=lambda step, split, values: seen.append((split, step))),
+        state,
+        {},
+    )
+    return seen
+
+
+def store_arguments(monkeypatch, tmp_path, **fields):
+    """What the checkpoints of a run with these fields are kept by."""
+    seen = {}
+
+    class Stop(Exception):
+        pass
+
+    def store(directory, **arguments):
+        seen.update(arguments)
+        raise Stop
+
+    monkeypatch.setattr(run, "CheckpointStore", store)
+    config = ExperimentConfig(training=TrainingConfig(**fields)).resolved()
+    with pytest.raises(Stop):
+        run.train(config, tmp_path / str(len(list(tmp_path.iterdir()))), lambda config, data: None)
+    return seen
+
+
+TRAINING_LOOP = {
+    "num_train_steps": (12, 13),
+    "log_every_steps": (4, 5),
+    "eval_every_steps": (4, 5),
+    "checkpoint_every_steps": (4, 5),
+}
+TRAINING_STORE = {"keep_last": (3, 4), "keep_best": (1, 2), "best_metric": ("loss", "sacrebleu")}
+TRAINING_STATIC = {"accumulation_steps": (1, 2)}
+
+
+@pytest.mark.parametrize("name", TRAINING_LOOP)
+def test_training_loop(name):
+    one, other = TRAINING_LOOP[name]
+    assert events(**{name: one}) != events(**{name: other})
+
+
+@pytest.mark.parametrize("name", TRAINING_STORE)
+def test_training_store(monkeypatch, tmp_path, name):
+    one, other = (store_arguments(monkeypatch, tmp_path, **{name: value}) for value in TRAINING_STORE[name])
+    assert one != other
+
+
+@pytest.mark.parametrize("name", TRAINING_STATIC)
+def test_training_static(name):
+    one, other = (
+        split_config(ExperimentConfig(training=TrainingConfig(**{name: value})).resolved())[0]
+        for value in TRAINING_STATIC[name]
+    )
+    assert one != other
+
+
+class _Stopped(Exception):
+    pass
+
+
+def averaged_steps(monkeypatch, **fields):
+    """The checkpoints that are averaged."""
+    config = ExperimentConfig().to_dict()
+    store = types.SimpleNamespace(steps=lambda: [1, 2, 3], read_record=lambda step: {"config": config})
+
+    def average(store, template, steps):
+        raise _Stopped(steps)
+
+    def restore(template, step):
+        raise _Stopped((step,))
+
+    store.restore_params = restore
+    monkeypatch.setattr(loading, "open_checkpoint", lambda path: (store, 3))
+    monkeypatch.setattr(loading, "average_params", average)
+    with pytest.raises(_Stopped) as stopped:
+        loading.load(Path("anywhere"), {f"evaluation.{name}": value for name, value in fields.items()})
+    return stopped.value.args
+
+
+def decoding_calls(monkeypatch, **fields):
+    """Shapes of the batches that translation decodes, and the limit it gives."""
+    seen = []
+
+    def decode(config, params, inputs, max_extra_length):
+        seen.append((inputs.shape, max_extra_length))
+        rows = inputs.shape[0]
+        return Generated(jnp.zeros((rows, 1), jnp.int32), jnp.zeros(rows, jnp.int32), jnp.ones(rows, bool))
+
+    words = _fake(
+        SentencePieceTokenizer,
+        _model_bytes=b"",
+        _processor=types.SimpleNamespace(vocab_size=lambda: 1),
+        encode_batch=lambda lines: EncodedTexts(
+            np.full(5 * len(lines), 7, np.int32), np.arange(0, 5 * len(lines) + 1, 5)
+        ),
+        decode_batch=lambda rows: [""] * len(rows),
+    )
+    monkeypatch.setattr(translate, "translate_greedily", decode)
+    config = ExperimentConfig(evaluation=EvaluationConfig(**fields)).resolved()
+    translate.Translator(config, {}, words).translate_all(["x"] * 100)
+    return seen
+
+
+EVALUATION = {
+    "tokens_per_batch": (decoding_calls, 8192, 128),
+    "max_extra_length": (decoding_calls, 50, 20),
+    "average_checkpoints": (averaged_steps, 1, 2),
+}
+
+
+@pytest.mark.parametrize("name", EVALUATION)
+def test_evaluation(monkeypatch, name):
+    observe, one, other = EVALUATION[name]
+    assert observe(monkeypatch, **{name: one}) != observe(monkeypatch, **{name: other})
+
+
+def test_parallel():
+    step = lambda state, batch, hyper, axis_name=None: (state, {})  # noqa: E731
+    kinds = {
+        type(make_launcher(ExperimentConfig(parallel=ParallelConfig(launcher=name, num_devices=1)), step))
+        for name in ("jit", "shard_map", "pmap")
+    }
+    assert len(kinds) == 3
+    with pytest.raises(ConfigError, match="num_devices=4096"):
+        make_launcher(ExperimentConfig(parallel=ParallelConfig(num_devices=4096)), step)
+
+
+def test_every_field_is_on_a_list():
+    listed = (
+        {f"data.{name}" for name in DATA}
+        | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC)}
+        | {f"evaluation.{name}" for name in EVALUATION}
+        | {"parallel.launcher", "parallel.num_devices"}
+    )
+    elsewhere = {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)}
+    elsewhere.add("optimizer.schedule")  # training/test_schedules.py
+    fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}
+    assert fields - elsewhere == listed

@@ -1,0 +1,129 @@
+"""Runs that are killed with SIGKILL, as by a machine that dies, and started again.
+
+    python tests/test_kill.py --runs=20 --seed=1
+
+kills that many runs twice each, at random moments, and compares each with the uninterrupted run.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from run_support import (
+    ROOT,
+    argv,
+    assert_same_run,
+    saved_steps,
+    subprocess_main,
+    train,
+    trained_folder,
+    write_corpus,
+)
+
+from transformer_jax import kill_points
+
+# Where a process dies, and which checkpoints may be complete by then: they are written in the background.
+PLACES = {
+    "after_batch:7": ([], [5]),
+    "inside_save:8": ([5],),
+    "before_commit:8": ([5],),
+    "inside_evaluation:8": ([], [5]),
+    "after_batch:2": ([],),
+    "inside_save:5": ([],),
+    "before_commit:5": ([],),
+    "inside_evaluation:4": ([],),
+}
+CASES = [
+    pytest.param(place, *saved, id=place, marks=pytest.mark.slow if index >= 2 else ())
+    for index, (place, *saved) in enumerate(PLACES.items())
+]
+
+
+def test_every_place_is_tried():
+    assert {place.partition(":")[0] for place in PLACES} == set(kill_points.NAMES)
+
+
+@pytest.mark.parametrize(("place", "saved"), CASES)
+def test_killed_at(tmp_path, place, saved):
+    """In a process of its own; the resumed and the uninterrupted run are in this one."""
+    folder = write_corpus(tmp_path)
+    result = subprocess_main(argv("train", folder), env={kill_points.VARIABLE: place})
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    complete = [int(path.name) for path in (folder / "run" / "checkpoints").iterdir() if path.name.isdigit()]
+    assert complete in saved
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+# At random moments.
+
+STEPS = 120
+_LONG = [f"--config.training.num_train_steps={STEPS}", "--config.training.keep_best=0"]
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / "stderr.txt").open("ab") as stderr:
+        command = [sys.executable, "-m", "transformer_jax", *argv("train", folder, *_LONG)]
+        return subprocess.Popen(command, cwd=ROOT, stderr=stderr, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+
+
+def uninterrupted(folder: Path) -> float:
+    """Trains to the end; returns the seconds it took."""
+    write_corpus(folder)
+    begin = time.monotonic()
+    assert start(folder).wait(timeout=600) == 0, (folder / "stderr.txt").read_text()
+    return time.monotonic() - begin
+
+
+def killed(folder: Path, seconds: float, seed: int, kills: int = 2) -> list[str]:
+    """Trains in a new folder, killed `kills` times; returns what the run had come to each time."""
+    write_corpus(folder)
+    moments, came_to = random.Random(seed), []
+    for _ in range(kills):
+        process = start(folder)
+        try:
+            process.wait(timeout=moments.uniform(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        log = folder / "run" / "metrics.jsonl"
+        lines = log.read_text().splitlines() if log.exists() else []
+        names = sorted(path.name for path in (folder / "run").glob("checkpoints/*"))
+        came_to.append(f"{len(lines)} lines of metrics, checkpoints {', '.join(names) or 'none'}")
+    assert start(folder).wait(timeout=600) == 0, (folder / "stderr.txt").read_text()
+    return came_to
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_twice_at_random_moments(tmp_path, seed):
+    seconds = uninterrupted(tmp_path / "expected")
+    print(killed(tmp_path / "killed", seconds, seed))
+    assert_same_run(tmp_path / "killed", tmp_path / "expected", STEPS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0, help="of the first run; the next ones count on")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        expected = Path(name) / "expected"
+        seconds = uninterrupted(expected)
+        print(f"the uninterrupted run: {seconds:.1f} s, checkpoints {saved_steps(expected)}")
+        for seed in range(arguments.seed, arguments.seed + arguments.runs):
+            folder = Path(name) / str(seed)
+            came_to = killed(folder, seconds, seed)
+            assert_same_run(folder, expected, STEPS)
+            print(f"seed {seed}: killed at {'; and at '.join(came_to)}: the same in the end", flush=True)
+
+
+if __name__ == "__main__":
+    main()

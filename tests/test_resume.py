@@ -1,0 +1,273 @@
+"""A run that is stopped and started again ends bit for bit where the uninterrupted run ends, whatever stopped it."""
+
+import json
+import os
+import shutil
+import signal
+from unittest import mock
+
+import jax
+import pytest
+from run_support import (
+    EVALUATED,
+    LOGGED,
+    TOTAL,
+    argv,
+    assert_same_run,
+    at,
+    copy_of_trained,
+    final_state,
+    metric_lines,
+    run_main,
+    saved_steps,
+    snapshot,
+    subprocess_main,
+    train,
+    trained_folder,
+    write_corpus,
+)
+
+from transformer_jax.checkpoints import store as store_module
+from transformer_jax.evaluation.evaluator import Evaluator
+from transformer_jax.training import loop
+
+
+def send(number):
+    os.kill(os.getpid(), number)
+
+
+def train_until(folder, monkeypatch, name, step, *signals):
+    """Trains; at a step's kill point, the signals come instead."""
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "kill_point", at(name, step, lambda: [send(number) for number in signals]))
+        return train(folder)
+
+
+def test_stopped_after_every_single_step(tmp_path, monkeypatch, capsys):
+    folder = write_corpus(tmp_path)
+    for step in range(1, TOTAL):
+        number, code = [(signal.SIGTERM, 143), (signal.SIGINT, 130)][step % 2]
+        assert train_until(folder, monkeypatch, "after_batch", step, number) == code
+        assert saved_steps(folder)[-1] == step
+        expected = [s for s in LOGGED if s <= step] + [s for s in EVALUATED if s <= step]
+        assert [line["step"] for line in metric_lines(folder / "run")] == sorted(expected)
+        assert ("resuming" in capsys.readouterr().err) == (step > 1)
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+@pytest.mark.parametrize(("name", "step"), [("inside_evaluation", 4), ("inside_save", 5)])
+def test_a_signal_during_evaluation_or_saving(tmp_path, monkeypatch, name, step):
+    folder = write_corpus(tmp_path)
+    assert train_until(folder, monkeypatch, name, step, signal.SIGTERM) == 143
+    assert saved_steps(folder) == [step]
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_save(tmp_path, monkeypatch, capsys):
+    folder = write_corpus(tmp_path)
+    assert train_until(folder, monkeypatch, "after_batch", 7, signal.SIGINT, signal.SIGINT) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert saved_steps(folder) == [5]
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+def test_an_error_in_the_middle_of_a_step_loses_nothing_that_was_saved(tmp_path, monkeypatch):
+    def fail():
+        raise RuntimeError("the machine is on fire")
+
+    folder = write_corpus(tmp_path)
+    monkeypatch.setattr(loop, "kill_point", at("inside_evaluation", 8, fail))
+    with pytest.raises(RuntimeError, match="on fire"):
+        train(folder)
+    assert [line["step"] for line in metric_lines(folder / "run")] == [3, 4, 6, 8]
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+def test_the_log_goes_on_after_a_line_that_was_cut_short(tmp_path, monkeypatch):
+    folder = write_corpus(tmp_path)
+    train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
+    log = folder / "run" / "metrics.jsonl"
+    later = json.dumps({"step": 6, "split": "train", "loss": 0.0})
+    log.write_text(log.read_text() + later + "\n" + later[:9])
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+def test_what_can_be_made_again_may_be_deleted(tmp_path, monkeypatch):
+    folder = write_corpus(tmp_path)
+    train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
+    (folder / "run" / "tokenizer.model").unlink()  # every checkpoint has it
+    (folder / "run" / "config.json").unlink()
+    shutil.rmtree(folder / "run" / "token_cache")
+    shutil.rmtree(folder / "run" / "tensorboard")
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+def test_the_tokenizer_is_that_of_the_checkpoint(tmp_path, monkeypatch):
+    folder = write_corpus(tmp_path / "a")
+    train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
+    other = write_corpus(tmp_path / "b", seed=1)
+    train_until(other, monkeypatch, "after_batch", 1, signal.SIGTERM)
+    shutil.copy(other / "run" / "tokenizer.model", folder / "run" / "tokenizer.model")
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+def test_going_on_from_an_older_checkpoint_when_the_newest_is_damaged(tmp_path, capsys):
+    folder = copy_of_trained(tmp_path / "a")
+    shutil.copytree(trained_folder(), tmp_path / "b")
+    largest = max((folder / "run" / "checkpoints" / "8" / "state").rglob("*"), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    assert train_in_place(folder) == 0
+    assert "damaged step 8 is now" in capsys.readouterr().err
+    assert (folder / "run" / "checkpoints" / "8.damaged").is_dir()
+    assert_same_run(folder, trained_folder())
+
+
+def train_in_place(folder, *flags):
+    """Trains on in a copy of the trained folder, with the corpus of the original: the same config."""
+    original = trained_folder()
+    files = [f"--config={original / 'tiny.py'}", f"--config.data.dir={original}"]
+    return run_main(["train", *files, f"--workdir={folder / 'run'}", *flags])
+
+
+def test_a_finished_run_is_left_alone(tmp_path, capsys):
+    folder = copy_of_trained(tmp_path / "copy")
+    before = snapshot(folder)
+    assert train_in_place(folder) == 0
+    assert "nothing to do, 8 of 8 steps are made" in capsys.readouterr().err
+    assert snapshot(folder) == before
+
+
+def test_another_corpus_is_refused(tmp_path, monkeypatch, capsys):
+    folder = write_corpus(tmp_path)
+    train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
+    for suffix in ("en", "de"):
+        with (folder / f"valid.{suffix}").open("a") as file:
+            file.write("1 1\n")
+    before = snapshot(folder)
+    capsys.readouterr()
+    assert train(folder) == 2
+    message = capsys.readouterr().err
+    assert "the corpus has changed since its last checkpoint" in message
+    assert str(folder / "run") in message
+    assert snapshot(folder) == before
+
+
+def test_another_config_is_refused(tmp_path, capsys):
+    folder = copy_of_trained(tmp_path / "copy")
+    before = snapshot(folder)
+    assert train_in_place(folder, "--config.model.dropout_rate=0.2", "--config.seed=7") == 2
+    message = capsys.readouterr().err
+    assert "model.dropout_rate: 0.1 in run, 0.2 now" in message
+    assert "seed: 0 in run, 7 now" in message
+    assert "--allow_config_change" in message
+    assert snapshot(folder) == before
+
+
+def test_another_config_is_taken_on_request(tmp_path, capsys):
+    folder = copy_of_trained(tmp_path / "copy")
+    assert train_in_place(folder, "--config.training.num_train_steps=10", "--allow_config_change") == 0
+    assert "training.num_train_steps: 8 in run, 10 now" in capsys.readouterr().err
+    assert saved_steps(folder)[-1] == 10
+    assert metric_lines(folder / "run")[:5] == metric_lines(trained_folder() / "run")
+    assert [line["step"] for line in metric_lines(folder / "run")[5:]] == [9, 10, 10]
+    assert json.loads((folder / "run" / "config.json").read_text())["training"]["num_train_steps"] == 10
+
+
+def test_a_config_whose_arrays_do_not_fit_is_refused_on_request_too(tmp_path, capsys):
+    folder = copy_of_trained(tmp_path / "copy")
+    before = snapshot(folder)
+    assert train_in_place(folder, "--config.model.mlp_dim=20", "--allow_config_change") == 2
+    message = capsys.readouterr().err
+    assert "arrays differ from what this config makes" in message
+    assert "feed_forward" in message
+    assert snapshot(folder) == before
+
+
+def test_a_run_that_never_started_does_not_claim_its_folder(tmp_path, capsys):
+    folder = write_corpus(tmp_path)
+    assert train(folder, "--config.data.test_files=tets") == 2
+    assert "tets.en" in capsys.readouterr().err
+    assert not (folder / "run" / "config.json").exists()
+    assert train(folder, "--config.training.num_train_steps=1") == 0
+
+
+def test_a_tokenizer_without_a_checkpoint_is_made_again(tmp_path, monkeypatch, capsys):
+    """A run that dies before its first checkpoint leaves one; with another config it would be the wrong one."""
+    folder = write_corpus(tmp_path)
+
+    def fail():
+        raise RuntimeError
+
+    monkeypatch.setattr(loop, "kill_point", at("after_batch", 1, fail))
+    with pytest.raises(RuntimeError):
+        train(folder)
+    tokenizer = folder / "run" / "tokenizer.model"
+    before = tokenizer.read_bytes()
+    unigram = ["--config.data.tokenizer=unigram", "--config.training.num_train_steps=1"]
+    assert train(folder, *unigram) == 2
+    assert train(folder, *unigram, "--allow_config_change") == 0
+    assert "data.tokenizer" in capsys.readouterr().err
+    assert tokenizer.read_bytes() != before
+    assert (folder / "run" / "checkpoints" / "1" / "tokenizer.model").read_bytes() == tokenizer.read_bytes()
+
+
+def test_a_failed_save_is_told_and_the_run_goes_on_from_the_one_before(tmp_path, monkeypatch, capsys):
+    folder = write_corpus(tmp_path)
+    seal = store_module.seal
+
+    def full_at_8(target, *args):
+        if target.name.startswith("8"):
+            raise OSError(28, "No space left on device")
+        seal(target, *args)
+
+    with mock.patch.object(store_module, "seal", full_at_8):
+        assert train(folder) == 2
+    message = capsys.readouterr().err
+    assert "checkpoints/8: could not be saved: No space left on device; earlier checkpoints are intact: 5" in message
+    assert "Traceback" not in message
+    assert saved_steps(folder) == [5]
+    assert train(folder) == 0
+    assert_same_run(folder, trained_folder())
+
+
+def test_the_checkpoints_that_stay_are_the_last_and_the_best(tmp_path, monkeypatch):
+    """A checkpoint that only an interruption has made is neither, once there is a newer one."""
+    every = "--config.training.checkpoint_every_steps=2"
+    flags = [every, "--config.training.keep_last=1", "--config.training.best_metric=accuracy"]
+    accuracy = iter([9.0, 1.0, 2.0])
+
+    def evaluate(evaluator, params):
+        return {"loss": 1.0, "accuracy": next(accuracy)}
+
+    monkeypatch.setattr(Evaluator, "validation", evaluate)
+    folder = write_corpus(tmp_path)
+    eval_every = "--config.training.eval_every_steps=3"
+    monkeypatch.setattr(loop, "kill_point", at("after_batch", 3, lambda: send(signal.SIGTERM)))
+    assert train(folder, *flags, eval_every) == 143
+    assert saved_steps(folder) == [3]
+    assert train(folder, *flags, eval_every) == 0
+    assert saved_steps(folder) == [8]  # with accuracy 2; 6 had 1
+
+
+@pytest.mark.slow
+def test_two_devices_go_on_where_one_was(tmp_path, monkeypatch):
+    """The same sums in another order: equal but for rounding. On Ctrl-C the process exits with its code."""
+    folder = write_corpus(tmp_path)
+    train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    result = subprocess_main(argv("train", folder), env={"XLA_FLAGS": flags})
+    assert result.returncode == 0, result.stderr
+    assert "jit on 2 cpu device(s)" in result.stderr
+    for ours, theirs in zip(metric_lines(folder / "run"), metric_lines(trained_folder() / "run"), strict=True):
+        assert ours == {k: v if isinstance(v, str) else pytest.approx(v, rel=1e-4) for k, v in theirs.items()}
+    assert len(final_state(folder)) == len(final_state(trained_folder()))
+    assert len(jax.devices()) == 1

@@ -1,0 +1,183 @@
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+from training_support import compiled_step, hyper_fields, identical, small_config, start, uneven_batch
+
+from transformer_jax.config import ExperimentConfig, base_type, field_types, walk
+from transformer_jax.errors import ConfigError
+from transformer_jax.training.hyper import Hyper, split
+from transformer_jax.training.state import init_state
+from transformer_jax.training.step import make_train_step
+
+# Every field marked `hyper`: the scalar of Hyper that it becomes, and another value than in SMALL.
+CHANGED: dict[str, tuple[str, float]] = {
+    "seed": ("seed", 2**31 - 1),
+    "model.dropout_rate": ("dropout.residual", 0.3),
+    "model.embedding_dropout_rate": ("dropout.embedding", 0.3),
+    "model.attention_dropout_rate": ("dropout.attention", 0.3),
+    "model.activation_dropout_rate": ("dropout.activation", 0.3),
+    "optimizer.learning_rate": ("learning_rate", 1e-2),
+    "optimizer.warmup_steps": ("warmup_steps", 1),
+    "optimizer.decay_steps": ("decay_steps", 7),
+    "optimizer.end_fraction": ("end_fraction", 0.5),
+    "optimizer.beta1": ("beta1", 0.5),
+    "optimizer.beta2": ("beta2", 0.5),
+    "optimizer.epsilon": ("epsilon", 1e-3),
+    "optimizer.weight_decay": ("weight_decay", 0.5),
+    # So large that it never clips: Adam does not see a factor that all gradients have in common.
+    "optimizer.clip_norm": ("clip_norm", 1e3),
+    "training.label_smoothing": ("label_smoothing", 0.3),
+}
+SWITCHES = {name for name, field in hyper_fields().items() if field.metadata.get("switch")}
+
+every_hyper_field = pytest.mark.parametrize("name", CHANGED)
+every_switch = pytest.mark.parametrize("name", sorted(SWITCHES))
+
+
+def scalars(hyper: Hyper) -> dict[str, Any]:
+    """Every scalar of Hyper by its dotted name, None included."""
+    paths = jax.tree_util.tree_leaves_with_path(hyper, is_leaf=lambda x: x is None)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): value for path, value in paths}
+
+
+def replaced(config: ExperimentConfig, name: str, value: Any) -> ExperimentConfig:
+    """The config with one field replaced and nothing validated or derived anew."""
+    *section, field = name.split(".")
+    if not section:
+        return dataclasses.replace(config, **{field: value})
+    return dataclasses.replace(
+        config, **{section[0]: dataclasses.replace(getattr(config, section[0]), **{field: value})}
+    )
+
+
+def other_value(config: ExperimentConfig, name: str, field: dataclasses.Field, value: Any) -> Any:
+    section = config if "." not in name else getattr(config, name.split(".")[0])
+    kind = base_type(field_types(type(section))[field.name])
+    if "choices" in field.metadata:
+        return next(c for c in field.metadata["choices"] if c != value)
+    if kind is bool:
+        return not value
+    return kind(f"{value}-other") if kind is str else kind((value or 0) + 1)
+
+
+def num_equations(jaxpr: Any) -> int:
+    inner = (sub for eqn in jaxpr.eqns for sub in jaxprs_in_params(eqn.params))
+    return len(jaxpr.eqns) + sum(num_equations(sub) for sub in inner)
+
+
+def traced(config: ExperimentConfig, batch: Any) -> Any:
+    static, hyper = split(config)
+    state = jax.eval_shape(lambda: init_state(static, hyper))
+    return jax.make_jaxpr(make_train_step(static))(state, batch, hyper).jaxpr
+
+
+def test_every_hyper_field_is_on_the_list():
+    assert set(CHANGED) == set(hyper_fields())
+
+
+def test_every_scalar_comes_from_one_field():
+    paths = [path for path, _ in CHANGED.values()]
+    assert sorted(paths) == sorted(scalars(split(small_config())[1]))
+
+
+@every_hyper_field
+def test_a_hyper_field_changes_its_own_scalar_and_nothing_static(name):
+    path, value = CHANGED[name]
+    static, hyper = split(small_config())
+    other_static, other = split(small_config({name: value}))
+    assert other_static == static
+    assert hash(other_static) == hash(static)
+    assert scalars(other) == {**scalars(hyper), path: value}
+    assert scalars(hyper)[path] != value
+
+
+@pytest.mark.parametrize("name", [n for n, f, _ in walk(ExperimentConfig()) if not f.metadata.get("hyper")])
+def test_a_field_without_the_mark_is_static_or_no_part_of_the_step(name):
+    config = small_config()
+    [(field, value)] = [(field, value) for other, field, value in walk(config) if other == name]
+    changed = replaced(config, name, other_value(config, name, field, value))
+    (static, hyper), (other_static, other) = split(config), split(changed)
+    in_step = name.startswith("model.") or name in ("optimizer.schedule", "training.accumulation_steps")
+    assert (other_static != static) == in_step
+    assert scalars(other) == scalars(hyper)
+
+
+@every_hyper_field
+def test_zero_turns_a_switch_off_and_is_a_number_elsewhere(name):
+    path, _ = CHANGED[name]
+    try:
+        static, hyper = split(small_config({name: 0}))
+    except ConfigError:
+        assert hyper_fields()[name].metadata["minimum"] > 0
+        return
+    base_static, base = split(small_config())
+    assert static == base_static
+    assert scalars(hyper)[path] == (None if name in SWITCHES else 0)
+    assert (jax.tree.structure(hyper) != jax.tree.structure(base)) == (name in SWITCHES)
+
+
+@pytest.fixture(scope="module")
+def all_on():
+    return traced(small_config(), uneven_batch())
+
+
+@every_switch
+def test_a_switch_that_is_off_is_not_in_the_program(all_on, name):
+    off = traced(small_config({name: 0.0}), uneven_batch())
+    assert num_equations(off) < num_equations(all_on)
+
+
+def test_without_dropout_the_step_reads_no_row_ids():
+    rates = [name for name in SWITCHES if name.endswith("dropout_rate")]
+    assert len(rates) == 4
+    batch = uneven_batch()
+    del batch["row_ids"]
+    traced(small_config(dict.fromkeys(rates, 0.0)), batch)
+    with pytest.raises(KeyError, match="row_ids"):
+        traced(small_config(dict.fromkeys(rates[1:], 0.0)), batch)
+
+
+def test_defaults_follow_other_fields():
+    unset = dict.fromkeys(["optimizer.learning_rate", "optimizer.decay_steps", "model.embedding_dropout_rate"])
+    overrides = {**unset, "optimizer.schedule": "inverse_sqrt", "training.num_train_steps": 77}
+    hyper = split(small_config(overrides))[1]
+    assert hyper.learning_rate == pytest.approx((16 * 2) ** -0.5)
+    assert hyper.decay_steps == 77
+    assert hyper.dropout.embedding == hyper.dropout.residual == 0.1
+
+
+def run(hyper: Hyper) -> Any:
+    """Parameters after four updates, and the metrics of each; always from the same parameters."""
+    static, base = split(small_config())
+    state, metrics = start(static, base), []
+    for seed in range(4):
+        state, values = compiled_step(static)(state, uneven_batch(seed=seed), hyper)
+        metrics.append(values)
+    return state.params, metrics
+
+
+@pytest.fixture(scope="module")
+def base_run():
+    return run(split(small_config())[1])
+
+
+def test_the_same_values_give_the_same_run(base_run):
+    """What makes the next test mean something: a difference comes from the value."""
+    assert identical(run(split(small_config())[1]), base_run)
+
+
+@every_hyper_field
+def test_a_new_value_changes_the_run_and_does_not_recompile(base_run, name):
+    compiled = compiled_step(split(small_config())[0])
+    programs = compiled._cache_size()
+    params, metrics = run(split(small_config({name: CHANGED[name][1]}))[1])
+    assert compiled._cache_size() == programs >= 1
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics)))
+    assert not identical(params, base_run[0])
+    # What acts before the first update shows in its metrics: the loss, or the rate itself.
+    at_once = not name.startswith("optimizer.") or name in ("optimizer.learning_rate", "optimizer.warmup_steps")
+    assert identical(metrics[0], base_run[1][0]) != at_once

@@ -1,0 +1,162 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+from training_support import distance
+
+from transformer_jax.config import PAD_ID
+from transformer_jax.training.losses import LossSums, cross_entropy
+
+B, T, V = 3, 5, 11
+SMOOTHINGS = [None, 0.0, 0.1, 0.7]
+
+
+def examples(scale: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [B, T, V] and targets [B, T] of rows with 5, 2 and 0 tokens."""
+    rng = np.random.default_rng(0)
+    logits = (scale * rng.standard_normal((B, T, V))).astype(np.float32)
+    targets = rng.integers(1, V, (B, T)).astype(np.int32)
+    targets[1, 2:] = PAD_ID
+    targets[2] = PAD_ID
+    return logits, targets
+
+
+def target_distributions(targets: np.ndarray, smoothing: float) -> np.ndarray:
+    """q [B, T, V], one number at a time: e / V everywhere, padding and target among it, and 1 - e on the target."""
+    q = np.zeros((*targets.shape, V))
+    for b, t, v in np.ndindex(q.shape):
+        q[b, t, v] = smoothing / V + (1 - smoothing if v == targets[b, t] else 0.0)
+    return q
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    logits = logits.astype(np.float64)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def reference(logits: np.ndarray, targets: np.ndarray, smoothing: float | None) -> tuple[LossSums, np.ndarray]:
+    """The sums, and the gradient of `loss` with respect to the logits, in float64."""
+    log_p, weights = log_softmax(logits), (targets != PAD_ID).astype(np.float64)
+    q = target_distributions(targets, smoothing or 0.0)
+    correct = [logits[b, t, targets[b, t]] == logits[b, t].max() for b, t in np.ndindex(targets.shape) if targets[b, t]]
+    sums = LossSums(
+        loss=-(weights * (q * log_p).sum(-1)).sum(),
+        nll=-(weights * (target_distributions(targets, 0.0) * log_p).sum(-1)).sum(),
+        correct=sum(correct),
+        weight=weights.sum(),
+    )
+    return sums, weights[..., None] * (np.exp(log_p) - q)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("scale", [0.1, 3.0, 30.0])
+def test_sums_equal_the_distribution_written_out(smoothing, scale):
+    logits, targets = examples(scale)
+    expected, _ = reference(logits, targets, smoothing)
+    actual = cross_entropy(jnp.asarray(logits), jnp.asarray(targets), smoothing)
+    assert all(x.shape == () and x.dtype == jnp.float32 for x in actual)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
+    assert actual.weight == 7
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+def test_the_gradient_is_that_of_the_distribution(smoothing):
+    logits, targets = examples()
+    _, expected = reference(logits, targets, smoothing)
+    actual = jax.grad(lambda x: cross_entropy(x, jnp.asarray(targets), smoothing).loss)(jnp.asarray(logits))
+    assert distance(actual, expected) < 1e-6
+    assert not np.asarray(actual)[targets == PAD_ID].any()
+
+
+def test_the_best_smoothed_loss_is_the_entropy_of_the_target_distribution():
+    """Mass on the target and on padding counts: without either, the minimum would be elsewhere."""
+    targets = np.array([[4, PAD_ID]], np.int32)
+    q = target_distributions(targets, 0.3)
+    sums = cross_entropy(jnp.asarray(np.log(q), jnp.float32), jnp.asarray(targets), 0.3)
+    assert sums.loss == pytest.approx(-(q[0, 0] * np.log(q[0, 0])).sum(), rel=1e-6)
+    assert q[0, 0, PAD_ID] == pytest.approx(0.3 / V)
+    assert q[0, 0, 4] == pytest.approx(0.7 + 0.3 / V)
+
+
+def test_logits_of_padding_do_not_matter():
+    logits, targets = examples()
+    expected = cross_entropy(jnp.asarray(logits), jnp.asarray(targets), 0.1)
+    logits[targets == PAD_ID] = 1e4
+    assert cross_entropy(jnp.asarray(logits), jnp.asarray(targets), 0.1) == expected
+
+
+def test_a_batch_of_padding_is_all_zeros():
+    logits, targets = examples()
+    sums = cross_entropy(jnp.asarray(logits), jnp.zeros_like(targets), 0.1)
+    assert sums == LossSums(0.0, 0.0, 0.0, 0.0)
+
+
+def test_parts_add_up():
+    logits, targets = examples()
+    whole = cross_entropy(jnp.asarray(logits), jnp.asarray(targets), 0.1)
+    rows = [cross_entropy(jnp.asarray(logits[b : b + 1]), jnp.asarray(targets[b : b + 1]), 0.1) for b in range(B)]
+    np.testing.assert_allclose(np.sum(rows, axis=0), whole, rtol=1e-6)
+
+
+def test_a_target_that_ties_for_the_largest_logit_is_correct():
+    logits = jnp.asarray([[[0.0, 2.0, 2.0, 1.0], [0.0, 2.0, 2.0, 1.0], [0.0, 2.0, 2.0, 1.0]]])
+    assert cross_entropy(logits, jnp.asarray([[1, 2, 3]])).correct == 2
+
+
+def test_bfloat16_logits_are_summed_in_float32():
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.standard_normal((2, 8, 5000)), jnp.bfloat16)
+    targets = jnp.asarray(rng.integers(1, 5000, (2, 8)), jnp.int32)
+    sums = cross_entropy(logits, targets, 0.1)
+    assert all(x.dtype == jnp.float32 for x in sums)
+    exact = -(log_softmax(np.asarray(logits, np.float32)) * np.eye(5000)[targets]).sum()
+    assert sums.nll == pytest.approx(exact, rel=1e-6)
+    in_bfloat16 = -(jax.nn.log_softmax(logits) * jnp.eye(5000, dtype=jnp.bfloat16)[targets]).sum()
+    assert abs(float(in_bfloat16) - exact) > 1e-3 * exact
+    grads = jax.grad(lambda x: cross_entropy(x, targets, 0.1).loss)(logits)
+    assert grads.dtype == jnp.bfloat16
+
+
+def test_the_smoothing_may_be_traced():
+    logits, targets = (jnp.asarray(x) for x in examples())
+    smoothings = jnp.asarray([0.0, 0.1, 0.7])
+    together = jax.jit(jax.vmap(cross_entropy, in_axes=(None, None, 0)))(logits, targets, smoothings)
+    for i, smoothing in enumerate(smoothings):
+        np.testing.assert_allclose(
+            [x[i] for x in together], cross_entropy(logits, targets, float(smoothing)), rtol=1e-6
+        )
+
+
+def arrays_made_from(jaxpr: Any, tainted: list[bool]) -> tuple[list[bool], list[tuple[int, ...]]]:
+    """Which outputs depend on the tainted inputs, and the shapes of all values that do."""
+    dirty = {v for v, t in zip(jaxpr.invars, tainted, strict=True) if t}
+    shapes = []
+    for eqn in jaxpr.eqns:
+        inputs = [not hasattr(v, "val") and v in dirty for v in eqn.invars]
+        inner = list(jaxprs_in_params(eqn.params))
+        if inner and len(inner[0].invars) == len(inputs):
+            outputs, inside = arrays_made_from(inner[0], inputs)
+            shapes += inside
+        else:
+            outputs = [any(inputs)] * len(eqn.outvars)
+        dirty |= {v for v, t in zip(eqn.outvars, outputs, strict=True) if t}
+        shapes += [v.aval.shape for v, t in zip(eqn.outvars, outputs, strict=True) if t]
+    return [not hasattr(v, "val") and v in dirty for v in jaxpr.outvars], shapes
+
+
+def largest_array_made_from_targets(loss: Any) -> int:
+    logits, targets = examples()
+    jaxpr = jax.make_jaxpr(loss)(logits, targets, 0.1).jaxpr
+    return max(int(np.prod(shape)) for shape in arrays_made_from(jaxpr, [False, True, False])[1])
+
+
+def test_no_distribution_over_the_vocabulary_is_built():
+    def with_one_hot(logits, targets, smoothing):
+        q = (1 - smoothing) * jax.nn.one_hot(targets, V) + smoothing / V
+        return -(q * jax.nn.log_softmax(logits) * (targets != PAD_ID)[..., None]).sum()
+
+    assert largest_array_made_from_targets(with_one_hot) == B * T * V
+    assert largest_array_made_from_targets(cross_entropy) < B * T * V

@@ -1,0 +1,333 @@
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxprs_in_params
+from training_support import (
+    LENGTHS,
+    VOCAB_SIZE,
+    compiled_gradient,
+    compiled_step,
+    distance,
+    identical,
+    small_config,
+    start,
+    uneven_batch,
+)
+
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.nn.dropout import fold, keep_mask
+from transformer_jax.training.hyper import Hyper, split
+from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.schedules import learning_rate
+from transformer_jax.training.state import init_state, state_template
+from transformer_jax.training.step import make_train_step
+
+TOKENS = sum(LENGTHS)
+both_norm_positions = pytest.mark.parametrize("norm_position", ["post", "pre"])
+
+
+@functools.cache
+def gradient_of(parts: int, norm_position: str = "post") -> Any:
+    """(compiled gradient(batch, step=0, hyper=...), hyper) at the parameters that the run starts from."""
+    config = small_config({"training.accumulation_steps": parts, "model.norm_position": norm_position})
+    static, hyper = split(config)
+    params = start(static, hyper).params
+    gradient = compiled_gradient(static)
+    return lambda batch, step=0, hyper=hyper: gradient(params, batch, step, hyper)
+
+
+def only_rows(batch: Any, rows: Any) -> Any:
+    """The batch with the other rows' targets taken out: they have no weight left."""
+    keep = np.isin(np.arange(len(batch["row_ids"])), rows)[:, None]
+    return {**batch, "targets": np.where(keep, batch["targets"], 0)}
+
+
+def added(trees: Any) -> Any:
+    return jax.tree.map(lambda *x: np.sum([np.asarray(y, np.float64) for y in x], axis=0), *trees)
+
+
+def divided(grads: Any, weight: Any) -> Any:
+    return jax.tree.map(lambda g: g / weight, grads)
+
+
+@both_norm_positions
+def test_the_gradient_is_the_sum_of_its_rows(norm_position):
+    gradient = gradient_of(1, norm_position)
+    grads, sums = gradient(uneven_batch())
+    by_row = [gradient(only_rows(uneven_batch(), [row])) for row in range(len(LENGTHS))]
+    assert distance(grads, added([g for g, _ in by_row])) < 1e-6
+    np.testing.assert_allclose(sums, np.sum([s for _, s in by_row], axis=0), rtol=1e-6)
+    assert [s.weight for _, s in by_row] == list(LENGTHS)
+
+
+@pytest.mark.parametrize(("parts", "norm_position"), [(2, "post"), (4, "post"), (4, "pre")])
+def test_accumulation_equals_the_big_batch(parts, norm_position):
+    """With dropout on: a row is dropped from alike whichever part it is in."""
+    expected, expected_sums = gradient_of(1, norm_position)(uneven_batch())
+    grads, sums = gradient_of(parts, norm_position)(uneven_batch())
+    assert distance(grads, expected) < 1e-6
+    np.testing.assert_allclose(sums, expected_sums, rtol=1e-6)
+    assert sums.weight == TOKENS
+
+
+def test_averaging_the_means_of_the_parts_would_be_seen():
+    gradient = gradient_of(1)
+    expected, sums = gradient(uneven_batch())
+    parts = [gradient(only_rows(uneven_batch(), range(part, len(LENGTHS), 4))) for part in range(4)]
+    assert distance(added([g for g, _ in parts]), expected) < 1e-6
+    means = divided(added([divided(g, s.weight) for g, s in parts]), 4)
+    assert distance(means, divided(expected, sums.weight)) > 0.05
+
+
+def test_dropout_goes_with_the_row_id_and_not_with_the_place_in_the_batch():
+    gradient = gradient_of(1)
+    grads, sums = gradient(uneven_batch())
+    order = np.random.default_rng(1).permutation(len(LENGTHS))
+    moved, moved_sums = gradient({name: rows[order] for name, rows in uneven_batch().items()})
+    assert distance(moved, grads) < 1e-6
+    np.testing.assert_allclose(moved_sums, sums, rtol=1e-6)
+    renamed, _ = gradient({**uneven_batch(), "row_ids": uneven_batch()["row_ids"] + 1})
+    assert distance(renamed, grads) > 0.05
+
+
+def test_dropout_changes_with_step_and_seed():
+    gradient = gradient_of(1)
+    hyper = split(small_config())[1]
+    grads, _ = gradient(uneven_batch())
+    assert identical(gradient(uneven_batch())[0], grads)
+    assert distance(gradient(uneven_batch(), step=1)[0], grads) > 0.05
+    assert distance(gradient(uneven_batch(), hyper=hyper._replace(seed=4))[0], grads) > 0.05
+
+
+def test_a_row_of_padding_does_nothing():
+    """What fills up a batch that is short of rows."""
+    gradient, batch = gradient_of(1), uneven_batch()
+    grads, _ = gradient(batch)
+    assert LENGTHS[2] == 0
+    assert not batch["inputs"][2].any()
+    batch["inputs"][2], batch["row_ids"][2] = 5, 999
+    assert distance(gradient(batch)[0], grads) < 1e-7
+
+
+WITHOUT_DROPOUT = {
+    "model.dropout_rate": 0.0,
+    "model.embedding_dropout_rate": 0.0,
+    "model.attention_dropout_rate": 0.0,
+    "model.activation_dropout_rate": 0.0,
+}
+
+
+def test_metrics_are_means_over_the_tokens_of_the_batch():
+    static, hyper = split(small_config({**WITHOUT_DROPOUT, "training.label_smoothing": 0.3}))
+    state, batch = start(static, hyper), uneven_batch()
+    _, metrics = compiled_step(static)(state, batch, hyper)
+    logits, _ = jax.jit(EncoderDecoder(static.model).apply)({"params": state.params}, batch)
+    log_p = np.asarray(logits, np.float64)
+    log_p = log_p - np.log(np.exp(log_p).sum(-1, keepdims=True))
+    targets, real = batch["targets"], batch["targets"] > 0
+    gold = np.take_along_axis(log_p, targets[..., None], -1)[..., 0][real]
+    assert metrics["nll"] == pytest.approx(-gold.mean(), rel=1e-5)
+    assert metrics["loss"] == pytest.approx(-(0.7 * gold + 0.3 * log_p.mean(-1)[real]).mean(), rel=1e-5)
+    assert metrics["accuracy"] == pytest.approx(100 * (log_p.argmax(-1) == targets)[real].mean())
+    assert metrics["tokens"] == real.sum() == TOKENS
+    assert all(value.dtype == jnp.float32 and value.shape == () for value in metrics.values())
+
+
+@functools.cache
+def first_update() -> Any:
+    """(state before, state after, metrics, gradient of the mean) of the run with everything on."""
+    static, hyper = split(small_config())
+    state = start(static, hyper)
+    after, metrics = compiled_step(static)(state, uneven_batch(), hyper)
+    grads, sums = gradient_of(1)(uneven_batch())
+    return state, after, metrics, divided(grads, sums.weight)
+
+
+def test_an_update_is_the_optimizer_on_the_gradient_of_the_mean():
+    static, hyper = split(small_config())
+    state, after, metrics, grads = first_update()
+    norm = np.sqrt(sum(np.square(np.asarray(g, np.float64)).sum() for g in jax.tree.leaves(grads)))
+    assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+    assert norm > 1.5 * hyper.clip_norm  # so that the norm after clipping would be another number
+    update = jax.jit(lambda g, s, p, h: make_optimizer(static.schedule, h).update(g, s, p))
+    updates, opt_state = update(grads, state.opt_state, state.params, hyper)
+    assert distance(after.opt_state, opt_state) < 1e-5
+    # Where the gradient is all rounding, Adam makes a whole step of it: such parameters are not compared.
+    largest = max(np.abs(g).max() for g in jax.tree.leaves(grads))
+    moved = jax.tree.map(
+        lambda new, old, g: np.where(np.abs(g) > 1e-3 * largest, new - old, 0), after.params, state.params, grads
+    )
+    expected = jax.tree.map(lambda u, g: np.where(np.abs(g) > 1e-3 * largest, u, 0), updates, grads)
+    assert distance(moved, expected) < 1e-3
+
+
+def test_the_learning_rate_that_is_reported_is_the_one_applied():
+    """Adam's first step is the rate times the sign of the gradient; biases do not decay."""
+    state, after, metrics, grads = first_update()
+
+    def bias(tree: Any) -> np.ndarray:
+        return np.asarray(tree["decoder"]["layers"]["feed_forward"]["out"]["bias"])
+
+    assert np.abs(bias(grads)).min() > 1e-5
+    np.testing.assert_allclose(
+        bias(after.params) - bias(state.params), -float(metrics["learning_rate"]) * np.sign(bias(grads)), rtol=1e-3
+    )
+
+
+def test_steps_are_counted_and_the_schedule_follows():
+    static, hyper = split(small_config())
+    state = start(static, hyper)
+    assert state.step == 0
+    for update in range(1, 6):
+        state, metrics = compiled_step(static)(state, uneven_batch(seed=update), hyper)
+        assert state.step == update
+        assert state.step.dtype == jnp.int32
+        assert metrics["learning_rate"] == learning_rate(static.schedule, jnp.int32(update), hyper)
+
+
+def test_a_run_is_a_function_of_its_seed():
+    static, hyper = split(small_config())
+
+    def run(hyper: Hyper) -> Any:
+        state, history = start(static, hyper), []
+        for seed in range(3):
+            state, metrics = compiled_step(static)(state, uneven_batch(seed=seed), hyper)
+            history.append(metrics)
+        return state, history
+
+    assert identical(run(hyper), run(hyper))
+    assert distance(run(hyper._replace(seed=4))[0].params, run(hyper)[0].params) > 0.1
+
+
+def test_the_first_state_is_a_function_of_the_seed_alone():
+    static, hyper = split(small_config())
+    other = split(small_config({"optimizer.learning_rate": 0.5, "model.dropout_rate": 0.4}))[1]
+    assert identical(start(static, other), start(static, hyper))
+    assert not identical(start(static, other._replace(seed=4)).params, start(static, hyper).params)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    template, state = state_template(static, hyper, sharding), start(static, hyper)
+    assert jax.tree.structure(template) == jax.tree.structure(state)
+    for expected, leaf in zip(jax.tree.leaves(template), jax.tree.leaves(state), strict=True):
+        assert (expected.shape, expected.dtype, expected.sharding) == (leaf.shape, leaf.dtype, leaf.sharding)
+
+
+@both_norm_positions
+def test_the_loss_falls_on_a_copying_task(norm_position):
+    config = small_config(
+        {
+            "model.norm_position": norm_position,
+            "model.emb_dim": 32,
+            "model.mlp_dim": 64,
+            **dict.fromkeys(WITHOUT_DROPOUT, 0.02),
+            "optimizer.schedule": "constant",
+            "optimizer.learning_rate": 5e-3,
+            "optimizer.warmup_steps": 10,
+        }
+    )
+    static, hyper = split(config)
+    state, history = start(static, hyper), []
+    for step in range(160):
+        ids = np.random.default_rng(step).integers(4, VOCAB_SIZE, (32, 4), dtype=np.int32)
+        batch = {"inputs": ids, "targets": ids, "row_ids": np.arange(32, dtype=np.int32)}
+        state, metrics = compiled_step(static)(state, batch, hyper)
+        history.append(metrics)
+    assert history[0]["nll"] > np.log(13)
+    assert all(np.isfinite(m["loss"]) for m in history)
+    last = history[-20:]
+    assert np.mean([m["nll"] for m in last]) < 0.6
+    assert np.mean([m["accuracy"] for m in last]) > 85
+
+
+# Trials of one program: other seeds, rates, smoothings and schedules.
+TRIALS = [
+    {},
+    {"seed": 8, "optimizer.learning_rate": 3e-3, "optimizer.warmup_steps": 3, "model.attention_dropout_rate": 0.4},
+    {"seed": 2**31 - 1, "model.dropout_rate": 0.5, "training.label_smoothing": 0.3, "optimizer.beta1": 0.5},
+    {"model.embedding_dropout_rate": 0.01, "model.activation_dropout_rate": 0.6, "optimizer.decay_steps": 5},
+]
+
+
+def stacked(trees: Any) -> Any:
+    return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), *trees)
+
+
+def test_trials_under_vmap_equal_their_own_runs():
+    """Clipping is out of the way, so that the first moment after one update tells the gradient."""
+    configs = [small_config({**trial, "optimizer.clip_norm": 1e9}) for trial in TRIALS]
+    static = split(configs[0])[0]
+    assert all(split(config)[0] == static for config in configs)
+    hypers = [split(config)[1] for config in configs]
+    together = stacked(hypers)
+    states = jax.jit(jax.vmap(lambda hyper: init_state(static, hyper)))(together)
+    step = jax.jit(jax.vmap(make_train_step(static), in_axes=(0, None, 0)))
+    own_states = [start(static, hyper) for hyper in hypers]
+    assert identical(states.params, stacked([state.params for state in own_states]))
+
+    for seed in range(3):
+        batch = uneven_batch(seed=seed)
+        states, metrics = step(states, batch, together)
+        for i, hyper in enumerate(hypers):
+            params = own_states[i].params
+            own_states[i], own_metrics = compiled_step(static)(own_states[i], batch, hyper)
+            for name, value in own_metrics.items():
+                np.testing.assert_allclose(metrics[name][i], value, rtol=1e-5 if seed == 0 else 2e-3, err_msg=name)
+            if seed == 0:
+                grads, sums = compiled_gradient(static)(params, batch, 0, hyper)
+                [moments] = [s.mu for s in states.opt_state if hasattr(s, "mu")]
+                first = jax.tree.map(lambda m, i=i, h=hyper: m[i] / (1 - h.beta1), moments)
+                assert distance(first, divided(grads, sums.weight)) < 1e-5
+
+
+def test_dropout_masks_under_vmap_are_exactly_those_of_the_own_runs():
+    row_ids, shape = jnp.asarray([7, 100, 2**31 - 1]), (3, 5, 16)
+
+    def mask(seed: Any, step: Any, rate: Any) -> Any:
+        return keep_mask(fold(fold(jnp.uint32(0), seed), step), row_ids, shape, rate)
+
+    seeds, rates = jnp.asarray([0, 8, 2**31 - 1, 8]), jnp.asarray([0.1, 0.5, 0.9, 0.1])
+    together = jax.jit(jax.vmap(mask, in_axes=(0, None, 0)))(seeds, jnp.int32(3), rates)
+    for i in range(len(seeds)):
+        alone = mask(int(seeds[i]), 3, float(rates[i]))
+        np.testing.assert_array_equal(together[i], alone)
+    assert (together[1] != together[3]).any()
+
+
+def matrix_products(jaxpr: Any) -> list[tuple[str, ...]]:
+    """The types of the operands of every matrix product of a program."""
+    found = []
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            found.append(tuple(v.aval.dtype.name for v in eqn.invars))
+        for inner in jaxprs_in_params(eqn.params):
+            found += matrix_products(inner)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_type_of_the_computation_is_that_of_the_products_and_not_of_the_state(dtype):
+    static, hyper = split(small_config({"model.dtype": dtype, "training.accumulation_steps": 2}))
+    state = jax.eval_shape(lambda: init_state(static, hyper))
+    step = make_train_step(static)
+    after, metrics = jax.eval_shape(step, state, uneven_batch(), hyper)
+    assert after == state  # shapes, types and weakness of types: the next call finds its program
+    floats = [leaf for leaf in jax.tree.leaves(after) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert len(floats) == 3 * len(jax.tree.leaves(state.params))
+    assert {leaf.dtype for leaf in floats} == {jnp.dtype("float32")}
+    assert {value.dtype for value in metrics.values()} == {jnp.dtype("float32")}
+    products = matrix_products(jax.make_jaxpr(step)(state, uneven_batch(), hyper).jaxpr)
+    assert len(products) > 20
+    assert set(products) == {(dtype, dtype)}
+
+
+def test_bfloat16_computes_nearly_the_same():
+    static, hyper = split(small_config({"model.dtype": "bfloat16"}))
+    params = start(static, hyper).params
+    grads, sums = compiled_gradient(static)(params, uneven_batch(), 0, hyper)
+    expected, expected_sums = gradient_of(1)(uneven_batch())
+    np.testing.assert_allclose(sums.loss, expected_sums.loss, rtol=1e-2)
+    assert {g.dtype for g in jax.tree.leaves(grads)} == {jnp.dtype("float32")}
+    assert 1e-4 < distance(grads, expected) < 0.05

@@ -1,0 +1,115 @@
+"""What the tests of training and launchers share: a small run with every feature on, uneven batches, distances."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.config import ExperimentConfig, walk
+from transformer_jax.training.hyper import Hyper, StaticConfig
+from transformer_jax.training.state import TrainState, placed_state
+from transformer_jax.training.step import make_gradient, make_train_step
+
+VOCAB_SIZE = 17
+
+# Tokens per row: unequal in every grouping, and one row is all padding.
+LENGTHS = (5, 1, 0, 4, 2, 5, 1, 3)
+
+# Every switch is on, and every rate is its own number.
+SMALL: dict[str, Any] = {
+    "seed": 3,
+    "model.vocab_size": VOCAB_SIZE,
+    "model.emb_dim": 16,
+    "model.num_heads": 2,
+    "model.mlp_dim": 24,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.max_length": 12,
+    "model.dropout_rate": 0.1,
+    "model.embedding_dropout_rate": 0.15,
+    "model.attention_dropout_rate": 0.2,
+    "model.activation_dropout_rate": 0.25,
+    "data.max_length": 12,
+    "data.tokens_per_batch": 512,
+    "data.row_multiple": 16,
+    "optimizer.schedule": "linear",
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.warmup_steps": 2,
+    "optimizer.decay_steps": 20,
+    "optimizer.end_fraction": 0.1,
+    "optimizer.weight_decay": 0.01,
+    "optimizer.clip_norm": 1.0,
+    "training.label_smoothing": 0.1,
+}
+
+
+def small_config(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
+    """SMALL with fields replaced by their dotted names, validated and resolved."""
+    nested: dict[str, Any] = {}
+    for name, value in {**SMALL, **(overrides or {})}.items():
+        section = nested
+        *sections, field = name.split(".")
+        for part in sections:
+            section = section.setdefault(part, {})
+        section[field] = value
+    return ExperimentConfig.from_config_dict(nested)
+
+
+def hyper_fields() -> dict[str, Any]:
+    """The dataclass field of every setting marked `hyper`, by its dotted name."""
+    return {name: field for name, field, _ in walk(ExperimentConfig()) if field.metadata.get("hyper")}
+
+
+def uneven_batch(
+    lengths: Sequence[int] = LENGTHS, seed: int = 0, source: int = 6, target: int = 5
+) -> dict[str, np.ndarray]:
+    """One row per length: so many target tokens, one source token more; the row of length 0 is all padding."""
+    rng = np.random.default_rng(seed)
+    tokens = np.asarray(lengths)[:, None]
+    inputs = rng.integers(4, VOCAB_SIZE, (len(tokens), source))
+    targets = rng.integers(4, VOCAB_SIZE, (len(tokens), target))
+    inputs = np.where(np.arange(source) < tokens + (tokens > 0), inputs, 0)
+    targets = np.where(np.arange(target) < tokens, targets, 0)
+    return {
+        "inputs": inputs.astype(np.int32),
+        "targets": targets.astype(np.int32),
+        "row_ids": 100 + np.arange(len(tokens), dtype=np.int32),
+    }
+
+
+def start(static: StaticConfig, hyper: Hyper) -> TrainState:
+    return placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+
+
+@functools.cache
+def compiled_gradient(static: StaticConfig) -> Any:
+    """gradient(params, batch, step, hyper) -> (gradients of the sum, sums)."""
+    gradient = jax.jit(make_gradient(static))
+    return lambda params, batch, step, hyper: gradient(params, batch, jnp.int32(step), hyper)
+
+
+@functools.cache
+def compiled_step(static: StaticConfig) -> Any:
+    """step(state, batch, hyper) -> (state, metrics)."""
+    return jax.jit(make_train_step(static))
+
+
+def distance(actual: Any, expected: Any) -> float:
+    """The largest difference between two trees, relative to the largest magnitude in the expected one."""
+    pairs = list(zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True))
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    assert all(np.shape(a) == np.shape(e) for a, e in pairs)
+    largest = max(np.abs(np.asarray(e, np.float64)).max(initial=0.0) for _, e in pairs)
+    differences = [np.abs(np.asarray(a, np.float64) - np.asarray(e, np.float64)).max(initial=0.0) for a, e in pairs]
+    return float(np.max(differences) / largest)  # np.max, unlike max, lets a NaN through
+
+
+def identical(actual: Any, expected: Any) -> bool:
+    """Whether two trees have the same structure and the same bits."""
+    if jax.tree.structure(actual) != jax.tree.structure(expected):
+        return False
+    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    return all(np.asarray(a).dtype == np.asarray(e).dtype and np.array_equal(a, e, equal_nan=False) for a, e in pairs)

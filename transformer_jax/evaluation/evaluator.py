@@ -1,0 +1,103 @@
+"""Scores of parameters on a split: the losses of teacher forcing, and of translations."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.data.batching import EvaluationBatches
+from transformer_jax.data.datasets import Data
+from transformer_jax.evaluation.lengths import check_lengths, position_capacity
+from transformer_jax.evaluation.scores import family_scores, translation_scores
+from transformer_jax.evaluation.translate import Translations, Translator
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.training.losses import LossSums, cross_entropy
+from transformer_jax.typing import Batch, Params
+
+TRANSLATION_METRICS = ("exact_match", "sacrebleu", "chrf")
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def loss_sums(config: ModelConfig, params: Params, batch: Batch) -> LossSums:
+    """Sums of the loss without label smoothing over a batch; compiled once per shape in a process."""
+    logits, _ = EncoderDecoder(config).apply({"params": params}, batch)
+    return cross_entropy(logits, batch["targets"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """Scores parameters of one model on the splits of one corpus; `config` is resolved."""
+
+    config: ExperimentConfig
+    data: Data
+
+    def check(self, split: str) -> None:
+        """Raises DataError if there is no such split, or the model cannot take one of its pairs."""
+        ids = self.data.splits[split]
+        lengths = np.maximum(ids.input_lengths, ids.target_lengths)
+        check_lengths(self.config, lengths, lambda index: f"split '{split}', pair {index + 1}")
+
+    def losses(self, params: Params, split: str) -> dict[str, float]:
+        """Teacher forcing over every pair of a split, none left out or cut.
+
+        Returns: `loss` in nats per target token without label smoothing, `perplexity` = exp(loss), `accuracy` of the
+          next token in percent, `tokens` of the targets, with eos.
+        Raises: DataError as `check`.
+        """
+        self.check(split)
+        batches = EvaluationBatches(
+            self.data.splits[split],
+            tokens_per_batch=self.config.evaluation.tokens_per_batch,
+            row_multiple=self.config.data.row_multiple,
+            max_width=position_capacity(self.config.model),
+        )
+        # Fetched at the end, so that the device does not wait for the host between batches.
+        parts = [loss_sums(self.config.model, params, batch) for batch, _ in batches]
+        loss, correct, weight = (
+            math.fsum(float(getattr(part, name)) for part in jax.device_get(parts))
+            for name in ("nll", "correct", "weight")
+        )
+        return {
+            "loss": loss / weight,
+            "perplexity": math.exp(min(loss / weight, 700.0)),
+            "accuracy": 100.0 * correct / weight,
+            "tokens": weight,
+        }
+
+    def translations(self, params: Params, split: str) -> Translations:
+        """Greedy translations of every source of a split."""
+        return Translator(self.config, params, self.data.tokenizer).translate_all(self.data.text(split).inputs)
+
+    def translation_scores(self, params: Params, split: str) -> tuple[dict[str, Any], list[str]]:
+        """Scores of the translations, by template family too where the corpus has them; and the translations."""
+        text = self.data.text(split)
+        translations, unfinished = self.translations(params, split)
+        scores = translation_scores(translations, text.targets) | {"unfinished": unfinished}
+        if text.families is not None:
+            scores["families"] = family_scores(translations, text.targets, text.families)
+        return scores, translations
+
+    def validation(self, params: Params) -> dict[str, Any]:
+        """What the training loop logs: losses, and translation metrics if one of them ranks the checkpoints."""
+        metrics: dict[str, Any] = self.losses(params, "valid")
+        if self.config.training.best_metric in TRANSLATION_METRICS:
+            scores, _ = self.translation_scores(params, "valid")
+            metrics |= {name: scores[name] for name in TRANSLATION_METRICS}
+        return metrics
+
+
+def make_validate(config: ExperimentConfig, data: Data) -> Callable[[Params], dict[str, Any]]:
+    """What `training.run.train` is handed: the function that scores parameters on the validation split.
+
+    Raises: DataError now, not at the first evaluation, if there is no such split or it has a pair that is too long.
+    """
+    evaluator = Evaluator(config, data)
+    evaluator.check("valid")
+    return evaluator.validation

@@ -1,0 +1,35 @@
+"""How long a text may be that a model is given: nothing is cut, so what is longer is refused by its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.errors import DataError
+
+
+def position_capacity(model: ModelConfig) -> int | None:
+    """Positions that the model can number; None if there is no end to them."""
+    return model.max_length if model.position_encoding == "learned" else None
+
+
+def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable[[int], str]) -> None:
+    """Raises DataError for the first text that the model cannot number, or that no batch holds.
+
+    Args:
+      lengths: int [texts], in pieces with eos.
+      place: what to call text i, such as "line 3".
+    """
+    limit = position_capacity(config.model)
+    reason = f"the learned position table has model.max_length={config.model.max_length}"
+    if limit is None:
+        # Memory grows with the square of the length. What the decoder has room for is never refused.
+        rows, tokens = config.data.row_multiple, config.evaluation.tokens_per_batch
+        limit = max(tokens // rows, config.model.max_length)
+        reason = f"evaluation.tokens_per_batch={tokens} leaves each of data.row_multiple={rows} rows {tokens // rows}"
+    too_long = np.flatnonzero(lengths > limit)
+    if len(too_long):
+        first = int(too_long[0])
+        raise DataError(f"{place(first)}: {lengths[first]} pieces with the end mark, and {reason}")

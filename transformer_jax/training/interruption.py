@@ -1,0 +1,33 @@
+"""Ctrl-C and SIGTERM as a request to save and stop, answered between two steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+
+
+class Interruption:
+    """While entered, the first SIGINT or SIGTERM is noted in `signal_name`; a second SIGINT interrupts at once.
+
+    Outside the main thread, where Python delivers no signals, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.signal_name: str | None = None
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # ty: ignore[invalid-argument-type]
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_name is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal_name = signal.Signals(number).name

@@ -1,0 +1,209 @@
+"""The training loop: steps, metrics, evaluations and checkpoints, in a fixed order."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.config import TrainingConfig
+from transformer_jax.data.batching import BatchPlan
+from transformer_jax.errors import TrainingError
+from transformer_jax.kill_points import kill_point
+from transformer_jax.parallel.launchers import Launcher
+from transformer_jax.training.hyper import Hyper
+from transformer_jax.training.interruption import Interruption
+from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import Metrics
+from transformer_jax.typing import Params
+
+
+class TrainResult(NamedTuple):
+    """step: updates made; reason: "finished", "SIGINT" or "SIGTERM"; metrics: of the last evaluation."""
+
+    step: int
+    reason: str
+    metrics: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What the loop works with. `evaluate(params)` returns validation metrics by name; `record` is the part of a
+    checkpoint's record that does not change, `side_files` what lies beside it."""
+
+    config: TrainingConfig
+    plan: BatchPlan
+    launcher: Launcher
+    hyper: Hyper
+    store: CheckpointStore
+    evaluate: Callable[[Params], dict[str, Any]]
+    record: Mapping[str, Any]
+    side_files: Mapping[str, bytes]
+
+
+class Window:
+    """Metrics of the steps since the last line of the log, fetched from the device as late as possible.
+
+    Whatever has been fetched goes into checkpoints, so that a resumed run logs the same averages.
+    """
+
+    def __init__(self, values: list[dict[str, float]]) -> None:
+        self._values = list(values)
+        self._pending: list[tuple[int, Metrics]] = []
+
+    def add(self, step: int, metrics: Metrics) -> None:
+        self._pending.append((step, metrics))
+
+    def latest_loss(self) -> float:
+        """The loss of the last step but one, which the device has most likely finished."""
+        return float(self._pending[max(len(self._pending) - 2, 0)][1]["loss"])
+
+    def values(self) -> list[dict[str, float]]:
+        """Metrics of every step so far; waits for the device.
+
+        Raises: TrainingError that names the first step whose loss or gradient is not finite.
+        """
+        for step, metrics in jax.device_get(self._pending):
+            values = {name: float(value) for name, value in metrics.items()}
+            for name in ("loss", "gradient_norm"):
+                if not math.isfinite(values[name]):
+                    raise TrainingError(
+                        f"{name} is {values[name]} at step {step} (loss {values['loss']:.4g}, gradient norm "
+                        f"{values['gradient_norm']:.4g}, learning rate {values['learning_rate']:.4g}); a lower "
+                        "optimizer.learning_rate, a longer optimizer.warmup_steps or norm_position='pre' may help"
+                    )
+            self._values.append(values)
+        self._pending.clear()
+        return self._values
+
+    def close(self) -> dict[str, float]:
+        """Averages over the window, per token where a metric is per token; the next window begins."""
+        values = self.values()
+        tokens = math.fsum(v["tokens"] for v in values)
+        result = {
+            name: math.fsum(v[name] * v["tokens"] for v in values) / tokens for name in ("loss", "nll", "accuracy")
+        }
+        result["gradient_norm"] = math.fsum(v["gradient_norm"] for v in values) / len(values)
+        result["learning_rate"] = values[-1]["learning_rate"]
+        result["tokens"] = tokens
+        self._values = []
+        return result
+
+
+def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, Any]) -> TrainResult:
+    """Trains from `state` on to config.num_train_steps, or until a signal asks it to stop.
+
+    After every step, in this order: metrics, evaluation, checkpoint. A checkpoint thus holds all that was logged at
+    its step, and a run that resumes from it logs what the uninterrupted run does.
+
+    Args:
+      record: of the checkpoint that `state` comes from; empty at the start.
+    Raises:
+      TrainingError: loss or gradient is not finite; the last checkpoint is from before.
+      CheckpointError: a checkpoint or the log could not be written.
+    """
+    config = run.config
+    step, total = int(state.step), config.num_train_steps
+    window, metrics = Window(record.get("window", [])), dict(record.get("metrics", {}))
+    clock = _Clock(math.fsum(values["tokens"] for values in record.get("window", [])))
+    with Progress(step, total) as progress, Interruption() as interruption:
+        while step < total and interruption.signal_name is None:
+            state, step_metrics = run.launcher.step(state, run.plan.batch(step), run.hyper)
+            step += 1
+            window.add(step, step_metrics)
+            kill_point("after_batch", step)
+            if progress.due():
+                progress.update(step, window.latest_loss(), clock.tokens_per_s)
+            last = step == total
+            if last or step % config.log_every_steps == 0:
+                averages = window.close()
+                clock.stop(averages["tokens"])
+                progress.line(step, averages["loss"], clock.tokens_per_s or 0.0)
+                clock_fields = {"seconds": clock.seconds, "tokens_per_s": clock.tokens_per_s}
+                log.write(step, "train", averages | {"epoch": run.plan.epoch(step - 1)} | clock_fields)
+                clock.start()
+            evaluated = last or step % config.eval_every_steps == 0
+            if evaluated:
+                window.values()  # parameters that are no longer finite are not worth scoring
+                with clock.paused():
+                    metrics = run.evaluate(state.params)
+                    kill_point("inside_evaluation", step)
+                log.write(step, "valid", metrics)
+                progress.say(f"step {step}  valid  " + _summary(metrics))
+            due = last or step % config.checkpoint_every_steps == 0
+            if due or interruption.signal_name is not None:
+                with clock.paused():
+                    # The uninterrupted run has no checkpoint where this one is not due, so it cannot be the best.
+                    _save(run, step, state, window, metrics, metrics if due and evaluated else None)
+        return _finish(run, state, step, window, metrics, interruption.signal_name)
+
+
+def _save(
+    run: Run,
+    step: int,
+    state: TrainState,
+    window: Window,
+    metrics: dict[str, float],
+    ranking: dict[str, float] | None,
+) -> None:
+    record = dict(run.record) | {"window": window.values(), "metrics": metrics}
+    numbers = None if ranking is None else {k: v for k, v in ranking.items() if isinstance(v, float)}
+    run.store.save(step, state, record, run.side_files, numbers)
+    kill_point("inside_save", step)
+
+
+def _finish(
+    run: Run, state: TrainState, step: int, window: Window, metrics: dict[str, float], signal_name: str | None
+) -> TrainResult:
+    """Waits for the last save; a signal that came after the step's checkpoint was decided has one of its own."""
+    if signal_name is not None and step > 0 and not run.store.has(step):
+        _save(run, step, state, window, metrics, None)
+    run.store.wait()
+    finished = step == run.config.num_train_steps
+    return TrainResult(step, "finished" if finished else signal_name or "finished", metrics)
+
+
+def _summary(metrics: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float))
+
+
+class _Clock:
+    """Time spent in training steps: evaluation and saving do not count."""
+
+    def __init__(self, tokens_before: float) -> None:
+        """tokens_before: those of the first window that another process has trained on."""
+        self.seconds = 0.0
+        self.tokens_per_s: float | None = None
+        self._tokens_before = tokens_before
+        self.start()
+
+    def start(self) -> None:
+        self._start = time.monotonic()
+
+    def stop(self, tokens: float) -> None:
+        self.seconds = time.monotonic() - self._start
+        self.tokens_per_s = (tokens - self._tokens_before) / max(self.seconds, 1e-9)
+        self._tokens_before = 0.0
+
+    def paused(self) -> _Pause:
+        return _Pause(self)
+
+    def shift(self, seconds: float) -> None:
+        self._start += seconds
+
+
+class _Pause:
+    def __init__(self, clock: _Clock) -> None:
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self._clock.shift(time.monotonic() - self._since)

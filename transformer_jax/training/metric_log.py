@@ -1,0 +1,194 @@
+"""What a run leaves for reading: metrics.jsonl, TensorBoard events, and a progress bar."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from transformer_jax.checkpoints.workdir import write_atomically
+from transformer_jax.errors import CheckpointError
+
+CLOCK_FIELDS = ("seconds", "tokens_per_s")
+"""Fields of metrics.jsonl that differ between two runs of the same config."""
+
+
+class MetricLog:
+    """Appends lines of metrics to WORKDIR/metrics.jsonl and scalars to WORKDIR/tensorboard."""
+
+    def __init__(self, workdir: Path, step: int) -> None:
+        """Opens the log of a run that goes on after `step`: lines of later steps are cut off.
+
+        Raises: CheckpointError if the files cannot be read or written.
+        """
+        self._path, events = workdir / "metrics.jsonl", workdir / "tensorboard"
+        with _named_errors(self._path):
+            _cut_back(self._path, step)
+            self._file = self._path.open("a", encoding="utf-8")
+        with _named_errors(events):
+            self._events = _Events(events, step)
+
+    def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """One line {"step", "split", **metrics}; numbers among the metrics become TensorBoard scalars SPLIT/NAME.
+
+        Raises: CheckpointError if the disk is full or a file cannot be written.
+        """
+        with _named_errors(self._path):
+            self._file.write(json.dumps({"step": step, "split": split, **metrics}) + "\n")
+            self._file.flush()
+        numbers = {f"{split}/{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
+        with _named_errors(self._events.path):
+            self._events.write(step, numbers)
+
+    def __enter__(self) -> MetricLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        # Every line has been flushed; what a full disk has refused would only be refused again.
+        for file in (self._file, self._events):
+            with contextlib.suppress(OSError):
+                file.close()
+
+
+class _Events:
+    """A TensorBoard file of scalars.
+
+    Written here and now: tensorboardX's SummaryWriter writes in a thread, which a full disk kills, and then waits for
+    that thread without end; its EventsWriter waits for the disk at every flush.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        """Opens a new file, which hides what other files in the folder say of steps after `step`."""
+        from tensorboardX.proto import event_pb2
+
+        self._proto: Any = event_pb2
+        folder.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads files in the order of their names; a run may be resumed within a second.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
+        self.path = folder / name
+        self._file = self.path.open("xb")
+        self._add(file_version="brain.Event:2")
+        self._add(step=step + 1, session_log=self._proto.SessionLog(status=self._proto.SessionLog.START))
+        self._file.flush()
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        from tensorboardX.summary import scalar
+
+        for name, value in scalars.items():
+            self._add(step=step, summary=scalar(name, value))
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add(self, **content: Any) -> None:
+        """Appends a TFRecord of an event: length, its checksum, the bytes, their checksum."""
+        from tensorboardX.record_writer import masked_crc32c
+
+        data = self._proto.Event(wall_time=time.time(), **content).SerializeToString()
+        length = struct.pack("<Q", len(data))
+        checksums = struct.pack("<I", masked_crc32c(length)), struct.pack("<I", masked_crc32c(data))
+        self._file.write(length + checksums[0] + data + checksums[1])
+
+
+@contextlib.contextmanager
+def _named_errors(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be written: {error.strerror}") from error
+
+
+def _cut_back(path: Path, step: int) -> None:
+    """Removes the lines after `step`, and a last line that was cut short when the process died."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line + "\n")
+        except (ValueError, KeyError, TypeError):
+            continue
+    write_atomically(path, "".join(kept).encode())
+
+
+class Progress:
+    """A bar on a terminal, a line per log interval elsewhere; on stderr, from the first step of this process on."""
+
+    def __init__(self, first_step: int, num_steps: int) -> None:
+        self._first, self._total = first_step, num_steps
+        self._start = time.monotonic()
+        self._shown = 0.0
+        self._bar: Any = None
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+            self._bar, self._task = _bar(first_step, num_steps)
+
+    def due(self) -> bool:
+        """Whether the bar wants new numbers: at most once a second."""
+        return self._bar is not None and time.monotonic() - self._shown > 1.0
+
+    def update(self, step: int, loss: float, tokens_per_s: float | None) -> None:
+        """Moves the bar to `step`."""
+        if self._bar is not None:
+            speed = "" if tokens_per_s is None else f"{tokens_per_s:,.0f} tokens/s"
+            self._bar.update(self._task, completed=step, loss=f"loss {loss:.3f}", speed=speed)
+        self._shown = time.monotonic()
+
+    def line(self, step: int, loss: float, tokens_per_s: float) -> None:
+        """The same at a log interval, where a line is due if there is no bar."""
+        self.update(step, loss, tokens_per_s)
+        if self._bar is None:
+            spent = time.monotonic() - self._start
+            left = spent / max(step - self._first, 1) * (self._total - step)
+            self.say(
+                f"step {step}/{self._total}  loss {loss:.3f}  {tokens_per_s:,.0f} tokens/s  "
+                f"{_minutes(spent)} spent, {_minutes(left)} left"
+            )
+
+    def say(self, message: str) -> None:
+        """A line above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(message, highlight=False, markup=False)
+        else:
+            print(message, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _bar(first_step: int, num_steps: int) -> tuple[Any, Any]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[speed]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    bar = Bar(*columns, console=Console(stderr=True), refresh_per_second=2)
+    return bar, bar.add_task("", total=num_steps, completed=first_step, loss="", speed="")

@@ -1,0 +1,162 @@
+"""One run from a config to a trained checkpoint, started or resumed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_jax import __version__
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.workdir import CONFIG, WorkDirectory, open_workdir, write_atomically
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import BatchPlan
+from transformer_jax.data.datasets import TOKENIZER_FILE, Data, prepare_data
+from transformer_jax.data.tokenizers import load_tokenizer
+from transformer_jax.errors import CheckpointError, UserError
+from transformer_jax.parallel.launchers import make_launcher, replicated
+from transformer_jax.training.hyper import split
+from transformer_jax.training.loop import Run, TrainResult, run_loop
+from transformer_jax.training.metric_log import MetricLog
+from transformer_jax.training.state import TrainState, placed_state, state_template
+from transformer_jax.training.step import make_train_step
+from transformer_jax.typing import Params
+
+HIGHER_IS_BETTER = ("accuracy", "exact_match", "sacrebleu", "chrf")
+
+MakeValidate = Callable[[ExperimentConfig, Data], Callable[[Params], dict[str, Any]]]
+
+
+def train(
+    config: ExperimentConfig,
+    workdir: Path,
+    make_validate: MakeValidate,
+    *,
+    allow_config_change: bool = False,
+) -> TrainResult:
+    """Trains in a work directory, from its newest good checkpoint if there is one.
+
+    Args:
+      config: resolved.
+      workdir: made if it does not exist; holds config.json, tokenizer.model, metrics.jsonl, tensorboard/, checkpoints/.
+      make_validate: returns the function that scores parameters on the validation split; raises what will fail then.
+      allow_config_change: go on in a work directory that holds another config.
+    Raises:
+      ConfigError: the work directory holds another config; more devices are asked for than there are; a vocabulary
+        that the corpus cannot fill.
+      DataError: the corpus cannot be read.
+      CheckpointError: checkpoints cannot be read or written; the corpus has changed since the last one.
+      TrainingError: the loss is no longer finite.
+    """
+    file = workdir.expanduser() / CONFIG
+    config_before = file.read_bytes() if file.is_file() else None
+    with open_workdir(workdir, config.to_dict(), allow_config_change) as directory:
+        try:
+            run, state, record = _prepare(config, directory, make_validate)
+        except UserError:
+            # Nothing was done with this config, so it shall not be in the way of the next one.
+            _put_back(file, config_before)
+            raise
+        step, total = int(state.step), config.training.num_train_steps
+        if step >= total:
+            _say(f"{directory.path}: nothing to do, {step} of {total} steps are made")
+            return TrainResult(step, "finished", record["metrics"])
+        with MetricLog(directory.path, step) as log, run.store:
+            return run_loop(run, log, state, record)
+
+
+def _prepare(
+    config: ExperimentConfig, directory: WorkDirectory, make_validate: MakeValidate
+) -> tuple[Run, TrainState, dict[str, Any]]:
+    """Everything before the first step; the record is that of the checkpoint the state comes from, or empty."""
+    static, hyper = split(config)
+    launcher = make_launcher(config, make_train_step(static))
+    store = CheckpointStore(
+        directory.checkpoints,
+        keep_last=config.training.keep_last,
+        keep_best=config.training.keep_best,
+        best_metric=config.training.best_metric,
+        higher_is_better=config.training.best_metric in HIGHER_IS_BETTER,
+        every=config.training.checkpoint_every_steps,
+    )
+    record, tokenizer = {}, None
+    if store.steps():
+        step, state, record = store.restore(state_template(static, hyper, replicated(launcher)))
+        tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
+    else:
+        # What a run has left that died before its first checkpoint may be of another config, or another corpus.
+        (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
+    data = prepare_data(config, directory.path, tokenizer)
+    corpus = data.source.fingerprint()
+    if record:
+        _check_corpus(record, corpus, directory.path)
+        _say(f"resuming {directory.path} after step {step}")
+    else:
+        state = placed_state(static, hyper, replicated(launcher))
+    plan = BatchPlan(
+        data.splits["train"],
+        tokens_per_batch=config.data.tokens_per_batch,
+        max_length=config.data.max_length,
+        row_multiple=config.data.row_multiple,
+        num_buckets=config.data.num_buckets,
+        seed=config.seed,
+    )
+    run = Run(
+        config=config.training,
+        plan=plan,
+        launcher=launcher,
+        hyper=hyper,
+        store=store,
+        evaluate=make_validate(config, data),
+        record={"config": config.to_dict(), "corpus": corpus, "versions": library_versions()},
+        side_files={TOKENIZER_FILE: data.tokenizer.model_bytes},
+    )
+    _describe(config, plan, sum(x.size for x in jax.tree.leaves(state.params)))
+    return run, state, record
+
+
+def _put_back(file: Path, content: bytes | None) -> None:
+    if content is None:
+        file.unlink(missing_ok=True)
+    else:
+        write_atomically(file, content)
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of what a result depends on, by package name."""
+    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
+    versions = {name: importlib.metadata.version(name) for name in names}
+    return {"transformer_jax": __version__, "python": platform.python_version(), **versions}
+
+
+def _check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir: Path) -> None:
+    before = record["corpus"]
+    if before["sha256"] != corpus["sha256"]:
+        raise CheckpointError(
+            f"{workdir}: the corpus has changed since its last checkpoint: sha256 {before['sha256'][:12]} then "
+            f"({before['versions']}), {corpus['sha256'][:12]} now ({corpus['versions']}); bring the old corpus back, "
+            "or choose another --workdir"
+        )
+
+
+def _describe(config: ExperimentConfig, plan: BatchPlan, num_params: int) -> None:
+    _say(
+        f"{num_params:,} parameters; {plan.num_pairs:,} training pairs in {plan.batches_per_epoch:,} batches of "
+        f"{len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens; "
+        f"{config.training.num_train_steps:,} steps are {config.training.num_train_steps / plan.batches_per_epoch:.1f} "
+        f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
+    )
+    if plan.num_dropped:
+        _say(
+            f"{plan.num_dropped:,} training pairs have a side of more than data.max_length={config.data.max_length} "
+            "pieces and are left out"
+        )
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
