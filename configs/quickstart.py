@@ -20,19 +20,30 @@ def get_config(arg=""):
     check_argument(arg)
     return ExperimentConfig(
         model=ModelConfig(
-            vocab_size=1500,
+            vocab_size=2000,
             emb_dim=128,
             num_heads=4,
             mlp_dim=512,
             num_encoder_layers=2,
             num_decoder_layers=2,
-            max_length=128,
             norm_position="pre",
-            dropout_rate=0.1,
+            # One and a half passes over the corpus cannot be learned by heart.
+            dropout_rate=0.0,
         ),
-        data=DataConfig(source="embedded", num_train_pairs=200_000, max_length=64, tokens_per_batch=4096),
-        optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=300),
+        data=DataConfig(
+            source="embedded",
+            num_train_pairs=200_000,
+            max_length=64,
+            tokens_per_batch=2048,
+            num_buckets=6,
+            tokenizer_pairs=20_000,
+        ),
+        optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=200),
         training=TrainingConfig(
-            num_train_steps=3000, log_every_steps=50, eval_every_steps=500, checkpoint_every_steps=500
+            num_train_steps=2200,
+            label_smoothing=0.0,
+            log_every_steps=100,
+            eval_every_steps=1100,
+            checkpoint_every_steps=1100,
         ),
     ).to_config_dict()

@@ -1,0 +1,1 @@
+"""One folder per question: README.md with question, command and answer, study.py with the variants."""

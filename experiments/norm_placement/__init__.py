@@ -1,0 +1,1 @@
+"""Post-LN or Pre-LN, and does either need warm-up?"""
