@@ -89,7 +89,7 @@ def killed(folder: Path, seconds: float, seed: int, kills: int = 2) -> list[str]
     for _ in range(kills):
         process = start(folder)
         try:
-            process.wait(timeout=moments.uniform(0.0, seconds))
+            process.wait(timeout=moments.uniform(0.2, 1.0) * seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

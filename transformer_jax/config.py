@@ -33,6 +33,8 @@ else:
 # The ids that every tokenizer of this project reserves, in SentencePiece's order of roles.
 PAD_ID, EOS_ID, UNK_ID, BOS_ID = 0, 1, 2, 3
 
+MAX_STEPS = 2**31 - 1  # steps are counted in int32
+
 
 def _field(default: Any, doc: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
@@ -163,14 +165,14 @@ class OptimizerConfig:
     learning_rate: DerivedFloat = _number(
         None, "peak learning rate; default (emb_dim * warmup_steps)^-0.5, the paper's", 0.0, hyper=True
     )
-    warmup_steps: int = _number(4000, "steps of linear warm-up from 0 to the peak", 0, hyper=True)
+    warmup_steps: int = _number(4000, "steps of linear warm-up from 0 to the peak", 0, MAX_STEPS, hyper=True)
     decay_steps: DerivedInt = _number(
-        None, "step at which `cosine` and `linear` reach their end; default num_train_steps", 1, hyper=True
+        None, "step at which `cosine` and `linear` reach their end; default num_train_steps", 1, MAX_STEPS, hyper=True
     )
     end_fraction: float = _number(0.0, "`cosine` and `linear` end at this fraction of the peak", 0.0, 1.0, hyper=True)
     beta1: float = _number(0.9, "Adam's decay of the first moment", 0.0, below=1.0, hyper=True)
     beta2: float = _number(0.98, "Adam's decay of the second moment", 0.0, below=1.0, hyper=True)
-    epsilon: float = _number(1e-9, "Adam's epsilon, outside the square root", 0.0, hyper=True)
+    epsilon: float = _number(1e-9, "Adam's epsilon, outside the square root", 1e-30, hyper=True)
     weight_decay: float = _number(
         0.0, "decoupled weight decay, times the learning rate; kernels only", 0.0, hyper=True, switch=True
     )
@@ -183,7 +185,7 @@ class OptimizerConfig:
 class TrainingConfig:
     """The loop: how long, how often, what is kept."""
 
-    num_train_steps: int = _number(100_000, "optimizer updates", 1)
+    num_train_steps: int = _number(100_000, "optimizer updates", 1, MAX_STEPS)
     accumulation_steps: int = _number(1, "parts a batch is computed in, one after the other, to save memory", 1)
     label_smoothing: float = _rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
     log_every_steps: int = _number(100, "updates between two lines of metrics", 1)

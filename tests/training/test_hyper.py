@@ -125,6 +125,11 @@ def all_on():
     return traced(small_config(), uneven_batch())
 
 
+@pytest.mark.parametrize("name", [name for name, (_, value) in CHANGED.items() if isinstance(value, int)])
+def test_the_largest_whole_number_fits_the_compiled_step(name):
+    assert jax.jit(lambda x: x)(hyper_fields()[name].metadata["maximum"]).dtype == np.int32
+
+
 @every_switch
 def test_a_switch_that_is_off_is_not_in_the_program(all_on, name):
     off = traced(small_config({name: 0.0}), uneven_batch())

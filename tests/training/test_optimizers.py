@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training_support import distance, small_config
+from training_support import distance, hyper_fields, small_config
 
 from transformer_jax.models.encoder_decoder import init_params
 from transformer_jax.training.hyper import Hyper, split
@@ -116,6 +116,16 @@ def test_weight_decay_is_decoupled_and_times_the_learning_rate():
     updates, _ = optimizer.update(zeros, optimizer.init(params), params)
     expected = {k: -0.05 * p if DECAYED[k] else 0.0 * p for k, p in by_path(params).items()}
     assert distance(by_path(updates), expected) < 1e-6
+
+
+def test_a_parameter_without_gradient_stays_whatever_the_epsilon():
+    """Rows of a table that no token uses, a ReLU that is never on: 0 / (0 + epsilon) must be 0."""
+    least = hyper_fields()["optimizer.epsilon"].metadata["minimum"]
+    _, hyper = split(small_config({"optimizer.epsilon": least}))
+    params = random_tree(0)
+    optimizer = make_optimizer("none", hyper._replace(weight_decay=None))
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    assert all(np.array_equal(u, np.zeros_like(u)) for u in jax.tree.leaves(updates))
 
 
 def test_the_state_of_the_optimizer_has_two_moments_and_counts_whatever_is_on():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax.checkpoints.averaging import average_params
+from transformer_jax.checkpoints.manifest import DamagedCheckpointError
 from transformer_jax.checkpoints.opening import open_checkpoint
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig, nearest
@@ -17,6 +19,8 @@ from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.encoder_decoder import init_params
 from transformer_jax.typing import Params
+
+logger = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
@@ -40,10 +44,21 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
       ConfigError: an override that is no such field.
     """
     store, step = open_checkpoint(path)
-    if step is None:
-        step = _newest_good(store)
+    if step is not None:
+        return _load(store, step, overrides or {}, path)
+    problems = []
+    for candidate in reversed(store.steps()):
+        try:
+            return _load(store, candidate, overrides or {}, path)
+        except DamagedCheckpointError as error:
+            logger.warning("DAMAGED CHECKPOINT %s\n  it is skipped, the next older one is tried", error)
+            problems.append(f"  - {error}")
+    raise CheckpointError("\n".join([f"{path}: no good checkpoint in it", *problems]))
+
+
+def _load(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path) -> Loaded:
     record = store.read_record(step)
-    config = apply_overrides(record["config"], overrides or {})
+    config = apply_overrides(record["config"], overrides)
     template = jax.eval_shape(lambda: init_params(config.model, 0))
     count = config.evaluation.average_checkpoints
     if count == 1:
@@ -55,21 +70,12 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
                 f"{path}: evaluation.average_checkpoints={count}, but there are {len(steps)} checkpoints up to step "
                 f"{step}; ask for fewer, or train with a larger training.keep_last"
             )
-        params = average_params(store, template, steps)
+        try:
+            params = average_params(store, template, steps)
+        except DamagedCheckpointError as error:  # other checkpoints would be another average
+            raise CheckpointError(str(error)) from error
     tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
     return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory)
-
-
-def _newest_good(store: CheckpointStore) -> int:
-    """The newest step whose files are whole; `restore` then says whether its arrays are too."""
-    problems = []
-    for step in reversed(store.steps()):
-        try:
-            store.read_record(step)
-            return step
-        except CheckpointError as error:
-            problems.append(str(error))
-    raise CheckpointError("no good checkpoint:\n" + "\n".join(f"  - {p}" for p in problems))
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ def evaluate(
     Raises: CheckpointError, ConfigError as `load`; DataError if the corpus is not the checkpoint's or lacks a split.
     """
     loaded = load(path, overrides)
+    steps = ", ".join(map(str, loaded.steps))
+    print(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""), file=sys.stderr)
     workdir = _workdir(loaded.directory)
     data = prepare_data(loaded.config, workdir, loaded.tokenizer)
     _check_corpus(loaded, data)

@@ -30,11 +30,13 @@ class MetricLog:
         Raises: CheckpointError if the files cannot be read or written.
         """
         self._path, events = workdir / "metrics.jsonl", workdir / "tensorboard"
-        with _named_errors(self._path):
-            _cut_back(self._path, step)
-            self._file = self._path.open("a", encoding="utf-8")
-        with _named_errors(events):
-            self._events = _Events(events, step)
+        with contextlib.ExitStack() as opened:
+            with _named_errors(self._path):
+                _cut_back(self._path, step)
+                self._file = opened.enter_context(self._path.open("a", encoding="utf-8"))
+            with _named_errors(events):
+                self._events = opened.enter_context(contextlib.closing(_Events(events, step)))
+            self._opened = opened.pop_all()
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """One line {"step", "split", **metrics}; numbers among the metrics become TensorBoard scalars SPLIT/NAME.
@@ -53,9 +55,8 @@ class MetricLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         # Every line has been flushed; what a full disk has refused would only be refused again.
-        for file in (self._file, self._events):
-            with contextlib.suppress(OSError):
-                file.close()
+        with contextlib.suppress(OSError):
+            self._opened.close()
 
 
 class _Events:

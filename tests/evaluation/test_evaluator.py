@@ -1,0 +1,145 @@
+"""Scores of parameters on a split, against the formula written out."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from run_support import trained_config, trained_folder
+from support import forward, random_params
+
+from transformer_jax.data.datasets import prepare_data
+from transformer_jax.data.sources import Split
+from transformer_jax.errors import DataError
+from transformer_jax.evaluation.evaluator import Evaluator, make_validate
+from transformer_jax.evaluation.translate import Translations
+
+
+@pytest.fixture(scope="module")
+def config():
+    return trained_config()
+
+
+@pytest.fixture(scope="module")
+def data(config):
+    return prepare_data(config, trained_folder() / "run")
+
+
+@pytest.fixture(scope="module")
+def params(config):
+    return random_params(config.model)
+
+
+def replaced(config, section, **fields):
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **fields)})
+
+
+def by_hand(config, data, params, split):
+    """Every pair in one array; loss, accuracy and tokens from log-softmax in float64."""
+    ids = data.splits[split]
+    rows, width = np.arange(ids.num_examples), 24
+    inputs, targets = ids.inputs(rows, width), ids.targets(rows, width)
+    logits = np.asarray(forward(config.model, params, {"inputs": inputs, "targets": targets})[0], np.float64)
+    logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    real = targets > 0
+    chosen = np.take_along_axis(logp, targets[..., None], -1)[..., 0]
+    correct = (logits.argmax(-1) == targets)[real]
+    return -chosen[real].mean(), 100 * correct.mean(), real.sum()
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
+def test_losses_are_the_formula(config, data, params, split):
+    loss, accuracy, tokens = by_hand(config, data, params, split)
+    assert len(data.splits[split].input_lengths) % config.data.row_multiple  # rows of padding take part
+    result = Evaluator(config, data).losses(params, split)
+    assert result["loss"] == pytest.approx(loss, rel=1e-5)
+    assert result["perplexity"] == pytest.approx(np.exp(loss), rel=1e-4)
+    assert result["accuracy"] == pytest.approx(accuracy, abs=1e-4)
+    assert result["tokens"] == tokens == data.splits[split].target_lengths.sum()
+    assert set(result) == {"loss", "perplexity", "accuracy", "tokens"}
+    assert loss > 3
+
+
+def test_losses_do_not_depend_on_the_batches(config, data, params):
+    whole = Evaluator(config, data).losses(params, "valid")
+    for tokens_per_batch, row_multiple in ((64, 8), (16, 1)):
+        other = replaced(config, "evaluation", tokens_per_batch=tokens_per_batch)
+        other = replaced(other, "data", row_multiple=row_multiple)
+        parts = Evaluator(other, data).losses(params, "valid")
+        assert parts["tokens"] == whole["tokens"]
+        assert parts["accuracy"] == pytest.approx(whole["accuracy"], rel=1e-6)
+        assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+
+
+def test_smoothing_and_dropout_are_for_training(config, data, params):
+    other = replaced(config, "training", label_smoothing=0.3)
+    other = replaced(other, "model", dropout_rate=0.5)
+    plain = Evaluator(config, data).losses(params, "test")
+    assert Evaluator(other, data).losses(params, "test") == pytest.approx(plain, rel=1e-6)
+
+
+def test_a_learned_table_that_just_holds_the_longest_pair(config, data):
+    """Widths of batches are rounded up, but not beyond the table."""
+    ids = data.splits["valid"]
+    longest = int(max(ids.input_lengths.max(), ids.target_lengths.max()))
+    assert longest % 8  # else there is nothing to round
+    fits = replaced(config, "model", position_encoding="learned", max_length=longest)
+    params = random_params(fits.model)
+    assert Evaluator(fits, data).losses(params, "valid")["tokens"] == ids.target_lengths.sum()
+    assert len(Evaluator(fits, data).translations(params, "valid").lines) == ids.num_examples
+    short = replaced(fits, "model", max_length=longest - 1)
+    first = int(np.argmax(np.maximum(ids.input_lengths, ids.target_lengths) == longest))
+    with pytest.raises(DataError, match=rf"split 'valid', pair {first + 1}: {longest} pieces .*={longest - 1}"):
+        Evaluator(short, data).losses(params, "valid")
+    with pytest.raises(DataError, match="split 'valid', pair"):
+        make_validate(short, data)  # before training, not after its first hour
+
+
+def test_an_unknown_split(config, data, params):
+    with pytest.raises(DataError, match="no split 'tset'; there are train, valid, test"):
+        Evaluator(config, data).losses(params, "tset")
+
+
+class Fixed:
+    """A corpus and its translations, of which some are right."""
+
+    inputs = ("a", "b", "c", "d", "e")
+    targets = ("der eine Satz", "der andere Satz", "noch ein Satz", "und einer", "fertig")
+    lines = ("der eine Satz", "der andere Satz", "noch kein Satz", "", "fertig")
+    families = ("x", "x", "y", "y", "y")
+
+
+@pytest.fixture
+def fixed(monkeypatch, config, data):
+    def text(self, split):
+        families = None if split == "test" else list(Fixed.families)
+        return Split(list(Fixed.inputs), list(Fixed.targets), families)
+
+    monkeypatch.setattr(type(data), "text", text)
+    monkeypatch.setattr(Evaluator, "translations", lambda *_: Translations(list(Fixed.lines), 2))
+    return Evaluator(config, data)
+
+
+def test_translation_scores(fixed, params):
+    scores, lines = fixed.translation_scores(params, "valid")
+    assert lines == list(Fixed.lines)
+    assert scores["exact_match"] == 60.0
+    assert scores["unfinished"] == 2
+    assert scores["families"] == {
+        "x": {"exact_match": 100.0, "pairs": 2},
+        "y": {"exact_match": pytest.approx(100 / 3), "pairs": 3},
+    }
+    assert 0 < scores["chrf"] < 100
+
+
+def test_a_corpus_without_families_has_no_scores_for_them(fixed, params):
+    assert "families" not in fixed.translation_scores(params, "test")[0]
+
+
+def test_validation_translates_only_if_a_translation_metric_ranks(fixed, config, data, params):
+    losses = {"loss", "perplexity", "accuracy", "tokens"}
+    assert set(make_validate(config, data)(params)) == losses
+    assert make_validate(config, data)(params) == fixed.losses(params, "valid")
+    for metric in ("exact_match", "sacrebleu", "chrf"):
+        ranked = make_validate(replaced(config, "training", best_metric=metric), data)(params)
+        assert set(ranked) == losses | {"exact_match", "sacrebleu", "chrf"}
+        assert ranked["exact_match"] == 60.0

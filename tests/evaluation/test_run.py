@@ -1,0 +1,149 @@
+"""`evaluate`: from a checkpoint to a table and JSON files."""
+
+import json
+import re
+import shutil
+
+import pytest
+import sacrebleu
+from run_support import argv, copy_of_trained, run_main, snapshot, trained_folder, write_corpus
+
+from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.evaluation.evaluator import Evaluator
+from transformer_jax.evaluation.run import evaluate
+from transformer_jax.evaluation.translate import Translations
+
+CHECKPOINTS = ("run", "checkpoints")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return copy_of_trained(tmp_path / "copy")
+
+
+@pytest.fixture
+def some_right(monkeypatch):
+    """The model is taught the first half of every split."""
+
+    def translations(evaluator, params, split):
+        targets = evaluator.data.text(split).targets
+        right = len(targets) // 2
+        return Translations([*targets[:right], *("12 " + line for line in targets[right:])], 3)
+
+    monkeypatch.setattr(Evaluator, "translations", translations)
+
+
+def test_every_split_but_train_is_scored(folder, capsys, some_right):
+    results = evaluate(folder / "run")
+    assert list(results) == ["valid", "test"]
+    out = capsys.readouterr().out
+    for name, count in (("valid", 13), ("test", 11)):
+        scores = json.loads((folder / "run" / "evaluation" / f"{name}.json").read_text())
+        assert scores == json.loads(json.dumps(results[name]))
+        references = (folder / f"{name}.de").read_text().splitlines()
+        lines = (folder / "run" / "evaluation" / f"{name}.txt").read_text().splitlines()
+        assert len(lines) == len(references) == count
+        assert scores["exact_match"] == pytest.approx(100 * (count // 2) / count)
+        assert scores["sacrebleu"] == sacrebleu.corpus_bleu(lines, [references]).score
+        assert scores["chrf"] == sacrebleu.corpus_chrf(lines, [references]).score
+        assert scores["split"] == name
+        assert scores["checkpoints"] == [8]
+        assert scores["unfinished"] == 3
+        assert scores["evaluation"]["search"] == "greedy"
+        assert scores["evaluation"]["max_extra_length"] == 8
+        assert "families" not in scores  # the corpus has none
+        assert re.search(rf"{name} .* {scores['loss']:.4f} .* {scores['chrf']:.2f}", out)
+    assert f"sacrebleu: {results['test']['sacrebleu_signature']}\n" in out
+
+
+def test_the_validation_loss_is_what_training_has_logged(folder):
+    last = json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    scores = evaluate(folder / "run", ["valid"], generate=False)["valid"]
+    assert {name: scores[name] for name in ("loss", "accuracy", "tokens")} == {
+        name: last[name] for name in ("loss", "accuracy", "tokens")
+    }
+    assert last["split"] == "valid"
+    assert "sacrebleu" not in scores
+    assert not (folder / "run" / "evaluation" / "valid.txt").exists()
+
+
+def test_a_copied_checkpoint_is_enough(tmp_path, capsys):
+    """With the text files it was trained on; not even the config file is needed."""
+    shutil.copytree(trained_folder().joinpath(*CHECKPOINTS, "5"), tmp_path / "new" / "best_model")
+    for name in ("train", "valid", "test"):
+        for locale in ("en", "de"):
+            (tmp_path / "data").mkdir(exist_ok=True)
+            shutil.copy(trained_folder() / f"{name}.{locale}", tmp_path / "data")
+    results = evaluate(tmp_path / "new" / "best_model", ["test"], {"data.dir": str(tmp_path / "data")})
+    assert results == evaluate(copy_of_trained(tmp_path / "old").joinpath(*CHECKPOINTS, "5"), ["test"])
+    assert results["test"]["checkpoints"] == [5]
+    assert "step 5\n" in capsys.readouterr().err
+    assert (tmp_path / "new" / "evaluation" / "test.json").exists()
+
+
+def test_averaged_checkpoints(folder, capsys):
+    assert (
+        run_main(["evaluate", f"--checkpoint={folder / 'run'}", "--evaluation.average_checkpoints=2", "--nogenerate"])
+        == 0
+    )
+    assert "step 5, 8 averaged" in capsys.readouterr().err
+    averaged = json.loads((folder / "run" / "evaluation" / "test.json").read_text())
+    assert averaged["checkpoints"] == [5, 8]
+    last = evaluate(folder / "run", ["test"], generate=False)["test"]["loss"]
+    first = evaluate(folder.joinpath(*CHECKPOINTS, "5"), ["test"], generate=False)["test"]["loss"]
+    assert last < averaged["loss"] < first
+
+
+def test_text_files_that_have_moved(folder, tmp_path, capsys):
+    original = trained_folder()
+    moved = original.rename(original.with_name("elsewhere"))
+    try:
+        assert run_main(["evaluate", f"--checkpoint={folder / 'run'}", "--nogenerate"]) == 2
+        assert f"data.dir='{original}' does not exist" in capsys.readouterr().err
+        assert not (folder / "run" / "evaluation").exists()
+        words = ["evaluate", f"--checkpoint={folder / 'run'}", "--nogenerate", f"--data.dir={moved}"]
+        assert run_main(words) == 0
+    finally:
+        moved.rename(original)
+
+
+def test_another_corpus_is_refused(folder, tmp_path):
+    write_corpus(tmp_path / "other", seed=1)
+    before = snapshot(folder)
+    with pytest.raises(DataError, match=r"not the one this checkpoint was trained on: sha256 [0-9a-f]{12} then"):
+        evaluate(folder / "run", None, {"data.dir": str(tmp_path / "other")})
+    assert snapshot(folder) == before
+
+
+def test_an_unknown_split(folder, capsys):
+    before = snapshot(folder)
+    assert run_main(["evaluate", f"--checkpoint={folder / 'run'}", "--splits=valid,tset"]) == 2
+    assert "no split 'tset'; there are train, valid, test (did you mean 'test'?)" in capsys.readouterr().err
+    assert snapshot(folder) == before
+
+
+def test_the_training_split_can_be_scored(folder):
+    assert list(evaluate(folder / "run", ["train"], generate=False)) == ["train"]
+
+
+def test_a_corpus_with_nothing_to_score(tmp_path, capsys):
+    folder = write_corpus(tmp_path)
+    assert run_main(argv("train", folder, "--config.data.valid_files=", "--config.data.test_files=")) == 2
+    assert "no split 'valid'; there are train" in capsys.readouterr().err
+    assert not (folder / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize("name", ["test.json", "test.txt"])
+def test_a_full_disk(folder, some_right, name):
+    (folder / "run" / "evaluation").mkdir()
+    (folder / "run" / "evaluation" / name).write_text("of an earlier evaluation")
+    (folder / "run" / "evaluation" / f"{name}.tmp").symlink_to("/dev/full")
+    with pytest.raises(CheckpointError, match=rf"evaluation/{name}: could not be written: No space left on device"):
+        evaluate(folder / "run", ["test"])
+    assert (folder / "run" / "evaluation" / name).read_text() == "of an earlier evaluation"
+
+
+def test_no_folder_for_the_scores(folder, some_right):
+    (folder / "run" / "evaluation").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"run/evaluation: cannot be made: File exists"):
+        evaluate(folder / "run", ["test"])

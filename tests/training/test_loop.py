@@ -1,0 +1,349 @@
+"""The loop with everything around it replaced: what happens in which order, and what is handed on."""
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.config import TrainingConfig
+from transformer_jax.errors import CheckpointError, TrainingError
+from transformer_jax.training.interruption import Interruption
+
+
+def without_type_checks(name):
+    """A second copy of a module, which takes doubles for what its annotations name."""
+    path = importlib.util.find_spec(name).origin
+    spec = importlib.util.spec_from_file_location(f"unchecked_{name.rpartition('.')[2]}", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+loop = without_type_checks("transformer_jax.training.loop")
+Run, TrainResult, Window, run_loop = loop.Run, loop.TrainResult, loop.Window, loop.run_loop
+
+
+class State(NamedTuple):
+    step: Any
+    params: Any
+
+
+class World:
+    """Launcher, plan, store and log in one: writes down what is asked of it."""
+
+    def __init__(self, **training):
+        defaults = {"num_train_steps": 8, "log_every_steps": 3, "eval_every_steps": 4, "checkpoint_every_steps": 5}
+        self.config = TrainingConfig(**{**defaults, **training})
+        self.events: list[tuple[str, int]] = []
+        self.lines: list[tuple[int, str, dict[str, Any]]] = []
+        self.saved: dict[int, tuple[State, dict[str, Any], Any, Any]] = {}
+        self.bad: dict[int, dict[str, float]] = {}
+        self.on_event: dict[tuple[str, int], Any] = {}
+
+    def happens(self, *event):
+        self.events.append(event)
+        if event in self.on_event:
+            self.on_event[event]()
+
+    # Plan.
+
+    def batch(self, step):
+        return {"inputs": np.full((2, 2), step)}
+
+    def epoch(self, step):
+        return step // 5
+
+    # Launcher.
+
+    def step(self, state, batch, hyper):
+        assert hyper == "hyper"
+        assert batch["inputs"][0, 0] == state.step
+        step = int(state.step) + 1
+        self.happens("step", step)
+        metrics = metrics_of(step) | self.bad.get(step, {})
+        return State(jnp.int32(step), f"params {step}"), {name: jnp.float32(v) for name, v in metrics.items()}
+
+    # Store.
+
+    def save(self, step, state, record, side_files, metrics):
+        self.happens("save", step)
+        # Copies, as what is serialised now.
+        self.saved[step] = (state, {**record, "window": [dict(v) for v in record["window"]]}, side_files, metrics)
+
+    def has(self, step):
+        return step in self.saved
+
+    def wait(self):
+        self.events.append(("wait",))
+
+    # Log.
+
+    def write(self, step, split, metrics):
+        self.happens(split, step)
+        self.lines.append((step, split, metrics))
+
+    def evaluate(self, params):
+        step = int(params.split()[1])
+        self.happens("evaluate", step)
+        return {"loss": 10.0 - step, "tokens": 7.0, "families": {}}
+
+    def train(self, first=0, record=None):
+        run = Run(
+            config=self.config,
+            plan=self,
+            launcher=self,
+            hyper="hyper",
+            store=self,
+            evaluate=self.evaluate,
+            record={"config": "c"},
+            side_files={"tokenizer.model": b"t"},
+        )
+        return run_loop(run, self, State(jnp.int32(first), f"params {first}"), record or {})
+
+
+def metrics_of(step):
+    return {
+        "loss": float(step),
+        "nll": step / 2,
+        "accuracy": 10.0 * step,
+        "gradient_norm": 2.0**step,
+        "learning_rate": step / 8,
+        "tokens": 100.0 + step,
+    }
+
+
+def test_order_of_events():
+    world = World()
+    result = world.train()
+    assert world.events == [
+        *[("step", 1), ("step", 2), ("step", 3), ("train", 3)],
+        *[("step", 4), ("evaluate", 4), ("valid", 4)],
+        *[("step", 5), ("save", 5)],
+        *[("step", 6), ("train", 6), ("step", 7)],
+        *[("step", 8), ("train", 8), ("evaluate", 8), ("valid", 8), ("save", 8), ("wait",)],
+    ]
+    assert result == TrainResult(8, "finished", {"loss": 2.0, "tokens": 7.0, "families": {}})
+
+
+def test_nothing_happens_twice_where_everything_is_due():
+    world = World(num_train_steps=4, log_every_steps=2, eval_every_steps=2, checkpoint_every_steps=2)
+    world.train()
+    each = [(name, step) for step in (2, 4) for name in ("train", "evaluate", "valid", "save")]
+    assert [event for event in world.events if event[0] not in ("step", "wait")] == each
+
+
+def test_averages_are_over_tokens():
+    world = World()
+    world.train()
+    (step, split, line), *_ = world.lines
+    tokens = np.array([101.0, 102.0, 103.0])
+    assert (step, split) == (3, "train")
+    assert line["loss"] == pytest.approx((tokens * [1, 2, 3]).sum() / tokens.sum(), rel=1e-12)
+    assert line["nll"] == pytest.approx((tokens * [0.5, 1, 1.5]).sum() / tokens.sum(), rel=1e-12)
+    assert line["accuracy"] == pytest.approx((tokens * [10, 20, 30]).sum() / tokens.sum(), rel=1e-12)
+    assert line["gradient_norm"] == pytest.approx((2 + 4 + 8) / 3)
+    assert line["learning_rate"] == 3 / 8
+    assert line["tokens"] == tokens.sum()
+    assert line["epoch"] == 0
+    assert line["seconds"] > 0
+    assert line["tokens_per_s"] == pytest.approx(tokens.sum() / line["seconds"])
+    last = world.lines[-2][2]  # of steps 7 and 8 alone
+    assert last["loss"] == pytest.approx((107 * 7 + 108 * 8) / 215)
+    assert last["epoch"] == 1
+
+
+def test_a_checkpoint_holds_what_a_resumed_run_needs():
+    world = World()
+    world.train()
+    state, record, side_files, metrics = world.saved[5]
+    assert state == State(jnp.int32(5), "params 5")
+    assert record == {"config": "c", "window": [metrics_of(4), metrics_of(5)], "metrics": world.lines[1][2]}
+    assert side_files == {"tokenizer.model": b"t"}
+    assert metrics is None  # its parameters were not evaluated
+    state, record, _, metrics = world.saved[8]
+    assert record["window"] == []
+    assert metrics == {"loss": 2.0, "tokens": 7.0}  # numbers alone can rank
+
+
+@pytest.mark.parametrize("first", [5, 8])
+def test_a_resumed_run_logs_what_the_uninterrupted_run_does(first):
+    whole, rest = World(), World()
+    whole.train()
+    assert rest.train(first, whole.saved[first][1]) == TrainResult(8, "finished", whole.lines[-1][2])
+    expected = [line for line in whole.lines if line[0] > first]
+    assert [(s, n, without_clock(v)) for s, n, v in rest.lines] == [(s, n, without_clock(v)) for s, n, v in expected]
+    assert rest.saved == {step: saved for step, saved in whole.saved.items() if step > first}
+
+
+def test_a_resumed_run_times_its_own_steps():
+    whole, rest = World(), World()
+    whole.train()
+    rest.train(5, whole.saved[5][1])
+    step, _, line = rest.lines[0]
+    assert step == 6
+    assert line["tokens"] == 104 + 105 + 106
+    assert line["tokens_per_s"] == pytest.approx(106 / line["seconds"])
+    line = rest.lines[1][2]
+    assert line["tokens_per_s"] == pytest.approx((107 + 108) / line["seconds"])
+
+
+def without_clock(metrics):
+    return {name: value for name, value in metrics.items() if name not in ("seconds", "tokens_per_s")}
+
+
+def test_time_of_evaluation_and_saving_does_not_count(monkeypatch):
+    now = [0.0]
+
+    def pass_time(seconds):
+        now[0] += seconds
+
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    world = World(num_train_steps=6, log_every_steps=6, eval_every_steps=2, checkpoint_every_steps=3)
+    world.on_event = {("step", s): lambda: pass_time(1.0) for s in range(1, 7)}
+    world.on_event |= {(name, s): lambda: pass_time(100.0) for name in ("evaluate", "save") for s in range(1, 6)}
+    world.train()
+    assert world.lines[-2][2]["seconds"] == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("name", ["loss", "gradient_norm"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_loss_that_is_not_finite_stops_the_run(name, value):
+    world = World()
+    world.bad = {5: {name: value}, 6: {"loss": np.nan}}
+    with pytest.raises(TrainingError, match=rf"^{name} is {value} at step 5 \(.*learning rate 0\.625\)") as caught:
+        world.train()
+    assert "optimizer.learning_rate" in str(caught.value)
+    # It is noticed when the checkpoint of step 5 is made, which is not.
+    assert world.events[-1] == ("step", 5)
+    assert world.saved == {}
+
+
+@pytest.mark.parametrize(("bad", "noticed"), [(1, 3), (4, 4), (6, 6), (7, 8)])
+def test_nothing_is_scored_logged_or_saved_once_the_loss_is_not_finite(bad, noticed):
+    world = World()
+    world.bad = {bad: {"loss": np.nan}}
+    with pytest.raises(TrainingError, match=f"at step {bad} "):
+        world.train()
+    assert world.events[-1] == ("step", noticed)
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")])
+def test_a_signal_ends_the_run_after_its_step(number, name):
+    world = World()
+    world.on_event = {("step", 2): lambda: os.kill(os.getpid(), number)}
+    before = signal.getsignal(number)
+    assert world.train() == TrainResult(2, name, {})
+    assert world.events == [("step", 1), ("step", 2), ("save", 2), ("wait",)]
+    assert world.saved[2][1]["window"] == [metrics_of(1), metrics_of(2)]
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_during_a_save_that_is_due_needs_no_second_one():
+    world = World()
+    world.on_event = {("save", 5): lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    assert world.train().reason == "SIGTERM"
+    assert world.events[-2:] == [("save", 5), ("wait",)]
+
+
+def test_a_signal_after_the_decision_to_save_is_answered_too():
+    """Between two checks of the loop: here, while the step's line is being logged."""
+    world = World()
+    world.on_event = {("valid", 4): lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    assert world.train() == TrainResult(4, "SIGTERM", world.lines[-1][2])
+    assert world.events[-4:] == [("evaluate", 4), ("valid", 4), ("save", 4), ("wait",)]
+    assert world.saved[4][3] is None  # the uninterrupted run has no checkpoint here, so this is none of the best
+
+
+def test_a_signal_in_the_last_step_changes_nothing():
+    world = World()
+    world.on_event = {("save", 8): lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    assert world.train().reason == "finished"
+
+
+def test_a_save_that_fails_ends_the_run():
+    def fail():
+        raise CheckpointError("the disk is full")
+
+    world = World()
+    world.on_event = {("save", 5): fail}
+    with pytest.raises(CheckpointError, match="the disk is full"):
+        world.train()
+    assert world.events[-1] == ("save", 5)
+
+
+def test_without_a_terminal_there_is_a_line_per_log_interval(capsys):
+    World(num_train_steps=3).train()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("step 3/3  loss 2.0")
+    assert "tokens/s" in lines[0]
+    assert lines[0].endswith("0:00 spent, 0:00 left")
+    assert lines[1] == "step 3  valid  loss 7  tokens 7"
+
+
+# Windows.
+
+
+def test_a_window_waits_for_no_step_but_the_last_two():
+    fetched = []
+
+    class Value:
+        def __init__(self, step):
+            self._step = step
+
+        def __float__(self):
+            fetched.append(self._step)
+            return 1.5
+
+    window = Window([])
+    for step in range(1, 5):
+        window.add(step, {"loss": Value(step)})
+    assert window.latest_loss() == 1.5
+    assert fetched == [3]
+
+
+def test_the_latest_loss_of_a_single_step():
+    window = Window([metrics_of(1)])
+    window.add(2, {name: jnp.float32(value) for name, value in metrics_of(2).items()})
+    assert window.latest_loss() == 2.0
+    assert window.values() == [metrics_of(1), metrics_of(2)]
+
+
+# Signals.
+
+
+def test_the_second_ctrl_c_interrupts_at_once():
+    with Interruption() as interruption:
+        assert interruption.signal_name is None
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.signal_name == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_after_sigterm_interrupts_and_sigterm_again_does_not():
+    with Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.signal_name == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_in_another_thread_there_are_no_signals_to_catch():
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    def run():
+        with Interruption() as interruption:
+            seen.append((interruption.signal_name, signal.getsignal(signal.SIGTERM)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [(None, before)]

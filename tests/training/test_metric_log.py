@@ -1,0 +1,199 @@
+"""metrics.jsonl, TensorBoard events and the progress bar."""
+
+import errno
+import io
+import json
+import os
+import re
+import struct
+import sys
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import RecordWriter
+
+from transformer_jax.errors import CheckpointError
+from transformer_jax.training import metric_log
+from transformer_jax.training.metric_log import CLOCK_FIELDS, MetricLog, Progress
+
+
+def written(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def events_of(folder):
+    """Every event of every file, in TensorBoard's order of the files."""
+    result = []
+    for path in sorted((folder / "tensorboard").iterdir()):
+        assert "tfevents" in path.name
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            result.append(Event.FromString(data[12 : 12 + length]))
+            data = data[12 + length + 4 :]
+    return result
+
+
+def scalars(folder):
+    return [(e.step, v.tag, v.simple_value) for e in events_of(folder) for v in e.summary.value]
+
+
+def test_lines_are_appended_as_they_come(tmp_path):
+    with MetricLog(tmp_path, 0) as log:
+        log.write(1, "train", {"loss": 2.5, "tokens": 7})
+        assert written(tmp_path) == [{"step": 1, "split": "train", "loss": 2.5, "tokens": 7}]
+        assert scalars(tmp_path) == [(1, "train/loss", 2.5), (1, "train/tokens", 7.0)]
+        log.write(2, "valid", {"loss": 0.1})
+    assert written(tmp_path)[1] == {"step": 2, "split": "valid", "loss": 0.1}
+
+
+def test_numbers_come_back_exactly(tmp_path):
+    with MetricLog(tmp_path, 0) as log:
+        log.write(1, "train", {"loss": 1 / 3, "tiny": 5e-324})
+    assert written(tmp_path) == [{"step": 1, "split": "train", "loss": 1 / 3, "tiny": 5e-324}]
+
+
+def test_what_is_no_number_is_no_scalar(tmp_path):
+    metrics = {"loss": 1.0, "signature": "nrefs:1", "families": {"dates": {"pairs": 3}}}
+    with MetricLog(tmp_path, 0) as log:
+        log.write(1, "valid", metrics)
+    assert written(tmp_path) == [{"step": 1, "split": "valid", **metrics}]
+    assert scalars(tmp_path) == [(1, "valid/loss", 1.0)]
+
+
+@pytest.mark.parametrize(("step", "kept"), [(0, []), (5, [3, 4]), (8, [3, 4, 6, 8, 8]), (9, [3, 4, 6, 8, 8])])
+def test_a_resumed_run_cuts_off_the_lines_after_its_step(tmp_path, step, kept):
+    with MetricLog(tmp_path, 0) as log:
+        for each in (3, 4, 6, 8, 8):
+            log.write(each, "train", {"loss": float(each)})
+    with MetricLog(tmp_path, step) as log:
+        assert [line["step"] for line in written(tmp_path)] == kept
+        log.write(10, "train", {"loss": 0.0})
+    assert [line["step"] for line in written(tmp_path)] == [*kept, 10]
+
+
+@pytest.mark.parametrize(
+    "rest", [b'{"step": 4, "spl', b'{"step": 4', b"\x00\x00\x00", b"7", b"[1]", b'{"split": "train"}', b"\xff\n", b"\n"]
+)
+def test_a_line_that_is_damaged_is_dropped(tmp_path, rest):
+    good = b'{"step": 3, "split": "train"}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(good + rest)
+    with MetricLog(tmp_path, 5) as log:
+        log.write(6, "train", {})
+    assert (tmp_path / "metrics.jsonl").read_bytes() == good + b'{"step": 6, "split": "train"}\n'
+
+
+def test_tensorboard_hides_the_steps_that_are_made_again(tmp_path):
+    """By a SessionLog event in a file of its own, as TensorBoard's own writers say it."""
+    for step in (0, 5):
+        with MetricLog(tmp_path, step) as log:
+            log.write(step + 3, "train", {"loss": float(step)})
+    first, second = events_of(tmp_path)[:3], events_of(tmp_path)[3:]
+    for step, (version, session, scalar) in ((0, first), (5, second)):
+        assert version.file_version == "brain.Event:2"
+        assert (session.session_log.status, session.step) == (SessionLog.START, step + 1)
+        assert (scalar.step, scalar.summary.value[0].simple_value) == (step + 3, step)
+        assert scalar.wall_time >= session.wall_time > 1.7e9
+
+
+def test_records_are_framed_as_by_tensorboardx(tmp_path):
+    with MetricLog(tmp_path, 0) as log:
+        log.write(1, "train", {"loss": 2.5})
+    reference = RecordWriter(str(tmp_path / "reference"))
+    for event in events_of(tmp_path):
+        reference.write(event.SerializeToString())
+    reference.close()
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    assert path.read_bytes() == (tmp_path / "reference").read_bytes()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_a_full_disk_is_one_clear_error(tmp_path):
+    log = MetricLog(tmp_path, 0)
+    log.write(1, "train", {"loss": 1.0})
+    log._file.close()
+    log._opened.callback(lambda: log._file.close())
+    log._file = open("/dev/full", "w")  # noqa: SIM115
+    message = f"{tmp_path / 'metrics.jsonl'}: could not be written: {os.strerror(errno.ENOSPC)}"
+    with pytest.raises(CheckpointError, match=re.escape(message)), log:
+        log.write(2, "train", {"loss": 1.0})  # and leaving the block raises nothing over it
+    assert [line["step"] for line in written(tmp_path)] == [1]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's /dev/full")
+def test_a_full_disk_stops_tensorboard_too(tmp_path):
+    log = MetricLog(tmp_path, 0)
+    log._events._file.close()
+    log._events._file = open("/dev/full", "wb")  # noqa: SIM115
+    with pytest.raises(CheckpointError, match=r"tensorboard/events.*: could not be written: No space left"), log:
+        log.write(2, "train", {"loss": 1.0})
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: .*Is a directory"):
+        MetricLog(tmp_path, 0)
+    (tmp_path / "metrics.jsonl").rmdir()
+    (tmp_path / "tensorboard").touch()
+    with pytest.raises(CheckpointError, match=r"tensorboard: .*File exists"):
+        MetricLog(tmp_path, 0)
+
+
+def test_clock_fields_are_what_the_loop_measures():
+    assert CLOCK_FIELDS == ("seconds", "tokens_per_s")
+
+
+# Progress.
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_without_a_terminal_there_are_lines_and_no_bar(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(metric_log.time, "monotonic", lambda: now[0])
+    with Progress(20, 100) as progress:
+        assert not progress.due()
+        progress.update(25, 3.0, 5.0)
+        now[0] += 65.0
+        progress.line(40, 2.3456, 12345.6)
+        progress.say("step 40  valid  loss [1]")
+    assert capsys.readouterr().err.splitlines() == [
+        "step 40/100  loss 2.346  12,346 tokens/s  1:05 spent, 3:15 left",
+        "step 40  valid  loss [1]",
+    ]
+
+
+def terminal(monkeypatch):
+    """Not a fixture: pytest puts its own stderr in place before the test begins."""
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    return stream
+
+
+def test_a_terminal_gets_a_bar(monkeypatch):
+    stream = terminal(monkeypatch)
+    with Progress(20, 100) as progress:
+        assert progress.due()
+        progress.update(40, 2.3456, 12345.6)
+        assert not progress.due()  # at most once a second
+        progress.line(50, 2.0, 10.0)
+        progress.say("step 40  valid  [loss] 1")
+    text = stream.getvalue()
+    assert "step 40  valid  [loss] 1" in text
+    assert "50/100" in text
+    assert "loss 2.000" in text
+    assert "10 tokens/s" in text
+    assert "spent" not in text
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch):
+    stream = terminal(monkeypatch)
+    monkeypatch.setenv("TERM", "dumb")
+    with Progress(0, 10) as progress:
+        progress.line(5, 1.0, 10.0)
+    assert stream.getvalue().startswith("step 5/10")

@@ -1,0 +1,109 @@
+"""`train` as a whole: what it says, and runs that come to the same or to a bad end."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+from run_support import (
+    TOTAL,
+    argv,
+    assert_same_run,
+    at,
+    metric_lines,
+    run_main,
+    saved_steps,
+    snapshot,
+    train,
+    trained_folder,
+    write_corpus,
+)
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.training import loop
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_corpus(tmp_path)
+
+
+def test_the_loss_falls():
+    losses = [line["loss"] for line in metric_lines(trained_folder() / "run") if line["split"] == "train"]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] - 0.5
+
+
+def test_gradient_accumulation_is_the_same_training(folder):
+    """In parts, with the same dropout, and the same losses but for rounding."""
+    assert train(folder, "--config.training.accumulation_steps=4") == 0
+    parts, whole = metric_lines(folder / "run"), metric_lines(trained_folder() / "run")
+    assert parts != whole  # in the last bits: the sums were made in another order
+    for ours, theirs in zip(parts, whole, strict=True):
+        assert ours == {k: v if isinstance(v, str) else pytest.approx(v, rel=1e-3) for k, v in theirs.items()}
+
+
+def test_long_pairs_are_left_out_and_counted(folder, capsys):
+    assert train(folder, "--config.data.max_length=4", "--config.training.num_train_steps=1") == 0
+    message = capsys.readouterr().err
+    left_out = re.search(r"(\d+) training pairs have a side of more than data\.max_length=4 pieces", message)
+    kept = re.search(r"([\d,]+) training pairs in", message)
+    assert int(left_out[1]) > 0
+    assert int(left_out[1]) + int(kept[1]) == 150
+
+
+def test_a_checkpoint_says_what_made_it(folder):
+    store = CheckpointStore(trained_folder() / "run" / "checkpoints", read_only=True)
+    record = store.read_record(TOTAL)
+    assert record["config"]["model"]["emb_dim"] == 16
+    assert record["config"]["data"]["dir"] == str(trained_folder())
+    assert re.fullmatch(r"[0-9a-f]{64}", record["corpus"]["sha256"])
+    assert {"transformer_jax", "python", "jax", "flax", "optax", "sentencepiece"} <= set(record["versions"])
+    last = metric_lines(trained_folder() / "run")[-1]
+    assert {"step": TOTAL, "split": "valid", **record["metrics"]} == last
+
+
+def test_a_loss_that_is_not_finite_costs_nothing_that_was_saved(folder, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "kill_point", at("after_batch", 5, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        assert train(folder) == 143
+    before = snapshot(folder / "run" / "checkpoints")
+    capsys.readouterr()
+    assert train(folder, "--config.optimizer.learning_rate=1e30", "--allow_config_change") == 2
+    message = capsys.readouterr().err
+    assert re.search(r"error: (loss|gradient_norm) is (nan|inf) at step [67] \(.*learning rate 1e\+30\)", message)
+    assert "a lower optimizer.learning_rate" in message
+    assert "Traceback" not in message
+    assert snapshot(folder / "run" / "checkpoints") == before
+    assert train(folder, "--allow_config_change") == 0
+    assert_same_run(folder, trained_folder())
+
+
+def test_a_loss_that_is_not_finite_from_the_start(folder, capsys):
+    assert train(folder, "--config.optimizer.learning_rate=1e30", "--config.optimizer.warmup_steps=0") == 2
+    assert re.search(r" at step [12] \(", capsys.readouterr().err)
+    assert saved_steps(folder) == []
+    assert metric_lines(folder / "run") == []
+
+
+@pytest.mark.slow
+def test_the_embedded_corpus_from_start_to_end(tmp_path, monkeypatch, capsys):
+    """Families, the longer split, and a checkpoint that needs no files at all."""
+    folder = write_corpus(tmp_path)
+    (folder / "tiny.py").write_text((folder / "tiny.py").read_text().replace('source="text"', 'source="embedded"'))
+    sizes = ["data.num_train_pairs=300", "data.num_eval_pairs=20", "data.max_length=64"]
+    flags = [f"--config.{size}" for size in [*sizes, "model.vocab_size=400", "model.max_length=160"]]
+    assert run_main([word for word in argv("train", folder, *flags) if "data.dir" not in word]) == 0
+    monkeypatch.chdir(tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (folder / "run" / "checkpoints" / "8").rename(empty / "8")
+    assert run_main(["evaluate", "--checkpoint=empty/8", "--splits=test,test_longer"]) == 0
+    out = capsys.readouterr().out
+    for name in ("test", "test_longer"):
+        scores = json.loads((empty / "evaluation" / f"{name}.json").read_text())
+        assert sum(family["pairs"] for family in scores["families"].values()) == 20
+        whole = sum(family["pairs"] * family["exact_match"] for family in scores["families"].values()) / 20
+        assert whole == pytest.approx(scores["exact_match"])
+        assert name in out
