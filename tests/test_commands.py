@@ -86,7 +86,7 @@ def documents():
     yield from sorted(ROOT.glob("*/README.md"))
     yield from sorted(ROOT.glob("experiments/*/README.md"))
     yield from sorted(ROOT.glob("configs/*.py"))
-    yield from sorted(ROOT.glob("experiments/*.py"))
+    yield from sorted([*ROOT.glob("experiments/*.py"), *ROOT.glob("benchmarks/*.py")])
     yield from (ROOT / "transformer_jax" / "cli" / f"{name}.py" for name in COMMANDS)
 
 
@@ -137,3 +137,9 @@ def test_a_command_line_that_is_shown_can_be_used(document, program, words, monk
     else:
         assert words[:1] == ["--shape"]
         assert words[1] in train_step._SHAPES
+
+
+def test_every_link_in_the_readme_leads_somewhere():
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text())
+    assert len(targets) >= 3
+    assert [target for target in targets if not (ROOT / target).exists()] == []

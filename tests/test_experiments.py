@@ -136,8 +136,8 @@ def doubles(monkeypatch):
 
 
 def test_every_variant_is_trained_and_scored(doubles, tmp_path, capsys):
-    assert main(["positions", f"--workdir={tmp_path}", "--config.training.num_train_steps=77"]) == 0
-    assert dict(doubles.trained) == variants("positions", {"training.num_train_steps": "77"})
+    assert main(["positions", f"--workdir={tmp_path}", "--config.training.num_train_steps=777"]) == 0
+    assert dict(doubles.trained) == variants("positions", {"training.num_train_steps": "777"})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "| variant | split | parameters | loss | exact_match | sacrebleu |"
     results = json.loads((tmp_path / "results.json").read_text())

@@ -112,8 +112,7 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
     log = MetricLog(tmp_path, 0)
     log.write(1, "train", {"loss": 1.0})
     log._file.close()
-    log._opened.callback(lambda: log._file.close())
-    log._file = open("/dev/full", "w")  # noqa: SIM115
+    log._file = log._opened.enter_context(open("/dev/full", "w"))  # noqa: SIM115
     message = f"{tmp_path / 'metrics.jsonl'}: could not be written: {os.strerror(errno.ENOSPC)}"
     with pytest.raises(CheckpointError, match=re.escape(message)), log:
         log.write(2, "train", {"loss": 1.0})  # and leaving the block raises nothing over it
