@@ -220,7 +220,7 @@ class _Stopped(Exception):
 def averaged_steps(monkeypatch, **fields):
     """The checkpoints that are averaged."""
     config = ExperimentConfig().to_dict()
-    store = types.SimpleNamespace(steps=lambda: [1, 2, 3], read_record=lambda step: {"config": config})
+    store = _fake(CheckpointStore, steps=lambda: [1, 2, 3], read_record=lambda step: {"config": config})
 
     def average(store, template, steps):
         raise _Stopped(steps)

@@ -11,6 +11,7 @@ from experiments.run import STUDIES, main, table, variants
 from transformer_jax.config import walk
 from transformer_jax.errors import ConfigError, TrainingError
 from transformer_jax.evaluation import run as evaluation_run
+from transformer_jax.evaluation.evaluator import make_validate
 from transformer_jax.training import run as training_run
 from transformer_jax.training.loop import TrainResult
 
@@ -143,7 +144,8 @@ def test_every_variant_is_trained_and_scored(doubles, tmp_path, capsys):
     results = json.loads((tmp_path / "results.json").read_text())
     assert list(results) == ["sinusoidal", "learned", "rotary", "relative", "none"]
     counts = {name: splits["test"]["parameters"] for name, splits in results.items()}
-    assert counts["learned"] - counts["none"] == 2 * 128 * 128  # a table per stack, of max_length rows
+    model = variants("positions")["learned"].model
+    assert counts["learned"] - counts["none"] == 2 * model.max_length * model.emb_dim  # a table for each stack
     assert lines[2] == f"| sinusoidal | test | {counts['sinusoidal']:,} | 2.00 | 10.00 | 50.12 |"
     assert lines[3] == f"| sinusoidal | test_longer | {counts['sinusoidal']:,} | 9.00 | 10.00 | 50.12 |"
     assert len(lines) == 2 + 2 * 5
@@ -183,10 +185,18 @@ def test_a_table_row_has_as_many_cells_as_the_heading():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("study", STUDIES)
-def test_every_variant_takes_a_step_and_is_scored(study, tmp_path, capsys):
-    # Heads of width 1 have no pairs to rotate, and 16 of them fill 16 dimensions.
-    assert main([study, f"--workdir={tmp_path}", *(f"--config.{name}={value}" for name, value in TINY.items())]) == 0
-    out = capsys.readouterr().out
-    for name in variants(study):
-        assert re.search(rf"^\| {name} \| test_longer \| [\d,]+ \| \d", out, re.M)
+def test_every_variant_takes_a_step(study, tmp_path):
+    for name, config in variants(study, TINY).items():
+        assert training_run.train(config, tmp_path / name, make_validate).reason == "finished"
         assert [line["step"] for line in metric_lines(tmp_path / name)] == [1, 1]
+
+
+@pytest.mark.slow
+def test_a_study_from_start_to_end(tmp_path, capsys):
+    words = ["norm_placement", f"--workdir={tmp_path}", *(f"--config.{name}={value}" for name, value in TINY.items())]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    for name in variants("norm_placement"):
+        assert re.search(rf"^\| {name} \| test_longer \| [\d,]+ \| \d", out, re.M)
+    assert main(words) == 0  # scored again, not trained again
+    assert capsys.readouterr().out == out

@@ -9,6 +9,7 @@ import functools
 import json
 import re
 import sys
+import traceback
 from typing import Any
 
 import jax
@@ -17,7 +18,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from training_support import distance, identical, small_config, uneven_batch
 
-from transformer_jax.errors import ConfigError
 from transformer_jax.parallel.launchers import AXIS, make_launcher, replicated
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state
@@ -217,8 +217,8 @@ def main() -> None:
     for name, (function, arguments) in json.load(sys.stdin).items():
         try:
             results[name] = globals()[function](**arguments)
-        except ConfigError as error:
-            results[name] = {"error": str(error)}
+        except Exception:  # one case that fails is no reason to know nothing of the others
+            results[name] = {"error": traceback.format_exc()}
     json.dump(results, sys.stdout)
 
 

@@ -100,14 +100,21 @@ def run_on_eight_devices(cases: dict[str, Any]) -> dict[str, Any]:
     return json.loads(process.stdout)
 
 
+class Results(dict[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        result = super().__getitem__(name)
+        assert "error" not in result, result["error"]
+        return result
+
+
 @pytest.fixture(scope="module")
 def results():
-    return run_on_eight_devices(GRADIENTS | UPDATES | OTHERS)
+    return Results(run_on_eight_devices(GRADIENTS | UPDATES | OTHERS))
 
 
 @pytest.fixture(scope="module")
 def slow_results():
-    return run_on_eight_devices(SLOW_GRADIENTS | SLOW_UPDATES | SLOW_OTHERS)
+    return Results(run_on_eight_devices(SLOW_GRADIENTS | SLOW_UPDATES | SLOW_OTHERS))
 
 
 def check_launcher(case: Any, result: dict[str, Any]) -> None:
@@ -192,12 +199,15 @@ def test_jit_sends_gradients_and_sums_and_no_rows(slow_results, name):
     ("name", "message"),
     [
         ("9 devices", "parallel.num_devices=9, but JAX sees 8"),
-        ("3 devices", "data.row_multiple=16 is not a multiple of 3 devices .*; set it to a multiple of 3$"),
-        ("8 devices, 4 parts", "data.row_multiple=16 .* 8 devices x training.accumulation_steps=4; .* multiple of 32$"),
+        ("3 devices", "data.row_multiple=16 is not a multiple of 3 devices .*; set it to a multiple of 3\n"),
+        (
+            "8 devices, 4 parts",
+            "data.row_multiple=16 .* 8 devices x training.accumulation_steps=4; .* multiple of 32\n",
+        ),
     ],
 )
 def test_devices_that_cannot_divide_the_batch_are_refused(results, name, message):
-    assert re.search(message, results[name]["error"])  # what a ConfigError said
+    assert re.search(f"ConfigError: {message}", results.get(name)["error"])
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
