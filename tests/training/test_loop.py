@@ -251,13 +251,33 @@ def test_a_signal_during_a_save_that_is_due_needs_no_second_one():
     assert world.events[-2:] == [("save", 5), ("wait",)]
 
 
-def test_a_signal_after_the_decision_to_save_is_answered_too():
-    """Between two checks of the loop: here, while the step's line is being logged."""
+def test_a_signal_during_evaluation_is_answered_after_it():
     world = World()
-    world.on_event = {("valid", 4): lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    world.on_event = {("evaluate", 4): lambda: os.kill(os.getpid(), signal.SIGTERM)}
     assert world.train() == TrainResult(4, "SIGTERM", world.lines[-1][2])
     assert world.events[-4:] == [("evaluate", 4), ("valid", 4), ("save", 4), ("wait",)]
     assert world.saved[4][3] is None  # the uninterrupted run has no checkpoint here, so this is none of the best
+
+
+def test_a_signal_between_the_decision_not_to_save_and_the_next_step(monkeypatch):
+    class Late(Interruption):
+        """Seen the third time one looks: before the first step, after it, before the second."""
+
+        looks = 0
+
+        @property
+        def signal_name(self):
+            self.looks += 1
+            return None if self.looks < 3 else "SIGTERM"
+
+        @signal_name.setter
+        def signal_name(self, value):
+            assert value is None
+
+    monkeypatch.setattr(loop, "Interruption", Late)
+    world = World()
+    assert world.train() == TrainResult(1, "SIGTERM", {})
+    assert world.events == [("step", 1), ("save", 1), ("wait",)]
 
 
 def test_a_signal_in_the_last_step_changes_nothing():
