@@ -21,7 +21,7 @@ $(READY): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-## Train, evaluate and translate with the embedded corpus, in less than 8 minutes on 2 cores.
+## Train, evaluate and translate with the embedded corpus.
 quickstart: $(READY)
 	$(BIN)/python -m transformer_jax quickstart
 
