@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.huge_pages import restart_with_huge_pages
 from transformer_jax.models.flops import train_flops
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
@@ -95,4 +96,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    restart_with_huge_pages()
     main()

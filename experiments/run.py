@@ -23,6 +23,7 @@ from transformer_jax.cli import exit_codes
 from transformer_jax.config import ExperimentConfig, nearest
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError, TrainingError, UserError
+from transformer_jax.huge_pages import restart_with_huge_pages
 
 STUDIES = ("norm_placement", "num_heads", "positions")
 COLUMNS = ("parameters", "loss", "exact_match", "sacrebleu")
@@ -127,4 +128,5 @@ def _arguments(words: list[str]) -> tuple[str, Path, dict[str, str]]:
 
 
 if __name__ == "__main__":
+    restart_with_huge_pages()
     sys.exit(main())

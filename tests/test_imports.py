@@ -21,6 +21,7 @@ ALLOWED = {
     "config": {"errors"},
     "config_file": {"config", "errors"},
     "kill_points": {"errors"},
+    "huge_pages": set(),
     "nn": BASE,
     "models": BASE | {"nn"},
     "decoding": MODEL,
@@ -31,7 +32,7 @@ ALLOWED = {
     "evaluation": SERVICES | {"training"},  # its loss is the training loss
     "sweeps": SERVICES | {"config_file", "training", "evaluation"},
     "cli": SERVICES | {"__version__", "config_file", "training", "evaluation", "sweeps"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "huge_pages"},
     "__init__": MODEL | {"config_file"},
 }
 

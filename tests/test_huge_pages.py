@@ -1,0 +1,59 @@
+"""Processes start anew with huge pages asked for, once, and as the same command."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from transformer_jax import huge_pages
+from transformer_jax.huge_pages import environment_with_huge_pages, restart_with_huge_pages
+
+MADVISE = "always [madvise] never\n"
+
+
+def test_adds_to_what_is_set():
+    assert environment_with_huge_pages({}, MADVISE) == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    before = {"GLIBC_TUNABLES": "glibc.malloc.check=3", "HOME": "/root"}
+    assert environment_with_huge_pages(before, MADVISE) == {
+        "GLIBC_TUNABLES": "glibc.malloc.check=3:glibc.malloc.hugetlb=1",
+        "HOME": "/root",
+    }
+
+
+@pytest.mark.parametrize(
+    ("environment", "policy"),
+    [
+        ({}, "[always] madvise never\n"),
+        ({}, "always madvise [never]\n"),
+        ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, MADVISE),
+        (environment_with_huge_pages({}, MADVISE), MADVISE),
+    ],
+)
+def test_leaves_alone_what_it_would_not_change(environment, policy):
+    assert environment_with_huge_pages(environment, policy) is None
+
+
+def test_without_the_kernels_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(huge_pages, "_POLICY", tmp_path / "enabled")
+    monkeypatch.setattr(os, "execve", None)
+    restart_with_huge_pages()
+
+
+def test_restarts_with_the_same_arguments_and_streams(tmp_path):
+    policy = tmp_path / "enabled"
+    policy.write_text(MADVISE)
+    program = f"""
+import os, pathlib, sys
+from transformer_jax import huge_pages
+print("begin", os.getpid(), flush=True)
+huge_pages._POLICY = pathlib.Path({str(policy)!r})
+huge_pages.restart_with_huge_pages()
+print(os.environ["GLIBC_TUNABLES"], sys.argv[1:], sys.stdin.read())
+"""
+    environment = {name: value for name, value in os.environ.items() if name != huge_pages.VARIABLE}
+    command = [sys.executable, "-c", program, "a b", "--c=ü"]
+    result = subprocess.run(command, input="text", capture_output=True, text=True, env=environment, check=True)
+    first, second, last = result.stdout.splitlines()
+    assert first == second  # twice, in one process
+    assert last == "glibc.malloc.hugetlb=1 ['a b', '--c=ü'] text"
