@@ -11,7 +11,7 @@ install: $(READY)
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed, and this is " + sys.version.split()[0] + "; name another with: make PYTHON=/path/to/python3 ...")'
 	@if command -v uv >/dev/null 2>&1; then \
-	  set -e; uv venv --quiet --allow-existing --python $(PYTHON) $(VENV); \
+	  set -e; uv venv --quiet --seed --allow-existing --python $(PYTHON) $(VENV); \
 	  uv pip install --quiet --python $(BIN)/python -r requirements.lock; \
 	  uv pip install --quiet --python $(BIN)/python --no-deps -e .; \
 	else \
@@ -27,10 +27,10 @@ quickstart: $(READY)
 
 ## The tests that take a few seconds each; `make test-all` adds the slow ones.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

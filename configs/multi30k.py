@@ -21,7 +21,7 @@ def get_config(arg=""):
     check_argument(arg)
     return ExperimentConfig(
         model=ModelConfig(
-            vocab_size=8000,
+            vocab_size=4000,
             emb_dim=128,
             num_heads=4,
             mlp_dim=256,
@@ -29,7 +29,7 @@ def get_config(arg=""):
             num_decoder_layers=4,
             max_length=256,
             norm_position="pre",
-            dropout_rate=0.3,
+            dropout_rate=0.2,
         ),
         data=DataConfig(
             source="text",
@@ -40,9 +40,9 @@ def get_config(arg=""):
             test_files="test_2016_flickr",
             tokenizer="unigram",
             max_length=96,
-            tokens_per_batch=4096,
+            tokens_per_batch=2048,
         ),
-        optimizer=OptimizerConfig(schedule="inverse_sqrt", learning_rate=4e-3, warmup_steps=2000),
+        optimizer=OptimizerConfig(schedule="inverse_sqrt", warmup_steps=1000),
         training=TrainingConfig(
             num_train_steps=20_000,
             label_smoothing=0.1,

@@ -46,7 +46,7 @@ def get_config(arg=""):
         training=TrainingConfig(
             num_train_steps=300_000 if big else 100_000,
             label_smoothing=0.1,
-            eval_every_steps=5000,
+            eval_every_steps=6000,
             checkpoint_every_steps=600 if big else 1500,
             keep_last=averaged,
         ),

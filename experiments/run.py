@@ -16,16 +16,21 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from absl import flags
 
 from transformer_jax.checkpoints.workdir import write_atomically
 from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Command, parse, text
 from transformer_jax.config import ExperimentConfig, nearest
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError, TrainingError, UserError
 from transformer_jax.huge_pages import restart_with_huge_pages
 
-STUDIES = ("norm_placement", "num_heads", "positions")
+STUDIES = tuple(sorted(file.parent.name for file in Path(__file__).parent.glob("*/study.py")))
+OVERRIDES = ("config",)
+RESULTS = "results.json"
 COLUMNS = ("parameters", "loss", "exact_match", "sacrebleu")
 
 
@@ -33,7 +38,7 @@ class _StoppedError(Exception):
     """A signal has ended training; the argument is its name."""
 
 
-def variants(study: str, overrides: Mapping[str, str] | None = None) -> dict[str, ExperimentConfig]:
+def variants(study: str, overrides: Mapping[str, Any] | None = None) -> dict[str, ExperimentConfig]:
     """The resolved config of every variant of a study.
 
     Args:
@@ -55,7 +60,7 @@ def variants(study: str, overrides: Mapping[str, str] | None = None) -> dict[str
     return configs
 
 
-def run(study: str, workdir: Path, overrides: Mapping[str, str]) -> dict[str, Any]:
+def run(study: str, workdir: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Trains and scores all variants; returns {variant: {split: metrics}}, or {variant: {"diverged": why}}."""
     import jax
 
@@ -64,8 +69,9 @@ def run(study: str, workdir: Path, overrides: Mapping[str, str]) -> dict[str, An
     from transformer_jax.models.encoder_decoder import init_params
     from transformer_jax.training.run import train
 
-    results: dict[str, Any] = {}
-    for name, config in variants(study, overrides).items():
+    configs = variants(study, overrides)
+    results = {name: result for name, result in _earlier_results(workdir).items() if name in configs}
+    for name, config in configs.items():
         print(f"== {study}: {name}", file=sys.stderr, flush=True)
         try:
             reason = train(config, workdir / name, make_validate).reason
@@ -78,8 +84,16 @@ def run(study: str, workdir: Path, overrides: Mapping[str, str]) -> dict[str, An
             shapes = jax.eval_shape(lambda config=config: init_params(config.model, 0))
             count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
             results[name] = {split: m | {"parameters": count} for split, m in evaluate(workdir / name).items()}
-        write_atomically(workdir / "results.json", (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+        write_atomically(workdir / RESULTS, (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
     return results
+
+
+def _earlier_results(workdir: Path) -> dict[str, Any]:
+    """What a study that is run again has found so far, so that stopping it loses none of it."""
+    try:
+        return json.loads((workdir / RESULTS).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
@@ -114,17 +128,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_codes.OK
 
 
-def _arguments(words: list[str]) -> tuple[str, Path, dict[str, str]]:
-    names = [word for word in words if not word.startswith("-")]
-    flags = dict(word.lstrip("-").partition("=")[::2] for word in words if word.startswith("-"))
-    workdir = flags.pop("workdir", "")
-    unknown = [name for name in flags if not name.startswith("config.")]
-    if len(names) != 1 or not workdir or unknown:
+def define(values: flags.FlagValues) -> None:
+    text(values, "workdir", "folder of the study; each variant has one of its own in it")
+
+
+def _arguments(words: list[str]) -> tuple[str, Path, Mapping[str, Any]]:
+    if not words or words[0].startswith("-"):
         raise ConfigError(
             "usage: python -m experiments.run STUDY --workdir=WORKDIR [--config.SECTION.FIELD=VALUE ...]; "
-            f"studies are {', '.join(STUDIES)}" + (f"; unknown: {', '.join(unknown)}" if unknown else "")
+            f"studies are {', '.join(STUDIES)}"
         )
-    return names[0], Path(workdir), {name.removeprefix("config."): value for name, value in flags.items()}
+    arguments = parse(cast(Command, sys.modules[__name__]), "python -m experiments.run", words[1:])
+    return words[0], Path(arguments.required("workdir")).expanduser(), arguments.overrides
 
 
 if __name__ == "__main__":

@@ -33,8 +33,9 @@ TINY = {
 }
 
 
-def test_every_folder_is_a_study():
-    assert {path.parent.name for path in FOLDER.glob("*/study.py")} == set(STUDIES)
+def test_every_question_is_a_study():
+    assert {path.parent.name for path in FOLDER.glob("*/README.md")} == set(STUDIES)
+    assert set(STUDIES) >= {"norm_placement", "num_heads", "positions"}
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -86,9 +87,10 @@ def test_what_would_make_two_variants_equal_is_refused():
     ("words", "message"),
     [
         ([], "usage: python -m experiments.run STUDY"),
-        (["positions"], "usage: "),
-        (["positions", "num_heads", "--workdir=x"], "usage: "),
-        (["positions", "--workdir=x", "--seed=3"], "unknown: seed"),
+        (["--workdir=x", "positions"], "usage: "),
+        (["positions"], "--workdir=... is missing"),
+        (["positions", "num_heads", "--workdir=x"], "unexpected argument 'num_heads'"),
+        (["positions", "--workdir=x", "--seed=3"], "unknown flag --seed"),
         (["postions", "--workdir=x"], "no study 'postions' (did you mean 'positions'?)"),
         (["positions", "--workdir=x", "--config.model.num_head=3"], "did you mean 'model.num_heads'"),
         (["positions", "--workdir=x", "--config.model.num_heads=3"], "num_heads=3 does not divide emb_dim"),

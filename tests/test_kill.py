@@ -6,6 +6,7 @@ kills that many runs twice each, at random moments, and compares each with the u
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -64,8 +65,8 @@ def test_killed_at(tmp_path, place, saved):
 
 # At random moments.
 
-STEPS = 120
-_LONG = [f"--config.training.num_train_steps={STEPS}", "--config.training.keep_best=0"]
+STEPS, LOG_EVERY = 600, 3
+_LONG = [f"--config.training.num_train_steps={STEPS}"]
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
@@ -74,29 +75,37 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=ROOT, stderr=stderr, env={**os.environ, "JAX_PLATFORMS": "cpu"})
 
 
-def uninterrupted(folder: Path) -> float:
-    """Trains to the end; returns the seconds it took."""
+def uninterrupted(folder: Path) -> None:
+    """Trains to the end."""
     write_corpus(folder)
-    begin = time.monotonic()
     assert start(folder).wait(timeout=600) == 0, (folder / "stderr.txt").read_text()
-    return time.monotonic() - begin
 
 
-def killed(folder: Path, seconds: float, seed: int, kills: int = 2) -> list[str]:
-    """Trains in a new folder, killed `kills` times; returns what the run had come to each time."""
+def logged_step(folder: Path) -> int:
+    """The step of the last whole line of the log; 0 if there is none."""
+    log = folder / "run" / "metrics.jsonl"
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def killed(folder: Path, seed: int) -> list[str]:
+    """Trains in a new folder, killed twice; returns what the run had come to each time.
+
+    A moment is a step, from before the first to the last but two logged, that the log is seen to reach, and some
+    milliseconds more, so that it falls anywhere in the work of the steps after it. The second comes after the first.
+    """
     write_corpus(folder)
-    moments, came_to = random.Random(seed), []
-    for _ in range(kills):
-        process = start(folder)
-        try:
-            process.wait(timeout=moments.uniform(0.2, 1.0) * seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        log = folder / "run" / "metrics.jsonl"
-        lines = log.read_text().splitlines() if log.exists() else []
+    random_ = random.Random(seed)
+    came_to = []
+    for step in sorted(random_.sample(range(0, STEPS - 2 * LOG_EVERY, LOG_EVERY), 2)):
+        process, delay = start(folder), random_.uniform(0.0, 0.05)
+        while logged_step(folder) < step and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(delay)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, "the run was over before it was killed"
         names = sorted(path.name for path in (folder / "run").glob("checkpoints/*"))
-        came_to.append(f"{len(lines)} lines of metrics, checkpoints {', '.join(names) or 'none'}")
+        came_to.append(f"step {logged_step(folder)} with checkpoints {', '.join(names) or 'none'}")
     assert start(folder).wait(timeout=600) == 0, (folder / "stderr.txt").read_text()
     return came_to
 
@@ -104,8 +113,8 @@ def killed(folder: Path, seconds: float, seed: int, kills: int = 2) -> list[str]
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_killed_twice_at_random_moments(tmp_path, seed):
-    seconds = uninterrupted(tmp_path / "expected")
-    print(killed(tmp_path / "killed", seconds, seed))
+    uninterrupted(tmp_path / "expected")
+    print(killed(tmp_path / "killed", seed))
     assert_same_run(tmp_path / "killed", tmp_path / "expected", STEPS)
 
 
@@ -116,13 +125,13 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         expected = Path(name) / "expected"
-        seconds = uninterrupted(expected)
-        print(f"the uninterrupted run: {seconds:.1f} s, checkpoints {saved_steps(expected)}")
+        uninterrupted(expected)
+        print(f"the uninterrupted run: {STEPS} steps, checkpoints {saved_steps(expected)}")
         for seed in range(arguments.seed, arguments.seed + arguments.runs):
             folder = Path(name) / str(seed)
-            came_to = killed(folder, seconds, seed)
+            came_to = killed(folder, seed)
             assert_same_run(folder, expected, STEPS)
-            print(f"seed {seed}: killed at {'; and at '.join(came_to)}: the same in the end", flush=True)
+            print(f"seed {seed}: killed at {' and at '.join(came_to)}: the same in the end", flush=True)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,9 @@ class ModelConfig:
     vocab_size: int = _number(8192, "rows of the embedding table, and the size the tokenizer is trained to", 8)
     emb_dim: int = _number(512, "model width (the paper's d_model)", 1)
     num_heads: int = _number(8, "attention heads", 1)
-    num_kv_heads: DerivedInt = _number(None, "key/value heads; default num_heads; fewer shares them (grouped-query)", 1)
+    num_kv_heads: DerivedInt = _number(
+        None, "key/value heads; default num_heads; fewer: grouped-query attention, 1: multi-query", 1
+    )
     head_dim: DerivedInt = _number(None, "width of queries and keys per head (d_k); default emb_dim / num_heads", 1)
     value_head_dim: DerivedInt = _number(None, "width of values per head (d_v); default head_dim", 1)
     mlp_dim: DerivedInt = _number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1)
@@ -147,7 +149,7 @@ class DataConfig:
     tokenizer: str = _choice("unigram", ("unigram", "bpe"), "SentencePiece model type")
     tokenizer_pairs: int = _number(200_000, "at most this many training pairs train the tokenizer", 100)
     max_length: int = _number(128, "training pairs with a longer side, in pieces with eos, are left out and counted", 2)
-    tokens_per_batch: int = _number(4096, "rows times the longer padded side of a batch, at most", 16)
+    tokens_per_batch: int = _number(4096, "padded tokens of a batch, at most: pairs times the longer side", 16)
     row_multiple: int = _number(8, "rows of a batch are a multiple of this, so that devices can divide them", 1)
     num_buckets: int = _number(6, "shapes that training batches are padded to, at most", 1)
     cache_dir: str = _field("", "token cache; default: inside the work directory")
@@ -186,10 +188,12 @@ class TrainingConfig:
     """The loop: how long, how often, what is kept."""
 
     num_train_steps: int = _number(100_000, "optimizer updates", 1, MAX_STEPS)
-    accumulation_steps: int = _number(1, "parts a batch is computed in, one after the other, to save memory", 1)
+    accumulation_steps: int = _number(
+        1, "gradient accumulation: parts a batch is computed in, in turn; the update stays the same", 1
+    )
     label_smoothing: float = _rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
     log_every_steps: int = _number(100, "updates between two lines of metrics", 1)
-    eval_every_steps: int = _number(1000, "updates between two evaluations on the validation split", 1)
+    eval_every_steps: int = _number(1000, "updates between two validations, on the split `valid`", 1)
     checkpoint_every_steps: int = _number(1000, "updates between two checkpoints", 1)
     keep_last: int = _number(3, "newest checkpoints kept", 1)
     keep_best: int = _number(1, "best checkpoints kept besides, by best_metric", 0)
@@ -204,7 +208,7 @@ class TrainingConfig:
 class EvaluationConfig:
     """How a checkpoint is scored and how it generates."""
 
-    tokens_per_batch: int = _number(8192, "rows times the longer padded side of an evaluation batch, at most", 16)
+    tokens_per_batch: int = _number(8192, "the same as data.tokens_per_batch, in evaluation", 16)
     max_extra_length: int = _number(50, "a translation has at most its source's pieces plus this many", 0)
     average_checkpoints: int = _number(1, "newest checkpoints whose parameters are averaged", 1)
 
@@ -278,10 +282,15 @@ class ExperimentConfig:
                 f"data.tokens_per_batch={data.tokens_per_batch} cannot hold row_multiple={data.row_multiple} "
                 f"rows of max_length={data.max_length}"
             )
-        if data.source == "text" and not data.dir:
-            yield "data.dir is unset; data.source='text' reads DIR/PREFIX.LOCALE"
         if data.source_locale == data.target_locale:
             yield f"data.source_locale and data.target_locale are both '{data.source_locale}'"
+        evaluations, checkpoints = training.eval_every_steps, training.checkpoint_every_steps
+        if training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
+            yield (
+                f"training.keep_best={training.keep_best} ranks checkpoints that are evaluated, and neither of "
+                f"eval_every_steps={evaluations} and checkpoint_every_steps={checkpoints} divides the other; "
+                "choose multiples, or keep_best=0"
+            )
         if self.evaluation.average_checkpoints > training.keep_last:
             yield (
                 f"evaluation.average_checkpoints={self.evaluation.average_checkpoints} exceeds "
@@ -293,9 +302,11 @@ class ExperimentConfig:
         return _to_config_dict(self)
 
     @classmethod
-    def from_config_dict(cls, values: Mapping[str, Any] | ml_collections.ConfigDict) -> ExperimentConfig:
-        """Rebuilds, validates and resolves a config; raises ConfigError with all problems at once."""
-        problems: list[str] = []
+    def from_config_dict(
+        cls, values: Mapping[str, Any] | ml_collections.ConfigDict, known_problems: typing.Iterable[str] = ()
+    ) -> ExperimentConfig:
+        """Rebuilds, validates and resolves a config; raises ConfigError with all problems at once, the known first."""
+        problems = list(known_problems)
         # A ConfigDict is no Mapping, and resolves its placeholders by to_dict.
         plain = values if isinstance(values, Mapping) else values.to_dict()
         config = _from_mapping(cls, plain, "", problems)
@@ -349,12 +360,12 @@ def problems_of(config: ExperimentConfig) -> list[str]:
                 problem = _value_problem(field, field_types(cls)[field.name], value)
                 if problem:
                     problems.append(f"{prefix}{field.name}={value!r}: {problem}")
-    if not problems:  # relations between fields only make sense once each value does
-        for name, section in _sections(config):
-            if hasattr(section, "problems"):
-                problems += [f"{name}.{p}" for p in section.problems()]
-        problems += config.problems()
-    return problems
+    # Relations between fields only make sense once each value does.
+    wrong = {problem.partition("=")[0].rpartition(".")[0] for problem in problems}
+    for name, section in _sections(config):
+        if name not in wrong and hasattr(section, "problems"):
+            problems += [f"{name}.{p}" for p in section.problems()]
+    return problems if wrong else [*problems, *config.problems()]
 
 
 def _sections(config: ExperimentConfig) -> Iterator[tuple[str, Any]]:

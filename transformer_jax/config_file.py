@@ -33,8 +33,7 @@ def read_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Experi
     Raises: ConfigError naming the file or every field that cannot be used.
     """
     config = load(spec)
-    override(config, overrides or {})
-    return ExperimentConfig.from_config_dict(config)
+    return ExperimentConfig.from_config_dict(config, override(config, overrides or {}))
 
 
 def load(spec: str) -> ml_collections.ConfigDict:
@@ -83,9 +82,12 @@ def is_switch(name: str) -> bool:
     return leaf_types().get(name) is bool
 
 
-def override(config: ml_collections.ConfigDict, overrides: Mapping[str, Any]) -> None:
-    """Sets fields of a config by their dotted names; raises ConfigError with every override that is not valid."""
-    values = parse_overrides(overrides)
+def override(config: ml_collections.ConfigDict, overrides: Mapping[str, Any]) -> list[str]:
+    """Sets fields of a config by their dotted names; returns what is wrong with those that cannot be set.
+
+    Raises: ConfigError if the config lacks a whole section.
+    """
+    values, problems = _parse(overrides, leaf_types())
     # Types are checked already, and by the dataclasses: a ConfigDict refuses 0.5 where a file has written 1.
     with config.unlocked(), config.ignore_type():
         for name, value in values.items():
@@ -95,18 +97,26 @@ def override(config: ml_collections.ConfigDict, overrides: Mapping[str, Any]) ->
             except KeyError:
                 raise ConfigError(f"config: {name}: the config file returns no section '{sections[0]}'") from None
             section[leaf] = value
+    return problems
 
 
 def parse_overrides(overrides: Mapping[str, Any], allowed: Iterable[str] | None = None) -> dict[str, Any]:
-    """The same with text as values of the fields' types.
+    """Overrides with text as values of the fields' types.
 
     Args:
       overrides: dotted field name -> text as on the command line, or a value as in Python.
       allowed: names that may be overridden; default all.
     Raises: ConfigError with every name that is no field, and every text that is no value of its type.
     """
-    known = leaf_types()
-    names = list(known if allowed is None else allowed)
+    values, problems = _parse(overrides, leaf_types() if allowed is None else allowed)
+    if problems:
+        raise config_error(problems)
+    return values
+
+
+def _parse(overrides: Mapping[str, Any], allowed: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """What `parse_overrides` returns of the overrides that are valid, and what is wrong with the others."""
+    known, names = leaf_types(), list(allowed)
     values, problems = {}, []
     for name, value in overrides.items():
         if name not in names:
@@ -116,9 +126,7 @@ def parse_overrides(overrides: Mapping[str, Any], allowed: Iterable[str] | None 
             values[name] = _parsed(value, known[name]) if isinstance(value, str) else value
         except ValueError:
             problems.append(f"{name}={value}: expected {_EXPECTED[base_type(known[name])]}")
-    if problems:
-        raise config_error(problems)
-    return values
+    return values, problems
 
 
 def _unknown(name: str, names: list[str]) -> str:

@@ -1,5 +1,5 @@
 """Heads of width emb_dim / num_heads, at equal computation (Vaswani et al. 2017, table 3 A); and keys and values
-shared among heads (Ainslie et al. 2023)."""
+shared by all heads, multi-query attention (Shazeer 2019), which is smaller."""
 
 BASELINE = "configs/quickstart.py"
 

@@ -1,6 +1,8 @@
 """Damaged checkpoints: found, named, skipped; never wrong numbers, never a traceback."""
 
+import errno
 import logging
+import os
 import random
 import shutil
 import subprocess
@@ -12,7 +14,8 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax.checkpoints import manifest, orbax_io
-from transformer_jax.checkpoints.manifest import DamagedCheckpointError
+from transformer_jax.checkpoints import store as store_module
+from transformer_jax.checkpoints.manifest import DamagedCheckpointError, VanishedCheckpointError
 from transformer_jax.checkpoints.opening import open_checkpoint
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.errors import CheckpointError
@@ -245,6 +248,23 @@ def test_a_damaged_one_is_none_of_the_best(tmp_path, template, helpers):
     assert store.best_step() == 1
 
 
+def test_the_best_is_kept_when_its_record_cannot_be_read(tmp_path, helpers, monkeypatch, caplog):
+    with CheckpointStore(tmp_path, keep_last=1, keep_best=1, best_metric="loss") as store:
+        for step, loss in enumerate([1.0, 2.0]):
+            store.save(step, helpers.make_state(step), {}, {}, {"loss": loss})
+    with monkeypatch.context() as patch:
+        fail_to_read(patch, errno.EMFILE, "0", "record.json")
+        with CheckpointStore(tmp_path, keep_last=1, keep_best=1, best_metric="loss") as store:
+            store.save(2, helpers.make_state(2), {}, {}, {"loss": 3.0})
+            store.wait()
+            assert store.best_step() == 1
+    assert "0: record.json cannot be read: Too many open files; it is kept" in caplog.text
+    assert store.steps() == [0, 1, 2]
+    store.save(3, helpers.make_state(3), {}, {}, {"loss": 4.0})
+    store.wait()
+    assert store.steps() == [0, 3]
+
+
 def test_a_step_saved_again_is_ranked_anew(tmp_path, template, helpers):
     with CheckpointStore(tmp_path, keep_best=1, best_metric="loss") as store:
         for step, loss in enumerate([3.0, 1.0]):
@@ -268,28 +288,97 @@ def test_a_valid_sum_over_something_else_is_no_traceback(directory, template):
             CheckpointStore(directory).restore(template, 3)
 
 
-def test_an_unreadable_file_is_no_damage(directory, template, monkeypatch):
-    """Permissions say nothing about the content: going back would lose work."""
-
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(manifest, "_digest", refuse)
-    with pytest.raises(CheckpointError, match=r"/3: .* cannot be read: Permission denied") as caught:
-        CheckpointStore(directory).restore(template)
-    assert type(caught.value) is CheckpointError
-
-
-def test_an_input_error_of_the_disk_is_damage(directory, template, monkeypatch):
+def fail_to_read(monkeypatch, code, *place):
+    """Makes the reading of a file fail, of a folder whose path ends so."""
     digest = manifest._digest
 
     def fail(path):
-        if path.parts[-2:] == ("3", "tokenizer.model"):
-            raise OSError(5, "Input/output error", str(path))
+        if path.parts[-len(place) :] == place:
+            raise OSError(code, os.strerror(code), str(path))
         return digest(path)
 
     monkeypatch.setattr(manifest, "_digest", fail)
+
+
+PASSING = ["EACCES", "EPERM", "EMFILE", "ENFILE", "ENOMEM", "ESTALE", "ETIMEDOUT", "EINTR", "EAGAIN", "ENOTCONN"]
+
+
+@pytest.mark.parametrize("code", PASSING)
+def test_a_file_that_cannot_be_read_now_is_no_damage(directory, template, monkeypatch, code):
+    """The error says nothing about the content: going back would lose work."""
+    code = getattr(errno, code)
+    fail_to_read(monkeypatch, code, "3", "tokenizer.model")
+    message = f"/3: tokenizer.model cannot be read: {os.strerror(code)}"
+    with pytest.raises(CheckpointError, match=message) as caught:
+        CheckpointStore(directory).restore(template)
+    assert type(caught.value) is CheckpointError
+    assert sorted(p.name for p in directory.iterdir()) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("code", ["EIO", "ENAMETOOLONG"])
+def test_a_bad_block_and_an_impossible_name_are_damage(directory, template, monkeypatch, code):
+    fail_to_read(monkeypatch, getattr(errno, code), "3", "tokenizer.model")
     assert CheckpointStore(directory).restore(template).step == 2
+    assert (directory / "3.damaged").is_dir()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300, "record.json/x", "state", "\0"])
+def test_a_name_that_damage_has_made_up_is_damage(directory, template, name):
+    sums = directory / "3" / manifest.SUMS
+    sums.write_text(sums.read_text().replace("tokenizer.model", name))
+    assert CheckpointStore(directory).restore(template).step == 2
+
+
+# Deleted by the training that a reader reads beside.
+
+
+def vanish(monkeypatch, module, name, folder):
+    """Deletes a checkpoint when something is done for it for the first time."""
+    function = getattr(module, name)
+
+    def wrapper(path, *args, **kwargs):
+        if folder in (path, *path.parents) and folder.exists():
+            shutil.rmtree(folder)
+        return function(path, *args, **kwargs)
+
+    monkeypatch.setattr(module, name, wrapper)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(manifest, "_read_sums"), (manifest, "_digest"), (orbax_io, "read"), (store_module, "verify")]
+)
+def test_a_checkpoint_that_vanishes_is_not_damaged(directory, template, monkeypatch, caplog, module, name):
+    with monkeypatch.context() as patch:
+        vanish(patch, module, name, directory / "3")
+        with pytest.raises(VanishedCheckpointError, match=r"/3: was deleted meanwhile"):
+            CheckpointStore(directory, read_only=True).restore_params(template.params, 3)
+    vanish(monkeypatch, module, name, directory / "2")
+    assert CheckpointStore(directory, read_only=True).restore_params(template.params).step == 1
+    assert caplog.text == ""
+
+
+def test_numbers_that_vanish_are_not_wrong(directory, template, monkeypatch):
+    """Chunks that are missing would be read as zeros."""
+    read = orbax_io.read
+
+    def read_late(folder, *args, **kwargs):
+        state = read(folder, *args, **kwargs)
+        shutil.rmtree(folder)
+        return jax.tree.map(jnp.zeros_like, state)
+
+    monkeypatch.setattr(orbax_io, "read", read_late)
+    with pytest.raises(VanishedCheckpointError):
+        CheckpointStore(directory, read_only=True).restore(template, 3)
+
+
+def test_a_checkpoint_that_is_gone_has_no_files(directory, monkeypatch):
+    store = CheckpointStore(directory, read_only=True)
+    vanish(monkeypatch, manifest, "_read_sums", directory / "3")
+    with pytest.raises(VanishedCheckpointError):
+        store.read_record(3)
+    for read in (lambda: store.read_record(3), lambda: store.read_side_file(3, "tokenizer.model")):
+        with pytest.raises(VanishedCheckpointError, match="there are 1, 2"):
+            read()
 
 
 def test_restoring_warns_of_nothing(directory, template):

@@ -134,7 +134,8 @@ for leave in (0, 300_000, 0):
     assert bits(store.restore(template).state) == bits(state)
     if leave == 0:
         try:
-            open_workdir(directory / "run", {"seed": 1})
+            with open_workdir(directory / "run", {"seed": 1}) as workdir:
+                workdir.write_config()
             raise SystemExit("config.json written on a full disk")
         except CheckpointError as error:
             assert "No space left on device" in str(error), error

@@ -433,6 +433,41 @@ logging.warning("others are heard")
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_writes_that_end_after_a_failed_save_are_silent_and_other_errors_are_not(helpers, tmp_path):
+    """What Orbax does when one of several writes fails: it closes the loop that the others will report to."""
+    code = """
+import asyncio
+import tensorstore
+async def wait(future):
+    await future
+async def fail():
+    raise OSError(28, "No space left on device")
+async def save(future):
+    await asyncio.gather(wait(future), fail())
+class Bad:
+    def __del__(self):
+        raise RuntimeError("Event loop is closed")
+for directory in sys.argv[1:]:
+    CheckpointStore(directory)
+    promise, future = tensorstore.Promise.new()
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(save(future))
+    except OSError:
+        loop.close()
+    promise.set_result(1)
+    print("heard", file=sys.stderr)
+del promise, future, loop
+Bad()
+"""
+    done = helpers.run_python(code, tmp_path / "a", tmp_path / "b")
+    assert done.returncode == 0, done.stderr
+    first, second, other, *rest = done.stderr.splitlines()
+    assert (first, second) == ("heard", "heard")
+    assert other.startswith("Exception ignored in: <function Bad.__del__")
+    assert rest[-1] == "RuntimeError: Event loop is closed"
+
+
 def test_record_json_is_plain_and_complete(store, helpers):
     helpers.fill(store, 1)
     values = json.loads((store.directory / "1" / "record.json").read_text())

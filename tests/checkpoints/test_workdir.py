@@ -35,13 +35,35 @@ def test_makes_the_directory_and_its_config_and_reopens_it(tmp_path):
         with open_workdir(path, CONFIG) as workdir:
             assert workdir.path == path
             assert workdir.checkpoints == path / "checkpoints"
+            workdir.write_config()
         assert read_config(path) == json.loads(json.dumps(CONFIG))
     assert sorted(entry.name for entry in path.iterdir()) == [".lock", "config.json"]
 
 
+def claim(path, config=CONFIG, **options):
+    with open_workdir(path, config, **options) as workdir:
+        workdir.write_config()
+
+
+def test_opening_claims_nothing(tmp_path):
+    """A process that dies while it prepares its data leaves the directory to any config, or to the one before."""
+    open_workdir(tmp_path, CONFIG).close()
+    assert read_config(tmp_path) is None
+    claim(tmp_path, changed(model__num_heads=4))
+    open_workdir(tmp_path, CONFIG, allow_config_change=True).close()
+    assert read_config(tmp_path) == changed(model__num_heads=4)
+
+
+def test_a_config_that_stays_is_not_written_again(tmp_path):
+    claim(tmp_path)
+    before = (tmp_path / "config.json").stat().st_ino
+    claim(tmp_path)
+    assert (tmp_path / "config.json").stat().st_ino == before
+
+
 def test_another_config_is_refused_field_by_field(tmp_path):
     path = tmp_path / "run"
-    open_workdir(path, CONFIG).close()
+    claim(path)
     before = (path / "config.json").read_bytes()
     other = changed(model__num_heads=4, model__dropout_rate=0.2, training__num_train_steps=2000, model__new="x")
     del other["model"]["norm"]
@@ -54,20 +76,44 @@ def test_another_config_is_refused_field_by_field(tmp_path):
         '  - model.new: absent in run, "x" now\n'
         "  - training.num_train_steps: 1000 in run, 2000 now\n"
         '  - model.norm: "layernorm" in run, absent now\n'
-        "Choose another --workdir, or go on here with the new values by --allow_config_change."
+        "Choose another --workdir, or go on here with the new values: "
+        "transformer-jax train ... --allow_config_change"
     )
     assert (path / "config.json").read_bytes() == before
     open_workdir(path, CONFIG).close()  # the refusal has let go of the lock
 
 
 def test_a_change_that_is_allowed_is_said_and_kept(tmp_path, caplog):
-    open_workdir(tmp_path, CONFIG).close()
+    claim(tmp_path)
     with caplog.at_level(logging.WARNING):
-        open_workdir(tmp_path, changed(model__num_heads=4), allow_config_change=True).close()
+        claim(tmp_path, changed(model__num_heads=4), allow_config_change=True)
     assert "model.num_heads: 8 in" in caplog.text
     assert read_config(tmp_path) == changed(model__num_heads=4)
     with pytest.raises(ConfigError, match=r"model\.num_heads: 4 in"):
         open_workdir(tmp_path, CONFIG)
+
+
+def test_a_config_found_elsewhere_is_refused_too(tmp_path):
+    with open_workdir(tmp_path, changed(model__num_heads=4)) as workdir:
+        workdir.check_config(changed(model__num_heads=4), "checkpoint 5")
+        with pytest.raises(ConfigError) as caught:
+            workdir.check_config(CONFIG, "checkpoint 5")
+    first, line, last = str(caught.value).split("\n")
+    assert first == f"{tmp_path}: another config is in use here"
+    assert line == "  - model.num_heads: 8 in checkpoint 5, 4 now"
+    assert last.endswith("transformer-jax train ... --allow_config_change")
+
+
+def test_the_same_change_is_said_once(tmp_path, caplog):
+    claim(tmp_path)
+    with (
+        caplog.at_level(logging.WARNING),
+        open_workdir(tmp_path, changed(model__num_heads=4), allow_config_change=True) as workdir,
+    ):
+        workdir.check_config(CONFIG, "checkpoint 5")
+        assert len(caplog.records) == 1
+        workdir.check_config(changed(model__num_heads=2), "checkpoint 5")
+    assert "model.num_heads: 2 in checkpoint 5, 4 now" in caplog.records[1].getMessage()
 
 
 def test_equal_configs_do_not_differ():
@@ -105,7 +151,7 @@ def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
 
 
 def test_a_failing_write_keeps_the_old_config(tmp_path, monkeypatch):
-    open_workdir(tmp_path, CONFIG).close()
+    claim(tmp_path)
 
     def no_space(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -113,7 +159,7 @@ def test_a_failing_write_keeps_the_old_config(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(workdir_module.os, "fsync", no_space)
         with pytest.raises(CheckpointError, match=r"config.json: could not be written: No space left on device"):
-            open_workdir(tmp_path, changed(model__num_heads=4), allow_config_change=True)
+            claim(tmp_path, changed(model__num_heads=4), allow_config_change=True)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", "config.json"]
     open_workdir(tmp_path, CONFIG).close()
 
@@ -135,6 +181,36 @@ def test_write_atomically_replaces(tmp_path):
         write_atomically(tmp_path / "f", content)
         assert (tmp_path / "f").read_bytes() == content
     assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+    (tmp_path / "g").write_bytes(b"")
+    assert (tmp_path / "f").stat().st_mode == (tmp_path / "g").stat().st_mode
+
+
+def test_two_writes_at_once_are_both_whole(tmp_path, monkeypatch):
+    """The second begins and ends while the first is under way."""
+    fsync, contents = os.fsync, []
+
+    def slow(descriptor):
+        monkeypatch.setattr(workdir_module.os, "fsync", fsync)
+        write_atomically(tmp_path / "f", b"the second")
+        contents.append((tmp_path / "f").read_bytes())
+        fsync(descriptor)
+
+    monkeypatch.setattr(workdir_module.os, "fsync", slow)
+    write_atomically(tmp_path / "f", b"one")
+    contents.append((tmp_path / "f").read_bytes())
+    assert contents == [b"the second", b"one"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch, error):
+    def fail(descriptor):
+        raise error
+
+    monkeypatch.setattr(workdir_module.os, "fsync", fail)
+    with pytest.raises((CheckpointError, KeyboardInterrupt)):
+        write_atomically(tmp_path / "f", b"one")
+    assert list(tmp_path.iterdir()) == []
 
 
 HOLD = """
@@ -185,6 +261,6 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with caplog.at_level(logging.WARNING):
-        open_workdir(tmp_path, CONFIG).close()
+        claim(tmp_path)
     assert "its file system has no locks" in caplog.text
     assert read_config(tmp_path) is not None

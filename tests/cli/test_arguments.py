@@ -2,29 +2,30 @@ import types
 
 import pytest
 
-from transformer_jax.cli import evaluate, generate, train
-from transformer_jax.cli.arguments import declare, number, override_flags, parse, switch, text
+from transformer_jax.cli import evaluate, generate, quickstart, train
+from transformer_jax.cli.arguments import declare, override_flags, parse, path_flag, switch, text
+from transformer_jax.config_file import parse_overrides
 from transformer_jax.errors import ConfigError
 
 
 def define(values):
     text(values, "name", "a name", "default")
     switch(values, "loud", "shout")
-    number(values, "count", "how many", 1)
+    path_flag(values, "folder", "a folder", "here")
 
 
 COMMAND = types.SimpleNamespace(__doc__="A command.", OVERRIDES=("config",), define=define, run=lambda arguments: 0)
 
 
 def parsed(*argv):
-    return parse(COMMAND, "command", argv)
+    return parse(COMMAND, "program command", argv)
 
 
 def test_values_and_defaults():
     flags = parsed().flags
-    assert (flags.name, flags.loud, flags.count, flags.debug) == ("default", False, 1, False)
-    flags = parsed("--name", "x", "--loud", "--count=3", "--debug").flags
-    assert (flags.name, flags.loud, flags.count, flags.debug) == ("x", True, 3, True)
+    assert (flags.name, flags.loud, flags.folder, flags.debug) == ("default", False, "here", False)
+    flags = parsed("--name", "x", "--loud", "--folder=there", "--debug").flags
+    assert (flags.name, flags.loud, flags.folder, flags.debug) == ("x", True, "there", True)
     assert parsed("--noloud").flags.loud is False
 
 
@@ -50,13 +51,13 @@ def test_commands_do_not_share_flags():
     ],
 )
 def test_overrides(argv, overrides):
-    assert parsed(*argv).overrides == overrides
+    assert parse_overrides(parsed(*argv).overrides) == overrides
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--nmae=x"], r"unknown flag --nmae \(did you mean '--name'\?\); see transformer-jax command --help"),
+        (["--nmae=x"], r"unknown flag --nmae \(did you mean '--name'\?\); see program command --help"),
         (["--zzzzzz"], r"unknown flag --zzzzzz; see"),
         (["--confg.seed=3"], r"unknown flag --confg\.seed \(did you mean '--config'\?\)"),
         (["--noname"], r"unknown flag --noname"),
@@ -64,18 +65,14 @@ def test_overrides(argv, overrides):
         (["--noconfig.model.use_bias=3"], r"--noconfig\.model\.use_bias takes no value"),
         (["--name"], r"issing value for flag --name"),
         (["--name", "--loud"], r"missing value for flag --name, which is followed by --loud"),
-        (
-            ["--config.model.num_head=4"],
-            r"config: model\.num_head: no such field \(did you mean 'model\.num_heads'\?\)",
-        ),
-        (["--config.seed=four"], r"config: seed=four: expected an integer"),
+        (r"config: model\.num_head: no such field \(did you mean 'model\.num_heads'\?\)",),
         (["--config.seed"], r"missing value for flag --config\.seed"),
         (["--config.seed", "--name=x"], r"missing value for flag --config\.seed"),
         (["--name=a", "--name=b"], r"--name is given twice, as a and as b"),
         (["--config.seed=1", "--config.seed=2"], r"--config\.seed is given twice, as 1 and as 2"),
         (["--config.model.use_bias", "--noconfig.model.use_bias"], r"use_bias is given twice, as true and as false"),
-        (["--count=x"], r"--count=x: expected an integer of at least 1"),
-        (["--count=0"], r"--count=0: expected an integer of at least 1"),
+        (["--folder=~nosuchuser/x"], r"--folder=~nosuchuser/x: there is no user 'nosuchuser'; .* \./~nosuchuser$"),
+        (["--folder=a", "--folder=b"], r"--folder is given twice, as a and as b"),
         (["--loud=maybe"], r"--loud=maybe: expected true or false"),
         (["extra"], r"unexpected argument 'extra'; flags begin with two dashes"),
         (["--name=x", "extra", "--loud"], r"unexpected argument 'extra'"),
@@ -88,10 +85,38 @@ def test_bad_usage(argv, message):
         parsed(*argv)
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--evaluation.token=1"], r"evaluation\.token: no such field \(did you mean 'evaluation\.tokens_per_batch'"),
+        (["--evaluation.max_extra_length=x"], r"config: evaluation\.max_extra_length=x: expected an integer"),
+    ],
+)
+def test_overrides_of_what_has_no_config_file_are_checked_at_once(argv, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(types.SimpleNamespace(**{**vars(COMMAND), "OVERRIDES": ("evaluation",)}), "program command", argv)
+
+
 def test_flags_from_a_file(tmp_path):
     (tmp_path / "flags").write_text("--name=x\n--config.seed=3\n")
     arguments = parsed(f"--flagfile={tmp_path / 'flags'}", "--loud")
-    assert (arguments.flags.name, arguments.flags.loud, arguments.overrides) == ("x", True, {"seed": 3})
+    assert (arguments.flags.name, arguments.flags.loud, arguments.overrides) == ("x", True, {"seed": "3"})
+
+
+def test_a_path_of_a_user_is_expanded_and_other_text_is_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    flags = parsed("--folder=~/x y", "--name=~/x").flags
+    assert (flags.folder, flags.name) == (f"{tmp_path}/x y", "~/x")
+    for given in ("x/~", "./~x", "", "x.py:~"):
+        assert parsed(f"--folder={given}").flags.folder == given
+
+
+def test_which_flags_are_paths(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/of/me")
+    paths = {"config", "workdir", "checkpoint", "input", "output"}
+    for command, name in ((train, "train"), (evaluate, "evaluate"), (generate, "generate"), (quickstart, "quickstart")):
+        for flag in paths.intersection(declare(command)):
+            assert parse(command, name, [f"--{flag}=~/x"]).required(flag) == "/home/of/me/x"
 
 
 def test_a_required_flag():
@@ -105,7 +130,7 @@ def test_what_may_be_overridden():
     assert override_flags(train)["config.model.num_heads"] == "model.num_heads"
     assert override_flags(evaluate)["evaluation.average_checkpoints"] == "evaluation.average_checkpoints"
     assert {name.partition(".")[0] for name in override_flags(evaluate)} == {"data", "evaluation"}
-    assert override_flags(generate) == {}
+    assert {name.partition(".")[0] for name in override_flags(generate)} == {"evaluation"}
     with pytest.raises(ConfigError, match=r"unknown flag --config\.seed"):
         parse(generate, "generate", ["--config.seed=3"])
     with pytest.raises(ConfigError, match=r"data\.source: cannot be overridden here"):

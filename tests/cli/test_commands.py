@@ -113,26 +113,32 @@ def test_a_checkpoint_that_is_not_there(capsys, tmp_path):
 class FewPairs:
     """A corpus of numbers in words."""
 
+    def __init__(self, *names):
+        self.split_names = ("train", "valid", *names)
+
     def split(self, name):
         inputs = {"train": ["one", "two", "three"]}.get(name, ["two", "four", "one", "three", "five", "six"])
         return Split(inputs, [f"{text} in other words" for text in inputs], None)
 
 
-def test_quickstart_trains_scores_and_compares(train, evaluate, monkeypatch, capsys, tmp_path):
-    def scored(path, splits):
-        (path / "evaluation").mkdir(parents=True)
-        for name in splits:
-            lines = [f"{text} in other words" for text in FewPairs().split(name).inputs]
-            lines[2] = "one translated wrongly"
-            (path / "evaluation" / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+def write_translations(path, splits):
+    """What evaluating leaves."""
+    (path / "evaluation").mkdir(parents=True)
+    for name in splits:
+        lines = [f"{text} in other words" for text in FewPairs().split(name).inputs]
+        lines[2] = "one translated wrongly"
+        (path / "evaluation" / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    evaluate.side_effect = scored
-    monkeypatch.setattr(sources, "load_source", lambda config: FewPairs())
+
+def test_quickstart_trains_scores_and_compares(train, evaluate, monkeypatch, capsys, tmp_path):
+    evaluate.side_effect = write_translations
+    monkeypatch.setattr(sources, "load_source", lambda config: FewPairs("test", "test_longer"))
     workdir = tmp_path / "first"
     assert main(["quickstart", f"--config={CONFIG}", f"--workdir={workdir}", "--config.model.num_heads=1"]) == 0
     assert train.call_args.args[0].model.num_heads == 1
     assert train.call_args.args[1] == workdir
-    assert evaluate.call_args == mock.call(workdir, ("test", "test_longer"))
+    assert train.call_args.kwargs == {"allow_config_change": False}
+    assert evaluate.call_args == mock.call(workdir, ["test", "test_longer"])
     out = capsys.readouterr().out
     assert "test_longer  exact match 50.00 %" in out
     assert "two\n  -> two in other words\n\n" in out
@@ -141,17 +147,46 @@ def test_quickstart_trains_scores_and_compares(train, evaluate, monkeypatch, cap
     assert json.loads((workdir / "evaluation" / "nearest_neighbour.json").read_text())["test"]["exact_match"] == 50
 
 
+def test_quickstart_scores_the_splits_that_are_there(train, evaluate, monkeypatch, capsys, tmp_path):
+    evaluate.side_effect = write_translations
+    monkeypatch.setattr(sources, "load_source", lambda config: FewPairs("test"))
+    words = ["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path / 'first'}", "--allow_config_change"]
+    assert main(words) == 0
+    assert train.call_args.kwargs == {"allow_config_change": True}
+    assert evaluate.call_args.args[1] == ["test"]
+    assert "test_longer" not in capsys.readouterr().out
+
+
+def test_quickstart_without_a_test_split_is_refused_before_training(train, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sources, "load_source", lambda config: FewPairs())
+    assert main(["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path}"]) == 2
+    assert "quickstart scores the split `test`, which this corpus lacks" in capsys.readouterr().err
+    assert not train.called
+
+
+def test_quickstart_below_the_home_folder(train, evaluate, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "load_source", lambda config: FewPairs("test"))
+    evaluate.side_effect = write_translations
+    assert main(["quickstart", f"--config={CONFIG}", "--workdir=~/q"]) == 0
+    assert train.call_args.args[1] == tmp_path / "home" / "q"
+    assert (tmp_path / "home" / "q" / "evaluation" / "nearest_neighbour.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
 def test_quickstart_shows_five_sentences_of_a_large_split(monkeypatch, capsys, tmp_path):
     source = mock.Mock(**{"split.return_value": Split([f"text {i}" for i in range(2003)], ["x"] * 2003, None)})
     monkeypatch.setattr(sources, "load_source", lambda config: source)
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation" / "test.txt").write_text("x\n" * 2003)
-    quickstart._compare_with_memory(ExperimentConfig(), tmp_path)
+    quickstart._compare_with_memory(ExperimentConfig(), tmp_path, ["test"])
     assert capsys.readouterr().out.count("  -> x\n") == 5
 
 
 @pytest.mark.parametrize(("reason", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_quickstart_that_is_stopped_is_not_scored(train, evaluate, tmp_path, reason, code):
+def test_a_quickstart_that_is_stopped_is_not_scored(train, evaluate, monkeypatch, tmp_path, reason, code):
+    monkeypatch.setattr(sources, "load_source", lambda config: FewPairs("test"))
     train.return_value = TrainResult(3, reason, {})
     assert main(["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path}"]) == code
     assert not evaluate.called
@@ -174,6 +209,7 @@ def test_quickstart_without_a_repository(monkeypatch, capsys, tmp_path):
 
 def test_quickstart_goes_to_runs_quickstart(monkeypatch, tmp_path):
     started = mock.Mock(return_value="SIGINT")
+    monkeypatch.setattr(sources, "load_source", lambda config: FewPairs("test"))
     monkeypatch.setattr(train_command, "start", started)
     monkeypatch.chdir(tmp_path)
     assert main(["quickstart"]) == 130

@@ -1,4 +1,6 @@
 import io
+import itertools
+import resource
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -9,23 +11,27 @@ from transformer_jax.cli.generate import decoded_lines
 from transformer_jax.cli.main import main
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import translate
+from transformer_jax.evaluation.translate import Translations
 
 
 class Shouting:
-    """Translates by shouting."""
+    """Translates by shouting, two lines at a time; a line with three dots does not come to its end."""
 
     made: ClassVar[list] = []
 
     @classmethod
-    def from_checkpoint(cls, path, average_checkpoints=None):
-        cls.made.append((path, average_checkpoints))
+    def from_checkpoint(cls, path, overrides=None):
+        cls.made.append((path, overrides))
         return cls()
 
     def translate(self, lines):
-        for number, line in enumerate(lines, start=1):
-            if len(line) > 20:
-                raise DataError(f"line {number}: too long")
-            yield line.upper()
+        numbered = enumerate(lines, start=1)
+        while chunk := list(itertools.islice(numbered, 2)):
+            for number, line in chunk:
+                if len(line) > 20:
+                    raise DataError(f"line {number}: too long")
+            unfinished = [number for number, line in chunk if line.endswith("...")]
+            yield Translations([line.upper() for _, line in chunk], unfinished)
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +56,9 @@ def generate(monkeypatch, capsysbinary):
 
 def test_lines_in_their_order(generate, translator):
     assert generate(b"one\ntwo\n") == (0, b"ONE\nTWO\n", "")
-    assert translator.made == [(Path("runs/x"), None)]
-    assert generate(b"one\n", "--average_checkpoints=3") == (0, b"ONE\n", "")
-    assert translator.made[-1] == (Path("runs/x"), 3)
+    assert translator.made == [(Path("runs/x"), {})]
+    assert generate(b"one\n", "--evaluation.average_checkpoints=3") == (0, b"ONE\n", "")
+    assert translator.made[-1] == (Path("runs/x"), {"evaluation.average_checkpoints": 3})
 
 
 @pytest.mark.parametrize(
@@ -72,9 +78,19 @@ def test_every_line_gives_one_line_of_utf8_whatever_the_locale(generate, data, e
     assert generate(data) == (0, expected, "")
 
 
-def test_a_translation_stays_on_its_line(generate, monkeypatch):
-    monkeypatch.setattr(Shouting, "translate", lambda self, lines: ("a\nb\rc" for _ in lines))
-    assert generate(b"x\ny\n") == (0, b"a b c\na b c\n", "")
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"a\nb...\nc\n", "1 (line 2)"),
+        (b"...\na\nb...\nc...\n", "3 (line 1, 3, 4)"),
+        (b"...\n" * 7, "7 (line 1, 2, 3, 4, 5, ...)"),
+    ],
+)
+def test_translations_that_are_cut_are_told(generate, data, told):
+    code, out, err = generate(data)
+    assert (code, out) == (0, data.upper())
+    assert err.startswith(f"transformer-jax: warning: translations that reached the length limit and end there: {told}")
+    assert err.count("\n") == 1
 
 
 def test_invalid_utf8_is_named(generate):
@@ -118,6 +134,23 @@ def test_a_failure_leaves_the_output_as_it_was(generate, tmp_path):
     assert generate(b"one\n" + b"x" * 21, f"--output={target}", "--force")[0] == 2
     assert target.read_text() == "precious\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_full_disk_is_named(generate, tmp_path, monkeypatch):
+    """Python does not say which file it could not write."""
+    target, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def translate_on_a_full_disk(self, lines):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+        yield Translations(["x" * 100], [])
+
+    monkeypatch.setattr(Shouting, "translate", translate_on_a_full_disk)
+    try:
+        code, out, err = generate(b"one\n", f"--output={target}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, out, err) == (2, b"", f"transformer-jax: error: --output={target}: File too large\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_can_replace_itself(generate, tmp_path):

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -10,7 +13,8 @@ from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TrainingConfig
 from transformer_jax.models.flops import activation_bytes, train_flops
 
-CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "quickstart.py")
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+CONFIG = str(CONFIGS / "quickstart.py")
 
 
 def small(**sections):
@@ -64,12 +68,41 @@ def test_tables(capsys):
     assert sum(top[:2]) + top[3] == total  # decoder, the embedding and its table, encoder
     assert ["kernel", "2", "x", "128", "x", "100", "25,600"] in [line[:7] for line in lines]
     assert any(line[:3] == ["FLOPs", "per", "step"] for line in lines)
-    assert ["attention", "reference"] in lines
 
 
 def inspection_of(spec, override, capsys):
     assert main(["inspect", f"--config={spec}", override, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_a_config_of_text_files_needs_none(capsys):
+    assert main(["inspect", f"--config={CONFIGS / 'multi30k.py'}", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)["config"]["data"]
+    assert (data["source"], data["dir"]) == ("text", "")
+
+
+def test_the_best_checkpoint(tmp_path, capsys):
+    with CheckpointStore(tmp_path / "checkpoints") as store:
+        for step, loss in ((3, 1.0), (12, 2.0)):
+            config = small(training=TrainingConfig(num_train_steps=step))
+            store.save(step, {"x": jax.numpy.ones(3)}, {"config": config.to_dict()}, {}, {"loss": loss})
+    for name, steps in (("", 12), ("checkpoints/best", 3)):
+        assert main(["inspect", f"--checkpoint={tmp_path / name}", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["config"]["training"]["num_train_steps"] == steps
+
+
+@pytest.mark.parametrize("format", [[], ["--json"]])
+def test_a_full_disk_behind_stdout(format):
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "transformer_jax", "inspect", f"--config={CONFIG}", *format],
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": ""},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (2, "transformer-jax: error: stdout: No space left on device\n")
 
 
 def test_a_checkpoint_tells_its_config(tmp_path, capsys):

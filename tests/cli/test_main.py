@@ -1,14 +1,15 @@
 import errno
 import importlib.metadata
 import logging
+import os
 import subprocess
 import sys
 
 import pytest
 
 import transformer_jax
+from transformer_jax.__main__ import program
 from transformer_jax.cli import exit_codes, train
-from transformer_jax.cli import main as main_module
 from transformer_jax.cli.help import COMMANDS
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import leaf_types
@@ -166,13 +167,19 @@ def test_ctrl_c(monkeypatch, capsys):
     assert capsys.readouterr().err == "transformer-jax: interrupted\n"
 
 
-def test_a_reader_that_goes_away_is_no_error():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_is_no_error(unbuffered):
     code = (
         "import sys; from transformer_jax.cli import train, main\n"
         "def run(arguments):\n    for _ in range(100_000): print('x' * 100)\n    return 0\n"
         "train.run = run; sys.exit(main.main(['train']))"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     process.stdout.read(1)
     process.stdout.close()
     assert process.stderr.read() == b""
@@ -180,10 +187,50 @@ def test_a_reader_that_goes_away_is_no_error():
     assert process.wait() == exit_codes.BROKEN_PIPE
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["print('x')", "print('x' * 100_000)", "sys.stdout.buffer.write(b'x' * 9000)"])
+def test_a_full_disk_behind_stdout_is_an_error_that_names_it(words, unbuffered):
+    """Also when it shows at the end only, and Python is not left to find it once more at exit."""
+    code = (
+        "import sys; from transformer_jax.cli import train, main\n"
+        f"train.run = lambda arguments: {words} and 0 or 0; sys.exit(main.main(['train']))"
+    )
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    message = "transformer-jax: error: stdout: No space left on device\n"
+    assert (result.returncode, result.stderr) == (exit_codes.USER_ERROR, message)
+
+
+def test_a_full_disk_behind_stdout_does_not_hide_another_error():
+    code = (
+        "import sys; from transformer_jax.cli import train, main; from transformer_jax.errors import DataError\n"
+        "def run(arguments):\n    print('x')\n    raise DataError('line 3')\n"
+        "train.run = run; sys.exit(main.main(['train']))"
+    )
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (exit_codes.USER_ERROR, "transformer-jax: error: line 3\n")
+
+
 def test_another_broken_pipe_is_a_defect(monkeypatch):
-    stub(monkeypatch, raising(BrokenPipeError(errno.EPIPE, "a socket")))
-    with pytest.raises(BrokenPipeError):
-        main(["train"])
+    for error in (BrokenPipeError(errno.EPIPE, "no one there"), BrokenPipeError(errno.EPIPE, "no", "a socket")):
+        stub(monkeypatch, raising(error))
+        with pytest.raises(BrokenPipeError):
+            main(["train"])
 
 
 def test_warnings_look_like_errors_and_come_once(monkeypatch, capsys):
@@ -205,9 +252,9 @@ def test_a_stream_that_cannot_show_a_character_does_not_stop_a_command():
     assert result.stdout == b"f\\xfcnf\n"
 
 
-def test_both_entry_points_are_main():
+def test_both_entry_points_are_one():
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="transformer-jax")
-    assert script.load() is main_module.main
+    assert script.load() is program
     result = subprocess.run([sys.executable, "-m", "transformer_jax", "trian"], capture_output=True, text=True)
     assert result.returncode == 2
     assert "did you mean 'train'" in result.stderr

@@ -123,10 +123,16 @@ def test_a_corpus_that_changed_is_tokenised_again(source, tmp_path):
     assert prepare_data(config(), tmp_path).splits["train"].num_examples == 1
 
 
-def test_progress_is_reported(source, tmp_path):
-    calls = []
-    prepare_data(config(), tmp_path, progress=lambda *args: calls.append(args)).splits["valid"]
-    assert calls == [("valid", 20, 20)]
+def test_long_phases_are_said_when_they_take_place(source, tmp_path):
+    lines = [f"line {n}" for n in range(1200)]
+    source.splits["train"] = Split(lines, lines, None)
+    said = []
+    for _ in range(2):
+        prepare_data(config(), tmp_path, say=said.append).splits["valid"]
+        assert said == ["training the tokenizer on 1,200 pairs", "cutting 20 pairs of valid into pieces"]
+    said.clear()
+    prepare_data(config(tokenizer_pairs=1000), tmp_path / "fewer", say=said.append).splits["train"]
+    assert said == ["training the tokenizer on 1,000 pairs", "cutting 1,200 pairs of train into pieces"]
 
 
 def test_unknown_split_lists_those_there_are(source, tmp_path):

@@ -93,11 +93,11 @@ def test_large_vocabularies_keep_their_ids(open_cache, tokenizer):
     assert open_cache(Large(tokenizer.model_bytes)).inputs(np.array([3]), 2).tolist() == [[69_999, EOS_ID]]
 
 
-def test_progress_is_reported(open_cache):
-    calls = []
-    open_cache(progress=lambda *args: calls.append(args))
-    assert calls[0] == ("train", 7, 50)
-    assert calls[-1] == ("train", 50, 50)
+def test_a_build_is_said_and_an_opening_is_not(open_cache):
+    said = []
+    for _ in range(2):
+        open_cache(say=said.append)
+        assert said == ["cutting 50 pairs of train into pieces"]
 
 
 def test_another_corpus_split_or_tokenizer_is_another_cache(open_cache, tokenizer):
@@ -192,6 +192,40 @@ def test_two_builds_at_once(open_cache, tokenizer, tmp_path):
     assert open_cache.reads == 2
     (folder,) = tmp_path.iterdir()
     assert not folder.name.startswith(".")
+
+
+def test_a_cache_that_another_has_just_built_is_used(open_cache, tokenizer, tmp_path):
+    """It comes between looking for it and building it; it is not built again, let alone removed."""
+
+    def texts():
+        open_cache()
+        (built,) = tmp_path.iterdir()
+        texts.inode = built.stat().st_ino
+        return TEXTS
+
+    said = []
+    assert_holds_texts(open_cache(texts=texts, say=said.append), tokenizer)
+    assert said == []
+    assert [folder.stat().st_ino for folder in tmp_path.iterdir()] == [texts.inode]
+
+
+@pytest.mark.parametrize("found", [FileNotFoundError, token_cache._DamagedCacheError])
+def test_a_cache_that_another_has_just_repaired_stays(open_cache, tokenizer, tmp_path, monkeypatch, found):
+    """Whatever was found before, the cache is good by the time that it would be replaced."""
+    open_cache()
+    (folder,) = tmp_path.iterdir()
+    inode, finds, really = folder.stat().st_ino, [found("before")], token_cache._open
+
+    def open_once_too_early(*args):
+        if finds:
+            raise finds.pop()
+        return really(*args)
+
+    monkeypatch.setattr(token_cache, "_open", open_once_too_early)
+    said = []
+    assert_holds_texts(open_cache(say=said.append), tokenizer)
+    assert said == []
+    assert [(path, path.stat().st_ino) for path in tmp_path.iterdir()] == [(folder, inode)]
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(open_cache, tmp_path, monkeypatch):

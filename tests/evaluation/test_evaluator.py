@@ -55,6 +55,7 @@ def test_losses_are_the_formula(config, data, params, split):
     assert result["perplexity"] == pytest.approx(np.exp(loss), rel=1e-4)
     assert result["accuracy"] == pytest.approx(accuracy, abs=1e-4)
     assert result["tokens"] == tokens == data.splits[split].target_lengths.sum()
+    assert type(result["tokens"]) is int
     assert set(result) == {"loss", "perplexity", "accuracy", "tokens"}
     assert loss > 3
 
@@ -115,7 +116,7 @@ def fixed(monkeypatch, config, data):
         return Split(list(Fixed.inputs), list(Fixed.targets), families)
 
     monkeypatch.setattr(type(data), "text", text)
-    monkeypatch.setattr(Evaluator, "translations", lambda *_: Translations(list(Fixed.lines), 2))
+    monkeypatch.setattr(Evaluator, "translations", lambda *_: Translations(list(Fixed.lines), [2, 4]))
     return Evaluator(config, data)
 
 

@@ -1,14 +1,18 @@
 """From a path to parameters, config and tokenizer."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
 from run_support import copy_of_trained, trained_config, trained_folder
 
+from transformer_jax.checkpoints.manifest import VanishedCheckpointError
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.evaluation.loading import apply_overrides, load
+from transformer_jax.evaluation import loading
+from transformer_jax.evaluation.loading import apply_overrides, load, resolve
 from transformer_jax.models.encoder_decoder import init_params
 
 AVERAGE = "evaluation.average_checkpoints"
@@ -53,9 +57,113 @@ def test_the_average_of_the_newest():
 
 @pytest.mark.parametrize(("path", "count", "there"), [("run", 3, 2), ("run/checkpoints/5", 2, 1)])
 def test_fewer_checkpoints_than_are_to_be_averaged(path, count, there):
-    message = rf"{path}: {AVERAGE}={count}, but there are {there} checkpoints up to step"
+    message = (
+        rf"{path}: {AVERAGE}={count}, but there are {there} checkpoints up to step \d; pass --{AVERAGE}={there}, "
+        "or name one checkpoint"
+    )
     with pytest.raises(CheckpointError, match=message):
         load(trained_folder() / path, {AVERAGE: count})
+
+
+@pytest.fixture(scope="module")
+def averaging(tmp_path_factory):
+    """A run whose config averages five checkpoints, of which there are two, with losses that rank the older first."""
+    folder = tmp_path_factory.mktemp("averaging")
+    config = trained_config().to_dict()
+    config["evaluation"]["average_checkpoints"] = config["training"]["keep_last"] = 5
+    template = jax.eval_shape(lambda: init_params(trained_config().model, 0))
+    original = CheckpointStore(trained_folder() / "run" / "checkpoints", read_only=True)
+    with CheckpointStore(folder / "checkpoints") as store:
+        for step, loss in ((5, 1.0), (8, 2.0)):
+            state = {"params": original.restore_params(template, step).state}
+            record = original.read_record(step) | {"config": config}
+            side_files = {"tokenizer.model": original.read_side_file(step, "tokenizer.model")}
+            store.save(step, state, record, side_files, {"loss": loss})
+    return folder
+
+
+def test_one_checkpoint_that_is_named_is_not_averaged(averaging, tmp_path):
+    shutil.copytree(averaging / "checkpoints" / "5", tmp_path / "best_model")
+    for path, name in ((averaging / "checkpoints" / "5", "step_5"), (tmp_path / "best_model", "best_model")):
+        loaded = load(path)
+        assert (loaded.steps, loaded.config.evaluation.average_checkpoints, loaded.name) == ((5,), 1, name)
+        np.testing.assert_array_equal(arrays(loaded.params)[0], stored(5)[0])
+    assert load(averaging / "checkpoints" / "8", {AVERAGE: 2}).steps == (5, 8)
+
+
+def test_an_average_that_the_config_asks_for_is_over_no_fewer(averaging):
+    with pytest.raises(CheckpointError, match=rf"{AVERAGE}=5, but there are 2 .* pass --{AVERAGE}=2, or name one"):
+        load(averaging)
+    loaded = load(averaging, {AVERAGE: 2})
+    assert (loaded.steps, loaded.name) == ((5, 8), None)
+
+
+def test_the_best_checkpoint(averaging):
+    loaded = load(averaging / "checkpoints" / "best")
+    assert (loaded.steps, loaded.name) == ((5,), "step_5")
+    assert resolve(averaging / "checkpoints" / "8") == averaging / "checkpoints" / "8"
+
+
+@pytest.mark.parametrize(("metric", "expected"), [("loss", 2), ("accuracy", 1), ("chrf", 1)])
+def test_what_is_best_depends_on_the_metric_that_the_newest_names(tmp_path, metric, expected):
+    metrics = {1: {"loss": 3.0, "accuracy": 30.0, "chrf": 30.0}, 2: {"loss": 1.0, "accuracy": 20.0, "chrf": 20.0}}
+    with CheckpointStore(tmp_path / "checkpoints") as store:
+        for step in (1, 2, 3):
+            config = {"training": {"best_metric": metric if step == 3 else "loss"}}
+            store.save(step, {"x": jax.numpy.ones(3)}, {"config": config}, {}, metrics.get(step))
+    assert resolve(tmp_path / "checkpoints" / "best") == tmp_path / "checkpoints" / str(expected)
+    (tmp_path / "checkpoints" / "best").mkdir()  # a folder of this name is what is meant
+    assert resolve(tmp_path / "checkpoints" / "best").name == "best"
+
+
+def test_no_checkpoint_is_the_best(tmp_path):
+    with CheckpointStore(tmp_path / "checkpoints") as store:
+        store.save(3, {"x": jax.numpy.ones(3)}, {"config": trained_config().to_dict()}, {})
+    with pytest.raises(CheckpointError, match=r"best: no checkpoint was saved with an evaluation .* there are 3"):
+        load(tmp_path / "checkpoints" / "best")
+    with pytest.raises(CheckpointError, match=r"best: no such folder; .* has no 'nowhere'"):
+        load(tmp_path / "nowhere" / "best")
+
+
+@pytest.mark.parametrize(("overrides", "vanishing", "used"), [({}, 8, (9,)), ({AVERAGE: 2}, 5, (8, 9))])
+def test_a_checkpoint_that_a_training_deletes_meanwhile(tmp_path, monkeypatch, overrides, vanishing, used):
+    """It is listed, and gone when it is opened: there is a newer one by then."""
+    checkpoints = copy_of_trained(tmp_path / "copy") / "run" / "checkpoints"
+    later = save_again(checkpoints, 8, tmp_path / "later", 9)
+    restore_params = CheckpointStore.restore_params
+
+    def restore(store, template, step=None):
+        if later.exists():
+            later.rename(checkpoints / "9")
+            shutil.rmtree(checkpoints / str(vanishing))
+        return restore_params(store, template, step)
+
+    monkeypatch.setattr(CheckpointStore, "restore_params", restore)
+    assert load(checkpoints.parent, overrides).steps == used
+
+
+def save_again(checkpoints, step, target, new_step):
+    """A copy of a checkpoint under another step; returns its folder."""
+    template = jax.eval_shape(lambda: init_params(trained_config().model, 0))
+    original = CheckpointStore(checkpoints, read_only=True)
+    state = {"params": original.restore_params(template, step).state}
+    with CheckpointStore(target) as store:
+        side_files = {"tokenizer.model": original.read_side_file(step, "tokenizer.model")}
+        store.save(new_step, state, original.read_record(step), side_files)
+    return target / str(new_step)
+
+
+def test_checkpoints_that_keep_vanishing_end_in_an_error(monkeypatch):
+    calls = []
+
+    def vanished(store, step):
+        calls.append(step)
+        raise VanishedCheckpointError(f"{step}: was deleted meanwhile")
+
+    monkeypatch.setattr(CheckpointStore, "read_record", vanished)
+    with pytest.raises(CheckpointError, match="8: was deleted meanwhile"):
+        load(trained_folder() / "run")
+    assert calls == [8] * loading._ATTEMPTS
 
 
 def damage(folder, step, name):

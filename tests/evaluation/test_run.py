@@ -1,13 +1,18 @@
 """`evaluate`: from a checkpoint to a table and JSON files."""
 
+import errno
 import json
+import os
 import re
 import shutil
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import sacrebleu
 from run_support import argv, copy_of_trained, run_main, snapshot, trained_folder, write_corpus
 
+from transformer_jax.data.datasets import Data
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.run import evaluate
@@ -28,7 +33,7 @@ def some_right(monkeypatch):
     def translations(evaluator, params, split):
         targets = evaluator.data.text(split).targets
         right = len(targets) // 2
-        return Translations([*targets[:right], *("12 " + line for line in targets[right:])], 3)
+        return Translations([*targets[:right], *("12 " + line for line in targets[right:])], [1, 2, 3])
 
     monkeypatch.setattr(Evaluator, "translations", translations)
 
@@ -78,7 +83,61 @@ def test_a_copied_checkpoint_is_enough(tmp_path, capsys):
     assert results == evaluate(copy_of_trained(tmp_path / "old").joinpath(*CHECKPOINTS, "5"), ["test"])
     assert results["test"]["checkpoints"] == [5]
     assert "step 5\n" in capsys.readouterr().err
-    assert (tmp_path / "new" / "evaluation" / "test.json").exists()
+    assert (tmp_path / "new" / "evaluation" / "best_model" / "test.json").exists()
+
+
+def test_one_step_does_not_overwrite_the_scores_of_the_newest(folder, capsys):
+    checkpoints, scores = folder.joinpath(*CHECKPOINTS), folder / "run" / "evaluation"
+    evaluate(folder / "run", ["test"], generate=False)
+    newest = snapshot(scores)
+    evaluate(checkpoints / "5", ["test"], generate=False)
+    shutil.copytree(checkpoints / "8", checkpoints / "mine")
+    evaluate(checkpoints / "mine", ["test"], generate=False)
+    written = ["test.json", "step_5/test.json", "mine/test.json"]
+    assert {name: snapshot(scores)[name] for name in newest} == newest
+    assert {path.relative_to(scores).as_posix() for path in scores.rglob("*.*")} == set(written)
+    steps = [json.loads((scores / name).read_text())["checkpoints"] for name in written]
+    assert steps == [[8], [5], [8]]
+    err = capsys.readouterr().err
+    assert all(f"test: {scores / name}\n" in err for name in written)
+
+
+def test_scores_without_translations_leave_those_of_the_same_checkpoint(folder, some_right, capsys):
+    scores = folder / "run" / "evaluation"
+    full = json.loads(json.dumps(evaluate(folder / "run", ["test"])["test"]))
+    before = snapshot(scores)
+    result = evaluate(folder / "run", ["test"], generate=False)["test"]
+    assert "sacrebleu" not in result
+    assert json.loads((scores / "test.json").read_text()) == full
+    assert (scores / "test.txt").read_bytes() == before["test.txt"]
+    assert f"test: {scores / 'test.json'}, {scores / 'test.txt'}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("earlier", ["of the same split", "of another", "damaged", "nothing"])
+def test_scores_of_other_checkpoints_do_not_stay(folder, some_right, earlier):
+    scores = folder / "run" / "evaluation"
+    evaluate(folder / "run", ["test"], {"evaluation.average_checkpoints": 2})
+    if earlier == "of another":
+        metrics = json.loads((scores / "test.json").read_text()) | {"checkpoints": [8], "split": "valid"}
+        (scores / "test.json").write_text(json.dumps(metrics))
+    elif earlier == "damaged":
+        (scores / "test.json").write_text('["checkpoints"')
+    elif earlier == "nothing":
+        (scores / "test.json").unlink()
+    result = evaluate(folder / "run", ["test"], generate=False)["test"]
+    assert json.loads((scores / "test.json").read_text()) == result
+    assert "sacrebleu" not in result
+    assert not (scores / "test.txt").exists()
+
+
+def test_pairs_that_training_would_have_left_out_are_counted(folder, tmp_path, capsys):
+    """They are scored all the same."""
+    assert evaluate(folder / "run", ["test"], generate=False)["test"]["over_length"] == 0
+    assert "over" not in capsys.readouterr().err.replace(str(tmp_path), "")
+    with mock.patch.object(Data, "num_over_length", return_value=3):
+        assert evaluate(folder / "run", ["test"], generate=False)["test"]["over_length"] == 3
+    assert "test: 3 pairs have a side of more than data.max_length=16 pieces; they are" in capsys.readouterr().err
+    assert json.loads((folder / "run" / "evaluation" / "test.json").read_text())["over_length"] == 3
 
 
 def test_averaged_checkpoints(folder, capsys):
@@ -134,10 +193,17 @@ def test_a_corpus_with_nothing_to_score(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["test.json", "test.txt"])
-def test_a_full_disk(folder, some_right, name):
+def test_a_full_disk(folder, some_right, monkeypatch, name):
     (folder / "run" / "evaluation").mkdir()
     (folder / "run" / "evaluation" / name).write_text("of an earlier evaluation")
-    (folder / "run" / "evaluation" / f"{name}.tmp").symlink_to("/dev/full")
+    fsync = os.fsync
+
+    def full_for_one_file(descriptor):
+        if name in Path(os.readlink(f"/proc/self/fd/{descriptor}")).name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_for_one_file)
     with pytest.raises(CheckpointError, match=rf"evaluation/{name}: could not be written: No space left on device"):
         evaluate(folder / "run", ["test"])
     assert (folder / "run" / "evaluation" / name).read_text() == "of an earlier evaluation"

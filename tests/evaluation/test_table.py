@@ -4,7 +4,7 @@ import pytest
 
 from transformer_jax.evaluation.table import print_table
 
-LOSSES = {"loss": 1.23456, "perplexity": 3.4368, "accuracy": 71.239, "tokens": 1234.0}
+LOSSES = {"loss": 1.23456, "perplexity": 3.4368, "accuracy": 71.239, "tokens": 1234, "over_length": 5}
 SCORES = {
     "exact_match": 95.5,
     "sacrebleu": 97.123,

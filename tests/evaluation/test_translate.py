@@ -11,7 +11,7 @@ from support import random_params
 from transformer_jax.data.tokenizers import read_tokenizer
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import translate as translate_module
-from transformer_jax.evaluation.translate import Translator
+from transformer_jax.evaluation.translate import Translator, on_one_line
 
 # Of 1 to 25 pieces, the longest in the middle.
 LINES = ["1", "12 7", "3 44 5", "9 8 7 6 5 4 3 2 1 0 11 22 33", "50", "5 0", "12 7", "31 41 59 26"]
@@ -48,8 +48,8 @@ def test_lines_keep_their_order(translator, alone):
 def test_empty_lines_stay_empty(translator, alone):
     lines = ["", "1", "   ", "\t", "50", ""]
     assert translator.translate_all(lines).lines == ["", alone["1"], "", "", alone["50"], ""]
-    assert translator.translate_all(["", " "]) == ([""] * 2, 0)
-    assert translator.translate_all([]) == ([], 0)
+    assert translator.translate_all(["", " "]) == ([""] * 2, [])
+    assert translator.translate_all([]) == ([], [])
     assert list(translator.translate([])) == []
 
 
@@ -65,11 +65,12 @@ def test_a_chunk_at_a_time(translator, alone, monkeypatch):
 
     translations = translator.translate(lines())
     assert read == []
-    assert next(translations) == alone[LINES[0]]
+    assert next(translations).lines == [alone[line] for line in LINES[:3]]
     assert len(read) == 3
-    assert [next(translations), next(translations), next(translations)] == [alone[line] for line in LINES[1:4]]
+    assert next(translations).lines == [alone[line] for line in LINES[3:6]]
     assert len(read) == 6
-    assert list(translations) == [*(alone[line] for line in LINES[4:]), ""]
+    (rest,) = translations
+    assert rest.lines == [*(alone[line] for line in LINES[6:]), ""]
     assert len(read) == 9
 
 
@@ -95,18 +96,31 @@ def test_characters_that_training_has_not_seen(translator):
     assert len(translator.translate_all(["ß ☃ 漢字", "\x00\x01", "a\u2028b\x85c"]).lines) == 3
 
 
-def test_unfinished_translations_are_counted(translator, config):
+@pytest.mark.parametrize(
+    "end", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+)
+def test_a_translation_is_one_line_whatever_the_model_writes(translator, monkeypatch, end):
+    assert on_one_line(f"a{end}b  c\td{end}") == "a b  c\td"
+    assert on_one_line(end) == on_one_line("") == ""
+    monkeypatch.setattr(type(translator.tokenizer), "decode_batch", lambda self, rows: [f"x{end}y" for _ in rows])
+    assert translator.translate_all(["1", "", "2"]).lines == ["x y", "", "x y"]
+
+
+def test_unfinished_translations_are_named(translator, config, monkeypatch):
     cut = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, max_extra_length=0))
     shorter = Translator(cut, translator.params, translator.tokenizer)
-    each = [shorter.translate_all([line]).unfinished for line in LINES]
-    assert set(each) <= {0, 1}
-    assert sum(each) > 0
-    assert shorter.translate_all([*LINES, "", " "]).unfinished == sum(each)
+    each = [shorter.translate_all([line], first_number=7).unfinished for line in LINES]
+    assert all(numbers in ([], [7]) for numbers in each)
+    expected = [number for number, cut_there in enumerate(each, start=1) if cut_there]
+    assert expected
+    assert shorter.translate_all([*LINES, "", " "]).unfinished == expected
+    monkeypatch.setattr(translate_module, "CHUNK", 3)
+    assert [number for chunk in shorter.translate([*LINES, ""]) for number in chunk.unfinished] == expected
 
 
 def test_from_a_checkpoint():
     translator = Translator.from_checkpoint(trained_folder() / "run")
-    averaged = Translator.from_checkpoint(trained_folder() / "run", average_checkpoints=2)
+    averaged = Translator.from_checkpoint(trained_folder() / "run", {"evaluation.average_checkpoints": 2})
     assert averaged.config.evaluation.average_checkpoints == 2
     pairs = zip(jax.tree.leaves(translator.params), jax.tree.leaves(averaged.params), strict=True)
     assert all((a != b).any() for a, b in pairs)

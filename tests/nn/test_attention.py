@@ -141,6 +141,15 @@ def primitives(jaxpr):
                     yield from primitives(inner)
 
 
+def test_bfloat16_logits_are_not_rounded():
+    """The weights equal those of the rounded operands; logits near 100 rounded to 8 bits would be off by 0.25."""
+    query, key, value = ((8.0 * normal(B, T, N, H)).astype(jnp.bfloat16) for _ in range(3))
+    wide = [x.astype(jnp.float32) for x in (query, key, value)]
+    _, weights = dot_product_attention(query, key, value)
+    _, expected = dot_product_attention(*wide)
+    assert_close(weights, expected, 2.0**-8)
+
+
 def test_bfloat16_attention_has_a_float32_softmax():
     query, key, value = (normal(B, T, N, H).astype(jnp.bfloat16) for _ in range(3))
     mask = jnp.ones((1, 1, T, T), bool)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support import assert_close
 
-from transformer_jax.nn.dropout import Dropout, DropoutRates, drop, fold, keep_mask, mix
+from transformer_jax.nn.dropout import Dropout, DropoutRates, drop, fold, keep_mask
 
 SEED = fold(jnp.uint32(0), 12345)
 SIGMAS = 5.0
@@ -81,18 +81,6 @@ def test_masks_are_those_of_all_earlier_runs():
     expected = "dbd2305dc03ae31c"
     digest = hashlib.sha256(np.packbits(np.asarray(mask)).tobytes()).hexdigest()[:16]
     assert digest == expected, "masks changed: if that is meant, put the digest here and say that no run resumes"
-
-
-def test_the_mix_is_a_bijection_that_flips_half_of_the_bits():
-    x = np.arange(2**16, dtype=np.uint32)
-    for words in (x, x << np.uint32(16), x * np.uint32(0x9E3779B9)):
-        assert len(np.unique(np.asarray(mix(jnp.asarray(words))))) == 2**16
-    base = np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32)
-    out = np.asarray(mix(jnp.asarray(base)))
-    for bit in range(32):
-        flipped = np.asarray(mix(jnp.asarray(base ^ np.uint32(1 << bit)))) ^ out
-        share = (flipped[:, None] >> np.arange(32, dtype=np.uint32) & 1).mean(0)
-        assert np.abs(share - 0.5).max() < 0.06, f"input bit {bit}"
 
 
 def test_fold_gives_every_number_its_own_seed():

@@ -7,7 +7,7 @@ import pytest
 from flax import linen as nn
 from support import assert_close
 
-from transformer_jax.nn.linear import Linear, fused, linear, xavier_uniform
+from transformer_jax.nn.linear import Linear, fused, linear, logits, xavier_uniform
 
 RNG = np.random.default_rng(0)
 
@@ -59,6 +59,27 @@ def test_bfloat16_input_casts_the_parameters():
     y = linear(x, kernel, bias)
     assert y.dtype == jnp.bfloat16
     assert_close(y, np.asarray(x, np.float64) @ np.asarray(kernel, np.float64) + np.asarray(bias, np.float64), 0.02)
+
+
+def test_float32_logits_of_bfloat16_operands():
+    """Exact products of what the operands hold; as bfloat16 the result would be off by 2^-9 of itself."""
+    x, kernel = normal(2, 3, 64).astype(jnp.bfloat16), normal(64, 7)
+    y = logits(x, kernel)
+    assert y.dtype == jnp.float32
+    assert_close(y, np.asarray(x, np.float64) @ np.asarray(kernel.astype(jnp.bfloat16), np.float64), 1e-6)
+
+
+def test_gradients_of_float32_logits():
+    """Those of the plain product, computed in and of the type of the operands; in float32 the plain product itself."""
+    x, kernel = normal(4, 5), normal(5, 3)
+    plain = jax.grad(lambda x, k: jnp.sum(jnp.sin(x @ k)), argnums=(0, 1))
+    ours = jax.grad(lambda x, k: jnp.sum(jnp.sin(logits(x, k))), argnums=(0, 1))
+    for a, b in zip(ours(x, kernel), plain(x, kernel), strict=True):
+        np.testing.assert_array_equal(a, b)
+    narrow = x.astype(jnp.bfloat16)
+    for a, b, operand in zip(ours(narrow, kernel), plain(x, kernel), (narrow, kernel), strict=True):
+        assert a.dtype == operand.dtype
+        assert_close(a.astype(jnp.float32), b, 0.02)
 
 
 def test_xavier_uniform_fills_its_interval():

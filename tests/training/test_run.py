@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 
 import pytest
@@ -22,6 +23,7 @@ from run_support import (
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.training import loop
+from transformer_jax.training import run as training_run
 
 
 @pytest.fixture
@@ -51,6 +53,83 @@ def test_long_pairs_are_left_out_and_counted(folder, capsys):
     kept = re.search(r"([\d,]+) training pairs in", message)
     assert int(left_out[1]) > 0
     assert int(left_out[1]) + int(kept[1]) == 150
+    record = CheckpointStore(folder / "run" / "checkpoints", read_only=True).read_record(1)
+    assert record["data"] == {"train_pairs": int(kept[1]), "left_out": int(left_out[1])}
+
+
+def test_long_phases_are_said_when_they_take_place(folder, capsys):
+    phases = ["training the tokenizer on 150 pairs", "cutting 150 pairs of train", "cutting 13 pairs of valid"]
+    for said in (True, False):
+        assert train(folder, "--config.training.num_train_steps=1") == 0
+        message = capsys.readouterr().err
+        assert [phase in message for phase in phases] == [said] * 3
+
+
+def test_the_config_of_a_checkpoint_counts_where_there_is_no_other(tmp_path, capsys):
+    """As after checkpoints/STEP was copied into a new work directory."""
+    folder, original = tmp_path / "copy", trained_folder()
+    shutil.copytree(original / "run" / "checkpoints", folder / "run" / "checkpoints")
+    before = snapshot(folder)
+    words = ["train", f"--config={original / 'tiny.py'}", f"--config.data.dir={original}"]
+    words += [f"--workdir={folder / 'run'}", "--config.seed=7", "--config.training.num_train_steps=9"]
+    assert run_main(words) == 2
+    message = capsys.readouterr().err
+    assert f"{folder / 'run'}: another config is in use here" in message
+    assert "  - seed: 0 in checkpoint 8, 7 now\n" in message
+    assert "  - training.num_train_steps: 8 in checkpoint 8, 9 now\n" in message
+    assert snapshot(folder) == before
+    assert run_main([*words, "--allow_config_change"]) == 0
+    assert "seed: 0 in checkpoint 8, 7 now" in capsys.readouterr().err
+    assert saved_steps(folder)[-1] == 9
+    assert json.loads((folder / "run" / "config.json").read_text())["seed"] == 7
+
+
+@pytest.mark.parametrize("before", [None, '{"seed": 1}'])
+def test_ctrl_c_while_data_is_prepared_claims_nothing(folder, monkeypatch, before):
+    config = folder / "run" / "config.json"
+    config.parent.mkdir()
+    if before is not None:
+        config.write_text(before)
+    found = []
+
+    def interrupt(*args, **kwargs):
+        # What a kill would leave is what there is now.
+        found.append(config.read_text() if config.exists() else None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training_run, "BatchPlan", interrupt)
+    assert train(folder, "--allow_config_change") == 130
+    assert [*found, config.read_text() if config.exists() else None] == [before, before]
+
+
+def test_a_log_whose_checkpoints_are_gone_is_kept(folder, capsys):
+    flags = ["--config.training.num_train_steps=4", "--config.training.checkpoint_every_steps=2"]
+    assert train(folder, *flags) == 0
+    run = folder / "run"
+    contents = []
+    for number in (1, 2):
+        contents.append((run / "metrics.jsonl").read_bytes())
+        shutil.move(run / "checkpoints", folder / f"moved{number}")
+        capsys.readouterr()
+        assert train(folder, *flags) == 0
+        message = capsys.readouterr().err
+        assert (
+            f"warning: there are no checkpoints in {run / 'checkpoints'}, but metrics.jsonl goes to step 4" in message
+        )
+        assert f"the run begins anew, the old log is now {run / f'metrics.jsonl.{number}'}\n" in message
+        assert [(run / f"metrics.jsonl.{n + 1}").read_bytes() for n in range(number)] == contents
+        assert [line["step"] for line in metric_lines(run)] == [3, 4, 4]
+
+
+def test_a_log_from_before_the_first_checkpoint_is_begun_anew(folder, capsys):
+    (folder / "run").mkdir()
+    lines = [{"step": step, "split": "train", "loss": 1.0} for step in range(1, 10)]  # a save is due at 5 and 10
+    log = folder / "run" / "metrics.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 1')
+    assert train(folder, "--config.training.num_train_steps=3") == 0
+    assert "begins anew" not in capsys.readouterr().err
+    assert [path.name for path in log.parent.glob("metrics.jsonl*")] == ["metrics.jsonl"]
+    assert [line["step"] for line in metric_lines(folder / "run")] == [3, 3]
 
 
 def test_a_checkpoint_says_what_made_it(folder):

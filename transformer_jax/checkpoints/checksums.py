@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.errors import CheckpointError
+from transformer_jax.hashing import mix
 
 # Others (complex, 4-bit, PRNG keys) have no place in a training state; a leaf of such a type is refused.
 DTYPES = (
@@ -74,13 +75,6 @@ def _problem(leaf: Any) -> str | None:
     if leaf.size == 0:
         return f"shape {leaf.shape} has no elements"
     return None
-
-
-def mix(x: jax.Array) -> jax.Array:
-    """Elementwise bijection on uint32 words: the `lowbias32` finaliser of Chris Wellons' hash prospector."""
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)
 
 
 @jax.jit

@@ -15,6 +15,7 @@ on the way to the disk.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -32,10 +33,17 @@ FORMAT = 1
 
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _MAX_LINES = 40  # of a message
+# Errors that say what is on the disk: a bad block, and names that a damaged SHA256SUMS makes up. All others (too many
+# open files, a network disk that is away) pass, or are for the user to mend, and the checkpoint is good afterwards.
+_OF_DAMAGE = (errno.EIO, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 class DamagedCheckpointError(CheckpointError):
     """A checkpoint whose content is not what was saved."""
+
+
+class VanishedCheckpointError(CheckpointError):
+    """A checkpoint whose folder is not there: deleted, it may be, by the training that one reads beside."""
 
 
 class Leaf(NamedTuple):
@@ -107,7 +115,8 @@ def verify(folder: Path) -> Manifest:
 
     Raises:
       DamagedCheckpointError: a file is missing or is not what was written; the message names it.
-      CheckpointError: a file may not be read, or the checkpoint is none of this program's.
+      VanishedCheckpointError: the whole folder is missing.
+      CheckpointError: a file cannot be read now, or the checkpoint is none of this program's.
     """
     for name, digest in _read_sums(folder).items():
         if name != RECORD:
@@ -166,11 +175,24 @@ def _named_errors(folder: Path, name: str) -> Generator[None, None, None]:
     try:
         yield
     except FileNotFoundError:
+        check_present(folder)
         raise DamagedCheckpointError(f"{folder}: {name} is missing") from None
-    except PermissionError as error:  # says nothing about the content
-        raise CheckpointError(f"{folder}: {name} cannot be read: {error.strerror}") from error
-    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+    except ValueError as error:  # a name with a null byte
         raise DamagedCheckpointError(f"{folder}: {name} cannot be read: {error}") from error
+    except OSError as error:
+        check_present(folder)
+        kind = DamagedCheckpointError if error.errno in _OF_DAMAGE else CheckpointError
+        raise kind(f"{folder}: {name} cannot be read: {error.strerror}") from error
+
+
+def check_present(folder: Path) -> None:
+    """Raises VanishedCheckpointError if there is no such folder any more."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        raise VanishedCheckpointError(f"{folder}: was deleted meanwhile") from None
+    except OSError:  # says nothing
+        return
 
 
 def check_leaves(folder: Path, expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> None:

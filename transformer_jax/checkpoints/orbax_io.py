@@ -7,6 +7,8 @@ old steps in place, so that a crash leaves half of one under its final name.
 
 import logging
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -34,11 +36,35 @@ class _QuietOrbax(logging.Filter):
         return "/orbax/" not in record.pathname.replace("\\", "/")
 
 
+class _QuietTensorStore:
+    """In place of sys.unraisablehook: drops the tracebacks of writes that end after a save has failed.
+
+    When one write of a save fails, Orbax (0.12.8) closes the event loop that waits for the others. Each of those, when
+    it ends, has TensorStore call the loop from a thread of its own, which has no way to raise what that raises.
+    """
+
+    def __init__(self, otherwise: Callable[[Any], Any]) -> None:
+        self._otherwise = otherwise
+
+    def __call__(self, unraisable: Any) -> None:
+        start = unraisable.exc_traceback
+        from_outside = unraisable.object is None and start is not None  # no Python code has made the call
+        if not (
+            from_outside
+            and isinstance(unraisable.exc_value, RuntimeError)
+            and str(unraisable.exc_value) == "Event loop is closed"
+            and start.tb_frame.f_code.co_name == "call_soon_threadsafe"
+        ):
+            self._otherwise(unraisable)
+
+
 def silence_orbax() -> None:
-    """Keeps Orbax's progress lines and tracebacks off stderr; absl's other users keep theirs."""
+    """Keeps Orbax's progress lines and tracebacks off stderr; absl's other users, and other errors, keep theirs."""
     logger = logging.getLogger("absl")
     if not any(isinstance(f, _QuietOrbax) for f in logger.filters):
         logger.addFilter(_QuietOrbax())
+    if not isinstance(sys.unraisablehook, _QuietTensorStore):
+        sys.unraisablehook = _QuietTensorStore(sys.unraisablehook)
 
 
 def _context(partial_load: bool = False) -> ocp.Context:

@@ -15,7 +15,9 @@ from transformer_jax.checkpoints.manifest import (
     DamagedCheckpointError,
     Leaf,
     Manifest,
+    VanishedCheckpointError,
     check_leaves,
+    check_present,
     check_side_files,
     read_checked,
     read_manifest,
@@ -165,11 +167,11 @@ class CheckpointStore:
         return next(iter(self._retention.ranked(self._all_metrics())), None)
 
     def read_record(self, step: int) -> dict[str, Any]:
-        """What `save` was given; raises CheckpointError if it is missing or damaged."""
+        """What `save` was given; raises as `restore` of this step does."""
         return read_manifest(self._existing(step)).record
 
     def read_side_file(self, step: int, name: str) -> bytes:
-        """A side file, as it was given to `save`; raises CheckpointError if it is missing or damaged."""
+        """A side file, as it was given to `save`; raises as `restore` of this step does."""
         return read_checked(self._existing(step), name)
 
     def restore(self, template: Any, step: int | None = None) -> Restored:
@@ -182,8 +184,10 @@ class CheckpointStore:
             store open for writing moved aside to STEP.damaged once an older one has been loaded.
 
         Raises:
-          CheckpointError: there is none, or none that is good; the checkpoint holds other arrays than the template,
-            all of which are named.
+          VanishedCheckpointError: there is no checkpoint of this step, or it was deleted meanwhile.
+          DamagedCheckpointError: the one of this step is damaged.
+          CheckpointError: there is none, or none that is good; one cannot be read now; the checkpoint holds other
+            arrays than the template, all of which are named.
         """
         return self._restore(template, step, "")
 
@@ -203,6 +207,8 @@ class CheckpointStore:
                 logger.warning("DAMAGED CHECKPOINT %s\n  it is skipped, the next older one is tried", error)
                 damaged.append((candidate, error))
                 continue
+            except VanishedCheckpointError:  # the training that this reads beside has newer ones
+                return self._restore(template, None, prefix)
             if damaged:
                 self._set_aside([skipped for skipped, _ in damaged], candidate)
             return restored
@@ -214,6 +220,13 @@ class CheckpointStore:
 
     def _load(self, step: int, template: Any, prefix: str) -> Restored:
         folder = self._existing(step)
+        try:
+            return self._load_from(folder, step, template, prefix)
+        except CheckpointError:
+            check_present(folder)  # one that is deleted while it is read has missing files and wrong numbers
+            raise
+
+    def _load_from(self, folder: Path, step: int, template: Any, prefix: str) -> Restored:
         manifest = verify(folder)
         if manifest.step != step:
             raise CheckpointError(f"{folder}: holds step {manifest.step}; a checkpoint is not to be renamed")
@@ -233,7 +246,7 @@ class CheckpointStore:
         folder = self._folder(step)
         if not folder.is_dir():
             steps = ", ".join(map(str, self.steps())) or "none"
-            raise CheckpointError(f"{folder}: no such checkpoint; there are {steps}")
+            raise VanishedCheckpointError(f"{folder}: no such checkpoint; there are {steps}")
         return folder
 
     # What is kept.
@@ -251,21 +264,22 @@ class CheckpointStore:
 
     def _delete_old(self) -> None:
         if jax.process_index() == 0:
-            kept = self._retention.kept(self._all_metrics())
-            for step in self.steps():
-                if step not in kept:
-                    folders.delete(self._folder(step))
+            metrics = self._all_metrics()
+            for step in sorted(metrics.keys() - self._retention.kept(metrics)):
+                folders.delete(self._folder(step))
 
     def _all_metrics(self) -> dict[int, Metrics]:
-        """What `save` was given for each complete checkpoint; read once per checkpoint."""
+        """What `save` was given for each complete checkpoint, read once; without those that cannot be read now."""
         steps = self.steps()
         for step in steps:
             if step not in self._metrics:
                 try:
                     self._metrics[step] = read_manifest(self._folder(step)).metrics
-                except CheckpointError:
-                    self._metrics[step] = None  # a damaged checkpoint is none of the best
-        return {step: self._metrics[step] for step in steps}
+                except DamagedCheckpointError:
+                    self._metrics[step] = None  # it is none of the best
+                except CheckpointError as error:
+                    logger.warning("%s; it is kept", error)
+        return {step: self._metrics[step] for step in steps if step in self._metrics}
 
     def _set_aside(self, steps: list[int], used: int) -> None:
         """Renames damaged checkpoints, so that they are out of the way of the steps that will be saved again."""

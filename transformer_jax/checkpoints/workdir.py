@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import socket
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,13 +24,44 @@ FLAG = "--allow_config_change"
 class WorkDirectory:
     """An open and locked work directory; `close` it, or use it as a context manager."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], allow_config_change: bool) -> None:
+        """Locks the directory, which exists; raises CheckpointError if it cannot be written or is in use."""
         self.path = path
-        self._lock: int | None = lock
+        self._config = _plain(config)
+        self._allow_config_change = allow_config_change
+        self._accepted: dict[str, Any] | None = None
+        self._lock: int | None = _lock(path)
 
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def check_config(self, stored: Mapping[str, Any], where: str) -> None:
+        """Compares this run's config with one that was in use here before.
+
+        Args:
+          stored: the config from before, as nested dictionaries.
+          where: the place it was found in, for the message.
+
+        Raises ConfigError that names every differing field, unless `allow_config_change` is set; then it is a warning.
+        """
+        lines = config_differences(stored, self._config, where)
+        if not lines or _plain(stored) == self._accepted:
+            return
+        listing = "\n".join(f"  - {line}" for line in lines)
+        if not self._allow_config_change:
+            raise ConfigError(
+                f"{self.path}: another config is in use here\n{listing}\n"
+                f"Choose another --workdir, or go on here with the new values: transformer-jax train ... {FLAG}"
+            )
+        logger.warning("%s: config changed by %s\n%s", self.path, FLAG, listing)
+        self._accepted = _plain(stored)
+
+    def write_config(self) -> None:
+        """Claims the directory for this run's config by config.json; raises CheckpointError if it cannot be written."""
+        stored = read_config(self.path)
+        if stored is None or config_differences(stored, self._config, CONFIG):
+            write_atomically(self.path / CONFIG, (json.dumps(self._config, indent=2) + "\n").encode())
 
     def close(self) -> None:
         """Lets another process in. A process that dies, by SIGKILL too, does so without this."""
@@ -45,12 +77,14 @@ class WorkDirectory:
 
 
 def open_workdir(path: Path | str, config: Mapping[str, Any], allow_config_change: bool = False) -> WorkDirectory:
-    """Makes or reopens a work directory for training, locks it and sees that its config is this one.
+    """Makes or reopens a work directory for training, locks it and sees that its config, if it has one, is this one.
+
+    config.json is not written yet: `WorkDirectory.write_config` does that once training can begin.
 
     Args:
       path: WORKDIR; made if it does not exist.
       config: the resolved config as nested dictionaries of JSON values.
-      allow_config_change: replace another config that is there already, saying what has changed.
+      allow_config_change: go on where another config was in use, saying what has changed.
 
     Raises:
       ConfigError: another config is there and `allow_config_change` is not set; every differing field is named.
@@ -63,9 +97,11 @@ def open_workdir(path: Path | str, config: Mapping[str, Any], allow_config_chang
         raise CheckpointError(f"{path}: cannot be a work directory, {_file_in(path)} is a file") from error
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be made: {error.strerror}") from error
-    workdir = WorkDirectory(path, _lock(path))
+    workdir = WorkDirectory(path, config, allow_config_change)
     try:
-        _settle_config(path / CONFIG, config, allow_config_change)
+        stored = read_config(path)
+        if stored is not None:
+            workdir.check_config(stored, path.name)
     except BaseException:
         workdir.close()
         raise
@@ -106,32 +142,19 @@ def write_atomically(file: Path, data: bytes) -> None:
 
     Raises CheckpointError if it cannot be written; the old content is then still there.
     """
-    temporary = file.with_name(file.name + ".tmp")
+    # A name of its own, so that of two processes which write at once neither moves what the other has half written.
+    temporary = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
     try:
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
+        try:
+            with temporary.open("xb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(file)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(f"{file}: could not be written: {error.strerror}") from error
-
-
-def _settle_config(file: Path, config: Mapping[str, Any], allow_change: bool) -> None:
-    stored = read_config(file.parent)
-    if stored is not None:
-        lines = config_differences(stored, config, file.parent.name)
-        if not lines:
-            return
-        listing = "\n".join(f"  - {line}" for line in lines)
-        if not allow_change:
-            raise ConfigError(
-                f"{file.parent}: another config is in use here\n{listing}\n"
-                f"Choose another --workdir, or go on here with the new values by {FLAG}."
-            )
-        logger.warning("%s: config changed by %s\n%s", file.parent, FLAG, listing)
-    write_atomically(file, (json.dumps(_plain(config), indent=2) + "\n").encode())
 
 
 def _lock(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -16,14 +17,14 @@ from transformer_jax.errors import ConfigError
 CONFIG = "config"
 
 _FLAG = re.compile(r"--?([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL)
-_EXPECTED = {"int": "an integer", "bool": "true or false"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
     """What a command was given.
 
-    flags: its own flags, by attribute. overrides: dotted field name -> value of the field's type.
+    flags: its own flags, by attribute. overrides: dotted field name -> value of the field's type; or text, where the
+    command has a config file, which `config_file.read_config` reads, so that its problems are told with all others.
     """
 
     flags: flags.FlagValues
@@ -56,17 +57,36 @@ def switch(values: flags.FlagValues, name: str, help: str, default: bool = False
     flags.DEFINE_boolean(name, default, help, flag_values=values, allow_overwrite=False)
 
 
-def number(values: flags.FlagValues, name: str, help: str, default: int | None = None) -> None:
-    """A flag whose value is a positive integer."""
-    flags.DEFINE_integer(name, default, help, flag_values=values, lower_bound=1, allow_overwrite=False)
+class _PathParser(flags.ArgumentParser):
+    """Expands ~ and ~user, which a shell leaves alone behind `--flag=`."""
+
+    def parse(self, argument: str) -> str:
+        expanded = os.path.expanduser(argument)
+        if argument.startswith("~") and expanded == argument:
+            user = argument.partition("/")[0]
+            raise ValueError(f"there is no user '{user[1:]}'; a file of this name is ./{user}")
+        return expanded
+
+
+def path_flag(values: flags.FlagValues, name: str, help: str, default: str | None = None) -> None:
+    """A flag whose value is a path."""
+    flags.DEFINE(_PathParser(), name, default, help, values, flags.ArgumentSerializer(), allow_overwrite=False)
 
 
 def config_flag(values: flags.FlagValues, default: str | None = None) -> None:
-    text(values, CONFIG, "config file, FILE.py or FILE.py:ARGUMENT; --config.FIELD=VALUE overrides a field", default)
+    path_flag(
+        values, CONFIG, "config file, FILE.py or FILE.py:ARGUMENT; --config.FIELD=VALUE overrides a field", default
+    )
 
 
 def checkpoint_flag(values: flags.FlagValues) -> None:
-    text(values, "checkpoint", "WORKDIR for its newest checkpoint, or WORKDIR/checkpoints/STEP")
+    path_flag(
+        values,
+        "checkpoint",
+        "WORKDIR for its newest checkpoint, averaged as its config says; or, as it is, one of "
+        "WORKDIR/checkpoints/STEP, WORKDIR/checkpoints/best (of those kept, by training.best_metric) and a copy of a "
+        "checkpoint anywhere",
+    )
 
 
 def declare(command: Command) -> flags.FlagValues:
@@ -89,33 +109,35 @@ def override_flags(command: Command) -> dict[str, str]:
     return result
 
 
-def parse(command: Command, name: str, argv: Sequence[str]) -> Arguments:
+def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
     """Reads the command line of a command; raises ConfigError for whatever cannot be used in it.
 
     Args:
-      name: what the command is called.
+      program: what calls the command, as in `transformer-jax train`.
       argv: what follows it.
     """
     values = declare(command)
     try:
         argv = values.read_flags_from_files(list(argv), force_gnu=False)
         rest, overrides = _split(argv, command)
-        positional = values([name, *rest])[1:]
+        positional = values([program, *rest])[1:]
     except flags.UnrecognizedFlagError as error:
         known = {f"--{flag.partition('.')[0]}" for flag in (*values, *command.OVERRIDES)}
         hint = nearest(f"--{error.flagname.partition('.')[0]}", known)
-        raise ConfigError(f"unknown flag --{error.flagname}{hint}; {_see(name)}") from None
+        raise ConfigError(f"unknown flag --{error.flagname}{hint}; see {program} --help") from None
     except flags.IllegalFlagValueError as error:
         raise ConfigError(_illegal(str(error), values)) from None
     except flags.Error as error:
         raise ConfigError(str(error)) from None
     if positional:
-        raise ConfigError(f"unexpected argument '{positional[0]}'; flags begin with two dashes, {_see(name)}")
+        raise ConfigError(f"unexpected argument '{positional[0]}'; flags begin with two dashes, see {program} --help")
     for flag in values:
         value = values[flag].value
         if isinstance(value, str) and value.startswith("--"):
             raise ConfigError(f"missing value for flag --{flag}, which is followed by {value}")
-    return Arguments(values, parse_overrides(overrides, override_flags(command).values()))
+    if CONFIG not in command.OVERRIDES:
+        overrides = parse_overrides(overrides, override_flags(command).values())
+    return Arguments(values, overrides)
 
 
 def _split(argv: Iterable[str], command: Command) -> tuple[list[str], dict[str, str]]:
@@ -153,9 +175,4 @@ def _illegal(message: str, values: flags.FlagValues) -> str:
     flag, value, reason = match.groups()
     if reason.startswith("already defined as "):
         return f"--{flag} is given twice, as {reason.removeprefix('already defined as ')} and as {value}"
-    kind = values[flag].flag_type()
-    return f"--{flag}={value}: expected {_EXPECTED[kind] + (' of at least 1' if kind == 'int' else '')}"
-
-
-def _see(name: str) -> str:
-    return f"see transformer-jax {name} --help"
+    return f"--{flag}={value}: {'expected true or false' if values[flag].boolean else reason}"

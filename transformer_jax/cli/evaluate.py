@@ -1,9 +1,11 @@
 """Score a checkpoint: loss, perplexity, accuracy, exact match, sacreBLEU and chrF.
 
-    transformer-jax evaluate --checkpoint=runs/first --splits=test --evaluation.average_checkpoints=5
+    transformer-jax evaluate --checkpoint=runs/first --splits=test --evaluation.average_checkpoints=2
 
-Prints a table and writes WORKDIR/evaluation/SPLIT.json. The corpus, the tokenizer and the config are the
-checkpoint's; --evaluation.FIELD=VALUE overrides how it is scored, --data.dir=FOLDER says where its text files are now.
+Prints a table and writes WORKDIR/evaluation/SPLIT.json and SPLIT.txt; of one STEP that is named, or best, into
+WORKDIR/evaluation/step_STEP. The corpus, the tokenizer and the config are the checkpoint's. It holds the embedded
+corpus as its settings; a corpus of text files has to be there as files, all splits as they were in training, and
+--data.dir=FOLDER says where they are now. --evaluation.FIELD=VALUE overrides how the checkpoint is scored.
 """
 
 from pathlib import Path

@@ -3,10 +3,14 @@
     transformer-jax generate --checkpoint=runs/first < in.txt > out.txt
 
 Text is UTF-8 whatever the locale says. Line n of the output translates line n of the input; an empty line stays
-empty. A line that the model cannot take whole is an error that names it; nothing is cut.
+empty. A line that the model cannot take whole is an error that names it. A translation that reaches the limit, its
+source's pieces and --evaluation.max_extra_length more or what the model has room for, ends there; a warning says how
+many did.
 """
 
 import contextlib
+import io
+import logging
 import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
@@ -16,18 +20,22 @@ from typing import BinaryIO
 from absl import flags
 
 from transformer_jax.cli import exit_codes
-from transformer_jax.cli.arguments import Arguments, checkpoint_flag, number, switch, text
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, path_flag, switch
+from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError, DataError
 
-OVERRIDES = ()
+OVERRIDES = ("evaluation",)
+
+_NAMED_LINES = 5  # line numbers that the warning lists
+
+logger = logging.getLogger(__name__)
 
 
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
-    text(values, "input", "file to read instead of stdin")
-    text(values, "output", "file to write instead of stdout; appears when all of it is written")
+    path_flag(values, "input", "file to read instead of stdin")
+    path_flag(values, "output", "file to write instead of stdout; appears when all of it is written")
     switch(values, "force", "replace the output file if it exists")
-    number(values, "average_checkpoints", "average the parameters of this many newest checkpoints")
 
 
 def run(arguments: Arguments) -> int:
@@ -40,12 +48,18 @@ def run(arguments: Arguments) -> int:
 
         from transformer_jax.evaluation.translate import Translator
 
-        translator = Translator.from_checkpoint(checkpoint, values.average_checkpoints)
-        for translation in translator.translate(decoded_lines(source, name)):
-            # A model may generate a line break; line n of the output has to stay line n of the input.
-            line = translation.replace("\r", " ").replace("\n", " ")
-            output.write(line.encode("utf-8") + b"\n")
+        translator, unfinished = Translator.from_checkpoint(checkpoint, arguments.overrides), []
+        for chunk in translator.translate(decoded_lines(source, name)):
+            output.writelines(line.encode("utf-8") + b"\n" for line in chunk.lines)
+            unfinished += chunk.unfinished
         output.flush()
+    if unfinished:
+        logger.warning(
+            "translations that reached the length limit and end there: %d (line %s); "
+            "--evaluation.max_extra_length=N sets how many pieces more than its source one may have",
+            len(unfinished),
+            ", ".join(map(str, unfinished[:_NAMED_LINES])) + (", ..." if len(unfinished) > _NAMED_LINES else ""),
+        )
     return exit_codes.OK
 
 
@@ -91,7 +105,7 @@ def _open_output(path: str | None, force: bool) -> Generator[BinaryIO]:
         raise ConfigError(f"--output={path}: exists already; --force replaces it")
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     try:
-        file = partial.open("xb")
+        file = io.BufferedWriter(NamedFile(partial, "xb", f"--output={path}"))
     except OSError as error:
         raise ConfigError(f"--output={path}: cannot be written: {error.strerror}") from error
     try:

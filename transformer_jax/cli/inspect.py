@@ -1,6 +1,6 @@
 """Show what a config or a checkpoint is: parameters, operations, memory, devices.
 
-    transformer-jax inspect --config=configs/wmt14.py:big --config.data.dir=.
+    transformer-jax inspect --config=configs/wmt14.py:big
     transformer-jax inspect --checkpoint=runs/first --json
 
 Costs are those of a full training batch of the longest sentences that `data.max_length` admits. Nothing is computed
@@ -49,8 +49,9 @@ def _config(arguments: Arguments) -> ExperimentConfig:
         raise ConfigError("--config.FIELD overrides a config file; what a checkpoint is cannot be overridden")
 
     from transformer_jax.checkpoints.opening import open_checkpoint
+    from transformer_jax.evaluation.loading import resolve
 
-    store, step = open_checkpoint(Path(checkpoint))
+    store, step = open_checkpoint(resolve(Path(checkpoint)))
     record = store.read_record(store.steps()[-1] if step is None else step)
     if "config" not in record:
         raise CheckpointError(f"{checkpoint}: has no config in its record")
@@ -95,7 +96,6 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "flops_per_target_token": flops // (rows * length),
         "memory": memory,
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
-        "attention": "reference",
         "config": config.to_dict(),
     }
 
@@ -187,5 +187,4 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     for name, size in report["memory"].items():
         table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
     table.add_row("devices", ", ".join(report["devices"]))
-    table.add_row("attention", report["attention"])
     return table

@@ -6,9 +6,7 @@ import errno
 import importlib.metadata
 import io
 import logging
-import os
 import platform
-import select
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ from collections.abc import Sequence
 from transformer_jax.cli import exit_codes
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_help, command_module, program_help
+from transformer_jax.cli.streams import STDOUT, name_stdout, release_stdout
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError, UserError
 
@@ -45,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("transformer-jax: interrupted", file=sys.stderr)
         return exit_codes.INTERRUPTED
-    except BrokenPipeError:
-        if not _stdout_is_closed():
-            raise
-        return exit_codes.BROKEN_PIPE
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and error.filename == STDOUT:  # its reader has seen enough
+            return exit_codes.BROKEN_PIPE
         if error.errno not in _MACHINE:
             raise
         return _report(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror), argv)
+    finally:
+        release_stdout()
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -72,7 +71,7 @@ def _dispatch(argv: list[str]) -> int:
         print(command_help(name, full="--helpfull" in asked))
     else:
         command = command_module(name)
-        return command.run(parse(command, name, rest))
+        return command.run(parse(command, f"transformer-jax {name}", rest))
     return exit_codes.OK
 
 
@@ -102,21 +101,7 @@ def _prepare_streams() -> None:
     logger = logging.getLogger("transformer_jax")
     if not any(isinstance(handler, _Messages) for handler in logger.handlers):
         logger.addHandler(_Messages())
+    name_stdout()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character is no reason to stop
             stream.reconfigure(errors="backslashreplace")
-
-
-def _stdout_is_closed() -> bool:
-    """Whether the reader of stdout has gone; nothing is written to it any more, not at exit either."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except OSError:
-        return False
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
-        return False
-    with open(os.devnull, "w") as devnull:
-        os.dup2(devnull.fileno(), descriptor)
-    return True

@@ -7,13 +7,14 @@ Needs no files and no network. The same command again resumes, or scores again w
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import flags
 
 import transformer_jax
 from transformer_jax.cli import exit_codes
-from transformer_jax.cli.arguments import Arguments, config_flag, text
+from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
@@ -26,7 +27,8 @@ NUM_EXAMPLES = 5
 
 def define(values: flags.FlagValues) -> None:
     config_flag(values, CONFIG)
-    text(values, "workdir", "folder of the run; made if it does not exist", "runs/quickstart")
+    path_flag(values, "workdir", "folder of the run; made if it does not exist", "runs/quickstart")
+    switch(values, "allow_config_change", "go on in a folder that has been trained in with another config")
 
 
 def run(arguments: Arguments) -> int:
@@ -34,18 +36,22 @@ def run(arguments: Arguments) -> int:
     config = read_config(str(find_config()) if spec == CONFIG else spec, arguments.overrides)
 
     from transformer_jax.cli.train import start
+    from transformer_jax.data.sources import load_source
     from transformer_jax.evaluation.run import evaluate
 
-    reason = start(config, workdir)
+    splits = [name for name in SPLITS if name in load_source(config.data).split_names]
+    if "test" not in splits:
+        raise ConfigError("quickstart scores the split `test`, which this corpus lacks; use transformer-jax train")
+    reason = start(config, workdir, arguments.flags.allow_config_change)
     if reason != "finished":
         return exit_codes.OF_REASON[reason]
-    evaluate(workdir, SPLITS)
-    _compare_with_memory(config, workdir)
+    evaluate(workdir, splits)
+    _compare_with_memory(config, workdir, splits)
     _print_files(workdir)
     return exit_codes.OK
 
 
-def _compare_with_memory(config: ExperimentConfig, workdir: Path) -> None:
+def _compare_with_memory(config: ExperimentConfig, workdir: Path, splits: Sequence[str]) -> None:
     """Prints what remembering the training split scores, and some translations beside their references."""
     from transformer_jax.data.sources import load_source
     from transformer_jax.data.sources.nearest import NearestNeighbour
@@ -56,7 +62,7 @@ def _compare_with_memory(config: ExperimentConfig, workdir: Path) -> None:
     memory = NearestNeighbour(train.inputs, train.targets)
     print("\nFor comparison, the translation of the training sentence that is nearest:")
     baseline = {}
-    for name in SPLITS:
+    for name in splits:
         split = source.split(name)
         scores = baseline[name] = translation_scores(memory.predict(split.inputs), split.targets)
         print(f"  {name:<12} exact match {scores['exact_match']:.2f} %, sacreBLEU {scores['sacrebleu']:.2f}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer_jax.cli import exit_codes
-from transformer_jax.cli.arguments import Arguments, config_flag, switch, text
+from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 
@@ -20,7 +20,7 @@ OVERRIDES = ("config",)
 
 def define(values: flags.FlagValues) -> None:
     config_flag(values)
-    text(values, "workdir", "folder of the run; made if it does not exist")
+    path_flag(values, "workdir", "folder of the run; made if it does not exist")
     switch(values, "allow_config_change", "go on in a folder that has been trained in with another config")
 
 

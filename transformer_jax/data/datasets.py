@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,23 +10,22 @@ import numpy as np
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.sources import Source, Split, load_source
-from transformer_jax.data.token_cache import Progress, TokenizedSplit, open_split
+from transformer_jax.data.token_cache import Say, TokenizedSplit, open_split
 from transformer_jax.data.tokenizers import Tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 
 TOKENIZER_FILE = "tokenizer.model"
 _CACHE_FOLDER = "token_cache"
-_log = logging.getLogger(__name__)
 
 
 class TokenizedSplits:
     """The splits by name; each is opened, and tokenised if need be, when it is first asked for."""
 
-    def __init__(self, source: Source, tokenizer: Tokenizer, directory: Path, progress: Progress | None) -> None:
+    def __init__(self, source: Source, tokenizer: Tokenizer, directory: Path, say: Say | None) -> None:
         self._source = source
         self._tokenizer = tokenizer
         self._directory = directory
-        self._progress = progress
+        self._say = say
         self._fingerprint = source.fingerprint()
         self._opened: dict[str, TokenizedSplit] = {}
 
@@ -42,7 +40,7 @@ class TokenizedSplits:
                 name,
                 self._tokenizer,
                 lambda: self._source.split(name),
-                self._progress,
+                self._say,
             )
         return self._opened[name]
 
@@ -79,7 +77,7 @@ def prepare_data(
     config: ExperimentConfig,
     directory: str | Path,
     tokenizer: Tokenizer | None = None,
-    progress: Progress | None = None,
+    say: Say | None = None,
 ) -> Data:
     """Loads the source and its tokenizer; splits are tokenised when they are first used.
 
@@ -88,7 +86,7 @@ def prepare_data(
       directory: holds `tokenizer.model`, which is trained on the training split if it is missing, and the token cache
         unless `config.data.cache_dir` says where.
       tokenizer: used instead, for instance the one of a checkpoint; then `directory` gets no tokenizer.
-      progress: called while a split is tokenised.
+      say: called as the tokenizer is trained, or a split tokenised, which may take minutes.
 
     Raises:
       ConfigError: `model.vocab_size` is not what the tokenizer has, or not one that the training split can fill.
@@ -103,9 +101,10 @@ def prepare_data(
     elif path.exists():
         tokenizer = read_tokenizer(path)
     else:
-        _log.info("training the tokenizer on split %s", source.split_names[0])
         text = source.split(source.split_names[0])
         data = config.data
+        if say is not None:
+            say(f"training the tokenizer on {min(len(text.inputs), data.tokenizer_pairs):,} pairs")
         tokenizer = train_tokenizer(
             text.inputs, text.targets, data.tokenizer, config.model.vocab_size, data.tokenizer_pairs
         )
@@ -115,4 +114,4 @@ def prepare_data(
             f"config: model.vocab_size={config.model.vocab_size}: {origin} has {tokenizer.vocab_size} ids"
         )
     cache = Path(config.data.cache_dir) if config.data.cache_dir else directory / _CACHE_FOLDER
-    return Data(source, tokenizer, TokenizedSplits(source, tokenizer, cache, progress), config.data.max_length)
+    return Data(source, tokenizer, TokenizedSplits(source, tokenizer, cache, say), config.data.max_length)

@@ -36,8 +36,8 @@ _SIDES = ("inputs", "targets")
 _ABANDONED_SECONDS = 3600
 _log = logging.getLogger(__name__)
 
-Progress = Callable[[str, int, int], None]
-"""Called with (split, pairs done, pairs in all)."""
+Say = Callable[[str], None]
+"""Shows the user a line."""
 
 
 @runtime_checkable
@@ -126,7 +126,7 @@ def open_split(
     split_name: str,
     tokenizer: Tokenizer,
     read_texts: Callable[[], PairTexts],
-    progress: Progress | None = None,
+    say: Say | None = None,
 ) -> TokenizedSplit:
     """Opens a split's cache, building it first where it is missing or damaged.
 
@@ -136,7 +136,7 @@ def open_split(
       split_name: the split.
       tokenizer: what to tokenise with.
       read_texts: reads the split's text; called only if the cache has to be built.
-      progress: called after every chunk.
+      say: called when the cache has to be built, which may take minutes.
 
     Raises:
       DataError: the split is empty, or the folder cannot be written (a full disk, no permission).
@@ -147,15 +147,21 @@ def open_split(
         try:
             return _open(folder, key)
         except FileNotFoundError:
-            _log.info("tokenising split %s into %s", split_name, folder)
+            damaged = False
         except _DamagedCacheError as error:
             _log.warning("token cache %s is damaged (%s); rebuilding it", folder, error)
+            damaged = True
         texts = read_texts()
         if len(texts.inputs) != len(texts.targets) or not len(texts.inputs):
             raise DataError(f"split '{split_name}' has {len(texts.inputs)} inputs and {len(texts.targets)} targets")
         try:
-            _discard(folder)
-            _build(folder, key, split_name, tokenizer, texts, progress)
+            if damaged:
+                _discard(folder, key)
+            if folder.is_dir():  # another process was faster
+                continue
+            if say is not None:
+                say(f"cutting {len(texts.inputs):,} pairs of {split_name} into pieces")
+            _build(folder, key, tokenizer, texts)
         except OSError as error:
             raise DataError(
                 f"{directory}: cannot write the token cache of split '{split_name}': {error.strerror or error}; "
@@ -203,16 +209,14 @@ class _ArrayFile:
         return {"dtype": self._dtype, "sha256": self._digest.hexdigest()}
 
 
-def _build(
-    folder: Path, key: str, split_name: str, tokenizer: Tokenizer, texts: PairTexts, progress: Progress | None
-) -> None:
+def _build(folder: Path, key: str, tokenizer: Tokenizer, texts: PairTexts) -> None:
     """Writes a cache beside its final place and moves it there; leaves nothing behind when it fails."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder.parent)
     building = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex}")
     building.mkdir()
     try:
-        files = _write_arrays(building, split_name, tokenizer, texts, progress)
+        files = _write_arrays(building, tokenizer, texts)
         meta = json.dumps({"key": key, "files": files}, indent=1)
         (building / "meta.json").write_text(meta, encoding="utf-8")
         try:
@@ -225,9 +229,7 @@ def _build(
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _write_arrays(
-    building: Path, split_name: str, tokenizer: Tokenizer, texts: PairTexts, progress: Progress | None
-) -> dict[str, dict[str, str]]:
+def _write_arrays(building: Path, tokenizer: Tokenizer, texts: PairTexts) -> dict[str, dict[str, str]]:
     """Tokenises chunk by chunk, so that memory does not grow with the corpus; returns the files' entries."""
     id_dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
     num_pairs = len(texts.inputs)
@@ -248,18 +250,19 @@ def _write_arrays(
                 # The rows before it in the chunk have grown by their eos, as has the row itself.
                 files[f"{side}.offsets"].append(num_ids[side] + offsets[1:] + np.arange(1, len(offsets)))
                 num_ids[side] += len(with_eos)
-            if progress is not None:
-                progress(split_name, stop, num_pairs)
     return {name: file.entry() for name, file in files.items()}
 
 
-def _discard(folder: Path) -> None:
-    """Removes a damaged cache, if there is one; another process may be doing the same."""
+def _discard(folder: Path, key: str) -> None:
+    """Removes a damaged cache; another process may be doing the same, and its new one is put back."""
     aside = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex}")
     try:
         os.rename(folder, aside)
     except FileNotFoundError:
         return
+    with contextlib.suppress(_DamagedCacheError, OSError):  # OSError: there is a third one by now
+        _open(aside, key)
+        os.rename(aside, folder)
     shutil.rmtree(aside, ignore_errors=True)
 
 

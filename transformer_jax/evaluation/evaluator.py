@@ -44,7 +44,7 @@ class Evaluator:
         lengths = np.maximum(ids.input_lengths, ids.target_lengths)
         check_lengths(self.config, lengths, lambda index: f"split '{split}', pair {index + 1}")
 
-    def losses(self, params: Params, split: str) -> dict[str, float]:
+    def losses(self, params: Params, split: str) -> dict[str, float | int]:
         """Teacher forcing over every pair of a split, none left out or cut.
 
         Returns: `loss` in nats per target token without label smoothing, `perplexity` = exp(loss), `accuracy` of the
@@ -68,7 +68,7 @@ class Evaluator:
             "loss": loss / weight,
             "perplexity": math.exp(min(loss / weight, 700.0)),
             "accuracy": 100.0 * correct / weight,
-            "tokens": weight,
+            "tokens": int(weight),
         }
 
     def translations(self, params: Params, split: str) -> Translations:
@@ -79,7 +79,7 @@ class Evaluator:
         """Scores of the translations, by template family too where the corpus has them; and the translations."""
         text = self.data.text(split)
         translations, unfinished = self.translations(params, split)
-        scores = translation_scores(translations, text.targets) | {"unfinished": unfinished}
+        scores = translation_scores(translations, text.targets) | {"unfinished": len(unfinished)}
         if text.families is not None:
             scores["families"] = family_scores(translations, text.targets, text.families)
         return scores, translations

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
+from transformer_jax.checkpoints import folders
 from transformer_jax.checkpoints.averaging import average_params
-from transformer_jax.checkpoints.manifest import DamagedCheckpointError
+from transformer_jax.checkpoints.manifest import DamagedCheckpointError, VanishedCheckpointError
 from transformer_jax.checkpoints.opening import open_checkpoint
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig, nearest
@@ -20,11 +22,20 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.encoder_decoder import init_params
 from transformer_jax.typing import Params
 
+BEST = "best"
+
+_AVERAGE = "evaluation.average_checkpoints"
+_ATTEMPTS = 5
+
 logger = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
-    """A checkpoint ready for use; `steps` are those whose parameters were averaged."""
+    """A checkpoint ready for use.
+
+    steps: those whose parameters were averaged. directory: holds the checkpoints. name: tells a checkpoint that was
+    asked for by itself from its siblings, `step_5` or what its copy is called; None for the newest.
+    """
 
     config: ExperimentConfig
     params: Params
@@ -32,31 +43,81 @@ class Loaded(NamedTuple):
     steps: tuple[int, ...]
     corpus: dict[str, Any]
     directory: Path
+    name: str | None
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
     """Parameters, config and tokenizer of WORKDIR, its newest good checkpoint, or of WORKDIR/checkpoints/STEP.
 
+    The newest is averaged with those before it as its config says, `evaluation.average_checkpoints`; a checkpoint that
+    is named is taken by itself unless an override asks for an average.
+
     Args:
+      path: also WORKDIR/checkpoints/best, or a copy of a checkpoint anywhere.
       overrides: config fields by dotted name that replace the checkpoint's; those of `evaluation` and `data.dir`.
     Raises:
-      CheckpointError: there is no good checkpoint, or fewer than `evaluation.average_checkpoints`.
+      CheckpointError: there is no good checkpoint, or fewer than are to be averaged.
       ConfigError: an override that is no such field.
     """
+    # A training that goes on deletes its old checkpoints, perhaps while they are being read.
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _load(path, overrides or {})
+        except VanishedCheckpointError as error:
+            logger.info("%s; the checkpoints are listed again", error)
+    return _load(path, overrides or {})
+
+
+def resolve(path: Path) -> Path:
+    """WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best: the step that `training.best_metric` ranks first.
+
+    Raises: CheckpointError if no checkpoint there has been ranked. Any other path is only made absolute.
+    """
+    path = Path(os.path.abspath(os.path.expanduser(path)))
+    if path.name != BEST or path.exists() or not folders.list_steps(path.parent):
+        return path
+    from transformer_jax.training.run import HIGHER_IS_BETTER  # all of training: a second that others need not wait
+
+    store, _ = open_checkpoint(path.parent)
+    metric = _best_metric(store)
+    ranking = CheckpointStore(
+        store.directory, best_metric=metric, higher_is_better=metric in HIGHER_IS_BETTER, read_only=True
+    )
+    step = ranking.best_step()
+    if step is None:
+        steps = ", ".join(map(str, store.steps()))
+        raise CheckpointError(f"{path}: no checkpoint was saved with an evaluation that ranks it; there are {steps}")
+    return path.with_name(str(step))
+
+
+def _best_metric(store: CheckpointStore) -> str:
+    """What ranks the checkpoints, as the newest good one says."""
+    problems = []
+    for step in reversed(store.steps()):
+        try:
+            return store.read_record(step)["config"]["training"]["best_metric"]
+        except DamagedCheckpointError as error:
+            problems.append(f"  - {error}")
+    raise CheckpointError("\n".join([f"{store.directory}: no good checkpoint in it", *problems]))
+
+
+def _load(path: Path, overrides: Mapping[str, Any]) -> Loaded:
+    path = resolve(path)
     store, step = open_checkpoint(path)
     if step is not None:
-        return _load(store, step, overrides or {}, path)
+        name = f"step_{step}" if folders.is_step(path.name) else path.name
+        return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), path, name)
     problems = []
     for candidate in reversed(store.steps()):
         try:
-            return _load(store, candidate, overrides or {}, path)
+            return _load_step(store, candidate, overrides, path, None)
         except DamagedCheckpointError as error:
             logger.warning("DAMAGED CHECKPOINT %s\n  it is skipped, the next older one is tried", error)
             problems.append(f"  - {error}")
     raise CheckpointError("\n".join([f"{path}: no good checkpoint in it", *problems]))
 
 
-def _load(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path) -> Loaded:
+def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path, name: str | None) -> Loaded:
     record = store.read_record(step)
     config = apply_overrides(record["config"], overrides)
     template = jax.eval_shape(lambda: init_params(config.model, 0))
@@ -67,15 +128,15 @@ def _load(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path:
         steps = tuple(s for s in store.steps() if s <= step)[-count:]
         if len(steps) < count:
             raise CheckpointError(
-                f"{path}: evaluation.average_checkpoints={count}, but there are {len(steps)} checkpoints up to step "
-                f"{step}; ask for fewer, or train with a larger training.keep_last"
+                f"{path}: {_AVERAGE}={count}, but there are {len(steps)} checkpoints up to step {step}; "
+                f"pass --{_AVERAGE}={len(steps)}, or name one checkpoint"
             )
         try:
             params = average_params(store, template, steps)
         except DamagedCheckpointError as error:  # other checkpoints would be another average
             raise CheckpointError(str(error)) from error
     tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
-    return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory)
+    return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory, name)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,10 +24,13 @@ CHUNK = 10_000
 
 
 class Translations(NamedTuple):
-    """lines: one translation per source, in the same order; unfinished: how many came to the length limit."""
+    """lines: one translation per source, in the same order, without line breaks.
+
+    unfinished: numbers of the lines that came to the length limit and end there, ascending.
+    """
 
     lines: list[str]
-    unfinished: int
+    unfinished: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,32 +42,31 @@ class Translator:
     tokenizer: Tokenizer
 
     @classmethod
-    def from_checkpoint(cls, path: Path, average_checkpoints: int | None = None) -> Translator:
-        """The translator of a checkpoint; `average_checkpoints` replaces its config's. Raises as `loading.load`."""
-        overrides = {} if average_checkpoints is None else {"evaluation.average_checkpoints": average_checkpoints}
+    def from_checkpoint(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Translator:
+        """The translator of a checkpoint; arguments and errors are those of `loading.load`."""
         loaded = load(path, overrides)
         return cls(loaded.config, loaded.params, loaded.tokenizer)
 
-    def translate(self, lines: Iterable[str]) -> Iterator[str]:
+    def translate(self, lines: Iterable[str]) -> Iterator[Translations]:
         """Translations in the order of the lines, a chunk of lines at a time; an empty line stays empty.
 
         Raises: DataError naming the number of a line that is too long for the model.
         """
         numbered = enumerate(lines, start=1)
         while chunk := list(itertools.islice(numbered, CHUNK)):
-            yield from self.translate_all([line for _, line in chunk], first_number=chunk[0][0]).lines
+            yield self.translate_all([line for _, line in chunk], first_number=chunk[0][0])
 
     def translate_all(self, lines: Sequence[str], first_number: int = 1) -> Translations:
         """Translates all lines, batched by length.
 
         Args:
-          first_number: what errors call the first line.
+          first_number: what errors, and `unfinished` of the result, call the first line.
         Raises: DataError naming the number of a line that is too long for the model.
         """
         encoded = self.tokenizer.encode_batch(lines)
         lengths = np.diff(encoded.offsets) + 1
         check_lengths(self.config, lengths, lambda index: f"line {first_number + index}")
-        results, unfinished = [""] * len(lines), 0
+        results, unfinished = [""] * len(lines), []
         wanted = np.array([i for i, line in enumerate(lines) if line.strip()], np.int64)
         for batch in length_batches(
             lengths[wanted],
@@ -80,8 +82,17 @@ class Translator:
             generated = jax.device_get(
                 translate_greedily(self.config.model, self.params, inputs, self.config.evaluation.max_extra_length)
             )
-            unfinished += int((~generated.finished[: len(chosen)]).sum())
+            unfinished += (first_number + chosen[~generated.finished[: len(chosen)]]).tolist()
             texts = self.tokenizer.decode_batch(generated.ids[: len(chosen)])
             for index, text in zip(chosen, texts, strict=True):
-                results[index] = text
-        return Translations(results, unfinished)
+                results[index] = on_one_line(text)
+        return Translations(results, sorted(unfinished))
+
+
+def on_one_line(text: str) -> str:
+    """Text with a space in place of whatever a program may take for the end of a line.
+
+    A tokenizer that falls back to bytes lets a model write any character; line n of the output has to stay line n of
+    the input all the same.
+    """
+    return " ".join(text.splitlines())

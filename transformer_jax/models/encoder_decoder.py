@@ -61,7 +61,7 @@ class EncoderDecoder(nn.Module):
           batch: `inputs` [B, S] and `targets` [B, T] int32, 0 = padding; packed rows carry `inputs_segment_ids`,
             `inputs_positions`, `targets_segment_ids` and `targets_positions` of the same shapes.
           dropout: None for a deterministic pass.
-        Returns: logits [B, T, V] in the type of the computation and, with `return_weights`, the attention weights
+        Returns: logits [B, T, V] float32 and, with `return_weights`, the attention weights
           `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and
           `decoder_cross_attention` [L, B, N, T, S].
         """
@@ -86,7 +86,7 @@ class EncoderDecoder(nn.Module):
         return self.encoder(x, _positions(batch, "inputs"), mask, folded(dropout, 0))
 
     def logits(self, x: Array) -> Array:
-        """Decoder output [B, T, D] -> [B, T, V]."""
+        """Decoder output [B, T, D] -> [B, T, V] float32."""
         return self.embedding.logits(x) if self.config.tie_output else self.output(x)
 
     @staticmethod
@@ -98,10 +98,11 @@ class EncoderDecoder(nn.Module):
         return self.decoder.embed_positions(self.embedding(ids), positions)
 
     def decoder_bias(self, query_positions: Array, key_positions: Array) -> Array | None:
+        """Positions [B, T] and [B, S] -> additive bias [B, N, T, S] of the decoder's self-attention, or None."""
         return self.decoder.bias(query_positions, key_positions)
 
     def finish_decoder(self, x: Array) -> Array:
-        """Output of the last decoder layer [B, T, D] -> logits [B, T, V]."""
+        """Output of the last decoder layer [B, T, D] -> logits [B, T, V] float32."""
         return self.logits(self.decoder.finish(x))
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.dropout import Dropout, drop
-from transformer_jax.nn.linear import Linear, fused
+from transformer_jax.nn.linear import Linear, fused, product_float32
 from transformer_jax.nn.positions import rotary
 from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positions, Weights
 
@@ -27,7 +27,7 @@ def dot_product_attention(
 ) -> tuple[Float[Array, "B T N Hv"], Weights]:
     """softmax(scale * Q K^T + bias) V for every head (Vaswani et al. 2017, equation 1).
 
-    Query head n reads key/value head n // (N / K) (Ainslie et al. 2023). The softmax is computed in float32. A query
+    Query head n reads key/value head n // (N / K) (Ainslie et al. 2023). Logits and softmax are float32. A query
     that may attend to nothing gets zeros, and passes no gradient on.
 
     Args:
@@ -44,8 +44,8 @@ def dot_product_attention(
     kv_heads, source = key.shape[2], key.shape[1]
     # Heads that share a key are rows of one matrix product.
     grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, dim)
-    logits = jnp.einsum("btkgh,bskh->bkgts", grouped * jnp.asarray(scale, query.dtype), key)
-    logits = logits.reshape(batch, heads, length, source).astype(jnp.float32)
+    logits = product_float32("btkgh,bskh->bkgts", grouped * jnp.asarray(scale, query.dtype), key)
+    logits = logits.reshape(batch, heads, length, source)
     if bias is not None:
         logits = logits + bias
     weights = masked_softmax(logits, mask).astype(query.dtype)

@@ -13,19 +13,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, UInt32
 
+from transformer_jax.hashing import mix
 from transformer_jax.typing import Array
 
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: successive multiples are spread evenly over the words
-
-
-def mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """A bijection of 32-bit words in which every input bit flips every output bit with probability close to 1/2.
-
-    Two rounds of multiply and xor-shift with constants found by search (Wellons 2018, "lowbias32").
-    """
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    return x ^ (x >> 16)
 
 
 def fold(seed: UInt32[Array, "*seed"], number: Int[Array, "*number"] | int) -> UInt32[Array, "*shape"]:

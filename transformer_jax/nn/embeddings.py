@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.nn.linear import linear, xavier_uniform
+from transformer_jax.nn import linear
+from transformer_jax.nn.linear import xavier_uniform
 from transformer_jax.nn.positions import LearnedPositions, sinusoidal
 from transformer_jax.typing import Activations, Array, Ids, Positions
 
@@ -34,8 +35,8 @@ class TokenEmbedding(nn.Module):
         return x * jnp.asarray(config.emb_dim**0.5, x.dtype) if config.scale_embeddings else x
 
     def logits(self, x: Activations) -> Float[Array, "B T V"]:
-        """x E^T for x [B, T, D]: [B, T, V] (Press and Wolf 2017)."""
-        return linear(x, self.embedding.T)
+        """x E^T for x [B, T, D]: [B, T, V] float32 (Press and Wolf 2017)."""
+        return linear.logits(x, self.embedding.T)
 
 
 class OutputProjection(nn.Module):
@@ -45,9 +46,9 @@ class OutputProjection(nn.Module):
 
     @nn.compact
     def __call__(self, x: Activations) -> Float[Array, "B T V"]:
-        """x W for x [B, T, D]: [B, T, V]."""
+        """x W for x [B, T, D]: [B, T, V] float32."""
         shape = (self.config.emb_dim, self.config.vocab_size)
-        return linear(x, self.param("kernel", lambda key: xavier_uniform(key, shape, *shape)))
+        return linear.logits(x, self.param("kernel", lambda key: xavier_uniform(key, shape, *shape)))
 
 
 class PositionEmbedding(nn.Module):

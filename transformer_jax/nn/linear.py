@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -30,6 +31,41 @@ def linear(
     if bias is not None:
         y = y + bias.reshape(1, -1).astype(x.dtype)
     return y.reshape(*x.shape[:-1], *features)
+
+
+def product_float32(equation: str, left: Array, right: Array) -> Array:
+    """jnp.einsum whose result is float32: sums of narrower operands are not rounded to the operands' type.
+
+    For logits, whose differences a softmax turns into ratios: bfloat16 keeps 8 bits of them. The gradient is computed
+    in the operands' type, as the other products' are.
+
+    Args:
+      equation: of jnp.einsum; left, right: of one type.
+    """
+    return jnp.einsum(equation, left, right) if left.dtype == jnp.float32 else _widened(equation, left, right)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _widened(equation: str, left: Array, right: Array) -> Array:
+    return jnp.einsum(equation, left, right, preferred_element_type=jnp.float32)
+
+
+def _widened_forward(equation: str, left: Array, right: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _widened(equation, left, right), (left, right)
+
+
+def _widened_backward(equation: str, operands: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    _, pullback = jax.vjp(lambda left, right: jnp.einsum(equation, left, right), *operands)
+    return pullback(gradient.astype(operands[0].dtype))
+
+
+_widened.defvjp(_widened_forward, _widened_backward)
+
+
+def logits(x: Float[Array, "*batch D"], kernel: Float[Array, "D V"]) -> Float[Array, "*batch V"]:
+    """x W over the last axis of x, float32: [..., D] -> [..., V]."""
+    flat = x.reshape(-1, x.shape[-1])  # as in `linear`
+    return product_float32("td,dv->tv", flat, kernel.astype(x.dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 def xavier_uniform(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:

@@ -61,7 +61,7 @@ class Window:
         self._pending.append((step, metrics))
 
     def latest_loss(self) -> float:
-        """The loss of the last step but one, which the device has most likely finished."""
+        """The loss of the last step but one; waits for the device to finish it."""
         return float(self._pending[max(len(self._pending) - 2, 0)][1]["loss"])
 
     def values(self) -> list[dict[str, float]]:
@@ -138,6 +138,7 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
                 progress.say(f"step {step}  valid  " + _summary(metrics))
             due = last or step % config.checkpoint_every_steps == 0
             if due or interruption.signal_name is not None:
+                window.values()  # the steps still in flight belong to training
                 with clock.paused():
                     # The uninterrupted run has no checkpoint where this one is not due, so it cannot be the best.
                     _save(run, step, state, window, metrics, metrics if due and evaluated else None)
@@ -170,7 +171,8 @@ def _finish(
 
 
 def _summary(metrics: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float))
+    numbers = {name: value for name, value in metrics.items() if not isinstance(value, dict)}
+    return "  ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" for k, v in numbers.items())
 
 
 class _Clock:

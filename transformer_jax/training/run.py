@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
+import json
+import logging
 import platform
 import sys
 from collections.abc import Callable, Mapping
@@ -13,12 +16,12 @@ import jax
 
 from transformer_jax import __version__
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.checkpoints.workdir import CONFIG, WorkDirectory, open_workdir, write_atomically
+from transformer_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import BatchPlan
 from transformer_jax.data.datasets import TOKENIZER_FILE, Data, prepare_data
 from transformer_jax.data.tokenizers import load_tokenizer
-from transformer_jax.errors import CheckpointError, UserError
+from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.launchers import make_launcher, replicated
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import Run, TrainResult, run_loop
@@ -26,6 +29,8 @@ from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.state import TrainState, placed_state, state_template
 from transformer_jax.training.step import make_train_step
 from transformer_jax.typing import Params
+
+logger = logging.getLogger(__name__)
 
 HIGHER_IS_BETTER = ("accuracy", "exact_match", "sacrebleu", "chrf")
 
@@ -45,27 +50,23 @@ def train(
       config: resolved.
       workdir: made if it does not exist; holds config.json, tokenizer.model, metrics.jsonl, tensorboard/, checkpoints/.
       make_validate: returns the function that scores parameters on the validation split; raises what will fail then.
-      allow_config_change: go on in a work directory that holds another config.
+      allow_config_change: go on in a work directory where another config was in use.
     Raises:
-      ConfigError: the work directory holds another config; more devices are asked for than there are; a vocabulary
-        that the corpus cannot fill.
+      ConfigError: another config was in use in the work directory; more devices are asked for than there are; a
+        vocabulary that the corpus cannot fill.
       DataError: the corpus cannot be read.
       CheckpointError: checkpoints cannot be read or written; the corpus has changed since the last one.
       TrainingError: the loss is no longer finite.
     """
-    file = workdir.expanduser() / CONFIG
-    config_before = file.read_bytes() if file.is_file() else None
     with open_workdir(workdir, config.to_dict(), allow_config_change) as directory:
-        try:
-            run, state, record = _prepare(config, directory, make_validate)
-        except UserError:
-            # Nothing was done with this config, so it shall not be in the way of the next one.
-            _put_back(file, config_before)
-            raise
+        run, state, record = _prepare(config, directory, make_validate)
         step, total = int(state.step), config.training.num_train_steps
         if step >= total:
             _say(f"{directory.path}: nothing to do, {step} of {total} steps are made")
             return TrainResult(step, "finished", record["metrics"])
+        directory.write_config()  # not earlier: what has done nothing shall not be in the way of another config
+        if not record:
+            _keep_log_without_checkpoints(directory, config.training.checkpoint_every_steps)
         with MetricLog(directory.path, step) as log, run.store:
             return run_loop(run, log, state, record)
 
@@ -87,11 +88,12 @@ def _prepare(
     record, tokenizer = {}, None
     if store.steps():
         step, state, record = store.restore(state_template(static, hyper, replicated(launcher)))
+        directory.check_config(record["config"], f"checkpoint {step}")
         tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
     else:
         # What a run has left that died before its first checkpoint may be of another config, or another corpus.
         (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
-    data = prepare_data(config, directory.path, tokenizer)
+    data = prepare_data(config, directory.path, tokenizer, _say)
     corpus = data.source.fingerprint()
     if record:
         _check_corpus(record, corpus, directory.path)
@@ -113,18 +115,52 @@ def _prepare(
         hyper=hyper,
         store=store,
         evaluate=make_validate(config, data),
-        record={"config": config.to_dict(), "corpus": corpus, "versions": library_versions()},
+        record={
+            "config": config.to_dict(),
+            "corpus": corpus,
+            "data": {"train_pairs": plan.num_pairs, "left_out": plan.num_dropped},
+            "versions": library_versions(),
+        },
         side_files={TOKENIZER_FILE: data.tokenizer.model_bytes},
     )
     _describe(config, plan, sum(x.size for x in jax.tree.leaves(state.params)))
     return run, state, record
 
 
-def _put_back(file: Path, content: bytes | None) -> None:
-    if content is None:
-        file.unlink(missing_ok=True)
-    else:
-        write_atomically(file, content)
+def _keep_log_without_checkpoints(directory: WorkDirectory, every: int) -> None:
+    """Moves a log aside whose checkpoints must have been there, instead of having it cut back to nothing.
+
+    A save waits for the one before it, so a run that has come to its second has most likely had a checkpoint; one that
+    died earlier is simply begun anew.
+    """
+    log = directory.path / "metrics.jsonl"
+    try:
+        last = _last_step(log)
+        if last < 2 * every:
+            return
+        names = (log.with_name(f"{log.name}.{number}") for number in itertools.count(1))
+        aside = next(name for name in names if not name.exists())
+        log.rename(aside)
+    except OSError as error:
+        raise CheckpointError(f"{log}: cannot be moved aside: {error.strerror}") from error
+    logger.warning(
+        "there are no checkpoints in %s, but %s goes to step %d; the run begins anew, the old log is now %s",
+        directory.checkpoints,
+        log.name,
+        last,
+        aside,
+    )
+
+
+def _last_step(log: Path) -> int:
+    """The highest step in a log, 0 if it has none; lines that were cut short do not count."""
+    steps = [0]
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else ():
+        try:
+            steps.append(int(json.loads(line)["step"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return max(steps)
 
 
 def library_versions() -> dict[str, str]:

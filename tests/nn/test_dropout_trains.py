@@ -1,0 +1,58 @@
+"""What training makes of hashed masks: as good a model as with masks of a random generator."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from training_support import small_config
+
+from transformer_jax.nn import dropout
+from transformer_jax.training.hyper import Hyper, StaticConfig, split
+from transformer_jax.training.state import init_state
+from transformer_jax.training.step import make_loss, make_train_step
+
+SEEDS, STEPS, TRAIN_ROWS, TEST_ROWS, LENGTH = 8, 150, 48, 128, 6
+
+
+def threefry_mask(seed, row_ids, shape, rate):
+    return jax.random.bernoulli(jax.random.key(seed, impl="threefry2x32"), 1.0 - rate, tuple(shape))
+
+
+def batch(rows, seed):
+    """Sequences and, as targets, the same reversed with every tenth token replaced: too few not to be overfitted."""
+    random = np.random.default_rng(seed)
+    inputs = random.integers(4, 17, (rows, LENGTH))
+    noise = random.integers(4, 17, (rows, LENGTH))
+    targets = np.where(random.random((rows, LENGTH)) < 0.1, noise, inputs[:, ::-1])
+    ids = {"inputs": inputs, "targets": targets, "row_ids": np.arange(rows)}
+    return {name: jnp.asarray(value, jnp.int32) for name, value in ids.items()}
+
+
+def held_out_losses(static: StaticConfig, hyper: Hyper) -> np.ndarray:
+    """Loss per token on unseen rows after training, [SEEDS]."""
+    train, test = batch(TRAIN_ROWS, 0), batch(TEST_ROWS, 1)
+    step, loss = make_train_step(static), make_loss(static)
+    without = hyper._replace(dropout=dropout.DropoutRates(), label_smoothing=None)
+
+    def one(seed):
+        mine = hyper._replace(seed=seed)
+        state, _ = jax.lax.scan(lambda s, _: (step(s, train, mine)[0], None), init_state(static, mine), None, STEPS)
+        _, sums = loss(state.params, test, state.step, without)
+        return sums.nll / sums.weight
+
+    return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(SEEDS)))
+
+
+@pytest.mark.slow
+def test_hashed_masks_regularise_as_random_ones_do(monkeypatch):
+    """Means over seeds differ by less than three standard errors; without dropout they differ by many."""
+    rates = {f"model.{name}dropout_rate": 0.2 for name in ("", "embedding_", "attention_", "activation_")}
+    config = {"model.emb_dim": 32, "optimizer.learning_rate": 5e-3, "optimizer.decay_steps": STEPS}
+    static, hyper = split(small_config({**config, **rates}))
+    hashed = held_out_losses(static, hyper)
+    none = held_out_losses(static, hyper._replace(dropout=dropout.DropoutRates()))
+    monkeypatch.setattr(dropout, "keep_mask", threefry_mask)
+    random = held_out_losses(static, hyper)
+    error = np.sqrt((hashed.var(ddof=1) + random.var(ddof=1)) / SEEDS)
+    assert abs(hashed.mean() - random.mean()) < 3 * error
+    assert none.mean() - random.mean() > 6 * error

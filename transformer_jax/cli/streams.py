@@ -1,0 +1,52 @@
+"""Output whose errors say where it went."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+
+STDOUT = "stdout"
+
+
+class NamedFile(io.FileIO):
+    """A file whose name is in the errors of writing to it; Python only names files that it cannot open."""
+
+    def __init__(self, file: Path | int, mode: str, label: str, closefd: bool = True) -> None:
+        """label: what errors call the file."""
+        super().__init__(file, mode, closefd)
+        self._label = label
+
+    def write(self, data) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = self._label
+            raise
+
+
+def name_stdout() -> None:
+    """Has the errors of writing to stdout call it STDOUT, if it is a file, a pipe or a terminal."""
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper) or type(getattr(stdout.buffer, "raw", stdout.buffer)) is not io.FileIO:
+        return
+    stdout.flush()
+    file = NamedFile(stdout.fileno(), "wb", STDOUT, closefd=False)
+    sys.stdout = io.TextIOWrapper(
+        file if isinstance(stdout.buffer, io.FileIO) else io.BufferedWriter(file),  # the former by `python -u`
+        encoding=stdout.encoding,
+        errors=stdout.errors,
+        line_buffering=stdout.line_buffering,
+        write_through=stdout.write_through,
+    )
+
+
+def release_stdout() -> None:
+    """Drops what stdout still holds and has refused to take, which Python would try to write again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as devnull:
+            os.dup2(devnull.fileno(), sys.stdout.fileno())
