@@ -3,7 +3,12 @@
     transformer-jax train --config=configs/multi30k.py --workdir=runs/multi30k --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/multi30k --splits=test
 
-PATH holds train, val and test_2016_flickr, each as .en and .de, plain or .gz. Hardware: 2 CPU cores.
+PATH holds train, val and test_2016_flickr, each as .en and .de, plain or .gz.
+
+Hardware: 2 cores of an AMD EPYC (AVX-512), which other work shared.
+Result: sacreBLEU 35.48 on test after 20 minutes (4,800 steps) and, resumed, 38.08 after 60 (14,500 steps); greedy, the
+last five checkpoints averaged, case and punctuation as in the raw text (13a). The two runs were ended by
+`timeout --signal=INT 20m` and `40m` before the first command, start and compilation included.
 """
 
 from transformer_jax.config import (

@@ -91,6 +91,7 @@ def test_its_docstring_says_how_to_run_it_and_on_what(file):
     docstring = ast.get_docstring(ast.parse(file.read_text()))
     assert docstring is not None
     assert "Hardware: " in docstring
+    assert re.search(r"Result: .*\d", docstring, re.S)
     commands = re.findall(
         r"^ +transformer-jax train .*--config=configs/(\w+)\.py(?::(\w+))? .*--workdir=", docstring, re.M
     )
