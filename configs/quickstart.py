@@ -27,12 +27,13 @@ def get_config(arg=""):
             num_encoder_layers=2,
             num_decoder_layers=2,
             norm_position="pre",
-            # One and a half passes over the corpus cannot be learned by heart.
+            # Less than one pass over the corpus: there is nothing to learn by heart.
             dropout_rate=0.0,
         ),
         data=DataConfig(
             source="embedded",
             num_train_pairs=200_000,
+            num_eval_pairs=1000,
             max_length=64,
             tokens_per_batch=2048,
             num_buckets=6,
@@ -40,10 +41,10 @@ def get_config(arg=""):
         ),
         optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=200),
         training=TrainingConfig(
-            num_train_steps=2200,
+            num_train_steps=1700,
             label_smoothing=0.0,
             log_every_steps=100,
-            eval_every_steps=1100,
-            checkpoint_every_steps=1100,
+            eval_every_steps=850,
+            checkpoint_every_steps=850,
         ),
     ).to_config_dict()
