@@ -41,10 +41,10 @@ def get_config(arg=""):
         ),
         optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=200),
         training=TrainingConfig(
-            num_train_steps=1700,
+            num_train_steps=1900,
             label_smoothing=0.0,
             log_every_steps=100,
-            eval_every_steps=850,
-            checkpoint_every_steps=850,
+            eval_every_steps=950,
+            checkpoint_every_steps=950,
         ),
     ).to_config_dict()
