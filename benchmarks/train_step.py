@@ -3,7 +3,7 @@
     python -m benchmarks.train_step --shape small
 
 prints one line of JSON: target tokens per second, GFLOP/s of the model's own arithmetic, seconds to compile, peak
-memory of the process. The loss is fetched after every step, as in the loops it is compared with.
+memory of the process. The loss is fetched after every step, as a loop that logs every step would.
 """
 
 from __future__ import annotations

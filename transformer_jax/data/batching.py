@@ -206,7 +206,7 @@ class EvaluationBatches:
         self._split = split
         sides = (split.input_lengths, split.target_lengths)
         self._groups = length_batches(np.maximum(*sides), tokens_per_batch, row_multiple, max_width)
-        # Within one width, the shorter side may need less: one summary per 20 of document, say.
+        # Within one width, the shorter side may need less: as where a summary is a twentieth of its document.
         self._widths: dict[int, Shape] = {}
         for width in {group.width for group in self._groups}:
             indices = np.concatenate([group.indices for group in self._groups if group.width == width])

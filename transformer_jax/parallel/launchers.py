@@ -2,10 +2,10 @@
 
 - `jit`: one program over a mesh; the batch is sharded by rows and XLA finds the communication. The main path.
 - `shard_map`: every device runs the step on its rows; gradients are added over the mesh axis by the step itself.
-- `pmap`: the same over a leading device axis of the batch. Kept for teaching and for older code around it.
+- `pmap`: the same over a leading device axis of the batch. Kept for teaching and for older code built on it.
 
-All keep the parameters replicated, and equal to each other: rows carry their dropout with them, and sums are divided
-by the tokens of all devices.
+All three keep the parameters replicated and make the same update, up to rounding: rows carry their dropout with them,
+and sums are divided by the tokens of all devices.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from transformer_jax.typing import Array, ArrayLike
 
 
 def learning_rate(name: str, update: ArrayLike, hyper: Hyper) -> Array:
-    """The rate of the update-th update, counted from 1, float32.
+    """The learning rate of update number `update`, counted from 1, float32.
 
     With peak p, warm-up w, decay end d and end fraction f, every schedule but `none` rises as p * s / w for s <= w,
     then:

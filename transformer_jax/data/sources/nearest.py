@@ -4,7 +4,7 @@ Sources are bags of words and word pairs, weighted by tf-idf and compared by the
 
     similarity(a, b) = sum_t w_a(t) w_b(t) / (|w_a| |w_b|),   w_d(t) = count of t in d * log(N / documents with t)
 
-A model that scores no better than this has memorised its training data.
+A model that scores no better than this has learned nothing beyond looking up its training data.
 """
 
 from __future__ import annotations
