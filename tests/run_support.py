@@ -42,8 +42,7 @@ def get_config(arg=""):
         data=DataConfig(source="text", tokenizer="bpe", max_length=16, tokens_per_batch=512, num_buckets=1),
         optimizer=OptimizerConfig(schedule="constant", learning_rate=1e-2, warmup_steps=2),
         training=TrainingConfig(
-            num_train_steps=8, log_every_steps=3, eval_every_steps=4, checkpoint_every_steps=5, keep_last=2,
-            keep_best=0,
+            num_train_steps=8, log_every_steps=3, eval_every_steps=4, checkpoint_every_steps=5, keep_last=2
         ),
         evaluation=EvaluationConfig(max_extra_length=8),
     ).to_config_dict()

@@ -199,10 +199,6 @@ def test_limits_themselves_are_valid():
         ),
         ({"training__accumulation_steps": 3}, ["training.accumulation_steps=3 does not divide data.row_multiple=8"]),
         ({"data__tokens_per_batch": 1000}, ["data.tokens_per_batch=1000 cannot hold row_multiple=8 rows"]),
-        (
-            {"training__checkpoint_every_steps": 600},
-            ["training.keep_best=1 ranks", "eval_every_steps=1000 and checkpoint_every_steps=600 divides the other"],
-        ),
         ({"data__target_locale": "en"}, ["data.source_locale and data.target_locale are both 'en'"]),
         ({"evaluation__average_checkpoints": 5}, ["evaluation.average_checkpoints=5 exceeds training.keep_last=3"]),
     ],

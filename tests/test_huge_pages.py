@@ -13,11 +13,13 @@ MADVISE = "always [madvise] never\n"
 
 
 def test_adds_to_what_is_set():
-    assert environment_with_huge_pages({}, MADVISE) == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    mark = {huge_pages.RESTARTED: str(os.getpid())}
+    assert environment_with_huge_pages({}, MADVISE) == {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", **mark}
     before = {"GLIBC_TUNABLES": "glibc.malloc.check=3", "HOME": "/root"}
     assert environment_with_huge_pages(before, MADVISE) == {
         "GLIBC_TUNABLES": "glibc.malloc.check=3:glibc.malloc.hugetlb=1",
         "HOME": "/root",
+        **mark,
     }
 
 
@@ -28,10 +30,24 @@ def test_adds_to_what_is_set():
         ({}, "always madvise [never]\n"),
         ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, MADVISE),
         (environment_with_huge_pages({}, MADVISE), MADVISE),
+        ({huge_pages.RESTARTED: str(os.getpid())}, MADVISE),  # something has dropped the tunable
     ],
 )
 def test_leaves_alone_what_it_would_not_change(environment, policy):
     assert environment_with_huge_pages(environment, policy) is None
+
+
+def test_a_process_of_another_restarts_too():
+    assert environment_with_huge_pages({huge_pages.RESTARTED: "1"}, MADVISE) is not None
+
+
+def test_a_restart_that_is_refused_changes_nothing(tmp_path, monkeypatch):
+    policy = tmp_path / "enabled"
+    policy.write_text(MADVISE)
+    monkeypatch.setattr(huge_pages, "_POLICY", policy)
+    monkeypatch.delenv(huge_pages.VARIABLE, raising=False)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no such python"))
+    restart_with_huge_pages()
 
 
 def test_without_the_kernels_file(tmp_path, monkeypatch):

@@ -2,13 +2,14 @@
 
 import sys
 
-from transformer_jax.cli.main import main
 from transformer_jax.huge_pages import restart_with_huge_pages
 
 
 def program() -> int:
     """A process of its own that runs one command; returns the exit code."""
     restart_with_huge_pages()
+    from transformer_jax.cli.main import main
+
     return main()
 
 

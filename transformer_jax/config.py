@@ -196,7 +196,7 @@ class TrainingConfig:
     eval_every_steps: int = _number(1000, "updates between two validations, on the split `valid`", 1)
     checkpoint_every_steps: int = _number(1000, "updates between two checkpoints", 1)
     keep_last: int = _number(3, "newest checkpoints kept", 1)
-    keep_best: int = _number(1, "best checkpoints kept besides, by best_metric", 0)
+    keep_best: int = _number(1, "best checkpoints kept besides, by best_metric, of those that fall on a validation", 0)
     best_metric: str = _choice(
         "loss",
         ("loss", "accuracy", "exact_match", "sacrebleu", "chrf"),
@@ -284,13 +284,6 @@ class ExperimentConfig:
             )
         if data.source_locale == data.target_locale:
             yield f"data.source_locale and data.target_locale are both '{data.source_locale}'"
-        evaluations, checkpoints = training.eval_every_steps, training.checkpoint_every_steps
-        if training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
-            yield (
-                f"training.keep_best={training.keep_best} ranks checkpoints that are evaluated, and neither of "
-                f"eval_every_steps={evaluations} and checkpoint_every_steps={checkpoints} divides the other; "
-                "choose multiples, or keep_best=0"
-            )
         if self.evaluation.average_checkpoints > training.keep_last:
             yield (
                 f"evaluation.average_checkpoints={self.evaluation.average_checkpoints} exceeds "

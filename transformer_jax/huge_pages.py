@@ -7,6 +7,7 @@ glibc can ask for huge pages, but reads that wish only when a process starts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from pathlib import Path
 
 VARIABLE = "GLIBC_TUNABLES"
 TUNABLE = "glibc.malloc.hugetlb"
+RESTARTED = "TRANSFORMER_JAX_RESTARTED"
+"""The process that has been restarted already; its number survives that, and the variable what drops the other one."""
 _POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -25,17 +28,22 @@ def environment_with_huge_pages(environment: Mapping[str, str], policy: str) -> 
       policy: the kernel's, "always [madvise] never" with brackets around what is on.
     """
     before = environment.get(VARIABLE, "")
-    if "[madvise]" not in policy or TUNABLE in before:
+    restarted = environment.get(RESTARTED) == str(os.getpid())
+    if "[madvise]" not in policy or TUNABLE in before or restarted:
         return None
-    return {**environment, VARIABLE: f"{before}:{TUNABLE}=1".lstrip(":")}
+    return {**environment, VARIABLE: f"{before}:{TUNABLE}=1".lstrip(":"), RESTARTED: str(os.getpid())}
 
 
 def restart_with_huge_pages() -> None:
-    """Replaces this process by itself, with the same arguments, if that gets it huge pages; call it before all else."""
+    """Replaces this process by itself, with the same arguments, if that gets it huge pages.
+
+    Call it first: what the process has done by then is lost, or done twice.
+    """
     try:
         policy = _POLICY.read_text()
     except OSError:  # no Linux, or one without huge pages
         return
     environment = environment_with_huge_pages(os.environ, policy)
-    if environment is not None:
-        os.execve(sys.executable, sys.orig_argv, environment)
+    if environment is not None and sys.executable:
+        with contextlib.suppress(OSError):  # slower, but as it is
+            os.execve(sys.executable, sys.orig_argv, environment)

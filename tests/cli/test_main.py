@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_help_is_given_whatever_else_is_wrong(capsys):
 @pytest.mark.parametrize("argv", [["--help"], ["train", "--help"], ["inspect", "--helpfull"], ["--version"]])
 def test_help_does_not_import_jax(argv):
     code = (
-        f"import sys; from transformer_jax.__main__ import main; code = main({argv})\nprint('jax' in sys.modules, code)"
+        f"import sys; from transformer_jax.cli.main import main; code = main({argv})\nprint('jax' in sys.modules, code)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "False 0"
@@ -224,6 +225,24 @@ def test_a_full_disk_behind_stdout_does_not_hide_another_error():
             check=False,
         )
     assert (result.returncode, result.stderr) == (exit_codes.USER_ERROR, "transformer-jax: error: line 3\n")
+
+
+@pytest.mark.parametrize(("words", "code"), [("--version", 0), ("trian", 2)])
+def test_a_closed_stdout_changes_no_exit_code(words, code):
+    shell = f'exec "$0" -m transformer_jax {words} >&-'
+    result = subprocess.run(["sh", "-c", shell, sys.executable], stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_tables_that_nobody_reads():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "transformer_jax", "inspect", "--config=configs/quickstart.py"]
+    root = Path(__file__).parent.parent.parent
+    result = subprocess.run(command, cwd=root, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (result.returncode, result.stderr) == (exit_codes.BROKEN_PIPE, "")
 
 
 def test_another_broken_pipe_is_a_defect(monkeypatch):

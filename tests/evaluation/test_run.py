@@ -13,6 +13,7 @@ import sacrebleu
 from run_support import argv, copy_of_trained, run_main, snapshot, trained_folder, write_corpus
 
 from transformer_jax.data.datasets import Data
+from transformer_jax.data.tokenizers import SentencePieceTokenizer
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.run import evaluate
@@ -207,6 +208,12 @@ def test_a_full_disk(folder, some_right, monkeypatch, name):
     with pytest.raises(CheckpointError, match=rf"evaluation/{name}: could not be written: No space left on device"):
         evaluate(folder / "run", ["test"])
     assert (folder / "run" / "evaluation" / name).read_text() == "of an earlier evaluation"
+
+
+def test_line_n_translates_sentence_n_whatever_the_model_writes(folder, monkeypatch):
+    monkeypatch.setattr(SentencePieceTokenizer, "decode_batch", lambda self, rows: ["x\ny\u2028z" for _ in rows])
+    evaluate(folder / "run", ["test"])
+    assert (folder / "run" / "evaluation" / "test.txt").read_text() == "x y z\n" * 11
 
 
 def test_no_folder_for_the_scores(folder, some_right):

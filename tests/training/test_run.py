@@ -121,14 +121,15 @@ def test_a_log_whose_checkpoints_are_gone_is_kept(folder, capsys):
         assert [line["step"] for line in metric_lines(run)] == [3, 4, 4]
 
 
-def test_a_log_from_before_the_first_checkpoint_is_begun_anew(folder, capsys):
+def test_a_log_from_before_the_first_checkpoint_is_kept(folder, capsys):
     (folder / "run").mkdir()
-    lines = [{"step": step, "split": "train", "loss": 1.0} for step in range(1, 10)]  # a save is due at 5 and 10
+    lines = [{"step": step, "split": "train", "loss": 1.0} for step in range(1, 4)]  # a save is due at 5
     log = folder / "run" / "metrics.jsonl"
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 1')
+    before = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4'
+    log.write_text(before)
     assert train(folder, "--config.training.num_train_steps=3") == 0
-    assert "begins anew" not in capsys.readouterr().err
-    assert [path.name for path in log.parent.glob("metrics.jsonl*")] == ["metrics.jsonl"]
+    assert "metrics.jsonl goes to step 3; the run begins anew" in capsys.readouterr().err
+    assert log.with_name("metrics.jsonl.1").read_text() == before
     assert [line["step"] for line in metric_lines(folder / "run")] == [3, 3]
 
 

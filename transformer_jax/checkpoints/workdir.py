@@ -57,6 +57,10 @@ class WorkDirectory:
         logger.warning("%s: config changed by %s\n%s", self.path, FLAG, listing)
         self._accepted = _plain(stored)
 
+    def has_config(self) -> bool:
+        """Whether config.json is there; opening has then compared it."""
+        return (self.path / CONFIG).is_file()
+
     def write_config(self) -> None:
         """Claims the directory for this run's config by config.json; raises CheckpointError if it cannot be written."""
         stored = read_config(self.path)

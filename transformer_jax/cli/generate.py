@@ -46,11 +46,11 @@ def run(arguments: Arguments) -> int:
         source, name = _open_input(values.input, files)
         output = files.enter_context(_open_output(values.output, values.force))
 
-        from transformer_jax.evaluation.translate import Translator
+        from transformer_jax.evaluation.translate import Translator, on_one_line
 
         translator, unfinished = Translator.from_checkpoint(checkpoint, arguments.overrides), []
         for chunk in translator.translate(decoded_lines(source, name)):
-            output.writelines(line.encode("utf-8") + b"\n" for line in chunk.lines)
+            output.writelines(on_one_line(line).encode("utf-8") + b"\n" for line in chunk.lines)
             unfinished += chunk.unfinished
         output.flush()
     if unfinished:

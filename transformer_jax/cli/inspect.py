@@ -128,13 +128,10 @@ def _compiled_memory(config: ExperimentConfig, rows: int, length: int) -> dict[s
 
 
 def _print_tables(report: Mapping[str, Any]) -> None:
-    from rich.console import Console
+    from transformer_jax.evaluation.table import drawn
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
-    console.print(_parameter_table(report))
-    console.print(_summary_table(report))
+    for table in (_parameter_table(report), _summary_table(report)):
+        print(drawn(table, minimum_width=120))
 
 
 def subtotals(parameters: list[dict[str, Any]]) -> dict[str, int]:

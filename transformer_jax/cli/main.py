@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     try:
         code = _dispatch(argv)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as where it was closed before we began
+            sys.stdout.flush()
         return code
     except UserError as error:
         return _report(str(error), argv)

@@ -45,6 +45,8 @@ def name_stdout() -> None:
 
 def release_stdout() -> None:
     """Drops what stdout still holds and has refused to take, which Python would try to write again at exit."""
+    if sys.stdout is None or sys.stdout.closed:
+        return
     try:
         sys.stdout.flush()
     except OSError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import Loaded, load
 from transformer_jax.evaluation.table import print_table
+from transformer_jax.evaluation.translate import on_one_line
 from transformer_jax.kill_points import kill_point
 
 
@@ -81,7 +83,7 @@ def _score(evaluator: Evaluator, loaded: Loaded, name: str, folder: Path, genera
         scores, translations = evaluator.translation_scores(loaded.params, name)
         metrics |= scores
         metrics["evaluation"] = dataclasses.asdict(loaded.config.evaluation) | {"search": "greedy"}
-        _write(text, "".join(f"{line}\n" for line in translations))
+        _write(text, "".join(f"{on_one_line(line)}\n" for line in translations))
     elif not (kept := _earlier_translation_scores(file, metrics)):
         _remove(text)
     _write(file, json.dumps(metrics | kept, indent=2, ensure_ascii=False) + "\n")
@@ -92,7 +94,9 @@ def _earlier_translation_scores(file: Path, metrics: Mapping[str, Any]) -> dict[
     """What a file of scores says of the translations of the same checkpoints; nothing if it is of others."""
     try:
         earlier = json.loads(file.read_bytes())
-        same = all(earlier[field] == metrics[field] for field in ("split", "checkpoints"))
+        # The loss tells another model of the same step.
+        same = all(earlier[field] == metrics[field] for field in ("split", "checkpoints", "tokens"))
+        same = same and math.isclose(earlier["loss"], metrics["loss"], rel_tol=1e-5)
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     translated = same and "unfinished" in earlier

@@ -85,7 +85,7 @@ class Translator:
             unfinished += (first_number + chosen[~generated.finished[: len(chosen)]]).tolist()
             texts = self.tokenizer.decode_batch(generated.ids[: len(chosen)])
             for index, text in zip(chosen, texts, strict=True):
-                results[index] = on_one_line(text)
+                results[index] = text
         return Translations(results, sorted(unfinished))
 
 

@@ -6,6 +6,7 @@ import importlib.metadata
 import itertools
 import json
 import logging
+import math
 import platform
 import sys
 from collections.abc import Callable, Mapping
@@ -66,7 +67,7 @@ def train(
             return TrainResult(step, "finished", record["metrics"])
         directory.write_config()  # not earlier: what has done nothing shall not be in the way of another config
         if not record:
-            _keep_log_without_checkpoints(directory, config.training.checkpoint_every_steps)
+            _keep_log_without_checkpoints(directory)
         with MetricLog(directory.path, step) as log, run.store:
             return run_loop(run, log, state, record)
 
@@ -88,7 +89,8 @@ def _prepare(
     record, tokenizer = {}, None
     if store.steps():
         step, state, record = store.restore(state_template(static, hyper, replicated(launcher)))
-        directory.check_config(record["config"], f"checkpoint {step}")
+        if not directory.has_config():
+            directory.check_config(record["config"], f"checkpoint {step}")
         tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
     else:
         # What a run has left that died before its first checkpoint may be of another config, or another corpus.
@@ -127,16 +129,15 @@ def _prepare(
     return run, state, record
 
 
-def _keep_log_without_checkpoints(directory: WorkDirectory, every: int) -> None:
-    """Moves a log aside whose checkpoints must have been there, instead of having it cut back to nothing.
+def _keep_log_without_checkpoints(directory: WorkDirectory) -> None:
+    """Moves a log aside that has no checkpoint, instead of having it cut back to nothing.
 
-    A save waits for the one before it, so a run that has come to its second has most likely had a checkpoint; one that
-    died earlier is simply begun anew.
+    It is of a run that died before its first checkpoint, or of one whose checkpoints have been moved or lost.
     """
     log = directory.path / "metrics.jsonl"
     try:
         last = _last_step(log)
-        if last < 2 * every:
+        if not last:
             return
         names = (log.with_name(f"{log.name}.{number}") for number in itertools.count(1))
         aside = next(name for name in names if not name.exists())
@@ -187,6 +188,13 @@ def _describe(config: ExperimentConfig, plan: BatchPlan, num_params: int) -> Non
         f"{config.training.num_train_steps:,} steps are {config.training.num_train_steps / plan.batches_per_epoch:.1f} "
         f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
     )
+    evaluations, checkpoints = config.training.eval_every_steps, config.training.checkpoint_every_steps
+    if config.training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
+        _say(
+            f"of the checkpoints, made every {checkpoints:,} steps, only those that fall on a validation, every "
+            f"{evaluations:,} steps, can be among the training.keep_best={config.training.keep_best} best: every "
+            f"{math.lcm(evaluations, checkpoints):,} steps, and the last"
+        )
     if plan.num_dropped:
         _say(
             f"{plan.num_dropped:,} training pairs have a side of more than data.max_length={config.data.max_length} "
