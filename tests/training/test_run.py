@@ -182,7 +182,7 @@ def test_the_embedded_corpus_from_start_to_end(tmp_path, monkeypatch, capsys):
     assert run_main(["evaluate", "--checkpoint=empty/8", "--splits=test,test_longer"]) == 0
     out = capsys.readouterr().out
     for name in ("test", "test_longer"):
-        scores = json.loads((empty / "evaluation" / f"{name}.json").read_text())
+        scores = json.loads((empty / "evaluation" / "step_8" / f"{name}.json").read_text())
         assert sum(family["pairs"] for family in scores["families"].values()) == 20
         whole = sum(family["pairs"] * family["exact_match"] for family in scores["families"].values()) / 20
         assert whole == pytest.approx(scores["exact_match"])
