@@ -20,6 +20,7 @@ from run_support import (
     run_main,
     saved_steps,
     snapshot,
+    subprocess_main,
     train,
     trained_folder,
     write_corpus,
@@ -233,6 +234,15 @@ def test_a_checkpoint_that_lacks_a_file(tmp_path, capsys, monkeypatch, command, 
     words = [command, f"--checkpoint={folder / 'run' / 'checkpoints' / '8'}"]
     refused(words, capsys, f"checkpoints/8: {name} is missing")
     assert snapshot(folder) == before
+
+
+def test_a_damaged_newest_checkpoint_is_told_once(tmp_path):
+    """In a process of its own, where libraries print warnings too."""
+    folder = copy_of_trained(tmp_path / "x")
+    (folder / "run" / "checkpoints" / "8" / "record.json").write_text("{}")
+    result = subprocess_main(argv("generate", folder), input="1 2\n")
+    assert (result.returncode, result.stdout.count("\n")) == (0, 1)
+    assert result.stderr.count("DAMAGED CHECKPOINT") == 1, result.stderr
 
 
 def test_all_checkpoints_are_damaged(tmp_path, capsys):
