@@ -1,7 +1,7 @@
 """Huge memory pages for the heap, where Linux grants them to programs that ask.
 
 XLA for CPU takes the buffers of every step anew from malloc, which for large ones maps fresh memory each time; with
-pages of 4 KiB the kernel's work on page faults was a quarter to a third of a training step (benchmarks/README.md).
+pages of 4 KiB the kernel's work on page faults took a sixth to a quarter of a training step (benchmarks/README.md).
 glibc can ask for huge pages, but reads that wish only when a process starts.
 """
 
