@@ -14,6 +14,7 @@ import importlib
 import inspect
 import json
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -119,6 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         study, workdir, overrides = _arguments(words)
         print(table(run(study, workdir, overrides)))
     except UserError as error:
+        if "--debug" in words:
+            traceback.print_exc()
         print(f"experiments.run: error: {error}", file=sys.stderr)
         return exit_codes.USER_ERROR
     except _StoppedError as stop:

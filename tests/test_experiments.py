@@ -106,6 +106,13 @@ def test_bad_arguments(capsys, tmp_path, monkeypatch, words, message):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_debug_shows_the_traceback(capsys):
+    assert main(["positions", "--workdir=x", "--config.model.num_heads=3", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["positions", "--workdir=x", "--config.model.num_heads=3"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_help(capsys):
     assert main(["--help"]) == 0
     assert "python -m experiments.run norm_placement --workdir=" in capsys.readouterr().out

@@ -46,14 +46,23 @@ def test_a_restart_that_is_refused_changes_nothing(tmp_path, monkeypatch):
     policy.write_text(MADVISE)
     monkeypatch.setattr(huge_pages, "_POLICY", policy)
     monkeypatch.delenv(huge_pages.VARIABLE, raising=False)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "no such python"))
+    tried = []
+
+    def refuse(*arguments):
+        tried.append(arguments)
+        raise PermissionError
+
+    monkeypatch.setattr(os, "execve", refuse)
     restart_with_huge_pages()
+    assert tried == [(sys.executable, sys.orig_argv, environment_with_huge_pages(os.environ, MADVISE))]
 
 
 def test_without_the_kernels_file(tmp_path, monkeypatch):
     monkeypatch.setattr(huge_pages, "_POLICY", tmp_path / "enabled")
-    monkeypatch.setattr(os, "execve", None)
+    tried = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: tried.append(arguments))
     restart_with_huge_pages()
+    assert tried == []
 
 
 def test_restarts_with_the_same_arguments_and_streams(tmp_path):
