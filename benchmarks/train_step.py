@@ -12,38 +12,29 @@ import argparse
 import json
 import resource
 import time
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 
-from transformer_jax.config import ExperimentConfig, ModelConfig
+from benchmarks.shapes import SHAPES, model_config
+from transformer_jax.config import ExperimentConfig
 from transformer_jax.huge_pages import restart_with_huge_pages
 from transformer_jax.models.flops import train_flops
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 
-_VOCAB_SIZE = 8192
-# emb_dim, num_heads, mlp_dim, layers of each stack; sentences per batch, source and target length.
-_SHAPES = {
-    "tiny": ((128, 4, 256, 4), 128, 32),
-    "small": ((256, 4, 1024, 3), 64, 32),
-    "base": ((512, 8, 2048, 6), 16, 64),
-}
+_BATCHES = {"tiny": (128, 32), "small": (64, 32), "base": (16, 64)}
+"""Sentences, and tokens of source and target."""
 RATE = 0.1
 
 
 def measure(shape: str, seconds: float, dtype: str, scan_layers: bool) -> dict[str, float | int | str]:
     """Compiles the step for a shape and runs it for about `seconds`."""
-    (emb_dim, num_heads, mlp_dim, num_layers), batch_size, length = _SHAPES[shape]
-    model = ModelConfig(
-        vocab_size=_VOCAB_SIZE,
-        emb_dim=emb_dim,
-        num_heads=num_heads,
-        mlp_dim=mlp_dim,
-        num_encoder_layers=num_layers,
-        num_decoder_layers=num_layers,
-        norm_position="pre",
+    batch_size, length = _BATCHES[shape]
+    model = model_config(
+        shape,
         dropout_rate=RATE,
         attention_dropout_rate=RATE,
         activation_dropout_rate=RATE,
@@ -85,14 +76,17 @@ def measure(shape: str, seconds: float, dtype: str, scan_layers: bool) -> dict[s
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=_SHAPES, default="small")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time to run steps for, after compilation")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")
-    arguments = parser.parse_args()
-    print(json.dumps(measure(arguments.shape, arguments.seconds, arguments.dtype, arguments.scan_layers)))
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--shape", choices=SHAPES, default="small")
+    result.add_argument("--seconds", type=float, default=20.0, help="time to run steps for, after compilation")
+    result.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    result.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    print(json.dumps(measure(**vars(parser().parse_args(argv)))))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +20,7 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.cli.main import main
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
+from transformer_jax.evaluation.lines import Output, Translation
 from transformer_jax.parallel import launchers
 from transformer_jax.training import run as training_run
 from transformer_jax.training.hyper import split
@@ -44,7 +45,7 @@ def get_config(arg=""):
         training=TrainingConfig(
             num_train_steps=8, log_every_steps=3, eval_every_steps=4, checkpoint_every_steps=5, keep_last=2
         ),
-        evaluation=EvaluationConfig(max_extra_length=8),
+        decode=DecodeConfig(max_extra_length=8),
     ).to_config_dict()
 """
 LOGGED, EVALUATED, SAVED, TOTAL = (3, 6, 8), (4, 8), (5, 8), 8
@@ -183,3 +184,11 @@ def at(name: str, step: int, action: Callable[[], Any]) -> Callable[[str, int], 
             action()
 
     return point
+
+
+def translated(lines: Sequence[str], unfinished: Sequence[int] = ()) -> list[Translation]:
+    """What a translator returns if these are its translations, and these numbers those of the unfinished ones."""
+    return [
+        Translation(number, [Output(line, [1], [0.0], 0.0, number not in unfinished)])
+        for number, line in enumerate(lines, start=1)
+    ]

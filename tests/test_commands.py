@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import train_step
+from benchmarks import decode, decode_cost, shapes, train_step
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
@@ -48,6 +48,8 @@ def test_help_of_every_command(capsys, name, flag):
         (["transformer_jax", "--help"], "usage: transformer-jax COMMAND"),
         (["experiments.run", "--help"], "python -m experiments.run norm_placement"),
         (["benchmarks.train_step", "--help"], "--shape {tiny,small,base}"),
+        (["benchmarks.decode", "--help"], "--beam_size"),
+        (["benchmarks.decode_cost", "--help"], "--figure"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
@@ -63,14 +65,23 @@ def test_a_benchmark_of_an_unknown_shape():
     assert "invalid choice: 'huge'" in result.stderr
 
 
-def test_the_benchmark_measures(monkeypatch, capsys):
-    # emb_dim, num_heads, mlp_dim, layers; sentences, length.
-    monkeypatch.setattr(train_step, "_SHAPES", {"nano": ((16, 2, 32, 1), 2, 8)})
-    monkeypatch.setattr(train_step, "_VOCAB_SIZE", 32)
-    monkeypatch.setattr(sys, "argv", ["train_step", "--shape=nano", "--seconds=0"])
-    train_step.main()
+@pytest.fixture
+def nano(monkeypatch):
+    """A shape that takes no time."""
+    sizes = {"emb_dim": 16, "num_heads": 2, "mlp_dim": 32, "num_encoder_layers": 1, "num_decoder_layers": 1}
+    monkeypatch.setitem(shapes.SHAPES, "nano", sizes)
+    monkeypatch.setitem(train_step._BATCHES, "nano", (2, 8))
+    return "--shape=nano"
+
+
+def measured(benchmark, capsys, *argv):
+    benchmark.main(argv)
     (line,) = capsys.readouterr().out.splitlines()
-    result = json.loads(line)
+    return json.loads(line)
+
+
+def test_the_training_benchmark_measures(nano, capsys):
+    result = measured(train_step, capsys, nano, "--seconds=0")
     assert (result["shape"], result["dtype"], result["scan_layers"]) == ("nano", "float32", False)
     assert result["steps"] == 5
     for name in ("target_tokens_per_s", "gflops", "compile_s", "peak_memory_mb", "ms"):
@@ -78,7 +89,51 @@ def test_the_benchmark_measures(monkeypatch, capsys):
     assert result["target_tokens_per_s"] == pytest.approx(2 * 8 / (result["ms"] / 1e3))
 
 
+@pytest.mark.parametrize("flags", [["--beam_size=1"], ["--beam_size=2"], ["--uncached"], ["--dtype=bfloat16"]])
+def test_the_decoding_benchmark_measures(nano, capsys, flags):
+    result = measured(decode, capsys, nano, "--seconds=0", "--batch=2", "--length=5", *flags)
+    assert result["cached"] == ("--uncached" not in flags)
+    assert result["tokens_per_s"] == pytest.approx(2 * 5 / (result["ms"] / 1e3))
+    assert result["ms_per_token"] == pytest.approx(result["ms"] / 5)
+    assert result["runs"] == 5
+
+
+def test_the_benchmark_decodes_as_many_tokens_as_it_says(nano):
+    config = shapes.model_config("nano", max_length=9).resolved()
+    for beam_size in (1, 3):
+        assert (decode.make_decoder(config, 4, 9, beam_size)().lengths == 9).all()
+    cached = decode.make_decoder(config, 4, 9, 1)()
+    uncached = decode.make_uncached_decoder(config, 4, 9)()
+    assert uncached.shape == (4, 9)
+    assert (cached.ids[:, 0, 0] == uncached[:, 0]).all()
+
+
+@pytest.mark.slow
+def test_the_costs_of_decoding_are_measured(nano, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(decode_cost, "median_seconds", lambda run, seconds: (run(), (0.25, 1))[1])
+    result = measured(decode_cost, capsys, nano, "--batch=1", "--limit=256", "--repeats=1")
+    assert set(result["ms_per_token"]) == {"64", "128", "256"}
+    assert set(result["ms_per_token_uncached"].values()) == {62.5}
+    assert result["fit"]["largest_error"] < 1e-6  # two stages are on a line
+
+
+def test_costs_need_two_stages(nano, capsys):
+    for limit in ("128", "300"):
+        with pytest.raises(SystemExit):
+            decode_cost.main([nano, f"--limit={limit}"])
+        assert f"--limit={limit}: expected 256, 512, 1024" in capsys.readouterr().err
+
+
+def test_an_uncached_beam_is_refused(nano, capsys):
+    with pytest.raises(SystemExit):
+        decode.main([nano, "--uncached", "--beam_size=2"])
+    assert "--uncached is greedy" in capsys.readouterr().err
+
+
 # Documents.
+
+
+BENCHMARKS = {"train_step": train_step, "decode": decode, "decode_cost": decode_cost}
 
 
 def documents():
@@ -100,7 +155,7 @@ def command_lines(document):
         blocks = [line for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S) for line in block.splitlines()]
     for line in blocks:
         line = re.split(r"\s#|\s<|\s>|\s\[", line.split("| ")[-1])[0].strip()
-        match = re.match(r"(transformer-jax|python -m (?:experiments\.run|benchmarks\.train_step)) (.*)", line)
+        match = re.match(r"(transformer-jax|python -m (?:experiments\.run|benchmarks\.\w+)) (.*)", line)
         if match:
             yield match[1].rpartition(" ")[2], shlex.split(match[2])
 
@@ -111,7 +166,11 @@ SHOWN = [(document, *shown) for document in documents() for shown in command_lin
 def test_there_are_command_lines():
     assert len(SHOWN) > 20
     assert {words[0] for _, program, words in SHOWN if program == "transformer-jax"} == set(COMMANDS)
-    assert {program for _, program, _ in SHOWN} == {"transformer-jax", "experiments.run", "benchmarks.train_step"}
+    assert {program for _, program, _ in SHOWN} == {
+        "transformer-jax",
+        "experiments.run",
+        *(f"benchmarks.{name}" for name in BENCHMARKS),
+    }
 
 
 @pytest.mark.parametrize(
@@ -125,7 +184,7 @@ def test_a_command_line_that_is_shown_can_be_used(document, program, words, monk
             config = read_config(arguments.flags.config, arguments.overrides)
             assert config == config.resolved()
         else:
-            assert arguments.flags.checkpoint
+            assert arguments.positionals or arguments.flags.checkpoint
     elif program == "transformer-jax":
         assert words[0] in COMMANDS
     elif program == "experiments.run":
@@ -135,8 +194,7 @@ def test_a_command_line_that_is_shown_can_be_used(document, program, words, monk
         assert study in STUDIES
         assert workdir.parts[0] == "runs"
     else:
-        assert words[:1] == ["--shape"]
-        assert words[1] in train_step._SHAPES
+        BENCHMARKS[program.rpartition(".")[2]].parser().parse_args(words)
 
 
 def test_every_link_in_the_readme_leads_somewhere():

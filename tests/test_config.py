@@ -7,6 +7,7 @@ import pytest
 
 from transformer_jax.config import (
     DataConfig,
+    DecodeConfig,
     EvaluationConfig,
     ExperimentConfig,
     ModelConfig,
@@ -27,6 +28,7 @@ SECTIONS = {
     "optimizer": OptimizerConfig,
     "training": TrainingConfig,
     "evaluation": EvaluationConfig,
+    "decode": DecodeConfig,
     "parallel": ParallelConfig,
 }
 FIELDS = [(section, field) for section, cls in SECTIONS.items() for field in dataclasses.fields(cls)]
@@ -67,7 +69,13 @@ def test_every_field_says_what_it_is():
 
 def test_nothing_is_unset_after_resolution_but_what_means_it():
     resolved = ExperimentConfig().resolved()
-    assert [name for name, _, value in walk(resolved) if value is None] == ["parallel.num_devices"]
+    assert {name for name, _, value in walk(resolved) if value is None} == {
+        "decode.length_penalty",  # these two follow from what a command overrides
+        "decode.length_penalty_alpha",
+        "decode.top_k",
+        "decode.max_length",
+        "parallel.num_devices",
+    }
 
 
 def test_derived_defaults():
@@ -144,12 +152,12 @@ def test_every_field_is_checked(section, field):
     """Of every field, a value of another type and one beyond each of its limits is refused, by name."""
     expected = base_type(field_types(SECTIONS[section])[field.name])
     wrong: list[Any] = [[1]]
-    for limit, step in (("minimum", -1), ("maximum", 1), ("below", 0)):
+    for limit, step in (("minimum", -1), ("maximum", 1), ("below", 0), ("above", 0)):
         if field.metadata.get(limit) is not None:
             wrong.append(expected(field.metadata[limit] + step))
     if "choices" in field.metadata:
         wrong.append("no such choice")
-        assert field.default in field.metadata["choices"]
+        assert field.default is None or field.default in field.metadata["choices"]
     for value in wrong:
         assert f"{section}.{field.name}={value!r}: expected" in message(**{f"{section}__{field.name}": value})
 
@@ -201,6 +209,28 @@ def test_limits_themselves_are_valid():
         ({"data__tokens_per_batch": 1000}, ["data.tokens_per_batch=1000 cannot hold row_multiple=8 rows"]),
         ({"data__target_locale": "en"}, ["data.source_locale and data.target_locale are both 'en'"]),
         ({"evaluation__average_checkpoints": 5}, ["evaluation.average_checkpoints=5 exceeds training.keep_last=3"]),
+        (
+            {"decode__beam_size": 20, "model__vocab_size": 19},
+            ["decode.beam_size=20 exceeds model.vocab_size=19"],
+        ),
+        ({"decode__forbidden_ids": "4,8192"}, ["decode.forbidden_ids: 8192 is outside model.vocab_size=8192"]),
+        ({"decode__prefix_ids": "9000"}, ["decode.prefix_ids: 9000 is outside model.vocab_size=8192"]),
+        ({"decode__prefix_ids": "5,0"}, ["decode.prefix_ids=5,0: 0 is padding"]),
+        ({"decode__prefix_ids": "5;6"}, ["decode.prefix_ids='5;6': expected ids separated by commas"]),
+        ({"decode__forbidden_ids": "-1"}, ["decode.forbidden_ids='-1': expected ids separated by commas"]),
+        ({"decode__num_best": 2}, ["decode.num_best=2 exceeds beam_size=1"]),
+        ({"decode__top_k": 5}, ["decode.top_k=5 is not read with method='search'"]),
+        ({"decode__top_p": 0.0}, ["decode.top_p=0.0: expected more than 0"]),
+        ({"decode__top_p": 1.5}, ["decode.top_p=1.5: expected at most 1.0"]),
+        ({"decode__top_k": 0}, ["decode.top_k=0: expected at least 1"]),
+        (
+            {"decode__method": "sample", "decode__beam_size": 2},
+            ["decode.beam_size=2 is not read with method='sample'"],
+        ),
+        (
+            {"decode__length_penalty": "none", "decode__length_penalty_alpha": 0.6},
+            ["decode.length_penalty_alpha=0.6 is not read with length_penalty='none'"],
+        ),
     ],
 )
 def test_relations_between_fields(changes, parts):
@@ -311,16 +341,20 @@ def test_every_derived_default_can_be_overridden():
         "optimizer.learning_rate": 0.01,
         "optimizer.decay_steps": 12,
         "parallel.num_devices": 1,
+        "decode.length_penalty": "average",
+        "decode.length_penalty_alpha": 0.5,
+        "decode.max_length": 9,
     }
-    assert set(overrides) == {name for name, _, value in walk(ExperimentConfig()) if value is None}
+    unset = {name for name, _, value in walk(ExperimentConfig()) if value is None}
+    assert set(overrides) == unset - {"decode.top_k"}  # read by another method than length_penalty
     values = ExperimentConfig().to_config_dict().lock()
     values.update_from_flattened_dict(overrides)
     resolved = {name: value for name, _, value in walk(ExperimentConfig.from_config_dict(values))}
     assert {name: resolved[name] for name in overrides} == overrides
-    for name in overrides:
+    for name, value in overrides.items():
         section, field = name.split(".")
         with pytest.raises(TypeError):
-            ExperimentConfig().to_config_dict().lock()[section][field] = "text"
+            ExperimentConfig().to_config_dict().lock()[section][field] = 1 if isinstance(value, str) else "text"
 
 
 def test_an_integer_is_a_valid_value_of_a_float_field():
@@ -357,3 +391,34 @@ def test_configs_hash_by_value():
     """They key compiled programs."""
     assert hash(config_with(model__emb_dim=64)) == hash(config_with(model__emb_dim=64))
     assert config_with(model__emb_dim=64) != config_with(model__emb_dim=32)
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "alpha"),
+    [
+        ({}, "none", 0.0),
+        ({"beam_size": 4}, "gnmt", 0.6),
+        ({"beam_size": 4, "length_penalty": "average"}, "average", 1.0),
+        ({"beam_size": 4, "length_penalty_alpha": 0.9}, "gnmt", 0.9),
+        ({"length_penalty": "gnmt"}, "gnmt", 0.6),
+    ],
+)
+def test_length_penalty_by_default(fields, name, alpha):
+    decode = DecodeConfig(**fields).resolved()
+    assert (decode.length_penalty, decode.length_penalty_alpha) == (name, alpha)
+
+
+def test_a_resolved_config_leaves_the_length_penalty_open():
+    """A checkpoint's config is resolved; the penalty follows the beam that its evaluation asks for."""
+    stored = ExperimentConfig().resolved().to_dict()
+    stored["decode"]["beam_size"] = 4
+    assert ExperimentConfig.from_config_dict(stored).decode.resolved().length_penalty == "gnmt"
+
+
+def test_a_config_of_an_earlier_version():
+    stored = ExperimentConfig().resolved().to_dict()
+    del stored["decode"]
+    stored["evaluation"]["max_extra_length"] = 7
+    config = ExperimentConfig.from_config_dict(stored)
+    assert config.decode == DecodeConfig(max_extra_length=7)
+    assert "max_extra_length" in stored["evaluation"]  # what was handed in is as it was

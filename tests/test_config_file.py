@@ -1,7 +1,7 @@
 import ml_collections
 import pytest
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig, walk
 from transformer_jax.config_file import check_argument, leaf_types, load, override, parse_overrides, read_config
 from transformer_jax.errors import ConfigError
 
@@ -125,6 +125,13 @@ def test_every_field_can_be_overridden_by_its_own_value_as_text():
         parse_overrides({"model.num_heads": "none"})
 
 
+def test_every_choice_can_be_given_as_text():
+    """`none` too, which unsets a number."""
+    for name, field, _ in walk(ExperimentConfig()):
+        for choice in field.metadata.get("choices", ()):
+            assert parse_overrides({name: choice}) == {name: choice}
+
+
 def test_a_whole_number_in_a_file_does_not_make_a_float_field_an_integer():
     config = ExperimentConfig(optimizer=OptimizerConfig(clip_norm=1)).to_config_dict()
     override(config, {"optimizer.clip_norm": "0.5"})
@@ -145,7 +152,7 @@ def test_what_a_file_derives_follows_overrides():
         ("num_heads", "(did you mean 'model.num_heads'?)"),
         ("model.learning_rate", "(did you mean 'optimizer.learning_rate'?)"),
         ("num_layers", "(did you mean 'model.num_encoder_layers' or 'model.num_decoder_layers'?)"),
-        ("training.max_length", "(did you mean 'model.max_length' or 'data.max_length'?)"),
+        ("training.max_length", "(did you mean 'model.max_length' or 'data.max_length' or 'decode.max_length'?)"),
         ("model.nomr_position", "(did you mean 'model.norm_position'?)"),
         ("model", "is a section; set one of its fields, such as model.vocab_size"),
         ("model.", "no such field"),

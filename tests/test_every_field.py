@@ -5,16 +5,20 @@ Here every other field has a pair of values, and an observer that must tell the 
 """
 
 import dataclasses
+import functools
 import types
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import random_params, tiny
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import (
     DataConfig,
+    DecodeConfig,
     EvaluationConfig,
     ExperimentConfig,
     ModelConfig,
@@ -27,9 +31,11 @@ from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
 from transformer_jax.data.tokenizers import EncodedTexts, SentencePieceTokenizer
-from transformer_jax.decoding.greedy import Generated
+from transformer_jax.decoding import translation
+from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import loading, translate
+from transformer_jax.models.encoder_decoder import unstack_layers
 from transformer_jax.parallel.launchers import Jit, make_launcher
 from transformer_jax.training import loop, run
 from transformer_jax.training.hyper import split as split_config
@@ -236,14 +242,15 @@ def averaged_steps(monkeypatch, **fields):
     return stopped.value.args
 
 
-def decoding_calls(monkeypatch, **fields):
-    """Shapes of the batches that translation decodes, and the limit it gives."""
+def translated_batches(monkeypatch, **fields):
+    """Shapes of the batches that translation decodes."""
     seen = []
 
-    def decode(config, params, inputs, max_extra_length):
-        seen.append((inputs.shape, max_extra_length))
-        rows = inputs.shape[0]
-        return Generated(jnp.zeros((rows, 1), jnp.int32), jnp.zeros(rows, jnp.int32), jnp.ones(rows, bool))
+    def decode(models, params, decode, ids, row_ids, prompts):
+        seen.append(ids.shape)
+        rows = (len(ids), 1)
+        empty = jnp.zeros((*rows, 1), jnp.int32)
+        return Generated(empty, jnp.zeros(rows, jnp.int32), empty + 0.0, jnp.zeros(rows), jnp.ones(rows, bool))
 
     words = _fake(
         SentencePieceTokenizer,
@@ -254,15 +261,15 @@ def decoding_calls(monkeypatch, **fields):
         ),
         decode_batch=lambda rows: [""] * len(rows),
     )
-    monkeypatch.setattr(translate, "translate_greedily", decode)
+    monkeypatch.setattr(translate, "translate", decode)
+    monkeypatch.setattr(translate, "unstack_layers", lambda params: params)
     config = ExperimentConfig(evaluation=EvaluationConfig(**fields)).resolved()
     translate.Translator(config, {}, words).translate_all(["x"] * 100)
     return seen
 
 
 EVALUATION = {
-    "tokens_per_batch": (decoding_calls, 8192, 128),
-    "max_extra_length": (decoding_calls, 50, 20),
+    "tokens_per_batch": (translated_batches, 8192, 128),
     "average_checkpoints": (averaged_steps, 1, 2),
 }
 
@@ -271,6 +278,51 @@ EVALUATION = {
 def test_evaluation(monkeypatch, name):
     observe, one, other = EVALUATION[name]
     assert observe(monkeypatch, **{name: one}) != observe(monkeypatch, **{name: other})
+
+
+# Values that must give other outputs, or other scores of them, and what is set besides.
+SAMPLE = {"method": "sample"}
+DECODE = {
+    "method": ("search", "sample", {}),
+    "beam_size": (1, 3, {"length_penalty": "none"}),
+    "length_penalty": ("none", "average", {"beam_size": 3}),
+    "length_penalty_alpha": (0.2, 3.0, {"beam_size": 3}),
+    "early_stop": ("bound", "first", {"beam_size": 3, "length_penalty_alpha": 3.0}),
+    "end_among": ("beam", "candidates", {"beam_size": 2, "length_penalty": "none"}),
+    "num_best": (1, 2, {"beam_size": 3}),
+    "temperature": (1.0, 5.0, SAMPLE),
+    "top_k": (None, 2, SAMPLE),
+    "top_p": (1.0, 0.3, SAMPLE),
+    "min_p": (0.0, 0.9, SAMPLE),
+    "num_samples": (1, 2, SAMPLE),
+    "seed": (0, 1, SAMPLE),
+    "repetition_penalty": (1.0, 5.0, {}),
+    "max_extra_length": (0, 4, {}),
+    "max_length": (None, 2, {}),
+    "min_length": (0, 9, {}),
+    "at_limit": ("cut", "end", {"max_length": 1}),
+    "forbidden_ids": ("", "4,5,6,7,8,9,10,11", {}),
+    "prefix_ids": ("", "4,5", {}),
+}
+
+
+@functools.cache
+def small_model():
+    model = tiny(num_encoder_layers=1, num_decoder_layers=1, position_encoding="rotary", max_length=30)
+    return model, unstack_layers(random_params(model, 12))  # with these some outputs end and some do not
+
+
+@pytest.mark.parametrize("name", DECODE)
+def test_decode(name):
+    model, params = small_model()
+    inputs = np.random.default_rng(0).integers(4, 19, (8, 6)).astype(np.int32)
+    one, other, besides = DECODE[name]
+    results = [
+        jax.device_get(translation.translate((model,), (params,), DecodeConfig(**{**besides, name: value}), inputs))
+        for value in (one, other)
+    ]
+    same = [x.shape == y.shape and np.array_equal(x, y) for x, y in zip(*results, strict=True)]
+    assert not all(same)
 
 
 def test_parallel():
@@ -289,6 +341,7 @@ def test_every_field_is_on_a_list():
         {f"data.{name}" for name in DATA}
         | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC)}
         | {f"evaluation.{name}" for name in EVALUATION}
+        | {f"decode.{name}" for name in DECODE}
         | {"parallel.launcher", "parallel.num_devices"}
     )
     elsewhere = {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)}

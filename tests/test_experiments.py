@@ -27,7 +27,7 @@ TINY = {
     "data.num_train_pairs": "300",
     "data.num_eval_pairs": "10",
     "data.num_buckets": "1",
-    "evaluation.max_extra_length": "0",
+    "decode.max_extra_length": "0",
     "training.num_train_steps": "1",
     "optimizer.decay_steps": "400",
 }

@@ -23,6 +23,7 @@ ALLOWED = {
     "config_file": {"config", "errors"},
     "kill_points": {"errors"},
     "huge_pages": set(),
+    "compilation_cache": set(),
     "nn": BASE,
     "models": BASE | {"nn"},
     "decoding": MODEL,
@@ -32,7 +33,7 @@ ALLOWED = {
     "training": SERVICES | {"__version__"},  # is handed an `evaluate` callable
     "evaluation": SERVICES | {"training"},  # its loss is the training loss
     "sweeps": SERVICES | {"config_file", "training", "evaluation"},
-    "cli": SERVICES | {"__version__", "config_file", "training", "evaluation", "sweeps"},
+    "cli": SERVICES | {"__version__", "compilation_cache", "config_file", "training", "evaluation", "sweeps"},
     "__main__": {"cli", "huge_pages"},
     "__init__": set(),  # names the homes of the public names as text
 }

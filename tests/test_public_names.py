@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
+from support import assert_close
 
 import transformer_jax
 
@@ -29,9 +31,9 @@ def test_importing_is_light():
 
 
 def test_the_python_of_the_readme_runs(monkeypatch):
-    """The block that needs no trained checkpoint, to its last line."""
+    """The blocks that need no trained checkpoint, to their last lines."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     monkeypatch.chdir(ROOT)
     names: dict = {}
     exec(blocks[0], names)
@@ -41,3 +43,13 @@ def test_the_python_of_the_readme_runs(monkeypatch):
     assert names["logits"].shape == (1, length, config.vocab_size)
     shape = (config.num_decoder_layers, 1, config.num_heads, length, batch["inputs"].shape[1])
     assert names["weights"]["decoder_cross_attention"].shape == shape
+    exec(blocks[1], names)
+    assert names["logits"].shape == (1, 1, config.vocab_size)
+    assert names["cache"].index == 4
+    with_token = {
+        **batch,
+        "targets": jnp.concatenate([batch["targets"][:, :2], names["token"], names["token"]], axis=1),
+    }
+    model = transformer_jax.EncoderDecoder(config)
+    expected = model.apply({"params": transformer_jax.init_params(config, seed=0)}, with_token)[0]
+    assert_close(names["logits"][:, 0], expected[:, 3])

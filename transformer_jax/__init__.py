@@ -11,8 +11,13 @@ _HOMES = {
     "read_config": "config_file",
     "EncoderDecoder": "models.encoder_decoder",
     "init_params": "models.encoder_decoder",
+    "unstack_layers": "models.encoder_decoder",
+    "start_cache": "models.encoder_decoder",
+    "prefill": "models.encoder_decoder",
+    "decode_step": "models.encoder_decoder",
     "evaluate": "evaluation.run",
     "Translator": "evaluation.translate",
+    "compare": "evaluation.comparison",
 }
 
 

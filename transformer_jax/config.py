@@ -10,6 +10,7 @@ For those marked `switch` as well, zero turns the feature off, and off is anothe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -27,24 +28,29 @@ if typing.TYPE_CHECKING:
     # None until the config is resolved, and a value for all code that is handed a config.
     DerivedInt: typing.TypeAlias = int
     DerivedFloat: typing.TypeAlias = float
+    DerivedStr: typing.TypeAlias = str
 else:
-    DerivedInt, DerivedFloat = int | None, float | None
+    DerivedInt, DerivedFloat, DerivedStr = int | None, float | None, str | None
 
 # The ids that every tokenizer of this project reserves, in SentencePiece's order of roles.
 PAD_ID, EOS_ID, UNK_ID, BOS_ID = 0, 1, 2, 3
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
+# Fields that were called otherwise in configs of earlier versions, which checkpoints still hold.
+_MOVED = {("evaluation", "max_extra_length"): ("decode", "max_extra_length")}
+
 
 def _field(default: Any, doc: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
 
 
-def _choice(default: str, names: tuple[str, ...], doc: str) -> Any:
+def _choice(default: str | None, names: tuple[str, ...], doc: str) -> Any:
     return _field(default, doc, choices=names)
 
 
 def _number(default: Any, doc: str, minimum: float | None = None, maximum: float | None = None, **metadata: Any) -> Any:
+    """A field of a numeric type; `above` and `below` are bounds that the value must not have itself."""
     return _field(default, doc, minimum=minimum, maximum=maximum, **metadata)
 
 
@@ -206,11 +212,100 @@ class TrainingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How a checkpoint is scored and how it generates."""
+    """What a checkpoint is scored with."""
 
-    tokens_per_batch: int = _number(8192, "the same as data.tokens_per_batch, in evaluation", 16)
-    max_extra_length: int = _number(50, "a translation has at most its source's pieces plus this many", 0)
+    tokens_per_batch: int = _number(8192, "the same as data.tokens_per_batch, in evaluation and translation", 16)
     average_checkpoints: int = _number(1, "newest checkpoints whose parameters are averaged", 1)
+
+
+# Fields of DecodeConfig that only one method reads.
+_SEARCH_FIELDS = ("beam_size", "length_penalty", "length_penalty_alpha", "early_stop", "end_among", "num_best")
+_SAMPLE_FIELDS = ("temperature", "top_k", "top_p", "min_p", "num_samples", "seed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecodeConfig:
+    """How text is generated; the rules are stated in decoding/beam_search.py and decoding/sampling.py."""
+
+    method: str = _choice("search", ("search", "sample"), "the best output that a beam search finds, or drawn ones")
+    beam_size: int = _number(1, "hypotheses per input; 1 is greedy search", 1)
+    length_penalty: DerivedStr = _choice(
+        None,
+        ("none", "gnmt", "average"),
+        "what log P is divided by: 1, ((5 + length) / 6)^alpha, length^alpha; default gnmt, and none for greedy search",
+    )
+    length_penalty_alpha: DerivedFloat = _number(None, "its alpha; default 0.6 for gnmt, 1 for average", 0.0)
+    early_stop: str = _choice(
+        "bound", ("bound", "first"), "done once no live hypothesis can win, or once beam_size have ended"
+    )
+    end_among: str = _choice(
+        "beam",
+        ("beam", "candidates"),
+        "an end mark ends a hypothesis if among the best beam_size continuations, or the best 2 * beam_size",
+    )
+    num_best: int = _number(1, "outputs per input that a search returns, at most beam_size", 1)
+    temperature: float = _number(1.0, "`sample`: logits are divided by this", 1e-6)
+    top_k: int | None = _number(None, "`sample`: among the k likeliest tokens only; default all", 1)
+    top_p: float = _number(
+        1.0, "`sample`: among the likeliest tokens with this mass only (nucleus)", above=0.0, maximum=1.0
+    )
+    min_p: float = _number(0.0, "`sample`: among tokens at least this times as likely as the likeliest only", 0.0, 1.0)
+    num_samples: int = _number(1, "`sample`: outputs per input", 1)
+    seed: int = _number(0, "`sample`: what is drawn follows from it and from the number of the input", 0, 2**31 - 1)
+    repetition_penalty: float = _number(1.0, "held against tokens that an output has already; 1 is none", above=0.0)
+    max_extra_length: int = _number(50, "an output has at most its source's pieces plus this many", 0)
+    max_length: int | None = _number(None, "an output has at most this many pieces, in place of max_extra_length", 1)
+    min_length: int = _number(0, "pieces before the end mark, at least", 0)
+    at_limit: str = _choice("cut", ("cut", "end"), "an output that comes to its limit is cut there, or ended")
+    forbidden_ids: str = _field("", "ids that no output has, separated by commas")
+    prefix_ids: str = _field("", "ids that every output begins with, separated by commas")
+
+    def resolved(self) -> DecodeConfig:
+        """With the defaults that follow from other fields.
+
+        A resolved config leaves them open, so that those of a checkpoint follow what its evaluation overrides.
+        """
+        name = self.length_penalty or ("none" if self.beam_size == 1 else "gnmt")
+        alpha = {"none": 0.0, "gnmt": 0.6, "average": 1.0}[name]
+        if self.length_penalty_alpha is not None:
+            alpha = self.length_penalty_alpha
+        return dataclasses.replace(self, length_penalty=name, length_penalty_alpha=alpha)
+
+    @property
+    def num_hypotheses(self) -> int:
+        """What grows side by side for every input."""
+        return self.num_samples if self.method == "sample" else self.beam_size
+
+    def problems(self) -> Iterator[str]:
+        yield from self._idle_fields()
+        if self.num_best > self.beam_size:
+            yield f"num_best={self.num_best} exceeds beam_size={self.beam_size}"
+        for name in ("forbidden_ids", "prefix_ids"):
+            text = getattr(self, name)
+            try:
+                parse_ids(text)
+            except ValueError:
+                yield f"{name}={text!r}: expected ids separated by commas"
+                continue
+            if name == "prefix_ids" and PAD_ID in parse_ids(text):
+                yield f"prefix_ids={text}: {PAD_ID} is padding, which no output has"
+
+    def _idle_fields(self) -> Iterator[str]:
+        """Fields that are set and that the method does not read."""
+        defaults, other = DecodeConfig, _SEARCH_FIELDS if self.method == "sample" else _SAMPLE_FIELDS
+        for name in other:
+            if getattr(self, name) != getattr(defaults, name):
+                yield f"{name}={getattr(self, name)} is not read with method='{self.method}'"
+        if self.method == "search" and self.length_penalty == "none" and self.length_penalty_alpha:
+            yield f"length_penalty_alpha={self.length_penalty_alpha} is not read with length_penalty='none'"
+
+
+def parse_ids(text: str) -> tuple[int, ...]:
+    """ "4,17" -> (4, 17); raises ValueError for anything that is no list of ids."""
+    ids = tuple(int(part) for part in text.split(",")) if text.strip() else ()
+    if any(i < 0 for i in ids):
+        raise ValueError(text)
+    return ids
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -231,6 +326,7 @@ class ExperimentConfig:
     optimizer: OptimizerConfig = _section(OptimizerConfig)
     training: TrainingConfig = _section(TrainingConfig)
     evaluation: EvaluationConfig = _section(EvaluationConfig)
+    decode: DecodeConfig = _section(DecodeConfig)
     parallel: ParallelConfig = _section(ParallelConfig)
 
     def resolved(self) -> ExperimentConfig:
@@ -249,6 +345,7 @@ class ExperimentConfig:
     def problems(self) -> Iterator[str]:
         """What is wrong between sections, as messages that name their fields in full."""
         optimizer, training, data = self.optimizer, self.training, self.data
+        yield from self._decode_problems()
         if optimizer.schedule == "none" and optimizer.warmup_steps:
             yield (
                 f"optimizer.warmup_steps={optimizer.warmup_steps} with schedule='none', which has no warm-up; "
@@ -290,6 +387,15 @@ class ExperimentConfig:
                 f"training.keep_last={training.keep_last}"
             )
 
+    def _decode_problems(self) -> Iterator[str]:
+        vocab_size, decode = self.model.vocab_size, self.decode
+        if decode.beam_size > vocab_size:
+            yield f"decode.beam_size={decode.beam_size} exceeds model.vocab_size={vocab_size}"
+        with contextlib.suppress(ValueError):  # what are no ids has been told by then
+            for name in ("forbidden_ids", "prefix_ids"):
+                for outside in sorted({i for i in parse_ids(getattr(decode, name)) if i >= vocab_size}):
+                    yield f"decode.{name}: {outside} is outside model.vocab_size={vocab_size}"
+
     def to_config_dict(self) -> ml_collections.ConfigDict:
         """The config as flags override it: unset derived fields are typed placeholders, so that a flag can set them."""
         return _to_config_dict(self)
@@ -301,7 +407,7 @@ class ExperimentConfig:
         """Rebuilds, validates and resolves a config; raises ConfigError with all problems at once, the known first."""
         problems = list(known_problems)
         # A ConfigDict is no Mapping, and resolves its placeholders by to_dict.
-        plain = values if isinstance(values, Mapping) else values.to_dict()
+        plain = with_moved_fields(values if isinstance(values, Mapping) else values.to_dict())
         config = _from_mapping(cls, plain, "", problems)
         problems += problems_of(config)
         if problems:
@@ -384,9 +490,20 @@ def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str
         return f"expected at least {meta['minimum']}"
     if meta.get("maximum") is not None and value > meta["maximum"]:
         return f"expected at most {meta['maximum']}"
+    if meta.get("above") is not None and value <= meta["above"]:
+        return f"expected more than {meta['above']}"
     if meta.get("below") is not None and value >= meta["below"]:
         return f"expected less than {meta['below']}"
     return None
+
+
+def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A config of an earlier version with the names of this one."""
+    values = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+    for (section, name), (new_section, new_name) in _MOVED.items():
+        if isinstance(values.get(section), dict) and name in values[section]:
+            values.setdefault(new_section, {}).setdefault(new_name, values[section].pop(name))
+    return values
 
 
 def _from_mapping(cls: type, values: Mapping[str, Any], prefix: str, problems: list[str]) -> Any:

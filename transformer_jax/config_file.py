@@ -156,7 +156,8 @@ def _similar(name: str, names: Iterable[str]) -> list[str]:
 
 def _parsed(text: str, annotation: Any) -> Any:
     expected = base_type(annotation)
-    if expected is not annotation and text.lower() == "none":
+    # Of a choice, `none` may be a name like others.
+    if expected is not annotation and (text == "None" or (text.lower() == "none" and expected is not str)):
         return None
     if expected is bool:
         if text.lower() not in _BOOLS:

@@ -3,7 +3,18 @@ import types
 import pytest
 
 from transformer_jax.cli import evaluate, generate, quickstart, train
-from transformer_jax.cli.arguments import declare, override_flags, parse, path_flag, switch, text
+from transformer_jax.cli.arguments import (
+    Positionals,
+    comma_separated,
+    declare,
+    integer,
+    override_flags,
+    parse,
+    path_flag,
+    switch,
+    text,
+)
+from transformer_jax.cli.main import main
 from transformer_jax.config_file import parse_overrides
 from transformer_jax.errors import ConfigError
 
@@ -88,12 +99,14 @@ def test_bad_usage(argv, message):
     ("argv", "message"),
     [
         (["--evaluation.token=1"], r"evaluation\.token: no such field \(did you mean 'evaluation\.tokens_per_batch'"),
-        (["--evaluation.max_extra_length=x"], r"config: evaluation\.max_extra_length=x: expected an integer"),
+        (["--decode.max_extra_length=x"], r"config: decode\.max_extra_length=x: expected an integer"),
     ],
 )
 def test_overrides_of_what_has_no_config_file_are_checked_at_once(argv, message):
     with pytest.raises(ConfigError, match=message):
-        parse(types.SimpleNamespace(**{**vars(COMMAND), "OVERRIDES": ("evaluation",)}), "program command", argv)
+        parse(
+            types.SimpleNamespace(**{**vars(COMMAND), "OVERRIDES": ("evaluation", "decode")}), "program command", argv
+        )
 
 
 def test_flags_from_a_file(tmp_path):
@@ -112,7 +125,7 @@ def test_a_path_of_a_user_is_expanded_and_other_text_is_not(monkeypatch, tmp_pat
 
 def test_which_flags_are_paths(monkeypatch):
     monkeypatch.setenv("HOME", "/home/of/me")
-    paths = {"config", "workdir", "checkpoint", "input", "output"}
+    paths = {"config", "workdir", "checkpoint", "input", "output_file", "prompts"}
     for command, name in ((train, "train"), (evaluate, "evaluate"), (generate, "generate"), (quickstart, "quickstart")):
         for flag in paths.intersection(declare(command)):
             assert parse(command, name, [f"--{flag}=~/x"]).required(flag) == "/home/of/me/x"
@@ -128,8 +141,8 @@ def test_a_required_flag():
 def test_what_may_be_overridden():
     assert override_flags(train)["config.model.num_heads"] == "model.num_heads"
     assert override_flags(evaluate)["evaluation.average_checkpoints"] == "evaluation.average_checkpoints"
-    assert {name.partition(".")[0] for name in override_flags(evaluate)} == {"data", "evaluation"}
-    assert {name.partition(".")[0] for name in override_flags(generate)} == {"evaluation"}
+    assert {name.partition(".")[0] for name in override_flags(evaluate)} == {"data", "decode", "evaluation"}
+    assert {name.partition(".")[0] for name in override_flags(generate)} == {"decode", "evaluation"}
     with pytest.raises(ConfigError, match=r"unknown flag --config\.seed"):
         parse(generate, "generate", ["--config.seed=3"])
     with pytest.raises(ConfigError, match=r"data\.source: cannot be overridden here"):
@@ -140,3 +153,82 @@ def test_every_flag_refuses_to_be_given_twice():
     for command in (train, evaluate, generate):
         for flag in declare(command)._flags().values():
             assert not flag.allow_overwrite, flag.name
+
+
+# Positionals.
+
+
+def with_positionals(*names, more=None):
+    return types.SimpleNamespace(**vars(COMMAND), POSITIONALS=Positionals(names, more, "things"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "given"),
+    [
+        (["a", "b"], ("a", "b")),
+        (["--name=x", "a", "--loud", "b"], ("a", "b")),
+        (["a", "--config.seed", "3", "b", "--folder", "f"], ("a", "b")),
+        (["a", "b", "c", "b"], ("a", "b", "c", "b")),
+        (["--", "a", "--loud"], ("a", "--loud")),
+    ],
+)
+def test_positionals(argv, given):
+    assert parse(with_positionals("A", "B", more="C"), "program command", argv).positionals == given
+
+
+def test_flags_beside_positionals():
+    arguments = parse(with_positionals("A"), "program command", ["--name=x", "a", "--config.seed=3", "--loud"])
+    assert (arguments.flags.name, arguments.flags.loud, arguments.overrides) == ("x", True, {"seed": "3"})
+    assert parsed().positionals == ()
+
+
+@pytest.mark.parametrize(
+    ("positionals", "argv", "message"),
+    [
+        ((("A", "B"), None), [], r"^A and B are missing: program command A B; see program command --help$"),
+        ((("A", "B"), "C"), ["a"], r"^B is missing: program command A B \[C \.\.\.\]; see"),
+        ((("A", "B"), None), ["a", "b", "c", "d"], r"^unexpected argument 'c'; program command takes A B; flags begin"),
+        ((("A", "B"), "C"), ["a", "", "c"], r"^argument 2 is empty: program command A B \[C"),
+        (((), None), ["a"], r"^unexpected argument 'a'; flags begin with two dashes, see program command --help$"),
+    ],
+)
+def test_too_few_and_too_many_positionals(positionals, argv, message):
+    names, more = positionals
+    with pytest.raises(ConfigError, match=message):
+        parse(with_positionals(*names, more=more), "program command", argv)
+
+
+def test_a_wrong_flag_is_told_before_a_missing_positional():
+    with pytest.raises(ConfigError, match=r"unknown flag --nmae \(did you mean '--name'\?\)"):
+        parse(with_positionals("A"), "program command", ["--nmae=x"])
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "generate", "inspect", "quickstart"])
+def test_commands_without_positionals_refuse_them(name, capsys):
+    assert main([name, "runs/a"]) == 2
+    message = f"unexpected argument 'runs/a'; flags begin with two dashes, see transformer-jax {name} --help\n"
+    assert capsys.readouterr().err == f"transformer-jax: error: {message}"
+
+
+# Kinds of flags.
+
+
+def test_integers():
+    def define_number(values):
+        integer(values, "count", "how many", default=5, minimum=2)
+
+    command = types.SimpleNamespace(**{**vars(COMMAND), "define": define_number})
+    assert parse(command, "program", []).flags.count == 5
+    assert parse(command, "program", ["--count=2"]).flags.count == 2
+    for given, message in (("1", "expected at least 2"), ("x", "expected an integer"), ("2.5", "expected an integer")):
+        with pytest.raises(ConfigError, match=rf"^--count={given}: {message}$"):
+            parse(command, "program", [f"--count={given}"])
+    with pytest.raises(ConfigError, match=r"--count is given twice, as 3 and as 4"):
+        parse(command, "program", ["--count=3", "--count=4"])
+
+
+def test_names_separated_by_commas():
+    assert comma_separated("splits", "test, valid") == ["test", "valid"]
+    for given in ("", "a,,b", "a,b,a"):
+        with pytest.raises(ConfigError, match=f"--splits={given}: expected different names, separated by commas"):
+            comma_separated("splits", given)

@@ -1,43 +1,60 @@
+"""The command around the translator: bytes in, lines out, in order, whatever stands in them."""
+
 import io
 import itertools
+import json
+import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from transformer_jax.cli.generate import decoded_lines
+from transformer_jax.cli.generate import read_lines
 from transformer_jax.cli.main import main
-from transformer_jax.errors import DataError
+from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.evaluation import translate
-from transformer_jax.evaluation.translate import Translations
+from transformer_jax.evaluation.lines import Line, Output, Translation
 
 
 class Shouting:
     """Translates by shouting, two lines at a time; a line with three dots does not come to its end."""
 
     made: ClassVar[list] = []
+    seen: ClassVar[list] = []
+    fingerprint = "of the model"
+
+    def __init__(self, overrides):
+        decode = {name.partition(".")[2]: value for name, value in overrides.items() if name.startswith("decode.")}
+        self.config = ExperimentConfig(evaluation=EvaluationConfig(), decode=DecodeConfig(**decode))
 
     @classmethod
-    def from_checkpoint(cls, path, overrides=None):
-        cls.made.append((path, overrides))
-        return cls()
+    def from_checkpoint(cls, path, overrides=None, ensemble=()):
+        cls.made.append((path, overrides, ensemble))
+        return cls(overrides or {})
 
-    def translate(self, lines):
-        numbered = enumerate(lines, start=1)
+    def translate(self, lines, first_number=1):
+        numbered = enumerate(lines, start=first_number)
         while chunk := list(itertools.islice(numbered, 2)):
-            for number, line in chunk:
-                if len(line) > 20:
-                    raise DataError(f"line {number}: too long")
-            unfinished = [number for number, line in chunk if line.endswith("...")]
-            yield Translations([line.upper() for _, line in chunk], unfinished)
+            self.seen.extend(number for number, _ in chunk)
+            yield [self.shouted(number, line) for number, line in chunk]
+
+    def shouted(self, number, line):
+        problem = line.problem or ("too long" if len(line.text) > 20 else None)
+        if problem or not line.text:
+            return Translation(number, [], problem)
+        text = (line.prompt or "") + line.text.upper()
+        return Translation(number, [Output(text, [7, 1], [-0.5, -0.25], -0.75, not line.text.endswith("..."))])
 
 
 @pytest.fixture(autouse=True)
-def translator(monkeypatch):
+def translator(monkeypatch, tmp_path):
     monkeypatch.setattr(Shouting, "made", [])
+    monkeypatch.setattr(Shouting, "seen", [])
     monkeypatch.setattr(translate, "Translator", Shouting)
+    monkeypatch.setattr("transformer_jax.compilation_cache.use_compilation_cache", lambda: None)
     return Shouting
 
 
@@ -54,11 +71,21 @@ def generate(monkeypatch, capsysbinary):
     return run
 
 
+def warnings(*lines):
+    return "".join(f"transformer-jax: warning: {line}\n" for line in lines)
+
+
+def failed(number):
+    return f"lines that could not be translated and are empty in the output: {number}"
+
+
 def test_lines_in_their_order(generate, translator):
     assert generate(b"one\ntwo\n") == (0, b"ONE\nTWO\n", "")
-    assert translator.made == [(Path("runs/x"), {})]
-    assert generate(b"one\n", "--evaluation.average_checkpoints=3") == (0, b"ONE\n", "")
-    assert translator.made[-1] == (Path("runs/x"), {"evaluation.average_checkpoints": 3})
+    assert translator.made == [(Path("runs/x"), {}, [])]
+    flags = ["--evaluation.average_checkpoints=3", "--decode.beam_size=2", "--ensemble=a,b/c"]
+    assert generate(b"one\n", *flags) == (0, b"ONE\n", "")
+    overrides = {"evaluation.average_checkpoints": 3, "decode.beam_size": 2}
+    assert translator.made[-1] == (Path("runs/x"), overrides, [Path("a"), Path("b/c")])
 
 
 @pytest.mark.parametrize(
@@ -93,25 +120,48 @@ def test_translations_that_are_cut_are_told(generate, data, told):
     assert err.count("\n") == 1
 
 
-def test_invalid_utf8_is_named(generate):
-    code, _, err = generate(b"fine\nf\xfcnf\n")
-    assert code == 2
-    assert err.startswith("transformer-jax: error: stdin, line 2: not valid UTF-8 (byte 0xfc at column 2)")
+def test_json_lines(generate):
+    code, out, _ = generate("ä\n\nb...\n".encode() + b"x" * 21 + b"\n", "--output=jsonl")
+    assert code == 3
+    assert "Ä" in out.decode()  # readable, not escaped
+    output = {"ids": [7, 1], "log_probs": [-0.5, -0.25], "score": -0.75}
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"line": 1, "outputs": [{"text": "Ä", **output, "finished": True}]},
+        {"line": 2, "outputs": []},
+        {"line": 3, "outputs": [{"text": "B...", **output, "finished": False}]},
+        {"line": 4, "outputs": [], "problem": "too long"},
+    ]
+
+
+def test_bad_lines_are_named_and_the_others_translated(generate):
+    data = b"one\nf\xfcnf\ntwo\n" + b"x" * 21 + b"\nthree\n"
+    told = warnings("stdin, line 2: not valid UTF-8 (byte 0xfc at column 2)", "stdin, line 4: too long", failed(2))
+    assert generate(data) == (3, b"ONE\n\nTWO\n\nTHREE\n", told)
 
 
 def test_a_byte_order_mark_is_text_anywhere_but_at_the_start():
-    assert list(decoded_lines([b"\xef\xbb\xbfa\n", b"\xef\xbb\xbfb\n"], "x")) == ["a", "\ufeffb"]
+    lines = [b"\xef\xbb\xbfa\n", b"\xef\xbb\xbfb\n"]
+    assert list(read_lines(lines, None)) == [Line("a"), Line("\ufeffb")]
+    assert list(read_lines(lines[:1], None, done=1)) == [Line("\ufeffa")]
 
 
-def test_a_line_that_is_too_long_is_named(generate):
-    code, _, err = generate(b"fine\n" + b"x" * 21 + b"\n")
-    assert (code, err) == (2, "transformer-jax: error: line 2: too long\n")
+def test_prompts(generate, tmp_path):
+    prompts = tmp_path / "prompts"
+    prompts.write_bytes(b"x: \ny: \n\xff\n")
+    told = warnings("stdin, line 3: its prompt is not valid UTF-8 (byte 0xff at column 1)", failed(1))
+    assert generate(b"one\ntwo\nthree\n", f"--prompts={prompts}") == (3, b"x: ONE\ny: TWO\n\n", told)
+
+
+def test_fewer_prompts_than_lines(generate, tmp_path):
+    (tmp_path / "prompts").write_bytes(b"x\n")
+    code, _, err = generate(b"one\ntwo\n", f"--prompts={tmp_path / 'prompts'}")
+    assert (code, err) == (2, "transformer-jax: error: --prompts: has 1 lines, and the input has more\n")
 
 
 def test_files(generate, tmp_path):
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_bytes(b"one\ntwo\n")
-    assert generate(b"", f"--input={source}", f"--output={target}") == (0, b"", "")
+    assert generate(b"", f"--input={source}", f"--output_file={target}") == (0, b"", "")
     assert target.read_bytes() == b"ONE\nTWO\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
@@ -119,44 +169,122 @@ def test_files(generate, tmp_path):
 def test_an_output_is_replaced_by_force_only(generate, tmp_path, translator):
     target = tmp_path / "out"
     target.write_text("precious\n")
-    code, _, err = generate(b"one\n", f"--output={target}")
+    code, _, err = generate(b"one\n", f"--output_file={target}")
     assert code == 2
     assert "exists already; --force replaces it" in err
     assert target.read_text() == "precious\n"
     assert translator.made == []  # told before a model is loaded
-    assert generate(b"one\n", f"--output={target}", "--force")[0] == 0
+    assert generate(b"one\n", f"--output_file={target}", "--force")[0] == 0
     assert target.read_text() == "ONE\n"
 
 
-def test_a_failure_leaves_the_output_as_it_was(generate, tmp_path):
+def fail_at(monkeypatch, line):
+    """Has the translator of another process's or day's run break off at a line; returns what mends it."""
+    shouted = Shouting.shouted
+
+    def broken(self, number, given):
+        if number == line:
+            raise KeyboardInterrupt
+        return shouted(self, number, given)
+
+    monkeypatch.setattr(Shouting, "shouted", broken)
+    return lambda: monkeypatch.setattr(Shouting, "shouted", shouted)
+
+
+LINES = b"a\nb\nc\nd\ne\n"
+
+
+def test_an_interrupted_file_is_gone_on_with(generate, tmp_path, monkeypatch):
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.write_bytes(LINES)
+    argv = [f"--input={source}", f"--output_file={target}"]
+    mend = fail_at(monkeypatch, 5)
+    assert generate(b"", *argv)[0] == 130
+    assert not target.exists()
+    assert (tmp_path / "out.partial").read_bytes() == b"A\nB\nC\nD\n"
+    with (tmp_path / "out.partial").open("ab") as file:
+        file.write(b"half of a li")  # as a killed process would leave it
+    mend()
+    Shouting.seen.clear()
+    assert generate(b"", *argv)[0] == 0
+    assert Shouting.seen == [5]
+    assert target.read_bytes() == LINES.upper()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_prompts_go_on_where_lines_do(generate, tmp_path, monkeypatch):
+    (tmp_path / "prompts").write_bytes(b"1\n2\n3\n4\n5\n")
+    argv = [f"--prompts={tmp_path / 'prompts'}", f"--output_file={tmp_path / 'out'}"]
+    mend = fail_at(monkeypatch, 3)
+    assert generate(LINES, *argv)[0] == 130
+    mend()
+    assert generate(LINES, *argv)[0] == 0
+    assert (tmp_path / "out").read_bytes() == b"1A\n2B\n3C\n4D\n5E\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "argv", "fingerprint", "told"),
+    [
+        (b"a\nB\nc\nd\ne\n", [], "of the model", "was begun with another input; --force begins anew"),
+        (b"a\n", [], "of the model", "was begun with another input; --force begins anew"),
+        (LINES, ["--decode.beam_size=2"], "of the model", "was begun with another decode; --force begins anew"),
+        (LINES, ["--output=jsonl"], "of the model", "was begun with another output; --force begins anew"),
+        (LINES, [], "of another", "was begun with another checkpoint; --force begins anew"),
+    ],
+)
+def test_a_partial_file_of_something_else_is_not_gone_on_with(
+    generate, tmp_path, monkeypatch, data, argv, fingerprint, told
+):
     target = tmp_path / "out"
-    target.write_text("precious\n")
-    assert generate(b"one\n" + b"x" * 21, f"--output={target}", "--force")[0] == 2
-    assert target.read_text() == "precious\n"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    mend = fail_at(monkeypatch, 3)
+    generate(LINES, f"--output_file={target}")
+    mend()
+    monkeypatch.setattr(Shouting, "fingerprint", fingerprint)
+    code, _, err = generate(data, f"--output_file={target}", *argv)
+    assert code == 2
+    assert told in err
+    assert (tmp_path / "out.partial").read_bytes() == b"A\nB\n"
+    assert generate(data, f"--output_file={target}", *argv, "--force")[0] == 0
+    assert len(target.read_bytes().splitlines()) == len(data.splitlines())
+
+
+def test_a_file_that_another_process_writes(generate, tmp_path):
+    target = tmp_path / "out"
+    script = f"import fcntl, sys; f = open({str(target) + '.partial'!r}, 'ab'); fcntl.flock(f, fcntl.LOCK_EX); "
+    script += "print('locked', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        code, _, err = generate(b"one\n", f"--output_file={target}")
+        other.communicate("")
+    assert code == 2
+    assert f"another process is writing {target}.partial" in err
 
 
 def test_a_full_disk_is_named(generate, tmp_path, monkeypatch):
     """Python does not say which file it could not write."""
     target, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def translate_on_a_full_disk(self, lines):
+    def translate_on_a_full_disk(self, lines, first_number):
+        list(lines)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-        yield Translations(["x" * 100], [])
+        yield [Translation(1, [Output("x" * 100, [1], [0.0], 0.0, True)])]
 
     monkeypatch.setattr(Shouting, "translate", translate_on_a_full_disk)
     try:
-        code, out, err = generate(b"one\n", f"--output={target}")
+        code, out, err = generate(b"one\n", f"--output_file={target}")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (code, out, err) == (2, b"", f"transformer-jax: error: --output={target}: File too large\n")
+    assert (code, out, err) == (2, b"", f"transformer-jax: error: --output_file={target}: File too large\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_can_replace_itself(generate, tmp_path):
     file = tmp_path / "text"
     file.write_text("one\n")
-    assert generate(b"", f"--input={file}", f"--output={file}", "--force")[0] == 0
+    assert generate(b"", f"--input={file}", f"--output_file={file}", "--force")[0] == 0
     assert file.read_text() == "ONE\n"
 
 
@@ -165,15 +293,19 @@ def test_a_file_can_replace_itself(generate, tmp_path):
     [
         (["--input={}/missing"], "missing: No such file or directory"),
         (["--input={}"], "Is a directory"),
-        (["--output={}"], "is a folder"),
-        (["--output={}/missing/out"], "cannot be written: No such file or directory"),
+        (["--prompts={}/missing"], "--prompts={}/missing: No such file or directory"),
+        (["--output_file={}"], "is a folder"),
+        (["--output_file={}/missing/out"], "cannot be written: No such file or directory"),
+        (["--output={}/out"], "expected one of text, jsonl; a file to write is --output_file"),
+        (["--output=jsnol"], "expected one of text, jsonl (did you mean 'jsonl'?)"),
     ],
 )
 def test_files_that_cannot_be_used(generate, tmp_path, translator, argv, message):
     code, out, err = generate(b"one\n", *(arg.format(tmp_path) for arg in argv))
     assert (code, out) == (2, b"")
-    assert message in err
+    assert message.format(tmp_path) in err
     assert translator.made == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_an_invalid_line_of_a_file_names_the_file(generate, tmp_path):

@@ -4,14 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from run_support import trained_config, trained_folder
+from run_support import trained_config, trained_folder, translated
 from support import forward, random_params
 
 from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import Split
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.evaluator import Evaluator, make_validate
-from transformer_jax.evaluation.translate import Translations
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +85,7 @@ def test_a_learned_table_that_just_holds_the_longest_pair(config, data):
     fits = replaced(config, "model", position_encoding="learned", max_length=longest)
     params = random_params(fits.model)
     assert Evaluator(fits, data).losses(params, "valid")["tokens"] == ids.target_lengths.sum()
-    assert len(Evaluator(fits, data).translations(params, "valid").lines) == ids.num_examples
+    assert len(Evaluator(fits, data).translations(params, "valid")) == ids.num_examples
     short = replaced(fits, "model", max_length=longest - 1)
     first = int(np.argmax(np.maximum(ids.input_lengths, ids.target_lengths) == longest))
     with pytest.raises(DataError, match=rf"split 'valid', pair {first + 1}: {longest} pieces .*={longest - 1}"):
@@ -116,7 +115,7 @@ def fixed(monkeypatch, config, data):
         return Split(list(Fixed.inputs), list(Fixed.targets), families)
 
     monkeypatch.setattr(type(data), "text", text)
-    monkeypatch.setattr(Evaluator, "translations", lambda *_: Translations(list(Fixed.lines), [2, 4]))
+    monkeypatch.setattr(Evaluator, "translations", lambda *_: translated(Fixed.lines, unfinished=(2, 4)))
     return Evaluator(config, data)
 
 

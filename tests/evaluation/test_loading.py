@@ -222,7 +222,7 @@ def test_more_checkpoints_may_be_averaged_than_this_training_was_told_to_keep():
     ],
 )
 def test_other_overrides_are_refused(name, hint):
-    with pytest.raises(ConfigError, match=rf"^{name}: only evaluation\.\* and data\.dir .*{hint}"):
+    with pytest.raises(ConfigError, match=rf"^{name}: only evaluation\.\*, decode\.\* and data\.dir .*{hint}"):
         apply_overrides(CONFIG.to_dict(), {name: 1})
 
 

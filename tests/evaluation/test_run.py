@@ -10,14 +10,13 @@ from unittest import mock
 
 import pytest
 import sacrebleu
-from run_support import argv, copy_of_trained, run_main, snapshot, trained_folder, write_corpus
+from run_support import argv, copy_of_trained, run_main, snapshot, trained_folder, translated, write_corpus
 
 from transformer_jax.data.datasets import Data
 from transformer_jax.data.tokenizers import SentencePieceTokenizer
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.run import evaluate
-from transformer_jax.evaluation.translate import Translations
 
 CHECKPOINTS = ("run", "checkpoints")
 
@@ -34,7 +33,7 @@ def some_right(monkeypatch):
     def translations(evaluator, params, split):
         targets = evaluator.data.text(split).targets
         right = len(targets) // 2
-        return Translations([*targets[:right], *("12 " + line for line in targets[right:])], [1, 2, 3])
+        return translated([*targets[:right], *("12 " + line for line in targets[right:])], unfinished=(1, 2, 3))
 
     monkeypatch.setattr(Evaluator, "translations", translations)
 
@@ -55,8 +54,9 @@ def test_every_split_but_train_is_scored(folder, capsys, some_right):
         assert scores["split"] == name
         assert scores["checkpoints"] == [8]
         assert scores["unfinished"] == 3
-        assert scores["evaluation"]["search"] == "greedy"
-        assert scores["evaluation"]["max_extra_length"] == 8
+        assert scores["evaluation"]["average_checkpoints"] == 1
+        assert scores["decode"]["max_extra_length"] == 8
+        assert scores["decode"]["length_penalty"] == "none"  # what was not set is told too
         assert "families" not in scores  # the corpus has none
         assert re.search(rf"{name} .* {scores['loss']:.4f} .* {scores['chrf']:.2f}", out)
     assert f"sacrebleu: {results['test']['sacrebleu_signature']}\n" in out

@@ -1,8 +1,9 @@
-"""The table that `evaluate` prints."""
+"""The tables that `evaluate` and `compare` print."""
 
 import pytest
 
-from transformer_jax.evaluation.table import print_table
+from transformer_jax.evaluation.significance import SystemScore
+from transformer_jax.evaluation.table import print_comparison, print_signatures, print_table
 
 LOSSES = {"loss": 1.23456, "perplexity": 3.4368, "accuracy": 71.239, "tokens": 1234, "over_length": 5}
 SCORES = {
@@ -45,3 +46,39 @@ def test_a_narrow_terminal_cuts_nothing(capsys, monkeypatch, columns):
     assert "accuracy %" in out
     assert "exact match %" in out
     assert "test_longer" in out
+
+
+# `compare`.
+
+FIRST = SystemScore(27.314, 27.298, 1.204, None, None)
+BETTER = SystemScore(27.9, 27.91, 1.1, 0.586, 0.0127)
+
+
+def compared(capsys, *scores, names=("runs/a", "runs/b")):
+    print_comparison("test, 2,000 pairs", names, {"sacrebleu": [FIRST, scores[0]], "chrf": [FIRST, scores[-1]]})
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_row_per_system_and_columns_per_metric(capsys):
+    lines = compared(capsys, BETTER, BETTER._replace(difference=-0.586, p_value=1e-5))
+    statistics = ["mean ± 95 %", "difference", "p-value"]
+    assert cells(lines[1]) == ["test, 2,000 pairs", "sacreBLEU", *statistics, "chrF", *statistics]
+    assert cells(lines[3])[:5] == ["runs/a", "27.31", "27.30 ± 1.20", "", ""]
+    assert cells(lines[4])[:5] == ["runs/b", "27.90", "27.91 ± 1.10", "+0.59", "0.0127"]
+    assert cells(lines[4])[-2:] == ["-0.59", "1.0e-05"]
+    print_signatures({"sacrebleu": "nrefs:1|[bold]"})
+    assert capsys.readouterr().out == "sacrebleu: nrefs:1|[bold]\n"
+
+
+def test_a_p_value_that_says_nothing_looks_so(capsys):
+    equal = BETTER._replace(difference=0.0, p_value=1 / 1001, always_equal=True)
+    assert cells(compared(capsys, equal)[4])[-2:] == ["+0.00", "(0.0010)"]
+
+
+@pytest.mark.parametrize("columns", ["20", "140"])
+def test_a_path_is_shown_whole(capsys, monkeypatch, columns):
+    """However long it is, and whatever is in it."""
+    monkeypatch.setenv("COLUMNS", columns)
+    path = "/data/[bold]runs/" + "x" * 200 + "/checkpoints/8"
+    lines = compared(capsys, BETTER, names=("runs/a", path))
+    assert cells(lines[4])[:5] == [path, "27.90", "27.91 ± 1.10", "+0.59", "0.0127"]

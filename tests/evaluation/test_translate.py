@@ -1,17 +1,23 @@
 """Lines of text through a model, in whatever number, order and length they come."""
 
 import dataclasses
+import itertools
+import re
+import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_support import trained_config, trained_folder
-from support import random_params
+from support import forward, random_params
 
+from transformer_jax.config import EOS_ID
 from transformer_jax.data.tokenizers import read_tokenizer
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import translate as translate_module
-from transformer_jax.evaluation.translate import Translator, on_one_line
+from transformer_jax.evaluation.lines import Line, on_one_line
+from transformer_jax.evaluation.translate import Member, Translator
 
 # Of 1 to 25 pieces, the longest in the middle.
 LINES = ["1", "12 7", "3 44 5", "9 8 7 6 5 4 3 2 1 0 11 22 33", "50", "5 0", "12 7", "31 41 59 26"]
@@ -32,7 +38,17 @@ def translator(config):
 @pytest.fixture(scope="module")
 def alone(translator):
     """The translation of every line by itself."""
-    return {line: translator.translate_all([line]).lines[0] for line in set(LINES)}
+    return {line: translator.translate_all([line])[0] for line in set(LINES)}
+
+
+def with_(translator, **decode):
+    """The same model with other settings of the decoder."""
+    config = dataclasses.replace(translator.config, decode=dataclasses.replace(translator.config.decode, **decode))
+    return dataclasses.replace(translator, config=config)
+
+
+def texts(translations):
+    return [translation.text for translation in translations]
 
 
 def test_translations_are_worth_comparing(alone):
@@ -40,16 +56,16 @@ def test_translations_are_worth_comparing(alone):
 
 
 def test_lines_keep_their_order(translator, alone):
-    assert translator.translate_all(LINES).lines == [alone[line] for line in LINES]
+    assert translator.translate_all(LINES) == [alone[line] for line in LINES]
     shuffled = list(np.random.default_rng(0).permutation(LINES * 3))
-    assert translator.translate_all(shuffled).lines == [alone[line] for line in shuffled]
+    assert translator.translate_all(shuffled) == [alone[line] for line in shuffled]
 
 
 def test_empty_lines_stay_empty(translator, alone):
     lines = ["", "1", "   ", "\t", "50", ""]
-    assert translator.translate_all(lines).lines == ["", alone["1"], "", "", alone["50"], ""]
-    assert translator.translate_all(["", " "]) == ([""] * 2, [])
-    assert translator.translate_all([]) == ([], [])
+    assert translator.translate_all(lines) == ["", alone["1"], "", "", alone["50"], ""]
+    assert [t.outputs for t in translator.translate_chunk([Line(""), Line(" ")])] == [[], []]
+    assert translator.translate_all([]) == []
     assert list(translator.translate([])) == []
 
 
@@ -61,39 +77,52 @@ def test_a_chunk_at_a_time(translator, alone, monkeypatch):
     def lines():
         for line in [*LINES, ""]:
             read.append(line)
-            yield line
+            yield Line(line)
 
-    translations = translator.translate(lines())
+    translations = translator.translate(lines(), first_number=5)
     assert read == []
-    assert next(translations).lines == [alone[line] for line in LINES[:3]]
+    chunk = next(translations)
+    assert texts(chunk) == [alone[line] for line in LINES[:3]]
+    assert [translation.number for translation in chunk] == [5, 6, 7]
     assert len(read) == 3
-    assert next(translations).lines == [alone[line] for line in LINES[3:6]]
+    assert texts(next(translations)) == [alone[line] for line in LINES[3:6]]
     assert len(read) == 6
     (rest,) = translations
-    assert rest.lines == [*(alone[line] for line in LINES[6:]), ""]
+    assert texts(rest) == [*(alone[line] for line in LINES[6:]), ""]
     assert len(read) == 9
 
 
 @pytest.mark.parametrize("chunk", [2, 3, 100])
-def test_a_line_too_long_for_the_learned_table_is_named(translator, config, monkeypatch, chunk):
+def test_a_line_too_long_for_the_learned_table_is_named_and_the_others_translated(
+    translator, config, monkeypatch, chunk
+):
     monkeypatch.setattr(translate_module, "CHUNK", chunk)
     model = dataclasses.replace(config.model, position_encoding="learned", max_length=12)
-    short = Translator(dataclasses.replace(config, model=model), {}, translator.tokenizer)
+    other = Translator(
+        dataclasses.replace(config, model=model), random_params(model.resolved(), 3), translator.tokenizer
+    )
+    lines = ["1", "", " ", LINES[3], "50", LINES[3]]
+    translations = [translation for part in other.translate(map(Line, lines)) for translation in part]
+    assert [bool(translation.problem) for translation in translations] == [False] * 3 + [True, False, True]
+    assert re.fullmatch(r"\d+ pieces .* model\.max_length=12", translations[3].problem)
+    assert [bool(translation.outputs) for translation in translations] == [True, False, False, False, True, False]
+    assert translations[4].text == other.translate_all(["50"])[0]
     with pytest.raises(DataError, match=r"^line 4: \d+ pieces .* model\.max_length=12"):
-        list(short.translate(["", "", " ", LINES[3], LINES[3]]))
+        other.translate_all(lines)
 
 
 @pytest.mark.parametrize("encoding", ["sinusoidal", "learned"])
 def test_a_line_of_a_million_characters_is_named(translator, config, encoding):
     model = dataclasses.replace(config.model, position_encoding=encoding)
-    other = Translator(dataclasses.replace(config, model=model), {}, translator.tokenizer)
+    params = random_params(model.resolved(), 3)
+    other = Translator(dataclasses.replace(config, model=model), params, translator.tokenizer)
     with pytest.raises(DataError, match=r"^line 2: \d{6,} pieces with the end mark, and "):
-        list(other.translate(["1", "x" * 1_000_000]))
+        other.translate_all(["1", "x" * 1_000_000])
 
 
 def test_characters_that_training_has_not_seen(translator):
     """They are bytes to the tokenizer, so nothing is lost on the way in."""
-    assert len(translator.translate_all(["ß ☃ 漢字", "\x00\x01", "a\u2028b\x85c"]).lines) == 3
+    assert len(translator.translate_all(["ß ☃ 漢字", "\x00\x01", "a\u2028b\x85c"])) == 3
 
 
 @pytest.mark.parametrize(
@@ -104,19 +133,88 @@ def test_text_on_one_line(translator, monkeypatch, end):
     assert on_one_line(end) == on_one_line("") == ""
     monkeypatch.setattr(type(translator.tokenizer), "decode_batch", lambda self, rows: [f"x{end}y" for _ in rows])
     # What is scored is what the model has written.
-    assert translator.translate_all(["1", "", "2"]).lines == [f"x{end}y", "", f"x{end}y"]
+    assert translator.translate_all(["1", "", "2"]) == [f"x{end}y", "", f"x{end}y"]
 
 
-def test_unfinished_translations_are_named(translator, config, monkeypatch):
-    cut = dataclasses.replace(config, evaluation=dataclasses.replace(config.evaluation, max_extra_length=0))
-    shorter = Translator(cut, translator.params, translator.tokenizer)
-    each = [shorter.translate_all([line], first_number=7).unfinished for line in LINES]
-    assert all(numbers in ([], [7]) for numbers in each)
-    expected = [number for number, cut_there in enumerate(each, start=1) if cut_there]
-    assert expected
-    assert shorter.translate_all([*LINES, "", " "]).unfinished == expected
+def test_unfinished_translations_are_named(translator):
+    shorter = with_(translator, max_extra_length=0)
+    each = [shorter.translate_chunk([Line(line)])[0].unfinished for line in LINES]
+    assert any(each)
+    translations = shorter.translate_chunk([Line(line) for line in [*LINES, "", " "]], first_number=7)
+    assert [translation.unfinished for translation in translations] == [*each, False, False]
+
+
+def test_outputs_tell_ids_and_log_probabilities(translator, config):
+    (translation,) = with_(translator, beam_size=3, num_best=3).translate_chunk([Line("3 44 5")])
+    assert len(translation.outputs) == 3
+    scores = [output.score for output in translation.outputs]
+    finished = [output.finished for output in translation.outputs]
+    assert sorted(finished, reverse=True) == finished
+    for end in (True, False):
+        of_one_kind = [score for score, ended in zip(scores, finished, strict=True) if ended == end]
+        assert of_one_kind == sorted(of_one_kind, reverse=True)
+    source = [*translator.tokenizer.encode_batch(["3 44 5"]).ids.tolist(), EOS_ID]
+    for output in translation.outputs:
+        assert output.text == translator.tokenizer.decode(output.ids)
+        assert output.finished == (output.ids[-1] == EOS_ID)
+        batch = {"inputs": jnp.array([source]), "targets": jnp.array([output.ids])}
+        log_probs = jax.nn.log_softmax(forward(config.model, translator.params, batch)[0][0])
+        expected = [float(log_probs[t, i]) for t, i in enumerate(output.ids)]
+        np.testing.assert_allclose(output.log_probs, expected, atol=1e-4)
+        np.testing.assert_allclose(output.score, sum(expected) / ((5 + len(expected)) / 6) ** 0.6, rtol=1e-4)
+
+
+def test_samples_follow_from_the_number_of_a_line_alone(translator, monkeypatch):
+    drawing = with_(translator, method="sample", num_samples=2, seed=1)
+    lines = [Line(line) for line in LINES]
+    together = drawing.translate_chunk(lines)
+    assert len({tuple(output.ids) for translation in together for output in translation.outputs}) > len(LINES)
+    for number, line in enumerate(lines, start=1):
+        alone = drawing.translate_chunk([line], number)[0]
+        assert [output.ids for output in alone.outputs] == [output.ids for output in together[number - 1].outputs]
     monkeypatch.setattr(translate_module, "CHUNK", 3)
-    assert [number for chunk in shorter.translate([*LINES, ""]) for number in chunk.unfinished] == expected
+    assert texts(itertools.chain.from_iterable(drawing.translate(lines))) == texts(together)
+    assert texts(drawing.translate_chunk(lines, 2)) != texts(together)
+
+
+def test_prompts_begin_translations(translator):
+    first = translator.translate_all(["3 44 5", "50"])
+    prompts = ["44", "1"]
+    continued = translator.translate_all(["3 44 5", "50"], prompts)
+    assert continued != first
+    assert all(text.startswith(prompt) for text, prompt in zip(continued, prompts, strict=True))
+    # What follows is what greedy search gives behind forced pieces, which count towards the limit.
+    ids = translator.tokenizer.encode_batch(["44"]).ids.tolist()
+    forced = with_(translator, prefix_ids=",".join(map(str, ids)), max_extra_length=8 + len(ids))
+    assert forced.translate_all(["3 44 5"])[0] == continued[0]
+
+
+def test_prompts_that_cannot_be(translator):
+    lines = [Line("1", "2"), Line("3", ""), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
+    translations = translator.translate_chunk(lines)
+    assert [translation.problem for translation in translations[:3]] == [None, "its prompt is empty", None]
+    assert re.fullmatch(r"the \d+ pieces of its prompt leave no room .* model\.max_length=48", translations[3].problem)
+    assert translations[4].problem == "is no text"
+    assert translations[0].text == translator.translate_all(["1"], ["2"])[0]
+    with pytest.raises(DataError, match="prompts: 1 for 2 lines"):
+        translator.translate_all(["1", "2"], ["3"])
+
+
+def test_an_ensemble_of_one_model_is_the_model(translator, alone):
+    twice = dataclasses.replace(translator, others=(Member(translator.config.model, translator.params),))
+    assert twice.translate_all(LINES) == [alone[line] for line in LINES]
+    other = dataclasses.replace(translator, params=random_params(translator.config.model, 4))
+    pair = dataclasses.replace(translator, others=(Member(other.config.model, other.params),))
+    assert pair.translate_all(LINES) not in ([alone[line] for line in LINES], other.translate_all(LINES))
+
+
+def test_a_fingerprint_tells_models_apart(translator, config):
+    same = Translator(config, random_params(config.model, 3), translator.tokenizer)
+    assert same.fingerprint == translator.fingerprint
+    assert with_(translator, beam_size=2).fingerprint == translator.fingerprint
+    other = dataclasses.replace(translator, params=random_params(config.model, 4))
+    both = dataclasses.replace(translator, others=(Member(config.model, other.params),))
+    assert len({translator.fingerprint, other.fingerprint, both.fingerprint}) == 3
 
 
 def test_from_a_checkpoint():
@@ -125,4 +223,28 @@ def test_from_a_checkpoint():
     assert averaged.config.evaluation.average_checkpoints == 2
     pairs = zip(jax.tree.leaves(translator.params), jax.tree.leaves(averaged.params), strict=True)
     assert all((a != b).any() for a, b in pairs)
-    assert len(translator.translate_all(["1 2", "3"]).lines) == 2
+    assert len(translator.translate_all(["1 2", "3"])) == 2
+
+
+def test_an_ensemble_from_checkpoints():
+    run = trained_folder() / "run"
+    ensemble = Translator.from_checkpoint(run, {"decode.beam_size": 2}, [run / "checkpoints" / "5"])
+    assert ensemble.config.decode.beam_size == 2
+    (member,) = ensemble.others
+    pairs = zip(jax.tree.leaves(ensemble.params), jax.tree.leaves(member.params), strict=True)
+    assert any((a != b).any() for a, b in pairs)
+    assert len(ensemble.translate_all(["1 2"])) == 1
+
+
+def test_an_ensemble_shares_its_tokenizer(monkeypatch):
+    run, load = trained_folder() / "run", translate_module.load
+
+    def with_other_tokenizer(path, overrides):
+        loaded = load(path, overrides)
+        if path.name != "5":
+            return loaded
+        return loaded._replace(tokenizer=types.SimpleNamespace(sha256="other"))
+
+    monkeypatch.setattr(translate_module, "load", with_other_tokenizer)
+    with pytest.raises(ConfigError, match=r"--ensemble: .*/5 has another tokenizer than .*/run"):
+        Translator.from_checkpoint(run, None, [run / "checkpoints" / "5"])

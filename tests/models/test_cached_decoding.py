@@ -6,20 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import assert_close, covering_params, forward, make_batch, random_params, tiny
+from support import OPTIONS, assert_close, covering_params, forward, make_batch, random_params, tiny
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.encoder_decoder import decode, shift_right, start_cache, unstack_layers
+from transformer_jax.models.encoder_decoder import decode_step, prefill, shift_right, start_cache, unstack_layers
 
 ROWS, LENGTH, CAPACITY = 3, 6, 9
 
 
 @functools.partial(jax.jit, static_argnames=("config", "capacity"))
-def start(config, params, layers, inputs, capacity=CAPACITY):
-    return start_cache(config, params, layers, inputs, capacity)
+def start(config, params, inputs, capacity=CAPACITY):
+    return start_cache(config, unstack_layers(params), inputs, capacity)
 
 
-step = jax.jit(decode, static_argnums=0)
+step = jax.jit(decode_step, static_argnums=0)
 
 
 def full(config, params):
@@ -31,10 +31,10 @@ def full(config, params):
 
 def feed(config, params, cache, ids, positions, sizes):
     """Logits of all ids, fed in parts of these sizes."""
-    layers, logits, at = unstack_layers(params), [], 0
+    unstacked, logits, at = unstack_layers(params), [], 0
     for size in sizes:
         part = slice(at, at + size)
-        y, cache = step(config, params, layers, cache, ids[:, part], positions[:, part])
+        y, cache = step(config, unstacked, cache, ids[:, part], positions[:, part])
         logits.append(y)
         at += size
     return jnp.concatenate(logits, axis=1), cache
@@ -46,7 +46,7 @@ def test_cached_decoding_equals_the_full_forward(fields):
     params = random_params(config)
     inputs, ids, expected = full(config, params)
     positions = jnp.broadcast_to(jnp.arange(LENGTH), ids.shape)
-    empty = start(config, params, unstack_layers(params), inputs)
+    empty = start(config, params, inputs)
     for sizes in ([1] * LENGTH, [3, 3]):  # token by token, and a prefill of a prompt and of more text behind it
         logits, _ = feed(config, params, empty, ids, positions, sizes)
         assert_close(logits, expected)
@@ -68,7 +68,7 @@ def test_bfloat16_decodes_close_to_its_full_forward():
     config = tiny(dtype="bfloat16", position_encoding="rotary", norm_position="pre")
     params = random_params(config)
     inputs, ids, expected = full(config, params)
-    empty = start(config, params, unstack_layers(params), inputs)
+    empty = start(config, params, inputs)
     for leaf in jax.tree.leaves((empty.self_attention, empty.cross_attention)):
         assert leaf.dtype == jnp.bfloat16
     logits, _ = feed(config, params, empty, ids, jnp.broadcast_to(jnp.arange(LENGTH), ids.shape), [3, 3])
@@ -79,16 +79,16 @@ def test_bfloat16_decodes_close_to_its_full_forward():
 def test_the_cache_goes_in_and_comes_out():
     config = tiny(position_encoding="relative")
     params = random_params(config)
-    layers = unstack_layers(params)
+    unstacked = unstack_layers(params)
     inputs, ids, _ = full(config, params)
-    empty = start(config, params, layers, inputs)
+    empty = start(config, params, inputs)
     assert empty.capacity == CAPACITY
     assert (empty.positions == -1).all()
     assert empty.index == 0
     assert len(empty.self_attention) == len(empty.cross_attention) == config.num_decoder_layers
     np.testing.assert_array_equal(empty.cross_mask[:, 0, 0], np.asarray(inputs) != 0)
-    _, once = step(config, params, layers, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))
-    again, _ = step(config, params, layers, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))
+    _, once = step(config, unstacked, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))
+    again, _ = step(config, unstacked, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))
     assert once.index == 1
     np.testing.assert_array_equal(once.positions[0], [0, *[-1] * (CAPACITY - 1)])
     assert jax.tree.structure(once) == jax.tree.structure(empty)
@@ -97,17 +97,17 @@ def test_the_cache_goes_in_and_comes_out():
         empty.self_attention, once.self_attention, empty.cross_attention, once.cross_attention, strict=True
     ):
         assert not np.any(before.key)
-        assert np.any(after.key[:, 0])
-        assert not np.any(after.key[:, 1:])
+        assert np.any(after.key[..., 0])
+        assert not np.any(after.key[..., 1:])
         np.testing.assert_array_equal(cross_before.key, cross_after.key)
-    assert_close(again, step(config, params, layers, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))[0], 0)
+    assert_close(again, step(config, unstacked, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))[0], 0)
 
 
 def test_a_larger_cache_gives_the_same():
     config = tiny(position_encoding="relative")
     params = random_params(config)
     inputs, ids, expected = full(config, params)
-    empty = start(config, params, unstack_layers(params), inputs, capacity=40)
+    empty = start(config, params, inputs, capacity=40)
     logits, _ = feed(config, params, empty, ids, jnp.broadcast_to(jnp.arange(LENGTH), ids.shape), [3, 3])
     assert_close(logits, expected)
 
@@ -115,17 +115,64 @@ def test_a_larger_cache_gives_the_same():
 def test_a_learned_table_limits_the_capacity():
     config = tiny(position_encoding="learned")
     params = random_params(config)
-    layers, inputs = unstack_layers(params), make_batch(2, 7)["inputs"]
-    assert start(config, params, layers, inputs, capacity=12).capacity == 12
+    inputs = make_batch(2, 7)["inputs"]
+    assert start(config, params, inputs, capacity=12).capacity == 12
     with pytest.raises(ConfigError, match=r"13 positions.*model\.max_length=12"):
-        start(config, params, layers, inputs, capacity=13)
+        start(config, params, inputs, capacity=13)
 
 
 def test_layers_are_unstacked_in_order():
     config = tiny(num_decoder_layers=3)
     params = random_params(config)
-    layers = unstack_layers(params)
+    unstacked = unstack_layers(params)
+    layers = unstacked["decoder"]["layers"]
     assert len(layers) == 3
     for i, layer in enumerate(layers):
         expected = jax.tree.map(lambda p, i=i: p[i], params["decoder"]["layers"])
         jax.tree.map(np.testing.assert_array_equal, layer, expected)
+    assert unstacked["encoder"] is params["encoder"]
+
+
+def test_a_model_without_a_decoder_is_refused():
+    params = {name: value for name, value in random_params(tiny()).items() if name != "decoder"}
+    with pytest.raises(ConfigError, match=r"the model has no decoder to generate with; its parts are .*encoder"):
+        unstack_layers(params)
+
+
+@pytest.mark.parametrize("position_encoding", OPTIONS["position_encoding"])
+def test_prefill_returns_the_logits_after_each_prompt(position_encoding):
+    config = tiny(position_encoding=position_encoding, num_kv_heads=2)
+    params = random_params(config)
+    inputs, ids, expected = full(config, params)
+    lengths = jnp.array([2, 4, 0])
+    logits, cache = prefill(config, unstack_layers(params), start(config, params, inputs), ids[:, :4], lengths)
+    assert_close(logits[0], expected[0, 1])
+    assert_close(logits[1], expected[1, 3])
+    assert not logits[2].any()
+    np.testing.assert_array_equal(cache.positions[:, :4], [[0, 1, -1, -1], [0, 1, 2, 3], [-1] * 4])
+    assert cache.index == 4
+    # Each row goes on behind its own prompt.
+    at = lengths[:, None]
+    logits, _ = step(config, unstack_layers(params), cache, jnp.take_along_axis(ids, at, axis=1), at)
+    for row, position in enumerate((2, 4, 0)):
+        assert_close(logits[row, 0], expected[row, position])
+
+
+@pytest.mark.parametrize("fields", covering_params())
+def test_tokens_of_one_row_that_see_other_slots_are_other_sequences(fields):
+    """Three sequences in one row of the cache, as a beam has them, equal three rows."""
+    config = tiny(**fields)
+    params = random_params(config)
+    unstacked = unstack_layers(params)
+    batch = make_batch(3, 7, 4)
+    batch["inputs"] = jnp.repeat(batch["inputs"][:1], 3, axis=0)
+    expected = forward(config, params, batch)[0]
+    ids = shift_right(batch["targets"], config.decoder_start_id)  # [3, 4]
+    cache = start(config, params, batch["inputs"][:1], capacity=12)
+    visible = jnp.zeros((1, 3, 12), bool)
+    for position in range(4):
+        slots = 3 * position + jnp.arange(3)
+        visible = visible.at[0, jnp.arange(3), slots].set(True)
+        at = jnp.full((1, 3), position)
+        logits, cache = step(config, unstacked, cache, ids[None, :, position], at, visible)
+        assert_close(logits[0], expected[:, position])

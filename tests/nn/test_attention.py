@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,7 +7,14 @@ import pytest
 import reference
 from support import assert_close, tiny
 
-from transformer_jax.nn.attention import MultiHeadAttention, dot_product_attention, masked_softmax
+from transformer_jax.nn.attention import (
+    KeysValues,
+    MultiHeadAttention,
+    cache_layout,
+    cached_attention,
+    dot_product_attention,
+    masked_softmax,
+)
 from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
 
 B, T, S, N, H, HV = 2, 3, 5, 4, 6, 7
@@ -219,3 +228,19 @@ def test_the_key_bias_has_no_effect():
     gradient = jax.jit(jax.grad(loss))(params)["params"]
     sizes = {name: float(np.abs(g["bias"]).max()) for name, g in gradient.items()}
     assert sizes["key"] < 1e-5 * sizes["query"]
+
+
+@pytest.mark.parametrize("length", [1, 3, 20])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+def test_attention_over_a_cache_is_attention(length, kv_heads):
+    random = np.random.default_rng(length)
+    query, key, value = (
+        jnp.asarray(random.standard_normal((2, size, heads, width)), jnp.float32)
+        for size, heads, width in ((length, 4, 6), (9, kv_heads, 6), (9, kv_heads, 5))
+    )
+    mask = jnp.asarray(random.random((2, 1, length, 9)) < 0.6).at[0, 0, 0].set(False)
+    bias = jnp.asarray(random.standard_normal((1, 4, length, 9)), jnp.float32)
+    cache = cache_layout(KeysValues(key, value))
+    for options in ({}, {"mask": mask}, {"mask": mask, "bias": bias, "scale": 0.3}):
+        expected, _ = dot_product_attention(query, key, value, **options)
+        assert_close(jax.jit(functools.partial(cached_attention, **options))(query, cache), expected, 1e-6)

@@ -1,4 +1,4 @@
-"""Flags of a command: absl flags of its own, and fields of the config as flags with dotted names."""
+"""Arguments of a command: absl flags of its own, fields of the config as flags with dotted names, and positionals."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ class Arguments:
 
     flags: its own flags, by attribute. overrides: dotted field name -> value of the field's type; or text, where the
     command has a config file, which `config_file.read_config` reads, so that its problems are told with all others.
+    positionals: what was given without a flag, in order; at least as many as the command has names for.
     """
 
     flags: flags.FlagValues
     overrides: Mapping[str, Any]
+    positionals: tuple[str, ...] = ()
 
     def required(self, name: str) -> str:
         """The text of a flag; raises ConfigError if it was not given."""
@@ -38,9 +40,27 @@ class Arguments:
         return value
 
 
+@dataclasses.dataclass(frozen=True)
+class Positionals:
+    """Arguments without a flag.
+
+    names: of those that have to be there. more: what further ones are called, of which there can be any number; None if
+    there can be none. help: what they are.
+    """
+
+    names: tuple[str, ...] = ()
+    more: str | None = None
+    help: str = ""
+
+    @property
+    def usage(self) -> str:
+        """`A B [C ...]`."""
+        return " ".join([*self.names, *([f"[{self.more} ...]"] if self.more else [])])
+
+
 @runtime_checkable
 class Command(Protocol):
-    """A module of this package that implements a command."""
+    """A module of this package that implements a command; one that takes positionals has POSITIONALS besides."""
 
     __doc__: str | None
     OVERRIDES: tuple[str, ...]
@@ -51,6 +71,26 @@ class Command(Protocol):
 
 def text(values: flags.FlagValues, name: str, help: str, default: str | None = None) -> None:
     flags.DEFINE_string(name, default, help, flag_values=values, allow_overwrite=False)
+
+
+class _IntegerParser(flags.ArgumentParser):
+    def __init__(self, minimum: int) -> None:
+        super().__init__()
+        self._minimum = minimum
+
+    def parse(self, argument: str | int) -> int:
+        try:
+            value = int(argument)
+        except ValueError:
+            raise ValueError("expected an integer") from None
+        if value < self._minimum:
+            raise ValueError(f"expected at least {self._minimum}")
+        return value
+
+
+def integer(values: flags.FlagValues, name: str, help: str, default: int, minimum: int) -> None:
+    parser, serializer = _IntegerParser(minimum), flags.ArgumentSerializer()
+    flags.DEFINE(parser, name, default, help, values, serializer, allow_overwrite=False)
 
 
 def switch(values: flags.FlagValues, name: str, help: str, default: bool = False) -> None:
@@ -79,14 +119,23 @@ def config_flag(values: flags.FlagValues, default: str | None = None) -> None:
     )
 
 
+CHECKPOINT = (
+    "WORKDIR for its newest checkpoint, averaged as its config says; or, as it is, one of WORKDIR/checkpoints/STEP, "
+    "WORKDIR/checkpoints/best (of those kept, by training.best_metric) and a copy of a checkpoint anywhere"
+)
+"""What names a checkpoint."""
+
+
 def checkpoint_flag(values: flags.FlagValues) -> None:
-    path_flag(
-        values,
-        "checkpoint",
-        "WORKDIR for its newest checkpoint, averaged as its config says; or, as it is, one of "
-        "WORKDIR/checkpoints/STEP, WORKDIR/checkpoints/best (of those kept, by training.best_metric) and a copy of a "
-        "checkpoint anywhere",
-    )
+    path_flag(values, "checkpoint", CHECKPOINT)
+
+
+def comma_separated(flag: str, given: str) -> list[str]:
+    """The names that a flag lists; raises ConfigError if one is empty or there twice."""
+    names = [name.strip() for name in given.split(",")]
+    if "" in names or len(set(names)) < len(names):
+        raise ConfigError(f"--{flag}={given}: expected different names, separated by commas")
+    return names
 
 
 def declare(command: Command) -> flags.FlagValues:
@@ -96,6 +145,10 @@ def declare(command: Command) -> flags.FlagValues:
     command.define(values)
     switch(values, "debug", "show the traceback of every error")
     return values
+
+
+def positionals_of(command: Command) -> Positionals:
+    return getattr(command, "POSITIONALS", Positionals())
 
 
 def override_flags(command: Command) -> dict[str, str]:
@@ -120,7 +173,7 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
     try:
         argv = values.read_flags_from_files(list(argv), force_gnu=False)
         rest, overrides = _split(argv, command)
-        positional = values([program, *rest])[1:]
+        given = tuple(values([program, *rest])[1:])
     except flags.UnrecognizedFlagError as error:
         known = {f"--{flag.partition('.')[0]}" for flag in (*values, *command.OVERRIDES)}
         hint = nearest(f"--{error.flagname.partition('.')[0]}", known)
@@ -129,15 +182,26 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
         raise ConfigError(_illegal(str(error), values)) from None
     except flags.Error as error:
         raise ConfigError(str(error)) from None
-    if positional:
-        raise ConfigError(f"unexpected argument '{positional[0]}'; flags begin with two dashes, see {program} --help")
+    _check_positionals(given, positionals_of(command), program)
     for flag in values:
         value = values[flag].value
         if isinstance(value, str) and value.startswith("--"):
             raise ConfigError(f"missing value for flag --{flag}, which is followed by {value}")
     if CONFIG not in command.OVERRIDES:
         overrides = parse_overrides(overrides, override_flags(command).values())
-    return Arguments(values, overrides)
+    return Arguments(values, overrides, given)
+
+
+def _check_positionals(given: Sequence[str], expected: Positionals, program: str) -> None:
+    if len(given) > len(expected.names) and expected.more is None:
+        takes = f"{program} takes {expected.usage}; " if expected.names else ""
+        extra = given[len(expected.names)]
+        raise ConfigError(f"unexpected argument '{extra}'; {takes}flags begin with two dashes, see {program} --help")
+    if missing := expected.names[len(given) :]:
+        verb = "is" if len(missing) == 1 else "are"
+        raise ConfigError(f"{' and '.join(missing)} {verb} missing: {program} {expected.usage}; see {program} --help")
+    if "" in given:  # an unset variable of a shell
+        raise ConfigError(f"argument {given.index('') + 1} is empty: {program} {expected.usage}; see {program} --help")
 
 
 def _split(argv: Iterable[str], command: Command) -> tuple[list[str], dict[str, str]]:

@@ -5,7 +5,8 @@
 Prints a table and writes WORKDIR/evaluation/SPLIT.json and SPLIT.txt; of one STEP that is named, or best, into
 WORKDIR/evaluation/step_STEP. The corpus, the tokenizer and the config are the checkpoint's. It holds the embedded
 corpus as its settings; a corpus of text files has to be there as files, all splits as they were in training, and
---data.dir=FOLDER says where they are now. --evaluation.FIELD=VALUE overrides how the checkpoint is scored.
+--data.dir=FOLDER says where they are now. --evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
+--decode.FIELD=VALUE how it translates: --decode.beam_size=5 searches with a beam. The scores carry both.
 """
 
 from pathlib import Path
@@ -13,10 +14,9 @@ from pathlib import Path
 from absl import flags
 
 from transformer_jax.cli import exit_codes
-from transformer_jax.cli.arguments import Arguments, checkpoint_flag, switch, text
-from transformer_jax.errors import ConfigError
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, switch, text
 
-OVERRIDES = ("evaluation", "data.dir", "data.cache_dir")
+OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -27,18 +27,12 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     checkpoint = Path(arguments.required("checkpoint"))
-    splits = _splits(arguments.flags.splits)
+    given = arguments.flags.splits
+    splits = None if given is None else comma_separated("splits", given)
 
+    from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.run import evaluate
 
+    use_compilation_cache()
     evaluate(checkpoint, splits, arguments.overrides, generate=arguments.flags.generate)
     return exit_codes.OK
-
-
-def _splits(given: str | None) -> list[str] | None:
-    if given is None:
-        return None
-    names = [name.strip() for name in given.split(",")]
-    if "" in names or len(set(names)) < len(names):
-        raise ConfigError(f"--splits={given}: expected different names, separated by commas")
-    return names

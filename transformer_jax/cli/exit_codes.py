@@ -3,6 +3,7 @@
 OK = 0
 DEFECT = 1  # a traceback: what Python itself exits with
 USER_ERROR = 2
+SOME_FAILED = 3  # all that could be done is done; what could not has been named
 INTERRUPTED = 130  # 128 + SIGINT, as of a process that the signal has ended
 TERMINATED = 143  # 128 + SIGTERM
 BROKEN_PIPE = 141  # 128 + SIGPIPE

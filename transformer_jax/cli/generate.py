@@ -1,116 +1,194 @@
 """Translate lines of text from stdin to stdout, in their order.
 
     transformer-jax generate --checkpoint=runs/first < in.txt > out.txt
+    transformer-jax generate --checkpoint=runs/first --decode.beam_size=5 --input=in.txt --output_file=out.txt
 
-Text is UTF-8 whatever the locale says. Line n of the output translates line n of the input; an empty line stays
-empty. A line that the model cannot take whole is an error that names it. A translation that reaches the limit, its
-source's pieces and --evaluation.max_extra_length more or what the model has room for, ends there; a warning says how
-many did.
+Text is UTF-8 whatever the locale says. Line n of the output translates line n of the input; an empty line stays empty.
+A line that cannot be translated, because it is too long for the model or not UTF-8, stays empty too: it is named on
+stderr, the others are translated, and the exit code is 3. A translation that reaches its limit
+(--decode.max_extra_length) ends there; a warning says how many did.
+
+With --output=jsonl, line n is an object with `line`, its number, and `outputs`, best first: each has `text`, `ids`,
+`log_probs` of every piece (natural logarithms), `score` and `finished`; `problem` says why there are none. As many as
+--decode.num_best of a beam search, or --decode.num_samples of --decode.method=sample.
+
+--output_file appears when all of it is written. What is there so far stands in FILE.partial: after an interruption the
+same command goes on from there.
 """
 
+from __future__ import annotations
+
 import contextlib
-import io
+import dataclasses
+import itertools
+import json
 import logging
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from absl import flags
 
 from transformer_jax.cli import exit_codes
-from transformer_jax.cli.arguments import Arguments, checkpoint_flag, path_flag, switch
-from transformer_jax.cli.streams import NamedFile
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, path_flag, switch, text
+from transformer_jax.cli.progress import progress_bar
+from transformer_jax.cli.resumable import ResumableFile
+from transformer_jax.config import ExperimentConfig, nearest
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.evaluation.lines import Line, Translation, on_one_line
 
-OVERRIDES = ("evaluation",)
+OVERRIDES = ("evaluation", "decode")
 
-_NAMED_LINES = 5  # line numbers that the warning lists
+_FORMATS = ("text", "jsonl")
+_NAMED_LINES = 5  # line numbers that a warning lists
 
 logger = logging.getLogger(__name__)
 
 
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
+    text(values, "ensemble", "more checkpoints, separated by commas, whose log probabilities are averaged with it")
     path_flag(values, "input", "file to read instead of stdin")
-    path_flag(values, "output", "file to write instead of stdout; appears when all of it is written")
-    switch(values, "force", "replace the output file if it exists")
+    path_flag(values, "prompts", "file whose line n is what the translation of line n begins with")
+    text(values, "output", "text | jsonl: what to write for every line", "text")
+    path_flag(values, "output_file", "file to write instead of stdout; appears when all of it is written")
+    switch(values, "force", "replace the output file if it exists, and do not go on from a partial one")
 
 
 def run(arguments: Arguments) -> int:
-    checkpoint = Path(arguments.required("checkpoint"))
-    values = arguments.flags
+    checkpoint, values = Path(arguments.required("checkpoint")), arguments.flags
+    if values.output not in _FORMATS:
+        hint = nearest(values.output, _FORMATS) or "; a file to write is --output_file"
+        raise ConfigError(f"--output={values.output}: expected one of {', '.join(_FORMATS)}{hint}")
     with contextlib.ExitStack() as files:
-        # Both are opened before the model is loaded: a wrong name is told at once.
-        source, name = _open_input(values.input, files)
-        output = files.enter_context(_open_output(values.output, values.force))
+        # All are opened before the model is loaded: a wrong name is told at once.
+        source, name = _open_input("input", values.input, files)
+        prompts = _open_input("prompts", values.prompts, files)[0] if values.prompts else None
+        file = None
+        if values.output_file:
+            file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
+            files.callback(file.close)
 
-        from transformer_jax.evaluation.translate import Translator, on_one_line
+        from transformer_jax.compilation_cache import use_compilation_cache
+        from transformer_jax.evaluation.translate import Translator
 
-        translator, unfinished = Translator.from_checkpoint(checkpoint, arguments.overrides), []
-        for chunk in translator.translate(decoded_lines(source, name)):
-            output.writelines(on_one_line(line).encode("utf-8") + b"\n" for line in chunk.lines)
-            unfinished += chunk.unfinished
-        output.flush()
-    if unfinished:
-        logger.warning(
-            "translations that reached the length limit and end there: %d (line %s); "
-            "--evaluation.max_extra_length=N sets how many pieces more than its source one may have",
-            len(unfinished),
-            ", ".join(map(str, unfinished[:_NAMED_LINES])) + (", ..." if len(unfinished) > _NAMED_LINES else ""),
-        )
-    return exit_codes.OK
+        use_compilation_cache()
+        ensemble = [Path(os.path.expanduser(path)) for path in values.ensemble.split(",")] if values.ensemble else []
+        translator = Translator.from_checkpoint(checkpoint, arguments.overrides, ensemble)
+        lines: Iterable[bytes] = source
+        if file is not None:
+            file.begin(_made_with(translator.config, translator.fingerprint, values))
+            lines = file.remaining(source)
+        done = 0 if file is None else file.lines
+        told = _Told(name)
+        with progress_bar("translating", _num_lines(values.input), done) as advance:
+            for chunk in translator.translate(read_lines(lines, prompts, done), done + 1):
+                data = "".join(f"{_written(translation, values.output)}\n" for translation in chunk).encode()
+                if file is None:
+                    sys.stdout.buffer.write(data)
+                    sys.stdout.buffer.flush()
+                else:
+                    file.write(data, len(chunk))
+                told.note(chunk)
+                advance(len(chunk))
+        if file is not None:
+            file.finish()
+    return told.exit_code()
 
 
-def decoded_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
-    """Lines of UTF-8 as text, without line ends and a leading byte order mark.
+def read_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: int = 0) -> Iterator[Line]:
+    """Lines of UTF-8 as what is to be translated, without line ends and a leading byte order mark.
 
     Args:
-      lines: split at \\n; name: what an error calls their source.
-    Raises: DataError naming the first line that is not UTF-8.
+      lines: split at \\n; prompts: of all lines, those that are done included.
+      done: lines that came before these.
+    Raises: DataError if there are fewer prompts than lines.
     """
-    for number_, line in enumerate(lines, start=1):
-        try:
-            decoded = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name}, line {number_}: not valid UTF-8 (byte {error.object[error.start]:#04x} at column "
-                f"{error.start + 1}); convert the text to UTF-8 first"
-            ) from None
-        if number_ == 1:
-            decoded = decoded.removeprefix("\ufeff")
-        yield decoded.removesuffix("\n").removesuffix("\r")
+    given = None if prompts is None else itertools.islice(prompts, done, None)
+    for number, raw in enumerate(lines, start=done + 1):
+        line, problem = _decoded(raw, number)
+        prompt = None
+        if given is not None:
+            raw_prompt = next(given, None)
+            if raw_prompt is None:
+                raise DataError(f"--prompts: has {number - 1} lines, and the input has more")
+            prompt, prompt_problem = _decoded(raw_prompt, number)
+            problem = problem or (prompt_problem and f"its prompt is {prompt_problem}")
+        yield Line(line, prompt, problem)
 
 
-def _open_input(path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
+def _decoded(raw: bytes, number: int) -> tuple[str, str | None]:
+    """A line as text; or an empty one, and what is wrong with it."""
+    try:
+        line = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return "", f"not valid UTF-8 (byte {error.object[error.start]:#04x} at column {error.start + 1})"
+    return (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r"), None
+
+
+def _written(translation: Translation, form: str) -> str:
+    if form == "text":
+        return on_one_line(translation.text)
+    result = {"line": translation.number, "outputs": [output._asdict() for output in translation.outputs]}
+    if translation.problem:
+        result["problem"] = translation.problem
+    return json.dumps(result, ensure_ascii=False)
+
+
+def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagValues) -> dict[str, object]:
+    """What translations follow from besides the input."""
+    return {
+        "checkpoint": fingerprint,
+        "decode": dataclasses.asdict(config.decode.resolved()),
+        "evaluation": dataclasses.asdict(config.evaluation),
+        "output": values.output,
+        "prompts": values.prompts and os.path.abspath(values.prompts),
+    }
+
+
+class _Told:
+    """Numbers of lines that a user should know of."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._unfinished: list[int] = []
+        self._failed = 0
+
+    def note(self, translations: Iterable[Translation]) -> None:
+        for translation in translations:
+            if translation.problem:
+                self._failed += 1
+                logger.warning("%s, line %d: %s", self._name, translation.number, translation.problem)
+            elif translation.unfinished:
+                self._unfinished.append(translation.number)
+
+    def exit_code(self) -> int:
+        if self._unfinished:
+            more = ", ..." if len(self._unfinished) > _NAMED_LINES else ""
+            logger.warning(
+                "translations that reached the length limit and end there: %d (line %s); "
+                "--decode.max_extra_length=N sets how many pieces more than its source one may have",
+                len(self._unfinished),
+                ", ".join(map(str, self._unfinished[:_NAMED_LINES])) + more,
+            )
+        if self._failed:
+            logger.warning("lines that could not be translated and are empty in the output: %d", self._failed)
+        return exit_codes.SOME_FAILED if self._failed else exit_codes.OK
+
+
+def _open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
     if path is None:
         return sys.stdin.buffer, "stdin"
     try:
         return files.enter_context(open(path, "rb")), path
     except OSError as error:
-        raise DataError(f"--input={path}: {error.strerror}") from error
+        raise DataError(f"--{flag}={path}: {error.strerror}") from error
 
 
-@contextlib.contextmanager
-def _open_output(path: str | None, force: bool) -> Generator[BinaryIO]:
-    """Where translations go: stdout, or a file that replaces `path` once all of it is written."""
-    if path is None:
-        yield sys.stdout.buffer
-        return
-    target = Path(path)
-    if target.is_dir():
-        raise ConfigError(f"--output={path}: is a folder")
-    if target.exists() and not force:
-        raise ConfigError(f"--output={path}: exists already; --force replaces it")
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
-    try:
-        file = io.BufferedWriter(NamedFile(partial, "xb", f"--output={path}"))
-    except OSError as error:
-        raise ConfigError(f"--output={path}: cannot be written: {error.strerror}") from error
-    try:
-        with file:
-            yield file
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+def _num_lines(path: str | None) -> int | None:
+    """Lines of a file; None for a stream, whose end nobody knows."""
+    if path is None or not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

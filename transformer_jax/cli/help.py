@@ -9,10 +9,10 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from transformer_jax.cli.arguments import Command, declare, override_flags
+from transformer_jax.cli.arguments import Command, declare, override_flags, positionals_of
 from transformer_jax.config import ExperimentConfig, walk
 
-COMMANDS = ("train", "evaluate", "generate", "inspect", "quickstart")
+COMMANDS = ("train", "evaluate", "compare", "generate", "inspect", "quickstart")
 
 
 def command_module(name: str) -> Command:
@@ -37,12 +37,16 @@ def program_help() -> str:
 
 
 def command_help(name: str, full: bool) -> str:
-    """Usage and flags of a command and, if `full`, the fields of the config that it lets one override."""
+    """Usage, arguments and flags of a command and, if `full`, the fields of the config that it lets one override."""
     command = command_module(name)
     values, fields = declare(command), override_flags(command)
     rows = [(_flag(flag.name, flag.boolean), _flag_text(flag)) for flag in values._flags().values()]
-    lines = [f"usage: transformer-jax {name} [flags]", "", inspect.cleandoc(command.__doc__ or ""), "", "flags:"]
-    lines += _columns([*rows, ("--help, --helpfull", "show this, and every config field as well")])
+    positionals = positionals_of(command)
+    usage = f"usage: transformer-jax {name} [flags] {positionals.usage}".rstrip()
+    lines = [usage, "", inspect.cleandoc(command.__doc__ or ""), ""]
+    if positionals.usage:
+        lines += ["arguments:", *_columns([(positionals.usage, positionals.help)]), ""]
+    lines += ["flags:", *_columns([*rows, ("--help, --helpfull", "show this, and every config field as well")])]
     if full and fields:
         lines += ["", "config fields, with their defaults before a config file sets them:", *_fields(fields)]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from transformer_jax.data.batching import EvaluationBatches
 from transformer_jax.data.datasets import Data
 from transformer_jax.evaluation.lengths import check_lengths, position_capacity
 from transformer_jax.evaluation.scores import family_scores, translation_scores
-from transformer_jax.evaluation.translate import Translations, Translator
+from transformer_jax.evaluation.translate import Line, Translation, Translator
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.training.losses import LossSums, cross_entropy
 from transformer_jax.typing import Batch, Params
@@ -71,18 +71,21 @@ class Evaluator:
             "tokens": int(weight),
         }
 
-    def translations(self, params: Params, split: str) -> Translations:
-        """Greedy translations of every source of a split."""
-        return Translator(self.config, params, self.data.tokenizer).translate_all(self.data.text(split).inputs)
+    def translations(self, params: Params, split: str) -> list[Translation]:
+        """Translations of every source of a split, as the config's `decode` says; raises DataError as `check`."""
+        self.check(split)
+        lines = [Line(source) for source in self.data.text(split).inputs]
+        return Translator(self.config, params, self.data.tokenizer).translate_chunk(lines)
 
     def translation_scores(self, params: Params, split: str) -> tuple[dict[str, Any], list[str]]:
         """Scores of the translations, by template family too where the corpus has them; and the translations."""
-        text = self.data.text(split)
-        translations, unfinished = self.translations(params, split)
-        scores = translation_scores(translations, text.targets) | {"unfinished": len(unfinished)}
+        text, translations = self.data.text(split), self.translations(params, split)
+        lines = [translation.text for translation in translations]
+        scores = translation_scores(lines, text.targets)
+        scores["unfinished"] = sum(translation.unfinished for translation in translations)
         if text.families is not None:
-            scores["families"] = family_scores(translations, text.targets, text.families)
-        return scores, translations
+            scores["families"] = family_scores(lines, text.targets, text.families)
+        return scores, lines
 
     def validation(self, params: Params) -> dict[str, Any]:
         """What the training loop logs: losses, and translation metrics if one of them ranks the checkpoints."""

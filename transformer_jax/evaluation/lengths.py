@@ -22,6 +22,16 @@ def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable
       lengths: int [texts], in pieces with eos.
       place: what to call text i, such as "line 3".
     """
+    for index, problem in length_problems(config, lengths).items():
+        raise DataError(f"{place(index)}: {problem}")
+
+
+def length_problems(config: ExperimentConfig, lengths: np.ndarray) -> dict[int, str]:
+    """What is wrong with every text that the model cannot number, or that no batch holds, by its number.
+
+    Args:
+      lengths: int [texts], in pieces with eos.
+    """
     limit = position_capacity(config.model)
     reason = f"the learned position table has model.max_length={config.model.max_length}"
     if limit is None:
@@ -30,6 +40,4 @@ def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable
         limit = max(tokens // rows, config.model.max_length)
         reason = f"evaluation.tokens_per_batch={tokens} leaves each of data.row_multiple={rows} rows {tokens // rows}"
     too_long = np.flatnonzero(lengths > limit)
-    if len(too_long):
-        first = int(too_long[0])
-        raise DataError(f"{place(first)}: {lengths[first]} pieces with the end mark, and {reason}")
+    return {int(i): f"{lengths[i]} pieces with the end mark, and {reason}" for i in too_long}

@@ -15,7 +15,14 @@ from transformer_jax.checkpoints.averaging import average_params
 from transformer_jax.checkpoints.manifest import DamagedCheckpointError, VanishedCheckpointError
 from transformer_jax.checkpoints.opening import open_checkpoint
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import ExperimentConfig, nearest
+from transformer_jax.config import (
+    DecodeConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+    field_types,
+    nearest,
+    with_moved_fields,
+)
 from transformer_jax.data.datasets import TOKENIZER_FILE
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
@@ -24,6 +31,7 @@ from transformer_jax.typing import Params
 
 BEST = "best"
 
+_OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
 _AVERAGE = "evaluation.average_checkpoints"
 _ATTEMPTS = 5
 
@@ -54,7 +62,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
 
     Args:
       path: also WORKDIR/checkpoints/best, or a copy of a checkpoint anywhere.
-      overrides: config fields by dotted name that replace the checkpoint's; those of `evaluation` and `data.dir`.
+      overrides: config fields by dotted name that replace the checkpoint's: of `evaluation`, `decode`, and `data.dir`.
     Raises:
       CheckpointError: there is no good checkpoint, or fewer than are to be averaged.
       ConfigError: an override that is no such field.
@@ -144,15 +152,17 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
 
     Raises: ConfigError for any other field.
     """
-    sections = {name: dict(section) if isinstance(section, dict) else section for name, section in values.items()}
+    sections = with_moved_fields(values)
+    known = [f"{section}.{field}" for section, cls in _OVERRIDABLE.items() for field in field_types(cls)]
+    known += ["data.dir", "data.cache_dir"]
     for dotted, value in overrides.items():
         section, _, name = dotted.partition(".")
-        known = [f"evaluation.{field}" for field in sections["evaluation"]] + ["data.dir", "data.cache_dir"]
         if dotted not in known:
             raise ConfigError(
-                f"{dotted}: only evaluation.* and data.dir can differ from the checkpoint's{nearest(dotted, known)}"
+                f"{dotted}: only evaluation.*, decode.* and data.dir can differ from the checkpoint's"
+                f"{nearest(dotted, known)}"
             )
-        sections[section][name] = value
+        sections.setdefault(section, {})[name] = value
     # How many checkpoints are averaged is bounded by what is there, not by what this training was told to keep.
     keep = sections["training"]["keep_last"]
     sections["training"]["keep_last"] = max(keep, sections["evaluation"]["average_checkpoints"])

@@ -4,13 +4,17 @@ WORKDIR/evaluation/SPLIT.json             scores of WORKDIR's newest checkpoint,
 WORKDIR/evaluation/SPLIT.txt              its translations, one per line, if it was asked to translate
 WORKDIR/evaluation/step_STEP/SPLIT.json   the same of WORKDIR/checkpoints/STEP, when that was asked for
 FOLDER/evaluation/COPY/SPLIT.json         the same of a copied checkpoint, FOLDER/COPY
+
+SPLIT.json tells what it is of, too: a fingerprint of parameters, model and tokenizer; the corpus; the settings; and the
+sha256 of SPLIT.txt.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,9 +25,10 @@ from transformer_jax.config import nearest
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
+from transformer_jax.evaluation.lines import on_one_line
 from transformer_jax.evaluation.loading import Loaded, load
 from transformer_jax.evaluation.table import print_table
-from transformer_jax.evaluation.translate import on_one_line
+from transformer_jax.evaluation.translate import Translator
 from transformer_jax.kill_points import kill_point
 
 
@@ -43,64 +48,144 @@ def evaluate(
     Returns: metrics by split; translations are written beside as SPLIT.txt.
     Raises: CheckpointError, ConfigError as `load`; DataError if the corpus is not the checkpoint's or lacks a split.
     """
-    loaded = load(path, overrides)
-    steps = ", ".join(map(str, loaded.steps))
-    print(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""), file=sys.stderr)
-    workdir = _workdir(loaded.directory)
-    data = prepare_data(loaded.config, workdir, loaded.tokenizer, _say)
-    _check_corpus(loaded, data)
-    names = [name for name in data.source.split_names if name != "train"] if splits is None else list(splits)
+    scorer = Scorer.from_checkpoint(path, overrides)
+    all_names = scorer.evaluator.data.source.split_names
+    names = [name for name in all_names if name != "train"] if splits is None else list(splits)
     if not names:
         raise DataError("the corpus has no split but train; --splits=train scores that")
-    evaluator = Evaluator(loaded.config, data)
-    for name in names:
-        if name not in data.source.split_names:
-            raise DataError(
-                f"no split '{name}'; there are {', '.join(data.source.split_names)}"
-                f"{nearest(name, data.source.split_names)}"
-            )
-    folder = workdir / "evaluation" / (loaded.name or "")
+    scorer.check_splits(names)
     results = {}
     for name in names:
-        results[name] = _score(evaluator, loaded, name, folder, generate)
-        kill_point("inside_evaluation", loaded.steps[-1])
+        results[name] = scorer.score(name, generate)
+        kill_point("inside_evaluation", scorer.loaded.steps[-1])
     print_table(results)
-    _tell(results, folder, loaded.config.data.max_length)
+    _tell(results, scorer.folder, scorer.loaded.config.data.max_length)
     return results
 
 
-def _score(evaluator: Evaluator, loaded: Loaded, name: str, folder: Path, generate: bool) -> dict[str, Any]:
-    """Scores one split and writes its files."""
-    metrics: dict[str, Any] = {
-        "split": name,
-        "checkpoints": list(loaded.steps),
-        **evaluator.losses(loaded.params, name),
-        "over_length": evaluator.data.num_over_length(name),
-    }
-    text, file = folder / f"{name}.txt", folder / f"{name}.json"
-    kept = {}
-    if generate:
-        scores, translations = evaluator.translation_scores(loaded.params, name)
-        metrics |= scores
-        metrics["evaluation"] = dataclasses.asdict(loaded.config.evaluation) | {"search": "greedy"}
-        _write(text, "".join(f"{on_one_line(line)}\n" for line in translations))
-    elif not (kept := _earlier_translation_scores(file, metrics)):
-        _remove(text)
-    _write(file, json.dumps(metrics | kept, indent=2, ensure_ascii=False) + "\n")
-    return metrics
+@dataclasses.dataclass(frozen=True)
+class Scorer:
+    """A checkpoint, ready to be scored on the corpus it was trained on; `folder` is where its files go."""
+
+    loaded: Loaded
+    evaluator: Evaluator
+    folder: Path
+
+    @classmethod
+    def from_checkpoint(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Scorer:
+        """Tells on stderr which steps it is; arguments and errors are those of `loading.load`.
+
+        Raises: DataError if the corpus is not the checkpoint's.
+        """
+        loaded = load(path, overrides)
+        steps = ", ".join(map(str, loaded.steps))
+        _say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
+        workdir = _workdir(loaded.directory)
+        data = prepare_data(loaded.config, workdir, loaded.tokenizer, _say)
+        _check_corpus(loaded, data)
+        return cls(loaded, Evaluator(loaded.config, data), workdir / "evaluation" / (loaded.name or ""))
+
+    def check_splits(self, names: Sequence[str]) -> None:
+        """Raises DataError for a name that is none of the corpus."""
+        known = self.evaluator.data.source.split_names
+        for name in names:
+            if name not in known:
+                raise DataError(f"no split '{name}'; there are {', '.join(known)}{nearest(name, known)}")
+
+    def score(self, split: str, generate: bool = True) -> dict[str, Any]:
+        """Scores one split and writes its files; `generate` as of `evaluate`."""
+        metrics: dict[str, Any] = {
+            **self._model_and_split(split),
+            **self.evaluator.losses(self.loaded.params, split),
+            "over_length": self.evaluator.data.num_over_length(split),
+        }
+        file, text = self._files(split)
+        kept = {}
+        if generate:
+            scores, translations = self.evaluator.translation_scores(self.loaded.params, split)
+            written = "".join(f"{on_one_line(line)}\n" for line in translations).encode()
+            metrics |= scores | self._settings() | {"translations_sha256": _sha256(written)}
+            _write(text, written)
+        elif not (kept := self._earlier_translation_scores(metrics)):
+            _remove(text)
+        _write(file, (json.dumps(metrics | kept, indent=2, ensure_ascii=False) + "\n").encode())
+        return metrics
+
+    def earlier_translations(self, split: str) -> list[str] | None:
+        """What SPLIT.txt has, one line per pair, if it is what translating the split now would write; None if not.
+
+        That is so if SPLIT.json tells of the same parameters, tokenizer, corpus and settings, and of these very lines.
+        """
+        file, text = self._files(split)
+        try:
+            written = text.read_bytes()
+        except OSError:
+            return None
+        wanted = self._model_and_split(split) | self._settings() | {"translations_sha256": _sha256(written)}
+        earlier = _read_scores(file)
+        if any(field not in earlier or earlier[field] != value for field, value in wanted.items()):
+            return None
+        return written.decode().split("\n")[:-1]
+
+    def translations(self, split: str) -> list[str]:
+        """The lines of SPLIT.txt; the split is translated and scored first unless `earlier_translations` has them."""
+        _, text = self._files(split)
+        if (lines := self.earlier_translations(split)) is not None:
+            _say(f"{split}: {text} is reused: the same parameters and settings have made it")
+            return lines
+        _say(f"{split}: translating {len(self.evaluator.data.text(split).inputs):,} pairs into {text}")
+        self.score(split)
+        return text.read_bytes().decode().split("\n")[:-1]
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return Translator(self.loaded.config, self.loaded.params, self.loaded.tokenizer).fingerprint
+
+    def _model_and_split(self, split: str) -> dict[str, Any]:
+        """What scores follow from, but for settings; a step alone would not tell one training from the next."""
+        return {
+            "split": split,
+            "checkpoints": list(self.loaded.steps),
+            "fingerprint": self._fingerprint,
+            "corpus": self.loaded.corpus["sha256"],
+        }
+
+    def _settings(self) -> dict[str, Any]:
+        """How translations are made."""
+        config = self.loaded.config
+        return {
+            "evaluation": dataclasses.asdict(config.evaluation),
+            "decode": dataclasses.asdict(config.decode.resolved()),
+        }
+
+    def _earlier_translation_scores(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """What SPLIT.json says of the translations of the same checkpoints; nothing if it is of others."""
+        earlier = _read_scores(self._files(metrics["split"])[0])
+        wanted = self._model_and_split(metrics["split"])
+        same = all(field in earlier and earlier[field] == value for field, value in wanted.items())
+        translated = same and "unfinished" in earlier
+        return {field: value for field, value in earlier.items() if field not in metrics} if translated else {}
+
+    def _files(self, split: str) -> tuple[Path, Path]:
+        """SPLIT.json and SPLIT.txt."""
+        return self.folder / f"{split}.json", self.folder / f"{split}.txt"
 
 
-def _earlier_translation_scores(file: Path, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file of scores says of the translations of the same checkpoints; nothing if it is of others."""
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+
+
+def _read_scores(file: Path) -> dict[str, Any]:
+    """A file of scores; empty if it is missing or damaged."""
     try:
-        earlier = json.loads(file.read_bytes())
-        # The loss tells another model of the same step.
-        same = all(earlier[field] == metrics[field] for field in ("split", "checkpoints", "tokens"))
-        same = same and math.isclose(earlier["loss"], metrics["loss"], rel_tol=1e-5)
-    except (OSError, ValueError, KeyError, TypeError):
+        scores = json.loads(file.read_bytes())
+    except (OSError, ValueError):
         return {}
-    translated = same and "unfinished" in earlier
-    return {field: value for field, value in earlier.items() if field not in metrics} if translated else {}
+    return scores if isinstance(scores, dict) else {}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: int) -> None:
@@ -130,16 +215,12 @@ def _check_corpus(loaded: Loaded, data: Data) -> None:
         )
 
 
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, data: bytes) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"{file.parent}: cannot be made: {error.strerror}") from error
-    write_atomically(file, text.encode())
+    write_atomically(file, data)
 
 
 def _remove(file: Path) -> None:

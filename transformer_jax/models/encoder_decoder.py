@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.attention import cache_layout
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
 from transformer_jax.nn.kv_cache import KVCache, empty_layer
@@ -118,60 +119,96 @@ def init_params(config: ModelConfig, seed: int | Array) -> Params:
     return EncoderDecoder(config).init(key, {"inputs": ids, "targets": ids})["params"]
 
 
-def unstack_layers(params: Params) -> list[Params]:
-    """The decoder's parameters [L, ...] as one tree per layer; done once, before a decoding loop."""
-    stacked = params["decoder"]["layers"]
+def unstack_layers(params: Params) -> Params:
+    """The same parameters with one tree per decoder layer instead of one stacked [L, ...], as decoding reads them.
+
+    Done once: the loop over tokens would take the stacks apart at every step.
+
+    Raises: ConfigError if the model has no decoder.
+    """
+    decoder = params.get("decoder")
+    if decoder is None:
+        raise ConfigError(f"the model has no decoder to generate with; its parts are {', '.join(params)}")
+    stacked = decoder["layers"]
     num_layers = jax.tree.leaves(stacked)[0].shape[0]
-    return [jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers)]
+    layers = tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))
+    return {**params, "decoder": {**decoder, "layers": layers}}
 
 
-def start_cache(config: ModelConfig, params: Params, layers: list[Params], inputs: Array, capacity: int) -> KVCache:
+def start_cache(
+    config: ModelConfig, params: Params, inputs: Array, capacity: int, num_positions: int | None = None
+) -> KVCache:
     """Encodes inputs [B, S] and returns a cache with room for `capacity` target tokens, none of them there yet.
 
     Args:
-      layers: `unstack_layers(params)`.
-    Raises: ConfigError if a learned position table has fewer rows than capacity.
+      params: as `unstack_layers` returns them.
+      num_positions: those that tokens may stand at; fewer than capacity where several tokens share one, as in a beam.
+    Raises: ConfigError if a learned position table has fewer rows than positions.
     """
-    check_capacity(config, capacity)
+    check_capacity(config, capacity if num_positions is None else num_positions)
     memory, _ = _call(EncoderDecoder(config), params, EncoderDecoder.encode, {"inputs": inputs})
-    layer = DecoderLayer(config)
-    cross = tuple(_call(layer, p, DecoderLayer.project_memory, memory) for p in layers)
+    layer, layers = DecoderLayer(config), params["decoder"]["layers"]
     batch = inputs.shape[0]
     return KVCache(
         self_attention=tuple(empty_layer(config, batch, capacity) for _ in layers),
-        cross_attention=cross,
+        cross_attention=tuple(cache_layout(_call(layer, p, DecoderLayer.project_memory, memory)) for p in layers),
         cross_mask=padding_mask(inputs),
         positions=jnp.full((batch, capacity), -1, jnp.int32),
         index=jnp.zeros((), jnp.int32),
     )
 
 
-def check_capacity(config: ModelConfig, capacity: int) -> None:
-    """Raises ConfigError if the decoder cannot number `capacity` positions."""
-    if config.position_encoding == "learned" and capacity > config.max_length:
+def check_capacity(config: ModelConfig, num_positions: int) -> None:
+    """Raises ConfigError if the decoder cannot number so many positions."""
+    if config.position_encoding == "learned" and num_positions > config.max_length:
         raise ConfigError(
-            f"decoding {capacity} positions exceeds the learned table, model.max_length={config.max_length}"
+            f"decoding {num_positions} positions exceeds the learned table, model.max_length={config.max_length}"
         )
 
 
-def decode(
-    config: ModelConfig, params: Params, layers: list[Params], cache: KVCache, ids: Array, positions: Array
+def prefill(
+    config: ModelConfig, params: Params, cache: KVCache, prompts: Array, lengths: Array
 ) -> tuple[Array, KVCache]:
-    """Feeds T tokens to the decoder: a prompt (prefill) or one token (a decoding step).
+    """Feeds the prompt of every row to the decoder at once.
 
     Args:
-      layers: `unstack_layers(params)`.
+      params: as `unstack_layers` returns them.
+      prompts: [B, P] int32 decoder inputs, the start id first; lengths: [B] int32, how many of them are the row's.
+    Returns: logits [B, V] of the token after each row's last, zeros for a length of 0; and the cache with P slots more.
+    """
+    columns = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
+    positions = jnp.where(columns < lengths[:, None], columns, -1)
+    logits, cache = decode_step(config, params, cache, prompts, positions)
+    last = (columns == lengths[:, None] - 1)[..., None]
+    return jnp.where(last, logits, 0.0).sum(1), cache
+
+
+def decode_step(
+    config: ModelConfig,
+    params: Params,
+    cache: KVCache,
+    ids: Array,
+    positions: Array,
+    visible: Array | None = None,
+) -> tuple[Array, KVCache]:
+    """Feeds T tokens per row to the decoder, into the next T slots of the cache.
+
+    Args:
+      params: as `unstack_layers` returns them.
       ids: [B, T] int32 decoder inputs, the start id first.
-      positions: [B, T] int32, -1 for the padding of prompts of different lengths.
+      positions: [B, T] int32, -1 for padding.
+      visible: [B, T, C] bool, the slots that each token attends to, its own among them; default all that hold a token
+        at its position or before, as a row's tokens do that follow each other.
     Returns: logits [B, T, V] of the token after each, and the cache with the T tokens in it.
     """
     model = EncoderDecoder(config)
     known = jax.lax.dynamic_update_slice_in_dim(cache.positions, positions, cache.index, axis=1)
+    mask = cache_mask(positions, known) if visible is None else visible[:, None]
     x = _call(model, params, EncoderDecoder.embed_targets, ids, jnp.maximum(positions, 0))
     bias = _call(model, params, EncoderDecoder.decoder_bias, positions, known)
-    inputs = LayerInputs(positions, cache_mask(positions, known), bias, memory_mask=cache.cross_mask)
+    inputs = LayerInputs(positions, mask, bias, memory_mask=cache.cross_mask)
     caches = []
-    for p, own, cross in zip(layers, cache.self_attention, cache.cross_attention, strict=True):
+    for p, own, cross in zip(params["decoder"]["layers"], cache.self_attention, cache.cross_attention, strict=True):
         state = DecodingState(own, cache.index)
         x, new = _call(DecoderLayer(config), p, DecoderLayer.decode, x, state, cross, inputs)
         caches.append(new)

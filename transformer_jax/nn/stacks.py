@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.nn.attention import LayerCache, MultiHeadAttention
+from transformer_jax.nn.attention import KeysValues, LayerCache, MultiHeadAttention
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.embeddings import PositionEmbedding
 from transformer_jax.nn.feed_forward import FeedForward
@@ -17,7 +18,7 @@ from transformer_jax.nn.kv_cache import append
 from transformer_jax.nn.norms import Norm
 from transformer_jax.nn.positions import RelativeBias
 from transformer_jax.nn.residual import Residual
-from transformer_jax.typing import Activations, Array, Bias, Mask, Positions, Weights
+from transformer_jax.typing import Activations, Array, Bias, Positions
 
 
 def folded(dropout: Dropout | None, number: Array | int) -> Dropout | None:
@@ -99,10 +100,14 @@ class DecoderLayer(nn.Module):
             ),
             folded(dropout, 1),
         )
-        x, cross_weights = self._after_self_attention(x, memory, inputs.memory_mask, dropout)
+        x, cross_weights = self._after_self_attention(
+            x,
+            lambda y: self.cross_attention.cross_attention(y, memory, inputs.memory_mask, folded(dropout, 4)),
+            dropout,
+        )
         return x, {"self_attention": weights, "cross_attention": cross_weights} if self.return_weights else {}
 
-    def project_memory(self, memory: Float[Array, "B S D"]) -> LayerCache:
+    def project_memory(self, memory: Float[Array, "B S D"]) -> KeysValues:
         """Keys and values that this layer reads from the encoder's output, memory [B, S, D]."""
         return self.cross_attention.memory_projections(memory)
 
@@ -114,19 +119,19 @@ class DecoderLayer(nn.Module):
         def attend(y: Array) -> tuple[Array, LayerCache]:
             query, new = self.self_attention.self_projections(y, inputs.positions)
             cache = append(state.cache, new, state.index)
-            return self.self_attention.attend(query, cache, inputs.mask, inputs.bias, None)[0], cache
+            return self.self_attention.attend_cache(query, cache, inputs.mask, inputs.bias), cache
+
+        def attend_memory(y: Array) -> tuple[Array, None]:
+            query = self.cross_attention.query(y)
+            return self.cross_attention.attend_cache(query, memory, inputs.memory_mask, None), None
 
         x, cache = self.self_attention_residual(x, attend, None)
-        return self._after_self_attention(x, memory, inputs.memory_mask, None)[0], cache
+        return self._after_self_attention(x, attend_memory, None)[0], cache
 
     def _after_self_attention(
-        self, x: Activations, memory: LayerCache, memory_mask: Mask | None, dropout: Dropout | None
-    ) -> tuple[Activations, Weights]:
-        x, weights = self.cross_attention_residual(
-            x,
-            lambda y: self.cross_attention.cross_attention(y, memory, memory_mask, folded(dropout, 4)),
-            folded(dropout, 5),
-        )
+        self, x: Activations, attend_memory: Callable[[Activations], tuple[Activations, Any]], dropout: Dropout | None
+    ) -> tuple[Activations, Any]:
+        x, weights = self.cross_attention_residual(x, attend_memory, folded(dropout, 5))
         x, _ = self.feed_forward_residual(
             x, lambda y: (self.feed_forward(y, folded(dropout, 2)), None), folded(dropout, 3)
         )

@@ -1,0 +1,128 @@
+"""What a token costs as the text grows: milliseconds per step of the batch in every stage of greedy decoding.
+
+    python -m benchmarks.decode_cost --shape small --figure=docs/decoding_cost.svg
+
+Each stage has a cache with room for 64, 128, 256, ... positions and is timed apart from the others. The time per token
+is fitted by a + b * capacity. Beside it: the same without a cache, by the whole forward pass for every token; and the
+second stage of a run whose limit is 128 tokens, which must cost what it costs where the limit is 1,024. Prints one JSON
+object.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.decode import SOURCE_LENGTH, make_uncached_decoder, median_seconds
+from benchmarks.shapes import SHAPES, model_config
+from transformer_jax.config import DecodeConfig
+from transformer_jax.decoding.translation import FIRST_CAPACITY, prepare
+from transformer_jax.huge_pages import restart_with_huge_pages
+from transformer_jax.models.encoder_decoder import init_params, unstack_layers
+
+
+def stage_costs(shape: str, batch: int, limit: int, repeats: int) -> dict[int, float]:
+    """Milliseconds per token in the stage of every capacity, median. The first stage encodes the sources too."""
+    config = model_config(shape, max_length=limit).resolved()
+    params = jax.device_put(unstack_layers(init_params(config, 0)))
+    inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch, SOURCE_LENGTH)).astype(np.int32)
+    search = prepare((config,), (params,), DecodeConfig(max_length=limit, min_length=limit), inputs)
+    times: dict[int, list[float]] = {}
+    for _ in range(repeats + 1):
+        start, before = time.perf_counter(), 0
+        for capacity, state in search.stages():
+            jax.block_until_ready(state)
+            now = time.perf_counter()
+            times.setdefault(capacity, []).append((now - start) * 1e3 / (capacity - before))
+            start, before = now, capacity
+    return {capacity: float(np.median(taken[1:])) for capacity, taken in times.items()}
+
+
+def uncached_costs(shape: str, batch: int, lengths: Sequence[int]) -> dict[int, float]:
+    """Milliseconds per token where every token takes a forward pass over `length` positions."""
+    result = {}
+    for length in lengths:
+        config = model_config(shape, max_length=length).resolved()
+        result[length] = median_seconds(make_uncached_decoder(config, batch, length, num_tokens=4), 5.0)[0] * 1e3 / 4
+    return result
+
+
+def measure(shape: str, batch: int, limit: int, repeats: int) -> dict[str, Any]:
+    cached = stage_costs(shape, batch, limit, repeats)
+    short = stage_costs(shape, batch, 2 * FIRST_CAPACITY, repeats)
+    fitted = np.array([capacity for capacity in cached if capacity > FIRST_CAPACITY])
+    cost = np.array([cached[capacity] for capacity in fitted])
+    slope, intercept = np.polyfit(fitted, cost, 1)
+    return {
+        "shape": shape,
+        "device": jax.devices()[0].device_kind,
+        "batch": batch,
+        "ms_per_token": cached,
+        "ms_per_token_uncached": uncached_costs(shape, batch, [c for c in cached if c <= 4 * FIRST_CAPACITY]),
+        "fit": {
+            "a_ms": float(intercept),
+            "b_us_per_position": float(slope * 1e3),
+            "largest_error": float(np.max(np.abs(intercept + slope * fitted - cost) / cost)),
+        },
+        "position_100_to_limit_128": cached[2 * FIRST_CAPACITY] / short[2 * FIRST_CAPACITY],
+        "last_to_position_100": cached[max(cached)] / cached[2 * FIRST_CAPACITY],
+    }
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """The costs and the fitted line, with both axes from zero."""
+    import matplotlib as mpl  # ty: ignore[import-not-found]
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "decoding_cost"  # the same figures, the same file
+    from matplotlib import pyplot as plt  # ty: ignore[import-not-found]
+
+    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for name, label, style in (
+        ("ms_per_token_uncached", "without a cache", "s--"),
+        ("ms_per_token", "with a cache, by stage", "o"),
+    ):
+        axes.plot(list(result[name]), list(result[name].values()), style, label=label)
+    fit, ends = result["fit"], np.array([0, max(result["ms_per_token"])])
+    label = f"{fit['a_ms']:.1f} ms + {fit['b_us_per_position']:.1f} µs per position"
+    axes.plot(ends, fit["a_ms"] + fit["b_us_per_position"] * 1e-3 * ends, "-", color="C1", alpha=0.6, label=label)
+    axes.set(
+        xlabel="positions that the cache has room for (or are computed)",
+        ylabel="ms per token of the batch",
+        title=f"Greedy decoding, {result['shape']}, {result['batch']} sentences, {result['device']}",
+        xlim=(0, None),
+        ylim=(0, 1.3 * max(result["ms_per_token"].values())),
+    )
+    axes.legend()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--shape", choices=SHAPES, default="small")
+    result.add_argument("--batch", type=int, default=32, help="sentences")
+    result.add_argument("--limit", type=int, default=1024, help="tokens to decode, 64 times a power of two")
+    result.add_argument("--repeats", type=int, default=3, help="runs, after one that compiles")
+    result.add_argument("--figure", type=Path, help="SVG file to draw; needs matplotlib")
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parser().parse_args(argv)
+    if arguments.limit < 4 * FIRST_CAPACITY or arguments.limit & (arguments.limit - 1):
+        parser().error(f"--limit={arguments.limit}: expected 256, 512, 1024, ...: a line needs two stages")
+    result = measure(arguments.shape, arguments.batch, arguments.limit, arguments.repeats)
+    print(json.dumps(result))
+    if arguments.figure:
+        draw(result, arguments.figure)
+
+
+if __name__ == "__main__":
+    restart_with_huge_pages()
+    main()

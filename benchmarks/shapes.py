@@ -1,0 +1,16 @@
+"""The model sizes that speed is measured on."""
+
+from typing import Any
+
+from transformer_jax.config import ModelConfig
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {"emb_dim": 128, "num_heads": 4, "mlp_dim": 256, "num_encoder_layers": 4, "num_decoder_layers": 4},
+    "small": {"emb_dim": 256, "num_heads": 4, "mlp_dim": 1024, "num_encoder_layers": 3, "num_decoder_layers": 3},
+    "base": {"emb_dim": 512, "num_heads": 8, "mlp_dim": 2048, "num_encoder_layers": 6, "num_decoder_layers": 6},
+}
+
+
+def model_config(shape: str, **fields: Any) -> ModelConfig:
+    """A Pre-LN model with a vocabulary of 8,192; not resolved."""
+    return ModelConfig(vocab_size=8192, norm_position="pre", **SHAPES[shape], **fields)

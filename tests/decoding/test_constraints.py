@@ -1,0 +1,113 @@
+"""Which tokens may come next, against the rules written out in plain Python, and the repetition penalty."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.config import EOS_ID, PAD_ID
+from transformer_jax.decoding.constraints import Constraints, allowed, penalise_repetition
+
+VOCAB_SIZE = 8
+LIMITS = (0, 1, 2, 3, 5)  # of every row
+
+
+def constraints(forbidden=(), prefix=(), min_length=0, force_end=False):
+    return Constraints(
+        jnp.zeros(VOCAB_SIZE, bool).at[jnp.array(forbidden, jnp.int32)].set(True),
+        jnp.array(prefix, jnp.int32),
+        jnp.int32(min_length),
+        jnp.bool_(force_end),
+    )
+
+
+def tokens_at(length, **rules):
+    """The tokens that `allowed` lets stand at place `length`, a list per row of LIMITS."""
+    table = np.asarray(allowed(constraints(**rules), jnp.int32(length), jnp.array(LIMITS, jnp.int32)))
+    assert table.dtype == bool
+    assert table.shape == (len(LIMITS), VOCAB_SIZE)
+    return [np.flatnonzero(row).tolist() for row in table]
+
+
+def expected_at(length, limit, forbidden=(), prefix=(), min_length=0, force_end=False):
+    if length < len(prefix):
+        return [prefix[length]]
+    if force_end and length + 1 >= limit:
+        return [EOS_ID]
+    free = [token for token in range(VOCAB_SIZE) if token != PAD_ID and token not in forbidden]
+    return [token for token in free if token != EOS_ID or length >= min_length]
+
+
+def test_padding_never_comes():
+    assert tokens_at(0) == [[1, 2, 3, 4, 5, 6, 7]] * 5
+
+
+def test_forbidden_tokens_never_come():
+    for length in range(6):
+        assert tokens_at(length, forbidden=(2, 7)) == [[1, 3, 4, 5, 6]] * 5
+
+
+def test_the_end_comes_behind_min_length_tokens_at_the_earliest():
+    for length in range(6):
+        for tokens in tokens_at(length, min_length=3):
+            assert (EOS_ID in tokens) == (length >= 3)
+            assert tokens[-6:] == [2, 3, 4, 5, 6, 7]
+
+
+def test_a_prefix_comes_first_and_leaves_the_rest_free():
+    assert [tokens_at(length, prefix=(6, 2, 6))[0] for length in range(4)] == [[6], [2], [6], [1, 2, 3, 4, 5, 6, 7]]
+
+
+def test_every_row_is_ended_at_its_own_limit():
+    free, end = [1, 2, 3, 4, 5, 6, 7], [EOS_ID]
+    assert tokens_at(1, force_end=True) == [end, end, end, free, free]
+    assert tokens_at(4, force_end=True) == [end] * 5
+    assert tokens_at(4, force_end=False) == [free] * 5
+
+
+def test_a_forced_end_wins_over_min_length_and_over_its_being_forbidden():
+    assert tokens_at(2, force_end=True, min_length=9, forbidden=(EOS_ID,))[3:] == [[EOS_ID], [2, 3, 4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("rules", [{"forbidden": (5,)}, {"min_length": 4, "forbidden": (EOS_ID,)}, {"force_end": True}])
+def test_a_prefix_wins_over(rules):
+    for length, token in enumerate((5, EOS_ID, 5)):
+        assert tokens_at(length, prefix=(5, EOS_ID, 5), **rules) == [[token]] * 5
+
+
+def test_all_rules_together():
+    choices = itertools.product([(), (1,), (4, 6)], [(), (3,), (6, 1)], [0, 1, 3], [False, True])
+    for forbidden, prefix, min_length, force_end in choices:
+        rules = {"forbidden": forbidden, "prefix": prefix, "min_length": min_length, "force_end": force_end}
+        for length in range(5):
+            assert tokens_at(length, **rules) == [expected_at(length, limit, **rules) for limit in LIMITS], rules
+
+
+def test_positive_logits_of_seen_tokens_are_divided_and_negative_ones_multiplied():
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((2, 3, 11)).astype(np.float32)
+    logits[0, 0, :2] = 0.0, -np.inf
+    seen = rng.random(logits.shape) < 0.5
+    seen[0, 0, :2] = True
+    for penalty in (1.0, 1.3, 0.8):
+        expected = logits.copy()
+        for at in np.argwhere(seen):
+            x = logits[tuple(at)]
+            expected[tuple(at)] = x / penalty if x > 0 else x * penalty
+        result = penalise_repetition(jnp.asarray(logits), jnp.asarray(seen), penalty)
+        np.testing.assert_allclose(result, expected, rtol=1e-6)
+        np.testing.assert_array_equal(np.asarray(result)[~seen], logits[~seen])
+
+
+def test_the_vectors_of_hugging_face():
+    """test_repetition_penalty_dist_process of tests/generation/test_logits_process.py: penalty 2 over ten logits of 0.1
+    but for -0.1 and 0.4."""
+    logits = np.full((2, 10), 0.1, np.float32)
+    logits[0, 0], logits[1, 5] = -0.1, 0.4
+    seen = np.zeros((2, 10), bool)
+    seen[0, [0, 1]] = seen[1, [5, 0]] = True
+    expected = logits.copy()
+    expected[0, [0, 1]] = -0.2, 0.05
+    expected[1, [0, 5]] = 0.05, 0.2
+    np.testing.assert_allclose(penalise_repetition(jnp.asarray(logits), jnp.asarray(seen), 2.0), expected, rtol=1e-6)

@@ -1,0 +1,342 @@
+"""`compare`: from checkpoints to a table, and which translations are made for it."""
+
+import dataclasses
+import json
+import logging
+import shutil
+from unittest import mock
+
+import jax
+import pytest
+from run_support import copy_of_trained, snapshot
+
+from transformer_jax.data.datasets import Data
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.evaluation import run as evaluation_run
+from transformer_jax.evaluation.comparison import compare
+from transformer_jax.evaluation.evaluator import Evaluator
+from transformer_jax.evaluation.lines import Output, Translation
+from transformer_jax.evaluation.run import Scorer, evaluate
+from transformer_jax.evaluation.significance import METRICS, paired_bootstrap
+from transformer_jax.evaluation.translate import Translator
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return copy_of_trained(tmp_path / "copy")
+
+
+@pytest.fixture
+def run(folder):
+    return folder / "run"
+
+
+@pytest.fixture
+def older(run):
+    return run / "checkpoints" / "5"
+
+
+@pytest.fixture
+def translated(monkeypatch):
+    """The decoder is taught half of a split, or less for other parameters; yields (split, beam_size) of its calls."""
+    calls, seen = [], []
+
+    def translations(evaluator, params, split):
+        model = Translator(evaluator.config, params, evaluator.data.tokenizer).fingerprint
+        if model not in seen:
+            seen.append(model)
+        calls.append((split, evaluator.config.decode.beam_size))
+        targets = evaluator.data.text(split).targets
+        right = len(targets) // (2 + seen.index(model))
+        lines = [*targets[:right], *(f"12 {line}" for line in targets[right:])]
+        return [Translation(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
+
+    monkeypatch.setattr(Evaluator, "translations", translations)
+    return calls
+
+
+def cells(line):
+    return [cell.strip() for cell in line.replace("┃", "│").strip("│ ").split("│")]
+
+
+def lines_of(file):
+    return file.read_text().splitlines()
+
+
+def loads(monkeypatch, change):
+    """What is loaded is not what it was, under the same name and of the same step."""
+    load = evaluation_run.load
+    monkeypatch.setattr(evaluation_run, "load", lambda path, overrides: change(load(path, overrides)))
+
+
+def with_one_parameter_changed(loaded):
+    leaves, structure = jax.tree_util.tree_flatten(loaded.params)
+    leaves[0] = leaves[0].at[(0,) * leaves[0].ndim].add(1e-4)
+    return loaded._replace(params=jax.tree_util.tree_unflatten(structure, leaves))
+
+
+def with_config(section, **values):
+    def change(loaded):
+        changed = dataclasses.replace(getattr(loaded.config, section), **values)
+        return loaded._replace(config=dataclasses.replace(loaded.config, **{section: changed}))
+
+    return change
+
+
+def test_what_is_printed_follows_from_the_translations(folder, run, older, translated, capsys):
+    results = compare([run, older], ["test", "valid"], samples=50, seed=3)
+    out = capsys.readouterr().out.splitlines()
+    assert list(results) == ["test", "valid"]
+    for split, result in results.items():
+        systems = [lines_of(run / "evaluation" / path) for path in (f"{split}.txt", f"step_5/{split}.txt")]
+        assert systems[0] != systems[1]
+        references = lines_of(folder / f"{split}.de")
+        assert result == paired_bootstrap(systems, references, samples=50, seed=3)
+        scores = [
+            json.loads((run / "evaluation" / path).read_text()) for path in (f"{split}.json", f"step_5/{split}.json")
+        ]
+        for metric in METRICS:
+            assert [score.score for score in result.scores[metric]] == [metrics[metric] for metrics in scores]
+        top = next(number for number, line in enumerate(out) if cells(line)[0] == f"{split}, {len(references)} pairs")
+        second = result.scores["chrf"][1]
+        assert cells(out[top + 2])[0] == str(run)
+        assert cells(out[top + 3])[0] == str(older)
+        assert cells(out[top + 3])[-2:] == [f"{second.difference:+.2f}", f"{second.p_value:.4f}"]
+    assert out[-2:] == [f"{metric}: {results['test'].signatures[metric]}" for metric in METRICS]
+    assert "|bs:50|seed:3|" in out[-1]
+
+
+def test_the_files_are_those_of_evaluate(run, older, translated, tmp_path):
+    other = shutil.copytree(run, tmp_path / "other")
+    compare([run, older])
+    evaluate(other, ["test"])
+    evaluate(other / "checkpoints" / "5", ["test"])
+    assert snapshot(run / "evaluation") == snapshot(other / "evaluation")
+    assert len(snapshot(run / "evaluation")) == 5  # one of them a folder
+
+
+def test_nothing_is_translated_twice(run, older, translated, capsys):
+    evaluate(run, ["test"])
+    assert len(translated) == 1
+    capsys.readouterr()
+    first = compare([run, older])
+    assert len(translated) == 2
+    err = capsys.readouterr().err
+    assert f"test: {run}/evaluation/test.txt is reused: the same parameters and settings have made it\n" in err
+    assert f"test: translating 11 pairs into {run}/evaluation/step_5/test.txt\n" in err
+    before = snapshot(run)
+    assert compare([run, older]) == first
+    assert len(translated) == 2
+    assert capsys.readouterr().err.count("is reused") == 2
+    assert snapshot(run) == before
+
+
+def test_the_same_checkpoint_twice(run, translated, capsys, caplog):
+    with caplog.at_level(logging.WARNING, "transformer_jax"):
+        result = compare([run, run, run / "checkpoints" / "8"])["test"]
+    assert len(translated) == 2  # the newest, and step 8 as it is
+    for metric in METRICS:
+        assert [score.difference for score in result.scores[metric]] == [None, 0.0, 0.0]
+        assert [score.p_value for score in result.scores[metric][1:]] == [1 / 1001, 1 / 1001]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        f"test: {name} scores as {run} on every resample (sacrebleu, chrf); the p-value in parentheses says nothing"
+        for name in (run, run / "checkpoints" / "8")
+    ]
+    assert capsys.readouterr().out.count("      +0.00 │ (0.0010) ") == 4
+
+
+def test_overrides_apply_to_all_and_translate_anew(run, older, translated):
+    first = compare([run, older])
+    compare([run, older], overrides={"decode.beam_size": 3})
+    assert translated == [("test", 1), ("test", 1), ("test", 3), ("test", 3)]
+    assert compare([run, older]) == first  # the files are of one setting
+    assert translated[4:] == [("test", 1), ("test", 1)]
+
+
+def test_an_average_is_not_its_newest_checkpoint(run, translated):
+    compare([run, run])
+    compare([run, run], overrides={"evaluation.average_checkpoints": 2})
+    assert len(translated) == 2
+    assert json.loads((run / "evaluation" / "test.json").read_text())["checkpoints"] == [5, 8]
+
+
+def test_scores_without_translations_do_not_make_old_ones_look_new(run, translated, monkeypatch):
+    """Of parameters so close that the loss does not tell."""
+    evaluate(run, ["test"])
+    before = json.loads((run / "evaluation" / "test.json").read_text())
+    loads(monkeypatch, with_one_parameter_changed)
+    evaluate(run, ["test"], generate=False)
+    after = json.loads((run / "evaluation" / "test.json").read_text())
+    assert after["loss"] == pytest.approx(before["loss"], rel=1e-4)
+    assert "sacrebleu" not in after
+    compare([run, run])
+    assert len(translated) == 2
+
+
+def test_scores_without_translations_leave_what_can_be_reused(run, translated):
+    evaluate(run, ["test"])
+    evaluate(run, ["test"], generate=False)
+    compare([run, run])
+    assert len(translated) == 1
+
+
+def test_another_model_of_the_same_step_is_translated_anew(run, translated, monkeypatch):
+    compare([run, run])
+    before = json.loads((run / "evaluation" / "test.json").read_text())
+    loads(monkeypatch, with_one_parameter_changed)
+    compare([run, run])
+    assert len(translated) == 2
+    after = json.loads((run / "evaluation" / "test.json").read_text())
+    assert after["checkpoints"] == before["checkpoints"]
+    assert after["fingerprint"] != before["fingerprint"]
+
+
+# What may be reused, without a comparison.
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """A scorer, and the translations that are in its folder."""
+    run = copy_of_trained(tmp_path_factory.mktemp("scored") / "copy") / "run"
+    lines = [f"line {number}" for number in range(11)]
+    translations = [Translation(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
+    scorer = Scorer.from_checkpoint(run)
+    with mock.patch.object(Evaluator, "translations", return_value=translations):
+        scorer.score("test")
+    return scorer, lines
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda loaded: loaded, True),
+        (with_one_parameter_changed, False),
+        (with_config("model", norm_epsilon=1e-3), False),  # the same parameters, used in another way
+        (with_config("decode", beam_size=2), False),
+        (with_config("decode", max_extra_length=9), False),
+        (with_config("evaluation", average_checkpoints=2), False),
+        (with_config("evaluation", tokens_per_batch=4096), False),
+        (lambda loaded: loaded._replace(steps=(5,)), False),
+        (lambda loaded: loaded._replace(corpus={**loaded.corpus, "sha256": "0" * 64}), False),
+        (lambda loaded: loaded._replace(corpus={**loaded.corpus, "versions": {"x": "1"}}), True),
+    ],
+    ids=lambda value: None if callable(value) else str(value),
+)
+def test_what_makes_other_translations(scored, change, same):
+    scorer, lines = scored
+    changed = dataclasses.replace(scorer, loaded=change(scorer.loaded))
+    assert changed.earlier_translations("test") == (lines if same else None)
+    assert changed.earlier_translations("valid") is None
+
+
+def change_scores(**changes):
+    def change(folder):
+        scores = json.loads((folder / "test.json").read_text()) | changes
+        (folder / "test.json").write_text(
+            json.dumps({key: value for key, value in scores.items() if value is not None})
+        )
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "test.txt").write_text("12\n" * 11),
+        lambda folder: (folder / "test.txt").write_bytes((folder / "test.txt").read_bytes()[:-3]),
+        lambda folder: (folder / "test.txt").unlink(),
+        lambda folder: (folder / "test.json").unlink(),
+        lambda folder: (folder / "test.json").write_text('{"fingerprint"'),
+        lambda folder: (folder / "test.json").write_bytes(b"\xff"),
+        lambda folder: (folder / "test.json").write_text("[]"),
+        *(change_scores(**{name: None}) for name in ("fingerprint", "translations_sha256", "corpus", "decode")),
+        change_scores(split="valid"),
+    ],
+    ids=lambda spoil: None,
+)
+def test_files_that_are_not_what_they_were(scored, tmp_path, spoil):
+    """Edited, of an evaluation that was interrupted between two files, of an earlier version."""
+    scorer, lines = scored
+    copied = dataclasses.replace(scorer, folder=shutil.copytree(scorer.folder, tmp_path / "copied"))
+    assert copied.earlier_translations("test") == lines
+    spoil(copied.folder)
+    assert copied.earlier_translations("test") is None
+
+
+def test_lines_are_split_where_they_were_joined(run, translated, monkeypatch):
+    text = "a\u2028b\x85c\rd"
+    translation = Translation(1, [Output(text, [], [], 0.0, True)])
+    monkeypatch.setattr(Evaluator, "translations", lambda *_: [translation] * 11)
+    first = compare([run, run])
+    assert lines_of(run / "evaluation" / "test.txt") == ["a b c d"] * 11
+    monkeypatch.setattr(Evaluator, "translations", None)
+    assert compare([run, run]) == first
+
+
+# What is refused is refused before anything is translated.
+
+
+def test_an_unknown_split(run, older, translated):
+    with pytest.raises(DataError, match=r"no split 'tset'; there are train, valid, test \(did you mean 'test'\?\)"):
+        compare([run, older], ["test", "tset"])
+    assert translated == []
+
+
+def test_a_missing_checkpoint(run, translated):
+    with pytest.raises(CheckpointError, match=r"checkpoints/9"):
+        compare([run, run / "checkpoints" / "9"])
+    assert translated == []
+
+
+def test_a_pair_that_one_model_cannot_take(run, older, translated, monkeypatch):
+    checked = []
+
+    def check(evaluator, split):
+        checked.append(split)
+        if len(checked) == 2:
+            raise DataError("split 'test', pair 3")
+
+    monkeypatch.setattr(Evaluator, "check", check)
+    with pytest.raises(DataError, match="pair 3"):
+        compare([run, older])
+    assert translated == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: [*lines[:2], "one", *lines[3:]], r": pair 3 has '\d[\d ]*' and 'one'$"),
+        (lambda lines: lines[:-1], r": pair 11 has '\d[\d ]*' and nothing$"),
+        (lambda lines: [*lines, "more"], r": pair 12 has nothing and 'more'$"),
+    ],
+)
+def test_other_references(run, older, translated, monkeypatch, change, message):
+    text, known = Data.text, []
+
+    def other_text(data, split):
+        found = text(data, split)
+        if not any(data is other for other in known):
+            known.append(data)
+        return found if data is known[0] else found._replace(targets=change(found.targets))
+
+    monkeypatch.setattr(Data, "text", other_text)
+    with pytest.raises(DataError, match=rf"split 'test' of {run} and of {older} has different references.*{message}"):
+        compare([run, older])
+    assert translated == []
+
+
+@pytest.mark.parametrize(("count", "splits"), [(0, ["test"]), (1, ["test"]), (2, [])])
+def test_nothing_to_compare(run, count, splits):
+    with pytest.raises(ConfigError, match=rf"{count} checkpoints, {len(splits)} splits: expected two checkpoints"):
+        compare([run] * count, splits)
+
+
+def test_configs_that_translate_in_different_ways_are_told(run, older, translated, monkeypatch, caplog):
+    shorter = with_config("decode", max_extra_length=7)
+    loads(monkeypatch, lambda loaded: shorter(loaded) if loaded.name else loaded)
+    with caplog.at_level(logging.WARNING, "transformer_jax"):
+        compare([run, older])
+    (record,) = [record for record in caplog.records if "max_extra_length" in record.getMessage()]
+    message = f"decode.max_extra_length is 8 in {run} and 7 in {older}; --decode.max_extra_length=... sets both"
+    assert record.getMessage() == message

@@ -1,0 +1,33 @@
+"""A progress bar on a terminal, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator
+
+
+@contextlib.contextmanager
+def progress_bar(what: str, total: int | None, done: int = 0) -> Generator[Callable[[int], None]]:
+    """Yields a function that is told how much more has been done.
+
+    Args:
+      total: None if nobody knows.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(what), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bar:
+        task = bar.add_task("", total=total, completed=done)
+        yield lambda more: bar.advance(task, more)

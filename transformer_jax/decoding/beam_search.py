@@ -1,0 +1,233 @@
+"""Beam search (Graves 2012; Sutskever et al. 2014, section 3.2): the W likeliest prefixes of every input, side by side.
+
+Implementations differ in three rules, which have names here. A hypothesis Y ends with the end mark, which |Y| counts.
+
+`length_penalty`: what a hypothesis is ranked by.
+- `none`: log P(Y).
+- `gnmt`: log P(Y) / ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14, without coverage).
+- `average`: log P(Y) / |Y|^alpha (fairseq, Hugging Face).
+
+`end_among`: when an end mark ends a hypothesis. At every step the 2W best continuations are looked at.
+- `beam`: if it is among the best W of them (fairseq). A beam of one is then greedy search.
+- `candidates`: if it is among all 2W (tensor2tensor).
+
+`early_stop`: when an input is done.
+- `bound`: once no live hypothesis can win, however well it goes on: log P only falls, so its rank is at most what it
+  would have now at its greatest possible length (tensor2tensor).
+- `first`: once W hypotheses have ended (fairseq).
+
+An input whose hypotheses come to its limit is done too; those that have not ended rank behind those that have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.config import EOS_ID, PAD_ID
+from transformer_jax.decoding.constraints import Constraints, propose
+from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Step, extend
+from transformer_jax.decoding.top_k import top_k
+from transformer_jax.typing import Array, ArrayLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """The named rules, and how many hypotheses are asked for; alpha is an argument of the search."""
+
+    length_penalty: str = "gnmt"
+    end_among: str = "beam"
+    early_stop: str = "bound"
+    num_best: int = 1
+
+
+class Beam(NamedTuple):
+    """State of a beam search.
+
+    scores: [B, W] float32, log P of every live hypothesis, -inf for one that does not exist; best first.
+    ended: the W best hypotheses that have ended, best first. num_ended: [B] int32, how many have.
+    done: [B] bool.
+    """
+
+    hypotheses: Hypotheses
+    scores: Array
+    ended: Generated
+    num_ended: Array
+    done: Array
+
+
+def penalty(rules: Rules, lengths: ArrayLike, alpha: ArrayLike) -> Array:
+    """What log P is divided by, float32."""
+    lengths = jnp.asarray(lengths, jnp.float32)
+    if rules.length_penalty == "none":
+        return jnp.ones_like(lengths)
+    return (((5.0 + lengths) / 6.0) if rules.length_penalty == "gnmt" else lengths) ** alpha
+
+
+def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Beam:
+    """All hypotheses of an input are the same yet, so only the first of them is live.
+
+    Args:
+      max_lengths: tokens a hypothesis may have, the end mark included; 0 for a row that is padding.
+    """
+    rows, width, _ = hypotheses.ids.shape
+    nothing = jnp.full((rows, width), -jnp.inf)
+    return Beam(
+        hypotheses=hypotheses,
+        scores=nothing.at[:, 0].set(0.0),
+        ended=Generated(
+            ids=jnp.zeros_like(hypotheses.ids),
+            lengths=jnp.zeros((rows, width), jnp.int32),
+            log_probs=jnp.zeros_like(hypotheses.log_probs),
+            scores=nothing,
+            finished=jnp.zeros((rows, width), bool),
+        ),
+        num_ended=jnp.zeros(rows, jnp.int32),
+        done=max_lengths <= 0,
+    )
+
+
+class Candidates(NamedTuple):
+    """The best continuations of an input's hypotheses, best first: [B, 2W] each.
+
+    scores: log P with the token; parents: the hypothesis that is continued; tokens; log_probs: of the token alone.
+    """
+
+    scores: Array
+    parents: Array
+    tokens: Array
+    log_probs: Array
+
+
+def candidates(
+    logits: Float[Array, "B W V"], possible: Bool[Array, "B 1 V"], scores: Float[Array, "B W"]
+) -> Candidates:
+    """The 2W best continuations; fewer where there are no more, and -inf then.
+
+    The best of an input are among the best of each of its hypotheses: these are sought by logits, so that log
+    probabilities are only computed of a few tokens.
+    """
+    width, size = logits.shape[1:]
+    values, tokens = top_k(jnp.where(possible, logits, -jnp.inf), min(2 * width, size))
+    log_probs = values - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+    flat = (scores[..., None] + log_probs).reshape(len(logits), -1)
+    best, places = jax.lax.top_k(flat, min(2 * width, flat.shape[-1]))
+
+    def at_places(x: Array) -> Array:
+        return jnp.take_along_axis(x.reshape(flat.shape), places, axis=-1)
+
+    return Candidates(best, places // tokens.shape[-1], at_places(tokens), at_places(log_probs))
+
+
+def search(
+    step: Step,
+    state: Beam,
+    rules: Rules,
+    constraints: Constraints,
+    max_lengths: Int[Array, " B"],
+    until: ArrayLike,
+    alpha: ArrayLike = 1.0,
+) -> Beam:
+    """Grows hypotheses until all inputs are done, or they have `until` tokens.
+
+    Args:
+      until: at most what the cache has room for.
+      alpha: exponent of the length penalty, at least 0.
+    """
+
+    def unfinished(state: Beam) -> Bool[Array, ""]:
+        return (state.hypotheses.length < until) & ~state.done.all()
+
+    def body(state: Beam) -> Beam:
+        logits, possible, hypotheses = propose(step, state.hypotheses, constraints, max_lengths)
+        found = candidates(logits, possible, state.scores)
+        state = _end(state._replace(hypotheses=hypotheses), found, rules, alpha)
+        state = _continue(state, found)
+        done = state.done | (state.hypotheses.length >= max_lengths) | jnp.isneginf(state.scores[:, 0])
+        if rules.early_stop == "first":
+            done = done | (state.num_ended >= state.scores.shape[1])
+        else:
+            bound = state.scores[:, 0] / penalty(rules, max_lengths, alpha)
+            done = done | (state.ended.scores[:, rules.num_best - 1] >= bound)
+        return state._replace(done=done)
+
+    return jax.lax.while_loop(unfinished, body, state)
+
+
+def _end(state: Beam, found: Candidates, rules: Rules, alpha: ArrayLike) -> Beam:
+    """Adds the candidates that end to the best that have ended."""
+    width, length = state.scores.shape[1], state.hypotheses.length
+    ends = (found.tokens == EOS_ID) & ~jnp.isneginf(found.scores) & ~state.done[:, None]
+    if rules.end_among == "beam":
+        ends = ends & (jnp.arange(ends.shape[1]) < width)[None]
+    if rules.early_stop == "first":
+        ends = ends & (state.num_ended[:, None] + jnp.cumsum(ends, axis=1) <= width)
+    scores = jnp.where(ends, found.scores / penalty(rules, length + 1, alpha), -jnp.inf)
+    # Only those that are kept are written out: 2W new ones of `limit` tokens each would cost more than the search.
+    kept, places = jax.lax.top_k(jnp.concatenate([state.ended.scores, scores], axis=1), width)
+    new = places >= width
+    parents = jnp.take_along_axis(found.parents, jnp.maximum(places - width, 0), axis=1)
+    last = jnp.take_along_axis(found.log_probs, jnp.maximum(places - width, 0), axis=1)
+    old = jnp.minimum(places, width - 1)
+
+    def chosen(ended: Array, live: Array, end: Array) -> Array:
+        before = jnp.take_along_axis(ended, old[..., None], axis=1)
+        after = jnp.take_along_axis(live, parents[..., None], axis=1)
+        after = jax.lax.dynamic_update_slice_in_dim(after, end[..., None], length, axis=2)
+        return jnp.where(new[..., None], after, before)
+
+    ended = Generated(
+        ids=chosen(state.ended.ids, state.hypotheses.ids, jnp.full_like(places, EOS_ID)),
+        lengths=jnp.where(new, length + 1, jnp.take_along_axis(state.ended.lengths, old, axis=1)),
+        log_probs=chosen(state.ended.log_probs, state.hypotheses.log_probs, last),
+        scores=kept,
+        finished=~jnp.isneginf(kept),
+    )
+    return state._replace(ended=ended, num_ended=state.num_ended + ends.sum(1, dtype=jnp.int32))
+
+
+def _continue(state: Beam, found: Candidates) -> Beam:
+    """The W best candidates that do not end are the next hypotheses; an input that is done keeps what it has."""
+    width = state.scores.shape[1]
+    going_on = jnp.where(found.tokens == EOS_ID, -jnp.inf, found.scores)
+    scores, places = jax.lax.top_k(going_on, width)
+
+    def of_places(x: Array, frozen: ArrayLike) -> Array:
+        return jnp.where(state.done[:, None], frozen, jnp.take_along_axis(x, places, axis=1))
+
+    hypotheses = extend(
+        state.hypotheses,
+        of_places(found.tokens, PAD_ID),
+        of_places(found.log_probs, 0),
+        of_places(found.parents, jnp.arange(width)[None]),
+    )
+    return state._replace(hypotheses=hypotheses, scores=jnp.where(state.done[:, None], state.scores, scores))
+
+
+def outputs(state: Beam, rules: Rules, max_lengths: Int[Array, " B"], alpha: ArrayLike = 1.0) -> Generated:
+    """The `num_best` best hypotheses of every input: those that have ended, then those that were cut at the limit."""
+    live = state.hypotheses
+    lengths = jnp.broadcast_to(jnp.minimum(live.length, max_lengths)[:, None], state.scores.shape)
+    cut = Generated(
+        ids=live.ids,
+        lengths=lengths,
+        log_probs=live.log_probs,
+        scores=state.scores / penalty(rules, jnp.maximum(lengths, 1), alpha),
+        finished=jnp.zeros_like(state.ended.finished),
+    )
+    both = Generated(*(jnp.concatenate(pair, axis=1) for pair in zip(state.ended, cut, strict=True)))
+    exists = ~jnp.isneginf(both.scores) & (max_lengths > 0)[:, None]
+    order = jnp.argsort(jnp.where(exists, ~both.finished, 2), axis=1, stable=True)[:, : rules.num_best]
+    exists = jnp.take_along_axis(exists, order, axis=1)
+    best = Generated(*(jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1) for x in both))
+    return Generated(
+        ids=jnp.where(exists[..., None], best.ids, PAD_ID),
+        lengths=jnp.where(exists, best.lengths, 0),
+        log_probs=jnp.where(exists[..., None], best.log_probs, 0.0),
+        scores=jnp.where(exists, best.scores, -jnp.inf),
+        finished=best.finished & exists,
+    )

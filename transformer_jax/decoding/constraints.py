@@ -1,0 +1,77 @@
+"""Which tokens may come next, and how much those that came already are held back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.config import EOS_ID, PAD_ID
+from transformer_jax.decoding.hypotheses import Hypotheses, Step, feed
+from transformer_jax.typing import Array, ArrayLike
+
+
+class Constraints(NamedTuple):
+    """What holds for all outputs.
+
+    forbidden: [V] bool. prefix: [P] int32, the tokens that every output begins with. min_length: int32 scalar, tokens
+    before the end mark. force_end: bool scalar, whether an output that comes to its limit ends in the end mark.
+    repetition_penalty: scalar, None without; it needs `Hypotheses.seen`.
+    """
+
+    forbidden: Array
+    prefix: Array
+    min_length: ArrayLike
+    force_end: ArrayLike
+    repetition_penalty: ArrayLike | None = None
+
+
+class Proposal(NamedTuple):
+    """What may come next.
+
+    logits: [B, W, V] float32, with the repetition penalty: their log softmax is what an output is scored by.
+    allowed: [B, 1, V] bool. hypotheses: with the cache after their last tokens.
+    """
+
+    logits: Array
+    allowed: Array
+    hypotheses: Hypotheses
+
+
+def propose(step: Step, hypotheses: Hypotheses, constraints: Constraints, max_lengths: Int[Array, " B"]) -> Proposal:
+    """Feeds the last tokens of all hypotheses to the model.
+
+    Args:
+      max_lengths: tokens that an output may have, the end mark included.
+    """
+    logits, hypotheses = feed(step, hypotheses)
+    if constraints.repetition_penalty is not None:
+        assert hypotheses.seen is not None, "a repetition penalty needs Hypotheses.seen"
+        logits = penalise_repetition(logits, hypotheses.seen, constraints.repetition_penalty)
+    return Proposal(logits, allowed(constraints, hypotheses.length, max_lengths)[:, None], hypotheses)
+
+
+def allowed(constraints: Constraints, length: Int[Array, ""], max_lengths: Int[Array, " B"]) -> Bool[Array, "B V"]:
+    """The tokens that may stand at place `length` of the outputs. Padding never may; a prefix always.
+
+    Args:
+      length: tokens that the outputs have; max_lengths: that they may have, the end mark included.
+    """
+    tokens = jnp.arange(constraints.forbidden.shape[0])[None]
+    free = ~constraints.forbidden[None] & (tokens != PAD_ID) & ((tokens != EOS_ID) | (length >= constraints.min_length))
+    at_end = constraints.force_end & (length + 1 >= max_lengths)
+    result = jnp.where(at_end[:, None], tokens == EOS_ID, free)
+    size = constraints.prefix.shape[0]
+    if not size:
+        return result
+    forced = tokens == constraints.prefix[jnp.minimum(length, size - 1)]
+    return jnp.where(length < size, forced, result)
+
+
+def penalise_repetition(
+    logits: Float[Array, "*batch V"], seen: Bool[Array, "*batch V"], penalty: ArrayLike
+) -> Float[Array, "*batch V"]:
+    """Divides positive logits of tokens seen before by `penalty`, and multiplies negative ones (Keskar et al. 2019,
+    section 4.1, as all implementations read it: dividing a negative logit would favour the token)."""
+    return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)

@@ -1,0 +1,147 @@
+"""What every search works on: W outputs of each input, growing by one token a step.
+
+The model is a function `step` and a cache, so that a search knows nothing of models. All W hypotheses of an input share
+one row of the cache: a step appends W tokens to it, one per hypothesis, and `visible` says which slots each hypothesis
+attends to, namely its own ancestors. When a beam reorders its hypotheses, it reorders these bits; keys and values never
+move, and what is computed from the input stands there once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.typing import Array
+
+
+@runtime_checkable
+class Step(Protocol):
+    """Feeds W tokens per row to a decoder."""
+
+    def __call__(
+        self,
+        ids: Int[Array, "B W"],
+        positions: Int[Array, "B W"],
+        visible: Bool[Array, "B W C"],
+        cache: Any,
+    ) -> tuple[Float[Array, "B W V"], Any]:
+        """Writes ids into the first W free slots and attends to the slots that are visible, which include them.
+
+        Returns: float32 logits of the token after each, and the cache.
+        """
+        ...
+
+
+class Hypotheses(NamedTuple):
+    """B inputs with W hypotheses each, of `length` tokens so far.
+
+    length: int32 scalar. index: int32 scalar, the first free slot of the cache.
+    last: [B, W] int32, the token that is fed next; positions: [B, W] int32, where it stands.
+    ids: [B, W, limit] int32, 0 from `length` on; log_probs: [B, W, limit] float32, of every token under the model.
+    visible: [B, W, C] bool, the slots that hold a hypothesis' tokens and its prompt.
+    seen: [B, W, V] bool, tokens that a hypothesis has, for a repetition penalty; None without.
+    """
+
+    length: Array
+    index: Array
+    last: Array
+    positions: Array
+    ids: Array
+    log_probs: Array
+    visible: Array
+    seen: Array | None
+    cache: Any
+
+
+class Generated(NamedTuple):
+    """Outputs of B inputs, n each, best first.
+
+    ids: [B, n, limit] int32, the end mark included, 0 after it. lengths: [B, n] int32, tokens before the padding.
+    log_probs: [B, n, limit] float32, of every token under the model. scores: [B, n] float32, what they are ranked by;
+    -inf for an output that does not exist. finished: [B, n] bool, False where the limit came before the end mark.
+    """
+
+    ids: Array
+    lengths: Array
+    log_probs: Array
+    scores: Array
+    finished: Array
+
+
+def start(
+    cache: Any,
+    last: Int[Array, " B"],
+    prompt_lengths: Int[Array, " B"],
+    visible: Bool[Array, "B C"],
+    index: Int[Array, ""] | int,
+    width: int,
+    limit: int,
+) -> Hypotheses:
+    """Hypotheses without a token, after a prompt.
+
+    Args:
+      cache: holds every prompt without its last token.
+      last: the last token of every prompt.
+      prompt_lengths: tokens of every prompt, the last included.
+      visible: the slots of the prompt.
+      index: the first free slot.
+      width: hypotheses per input, W; limit: tokens that one may have.
+    """
+    rows = last.shape[0]
+
+    def repeated(x: Array) -> Array:
+        return jnp.repeat(x[:, None], width, axis=1)
+
+    return Hypotheses(
+        length=jnp.zeros((), jnp.int32),
+        index=jnp.asarray(index, jnp.int32),
+        last=repeated(last),
+        positions=repeated(prompt_lengths - 1),
+        ids=jnp.zeros((rows, width, limit), jnp.int32),
+        log_probs=jnp.zeros((rows, width, limit), jnp.float32),
+        visible=repeated(visible),
+        seen=None,
+        cache=cache,
+    )
+
+
+def feed(step: Step, hypotheses: Hypotheses) -> tuple[Float[Array, "B W V"], Hypotheses]:
+    """Feeds the last tokens to the model: logits of the next ones."""
+    width, capacity = hypotheses.visible.shape[1:]
+    own = (hypotheses.index + jnp.arange(width))[:, None] == jnp.arange(capacity)[None]
+    visible = hypotheses.visible | own[None]
+    logits, cache = step(hypotheses.last, hypotheses.positions, visible, hypotheses.cache)
+    return logits, hypotheses._replace(visible=visible, cache=cache, index=hypotheses.index + width)
+
+
+def extend(
+    hypotheses: Hypotheses,
+    tokens: Int[Array, "B W"],
+    log_probs: Float[Array, "B W"],
+    parents: Int[Array, "B W"] | None = None,
+) -> Hypotheses:
+    """Appends a token to every hypothesis.
+
+    Args:
+      parents: which hypothesis of its input each one continues; None for itself.
+    """
+    ids, known, visible, seen = hypotheses.ids, hypotheses.log_probs, hypotheses.visible, hypotheses.seen
+    if parents is not None:
+        chosen = parents[..., None]
+        ids, known, visible = (jnp.take_along_axis(x, chosen, axis=1) for x in (ids, known, visible))
+        seen = None if seen is None else jnp.take_along_axis(seen, chosen, axis=1)
+    if seen is not None:
+        seen = seen | (tokens[..., None] == jnp.arange(seen.shape[-1])[None, None])
+    at = hypotheses.length
+    return hypotheses._replace(
+        length=at + 1,
+        last=tokens,
+        positions=hypotheses.positions + 1,
+        ids=jax.lax.dynamic_update_slice_in_dim(ids, tokens[..., None], at, axis=2),
+        log_probs=jax.lax.dynamic_update_slice_in_dim(known, log_probs[..., None], at, axis=2),
+        visible=visible,
+        seen=seen,
+    )

@@ -1,0 +1,148 @@
+"""Choosing the next token: the likeliest, or one drawn from a distribution that temperature and cuts have shaped."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Float, Int
+
+from transformer_jax.config import EOS_ID, PAD_ID
+from transformer_jax.decoding.constraints import Constraints, propose
+from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Step, extend
+from transformer_jax.decoding.top_k import top_k
+from transformer_jax.typing import Array, ArrayLike
+
+# What float32 sums of probabilities may be off by, so that a set with a mass of exactly p counts as one.
+_ROUNDING = 1e-6
+
+
+def keep_top_k(logits: Float[Array, "*batch V"], k: int) -> Float[Array, "*batch V"]:
+    """-inf for all but the k largest; all that equal the k-th are kept (Fan et al. 2018, section 5.4).
+
+    Args:
+      logits: [..., V]; k: any k of at least V keeps all.
+    """
+    if k >= logits.shape[-1]:
+        return logits
+    return jnp.where(logits < top_k(logits, k)[0][..., -1:], -jnp.inf, logits)
+
+
+def keep_top_p(logits: Float[Array, "*batch V"], p: ArrayLike) -> Float[Array, "*batch V"]:
+    """-inf for all but the smallest set of the likeliest tokens whose mass is at least p (Holtzman et al. 2020,
+    equation 3); all that are as likely as its last one are kept.
+
+    Args:
+      logits: [..., V]; p: in (0, 1].
+    """
+    descending = -jnp.sort(-logits, axis=-1)
+    mass = jnp.cumsum(jax.nn.softmax(descending, axis=-1), axis=-1)
+    last = jnp.sum(mass < p - _ROUNDING, axis=-1, keepdims=True)
+    smallest = jnp.take_along_axis(descending, jnp.minimum(last, logits.shape[-1] - 1), axis=-1)
+    return jnp.where(logits < smallest, -jnp.inf, logits)
+
+
+def keep_min_p(logits: Float[Array, "*batch V"], min_p: ArrayLike) -> Float[Array, "*batch V"]:
+    """-inf for tokens less likely than min_p times the likeliest (Nguyen et al. 2024, section 3).
+
+    Args:
+      logits: [..., V]; min_p: in (0, 1].
+    """
+    return jnp.where(logits < logits.max(-1, keepdims=True) + jnp.log(min_p), -jnp.inf, logits)
+
+
+class Sampling(NamedTuple):
+    """The distribution that tokens are drawn from; None where a cut is off. top_k is static, the others are scalars.
+
+    keys: [B, W], one random key per output.
+    """
+
+    keys: Array
+    temperature: ArrayLike
+    top_k: int | None
+    top_p: ArrayLike | None
+    min_p: ArrayLike | None
+
+
+def row_keys(seed: ArrayLike, rows: Int[Array, " B"], width: int) -> Array:
+    """Random keys [B, W], that follow from the seed, the number of the row and of the sample alone."""
+
+    def key(row: Array, sample: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), row), sample)
+
+    return jax.vmap(lambda row: jax.vmap(lambda sample: key(row, sample))(jnp.arange(width)))(rows)
+
+
+def shaped(logits: Float[Array, "*batch V"], sampling: Sampling) -> Float[Array, "*batch V"]:
+    """Temperature, then top-k, top-p and min-p, each of what the one before has left, as the field orders them."""
+    logits = logits / sampling.temperature
+    if sampling.top_k is not None:
+        logits = keep_top_k(logits, sampling.top_k)
+    if sampling.top_p is not None:
+        logits = keep_top_p(logits, sampling.top_p)
+    if sampling.min_p is not None:
+        logits = keep_min_p(logits, sampling.min_p)
+    return logits
+
+
+def draw(logits: Float[Array, "B W V"], sampling: Sampling, length: Int[Array, ""]) -> Int[Array, "B W"]:
+    """One token per output from softmax(shaped(logits)); the key of place `length` of an output is its own."""
+
+    def one(key: Array, logits: Array) -> Array:
+        return jax.random.categorical(jax.random.fold_in(key, length), logits)
+
+    return jax.vmap(jax.vmap(one))(sampling.keys, shaped(logits, sampling)).astype(jnp.int32)
+
+
+class Growing(NamedTuple):
+    """State of greedy search and of sampling. done: [B, W] bool."""
+
+    hypotheses: Hypotheses
+    done: Array
+
+
+def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Growing:
+    """Args: max_lengths: tokens an output may have, the end mark included; 0 for a row that is padding."""
+    return Growing(hypotheses, jnp.broadcast_to(max_lengths[:, None] <= 0, hypotheses.last.shape))
+
+
+def grow(
+    step: Step,
+    state: Growing,
+    constraints: Constraints,
+    max_lengths: Int[Array, " B"],
+    until: ArrayLike,
+    sampling: Sampling | None = None,
+) -> Growing:
+    """Appends tokens until all outputs are done, or have `until` tokens: the likeliest, or drawn ones.
+
+    Args:
+      until: at most what the cache has room for.
+      sampling: None for the likeliest token.
+    """
+
+    def unfinished(state: Growing) -> Bool[Array, ""]:
+        return (state.hypotheses.length < until) & ~state.done.all()
+
+    def body(state: Growing) -> Growing:
+        logits, allowed, hypotheses = propose(step, state.hypotheses, constraints, max_lengths)
+        length, possible = hypotheses.length, jnp.where(allowed, logits, -jnp.inf)
+        tokens = top_k(possible, 1)[1][..., 0] if sampling is None else draw(possible, sampling, length)
+        chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+        log_probs = jnp.where(state.done, 0.0, chosen - jax.nn.logsumexp(logits, axis=-1))
+        tokens = jnp.where(state.done, PAD_ID, tokens)
+        done = state.done | (tokens == EOS_ID) | (length + 1 >= max_lengths)[:, None]
+        return Growing(extend(hypotheses, tokens, log_probs), done)
+
+    return jax.lax.while_loop(unfinished, body, state)
+
+
+def outputs(state: Growing) -> Generated:
+    """The outputs of each input, likeliest first."""
+    ids, log_probs = state.hypotheses.ids, state.hypotheses.log_probs
+    order = jnp.argsort(-log_probs.sum(-1), axis=-1, stable=True)
+    ids, log_probs = (jnp.take_along_axis(x, order[..., None], axis=1) for x in (ids, log_probs))
+    lengths = (ids != PAD_ID).sum(-1)
+    scores = jnp.where(lengths > 0, log_probs.sum(-1), -jnp.inf)
+    return Generated(ids, lengths, log_probs, scores, (ids == EOS_ID).any(-1))

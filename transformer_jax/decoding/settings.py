@@ -1,0 +1,64 @@
+"""How to decode, split in two: what shapes the compiled program, and the numbers that it takes as arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.config import DecodeConfig, parse_ids
+from transformer_jax.decoding.beam_search import Rules
+from transformer_jax.decoding.constraints import Constraints
+from transformer_jax.typing import ArrayLike
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """rules: of a beam search, None for greedy search and sampling. sample: whether tokens are drawn.
+    width: hypotheses per input. top_k: of sampling."""
+
+    rules: Rules | None
+    sample: bool
+    width: int
+    top_k: int | None
+
+
+class Values(NamedTuple):
+    """Arguments of the compiled program: a new value does not recompile it. None where a feature is off."""
+
+    constraints: Constraints
+    alpha: ArrayLike
+    seed: ArrayLike
+    temperature: ArrayLike
+    top_p: ArrayLike | None
+    min_p: ArrayLike | None
+
+
+def split(decode: DecodeConfig, vocab_size: int) -> tuple[Settings, Values]:
+    """Splits a config. Equal settings, and values with None in the same places, are one compiled program."""
+    decode = decode.resolved()
+    sample = decode.method == "sample"
+    greedy = decode.beam_size == 1 and decode.length_penalty == "none"
+    rules = None
+    if not sample and not greedy:
+        rules = Rules(decode.length_penalty, decode.end_among, decode.early_stop, decode.num_best)
+    settings = Settings(rules, sample, decode.num_hypotheses, decode.top_k if sample else None)
+    forbidden = np.zeros(vocab_size, bool)
+    forbidden[list(parse_ids(decode.forbidden_ids))] = True
+    values = Values(
+        constraints=Constraints(
+            jnp.asarray(forbidden),
+            jnp.array(parse_ids(decode.prefix_ids), jnp.int32),
+            np.int32(decode.min_length),
+            np.bool_(decode.at_limit == "end"),
+            np.float32(decode.repetition_penalty) if decode.repetition_penalty != 1.0 else None,
+        ),
+        alpha=np.float32(decode.length_penalty_alpha),
+        seed=np.uint32(decode.seed),
+        temperature=np.float32(decode.temperature),
+        top_p=np.float32(decode.top_p) if decode.top_p < 1.0 else None,
+        min_p=np.float32(decode.min_p) if decode.min_p > 0.0 else None,
+    )
+    return settings, values
