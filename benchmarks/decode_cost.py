@@ -9,6 +9,7 @@ object.
 """
 
 import argparse
+import importlib.util
 import json
 import time
 from collections.abc import Sequence
@@ -117,6 +118,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     if arguments.limit < 4 * FIRST_CAPACITY or arguments.limit & (arguments.limit - 1):
         parser().error(f"--limit={arguments.limit}: expected 256, 512, 1024, ...: a line needs two stages")
+    if arguments.figure and importlib.util.find_spec("matplotlib") is None:
+        parser().error("--figure needs matplotlib: pip install matplotlib")
     result = measure(arguments.shape, arguments.batch, arguments.limit, arguments.repeats)
     print(json.dumps(result))
     if arguments.figure:

@@ -21,6 +21,8 @@ def use_compilation_cache() -> None:
     if jax.config.jax_compilation_cache_dir is not None:  # ty: ignore[missing-attribute]
         return
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not os.path.isabs(home):  # nobody knows where home is
+        return
     jax.config.update("jax_compilation_cache_dir", str(Path(home) / "transformer_jax" / f"xla-{_processor()}"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_SECONDS)
 

@@ -276,10 +276,17 @@ class DecodeConfig:
         """What grows side by side for every input."""
         return self.num_samples if self.method == "sample" else self.beam_size
 
+    @property
+    def num_outputs(self) -> int:
+        """Outputs per input."""
+        return self.num_samples if self.method == "sample" else self.num_best
+
     def problems(self) -> Iterator[str]:
         yield from self._idle_fields()
         if self.num_best > self.beam_size:
             yield f"num_best={self.num_best} exceeds beam_size={self.beam_size}"
+        if self.max_length is not None and self.min_length > self.max_length:
+            yield f"min_length={self.min_length} exceeds max_length={self.max_length}"
         for name in ("forbidden_ids", "prefix_ids"):
             text = getattr(self, name)
             try:
@@ -287,8 +294,8 @@ class DecodeConfig:
             except ValueError:
                 yield f"{name}={text!r}: expected ids separated by commas"
                 continue
-            if name == "prefix_ids" and PAD_ID in parse_ids(text):
-                yield f"prefix_ids={text}: {PAD_ID} is padding, which no output has"
+            if name == "prefix_ids" and {PAD_ID, EOS_ID} & {*parse_ids(text)}:
+                yield f"prefix_ids={text}: no output has padding ({PAD_ID}) or an end mark ({EOS_ID}) at its beginning"
 
     def _idle_fields(self) -> Iterator[str]:
         """Fields that are set and that the method does not read."""
@@ -296,8 +303,11 @@ class DecodeConfig:
         for name in other:
             if getattr(self, name) != getattr(defaults, name):
                 yield f"{name}={getattr(self, name)} is not read with method='{self.method}'"
-        if self.method == "search" and self.length_penalty == "none" and self.length_penalty_alpha:
-            yield f"length_penalty_alpha={self.length_penalty_alpha} is not read with length_penalty='none'"
+        if self.method == "search" and self.resolved().length_penalty == "none" and self.length_penalty_alpha:
+            yield (
+                f"length_penalty_alpha={self.length_penalty_alpha} is not read with length_penalty='none', "
+                "which is the default with beam_size=1"
+            )
 
 
 def parse_ids(text: str) -> tuple[int, ...]:
@@ -391,6 +401,8 @@ class ExperimentConfig:
         vocab_size, decode = self.model.vocab_size, self.decode
         if decode.beam_size > vocab_size:
             yield f"decode.beam_size={decode.beam_size} exceeds model.vocab_size={vocab_size}"
+        if decode.max_length is not None and decode.max_length > self.model.max_length:
+            yield f"decode.max_length={decode.max_length} exceeds model.max_length={self.model.max_length}"
         with contextlib.suppress(ValueError):  # what are no ids has been told by then
             for name in ("forbidden_ids", "prefix_ids"):
                 for outside in sorted({i for i in parse_ids(getattr(decode, name)) if i >= vocab_size}):
@@ -504,6 +516,21 @@ def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(section), dict) and name in values[section]:
             values.setdefault(new_section, {}).setdefault(new_name, values[section].pop(name))
     return values
+
+
+def completed(stored: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config that an earlier version has stored with the names of this one, and with defaults for what it lacks.
+
+    Args:
+      config: what it is to be compared with, which has the fields of this version.
+    """
+    result, defaults = with_moved_fields(stored), ExperimentConfig().to_dict()
+    for section, fields in config.items():
+        before = result.get(section, {})
+        if isinstance(fields, Mapping) and isinstance(before, Mapping):
+            known = {name: value for name, value in defaults.get(section, {}).items() if name in fields}
+            result[section] = known | dict(before)
+    return result
 
 
 def _from_mapping(cls: type, values: Mapping[str, Any], prefix: str, problems: list[str]) -> Any:

@@ -12,6 +12,7 @@ import pytest
 
 from transformer_jax.checkpoints import workdir as workdir_module
 from transformer_jax.checkpoints.workdir import config_differences, open_workdir, read_config, write_atomically
+from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 
 CONFIG = {
@@ -81,6 +82,16 @@ def test_another_config_is_refused_field_by_field(tmp_path):
     )
     assert (path / "config.json").read_bytes() == before
     open_workdir(path, CONFIG).close()  # the refusal has let go of the lock
+
+
+def test_a_config_of_an_earlier_version_is_no_other_config(tmp_path):
+    config = ExperimentConfig().to_dict()
+    earlier = {name: dict(fields) if isinstance(fields, dict) else fields for name, fields in config.items()}
+    earlier["evaluation"]["max_extra_length"] = earlier.pop("decode")["max_extra_length"]
+    open_workdir(tmp_path, config).check_config(earlier, "checkpoint 5")
+    earlier["evaluation"]["max_extra_length"] = 7
+    with pytest.raises(ConfigError, match=r"\n  - decode\.max_extra_length: 7 in checkpoint 5, 50 now\n"):
+        open_workdir(tmp_path / "b", config).check_config(earlier, "checkpoint 5")
 
 
 def test_a_change_that_is_allowed_is_said_and_kept(tmp_path, caplog):

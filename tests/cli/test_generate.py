@@ -15,6 +15,7 @@ import pytest
 from transformer_jax.cli.generate import read_lines
 from transformer_jax.cli.main import main
 from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig
+from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import translate
 from transformer_jax.evaluation.lines import Line, Output, Translation
 
@@ -152,6 +153,12 @@ def test_prompts(generate, tmp_path):
     assert generate(b"one\ntwo\nthree\n", f"--prompts={prompts}") == (3, b"x: ONE\ny: TWO\n\n", told)
 
 
+def test_more_prompts_than_lines(generate, tmp_path):
+    (tmp_path / "prompts").write_bytes(b"x\ny\n")
+    code, _, err = generate(b"one\n", f"--prompts={tmp_path / 'prompts'}")
+    assert (code, err) == (2, "transformer-jax: error: --prompts: has more lines than the input\n")
+
+
 def test_fewer_prompts_than_lines(generate, tmp_path):
     (tmp_path / "prompts").write_bytes(b"x\n")
     code, _, err = generate(b"one\ntwo\n", f"--prompts={tmp_path / 'prompts'}")
@@ -225,11 +232,11 @@ def test_prompts_go_on_where_lines_do(generate, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("data", "argv", "fingerprint", "told"),
     [
-        (b"a\nB\nc\nd\ne\n", [], "of the model", "was begun with another input; --force begins anew"),
-        (b"a\n", [], "of the model", "was begun with another input; --force begins anew"),
-        (LINES, ["--decode.beam_size=2"], "of the model", "was begun with another decode; --force begins anew"),
-        (LINES, ["--output=jsonl"], "of the model", "was begun with another output; --force begins anew"),
-        (LINES, [], "of another", "was begun with another checkpoint; --force begins anew"),
+        (b"a\nB\nc\nd\ne\n", [], "of the model", "was begun with another input; delete it"),
+        (b"a\n", [], "of the model", "was begun with another input; delete it"),
+        (LINES, ["--decode.beam_size=2"], "of the model", "was begun with another decode; delete it"),
+        (LINES, ["--output=jsonl"], "of the model", "was begun with another output; delete it"),
+        (LINES, [], "of another", "was begun with another checkpoint; delete it"),
     ],
 )
 def test_a_partial_file_of_something_else_is_not_gone_on_with(
@@ -244,8 +251,77 @@ def test_a_partial_file_of_something_else_is_not_gone_on_with(
     assert code == 2
     assert told in err
     assert (tmp_path / "out.partial").read_bytes() == b"A\nB\n"
-    assert generate(data, f"--output_file={target}", *argv, "--force")[0] == 0
+    (tmp_path / "out.partial").unlink()  # and not its companion, which is of no use then
+    assert generate(data, f"--output_file={target}", *argv)[0] == 0
     assert len(target.read_bytes().splitlines()) == len(data.splitlines())
+
+
+def test_what_was_told_before_an_interruption_is_told_again(generate, tmp_path, monkeypatch):
+    data, argv = b"a...\n\xff\nc\nd...\ne\n", [f"--output_file={tmp_path / 'out'}"]
+    mend = fail_at(monkeypatch, 3)
+    assert generate(data, *argv)[0] == 130
+    mend()
+    code, _, err = generate(data, *argv)
+    assert code == 3
+    assert "that reached the length limit and end there: 2 (line 1, 4);" in err
+    assert failed(1) in err
+
+
+def test_force_replaces_a_file_and_goes_on_with_its_replacement(generate, tmp_path, monkeypatch):
+    target = tmp_path / "out"
+    target.write_text("precious\n")
+    mend = fail_at(monkeypatch, 5)
+    argv = [f"--output_file={target}", "--force"]
+    assert generate(LINES, *argv)[0] == 130
+    assert target.read_text() == "precious\n"
+    mend()
+    Shouting.seen.clear()
+    assert generate(LINES, *argv)[0] == 0
+    assert Shouting.seen == [5]
+    assert target.read_bytes() == LINES.upper()
+
+
+def test_a_partial_file_that_nothing_tells_of_is_left_alone(generate, tmp_path):
+    (tmp_path / "out.partial").write_text("precious\n")
+    code, _, err = generate(LINES, f"--output_file={tmp_path / 'out'}", "--force")
+    assert code == 2
+    assert "out.partial is there, and out.partial.json does not say of what; delete it" in err
+    assert (tmp_path / "out.partial").read_text() == "precious\n"
+
+
+def test_a_wrong_checkpoint_leaves_a_partial_file(generate, tmp_path, monkeypatch):
+    mend = fail_at(monkeypatch, 5)
+    generate(LINES, f"--output_file={tmp_path / 'out'}")
+    mend()
+
+    def refuse(path, overrides, ensemble):
+        raise ConfigError("no such checkpoint")
+
+    monkeypatch.setattr(Shouting, "from_checkpoint", refuse)
+    assert generate(LINES, f"--output_file={tmp_path / 'out'}", "--force")[0] == 2
+    assert (tmp_path / "out.partial").read_bytes() == b"A\nB\nC\nD\n"
+
+
+def test_other_prompts_are_another_output(generate, tmp_path, monkeypatch):
+    prompts = tmp_path / "prompts"
+    prompts.write_bytes(b"1\n2\n3\n4\n5\n")
+    argv = [f"--prompts={prompts}", f"--output_file={tmp_path / 'out'}"]
+    mend = fail_at(monkeypatch, 3)
+    generate(LINES, *argv)
+    mend()
+    prompts.write_bytes(b"1\n2\n3\n4\n6\n")
+    assert "was begun with another prompts; delete it" in generate(LINES, *argv)[2]
+
+
+def test_several_outputs_need_json_lines(generate):
+    for flags in (
+        ["--decode.beam_size=3", "--decode.num_best=3"],
+        ["--decode.method=sample", "--decode.num_samples=3"],
+    ):
+        code, out, err = generate(b"one\n", *flags)
+        assert (code, out) == (2, b"")
+        assert "--output=text has one line per input, and decode asks for 3 outputs; --output=jsonl writes all" in err
+        assert generate(b"one\n", *flags, "--output=jsonl")[0] == 0
 
 
 def test_a_file_that_another_process_writes(generate, tmp_path):

@@ -138,24 +138,25 @@ def test_the_decoder_reads_the_start_id_and_then_its_own_output():
 
 def test_every_output_attends_to_its_prompt_and_to_its_own_tokens():
     """Two outputs behind three slots of prompts, one of which is padding in the second row."""
-    seen = []
 
     def step(ids, positions, visible, cache):
-        jax.debug.callback(lambda *x: seen.append([np.asarray(y) for y in x]), positions, visible)
+        places, seen, calls = cache
+        cache = places.at[calls].set(positions), seen.at[calls].set(visible), calls + 1
         return jnp.zeros((2, 2, VOCAB_SIZE)).at[..., A].set(1.0), cache
 
     prompt = jnp.array([[1, 1, 1], [1, 1, 0]], bool)
+    cache = jnp.zeros((2, 2, 2), jnp.int32), jnp.zeros((2, 2, 2, 7), bool), 0
     visible = jnp.pad(prompt, ((0, 0), (0, 4)))
-    hypotheses = start((), jnp.array([A, A], jnp.int32), jnp.array([4, 3], jnp.int32), visible, 3, 2, 2)
+    hypotheses = start(cache, jnp.array([A, A], jnp.int32), jnp.array([4, 3], jnp.int32), visible, 3, 2, 2)
     max_lengths = jnp.array([2, 2], jnp.int32)
     state = sampling.grow(step, sampling.begin(hypotheses, max_lengths), constraints(), max_lengths, 2)
-    jax.effects_barrier()
+    places, seen, calls = state.hypotheses.cache
+    assert calls == 2
     assert state.hypotheses.index == 7
-    own = [[[[1, 0, 0, 0], [0, 1, 0, 0]]], [[[1, 0, 1, 0], [0, 1, 0, 1]]]]
-    for (positions, visible), slots, call in zip(sorted(seen, key=lambda x: x[0].sum()), own, (0, 1), strict=True):
-        np.testing.assert_array_equal(positions, [[3 + call] * 2, [2 + call] * 2])
-        np.testing.assert_array_equal(visible[..., :3], np.repeat(np.asarray(prompt)[:, None], 2, axis=1))
-        np.testing.assert_array_equal(visible[..., 3:], np.repeat(slots, 2, axis=0))
+    np.testing.assert_array_equal(places, [[[3, 3], [2, 2]], [[4, 4], [3, 3]]])
+    for slots, own in zip(seen, ([[1, 0, 0, 0], [0, 1, 0, 0]], [[1, 0, 1, 0], [0, 1, 0, 1]]), strict=True):
+        np.testing.assert_array_equal(slots[..., :3], np.repeat(np.asarray(prompt)[:, None], 2, axis=1))
+        np.testing.assert_array_equal(slots[..., 3:], [own] * 2)
 
 
 @pytest.mark.parametrize(("script", "max_lengths", "calls"), [([[A, EOS_ID, C, C]], [4], 2), ([[A] * 4], [3], 3)])
@@ -330,15 +331,15 @@ def test_cuts_follow_temperature_and_each_other(fields, kept):
 
 
 @functools.partial(jax.jit, static_argnames="top_k")
-def drawn_at(logits, rows, seed, length, **fields):
+def drawn_at(logits, rows, seed, length, temperature, **cuts):
     keys = sampling.row_keys(seed, rows, logits.shape[1])
-    return sampling.draw(logits, shape(keys, **fields), length)
+    return sampling.draw(logits, shape(keys, temperature, **cuts), length)
 
 
-def draws(logits, seed=0, rows=100, width=100, length=0, **fields):
+def draws(logits, seed=0, rows=100, width=100, length=0, temperature=1.0, **cuts):
     """Tokens [rows, width] drawn from one distribution."""
     logits = jnp.broadcast_to(jnp.asarray(logits), (rows, width, len(logits)))
-    return np.asarray(drawn_at(logits, jnp.arange(rows), seed, length, **fields))
+    return np.asarray(drawn_at(logits, jnp.arange(rows), seed, length, temperature, **cuts))
 
 
 def check_counts(counts, probs):
@@ -391,7 +392,7 @@ def test_a_draw_follows_from_seed_row_sample_and_place_alone():
     rows = jnp.array([7, 3, 11], jnp.int32)
 
     def tokens(rows, width=4, seed=5, length=2):
-        return np.asarray(drawn_at(jnp.zeros((len(rows), width, 50)), rows, seed, length))
+        return np.asarray(drawn_at(jnp.zeros((len(rows), width, 50)), rows, seed, length, 1.0))
 
     together = tokens(rows)
     np.testing.assert_array_equal(tokens(rows[1:2]), together[1:2])

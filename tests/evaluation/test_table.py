@@ -1,7 +1,10 @@
 """The tables that `evaluate` and `compare` print."""
 
+import dataclasses
+
 import pytest
 
+from transformer_jax.config import DecodeConfig
 from transformer_jax.evaluation.significance import SystemScore
 from transformer_jax.evaluation.table import print_comparison, print_signatures, print_table
 
@@ -36,6 +39,20 @@ def test_without_translations_there_are_no_columns_for_them(capsys):
     assert cells(out.splitlines()[1]) == ["split", "loss", "perplexity", "accuracy %"]
     assert "signature" not in out
     assert "sacrebleu" not in out
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "greedy search"),
+        ({"beam_size": 5}, "beam_size=5, length_penalty=gnmt, length_penalty_alpha=0.6"),
+        ({"method": "sample", "top_p": 0.9}, "method=sample, top_p=0.9"),
+    ],
+)
+def test_how_the_translations_were_made(capsys, fields, told):
+    decode = dataclasses.asdict(DecodeConfig(**fields).resolved())
+    print_table({"test": LOSSES | SCORES | {"decode": decode}})
+    assert f"\ndecode: {told}\nsacrebleu: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", ["20", "80"])

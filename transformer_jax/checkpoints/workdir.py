@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from transformer_jax.config import completed
 from transformer_jax.errors import CheckpointError, ConfigError
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class WorkDirectory:
 
         Raises ConfigError that names every differing field, unless `allow_config_change` is set; then it is a warning.
         """
-        lines = config_differences(stored, self._config, where)
+        lines = config_differences(completed(stored, self._config), self._config, where)
         if not lines or _plain(stored) == self._accepted:
             return
         listing = "\n".join(f"  - {line}" for line in lines)

@@ -13,25 +13,27 @@ With --output=jsonl, line n is an object with `line`, its number, and `outputs`,
 --decode.num_best of a beam search, or --decode.num_samples of --decode.method=sample.
 
 --output_file appears when all of it is written. What is there so far stands in FILE.partial: after an interruption the
-same command goes on from there.
+same command goes on from there, if checkpoint, settings and input are the same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from transformer_jax.cli import exit_codes
-from transformer_jax.cli.arguments import Arguments, checkpoint_flag, path_flag, switch, text
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
 from transformer_jax.cli.progress import progress_bar
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import ExperimentConfig, nearest
@@ -53,7 +55,7 @@ def define(values: flags.FlagValues) -> None:
     path_flag(values, "prompts", "file whose line n is what the translation of line n begins with")
     text(values, "output", "text | jsonl: what to write for every line", "text")
     path_flag(values, "output_file", "file to write instead of stdout; appears when all of it is written")
-    switch(values, "force", "replace the output file if it exists, and do not go on from a partial one")
+    switch(values, "force", "replace the output file if it exists")
 
 
 def run(arguments: Arguments) -> int:
@@ -74,27 +76,35 @@ def run(arguments: Arguments) -> int:
         from transformer_jax.evaluation.translate import Translator
 
         use_compilation_cache()
-        ensemble = [Path(os.path.expanduser(path)) for path in values.ensemble.split(",")] if values.ensemble else []
+        names = comma_separated("ensemble", values.ensemble) if values.ensemble is not None else []
+        ensemble = [Path(os.path.expanduser(name)) for name in names]
         translator = Translator.from_checkpoint(checkpoint, arguments.overrides, ensemble)
+        if values.output == "text" and translator.config.decode.num_outputs > 1:
+            raise ConfigError(
+                f"--output=text has one line per input, and decode asks for {translator.config.decode.num_outputs} "
+                "outputs; --output=jsonl writes all"
+            )
         lines: Iterable[bytes] = source
         if file is not None:
             file.begin(_made_with(translator.config, translator.fingerprint, values))
             lines = file.remaining(source)
         done = 0 if file is None else file.lines
-        told = _Told(name)
+        told = _Told(name, {} if file is None else file.notes)
         with progress_bar("translating", _num_lines(values.input), done) as advance:
             for chunk in translator.translate(read_lines(lines, prompts, done), done + 1):
                 data = "".join(f"{_written(translation, values.output)}\n" for translation in chunk).encode()
+                told.note(chunk)
                 if file is None:
                     sys.stdout.buffer.write(data)
                     sys.stdout.buffer.flush()
                 else:
-                    file.write(data, len(chunk))
-                told.note(chunk)
+                    file.write(data, len(chunk), told.notes)
                 advance(len(chunk))
+        if prompts is not None and next(iter(prompts), None) is not None:
+            raise DataError("--prompts: has more lines than the input")
         if file is not None:
             file.finish()
-    return told.exit_code()
+    return told.exit_code(translator.config)
 
 
 def read_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: int = 0) -> Iterator[Line]:
@@ -143,38 +153,44 @@ def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagVal
         "decode": dataclasses.asdict(config.decode.resolved()),
         "evaluation": dataclasses.asdict(config.evaluation),
         "output": values.output,
-        "prompts": values.prompts and os.path.abspath(values.prompts),
+        "prompts": values.prompts and _sha256(values.prompts),
     }
 
 
 class _Told:
-    """Numbers of lines that a user should know of."""
+    """What a user should know of the lines; `notes` is what an interrupted command leaves of it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, notes: Mapping[str, Any]) -> None:
         self._name = name
-        self._unfinished: list[int] = []
-        self._failed = 0
+        self.notes: dict[str, Any] = {"failed": 0, "unfinished": 0, "first_unfinished": [], **notes}
 
     def note(self, translations: Iterable[Translation]) -> None:
         for translation in translations:
             if translation.problem:
-                self._failed += 1
+                self.notes["failed"] += 1
                 logger.warning("%s, line %d: %s", self._name, translation.number, translation.problem)
             elif translation.unfinished:
-                self._unfinished.append(translation.number)
+                self.notes["unfinished"] += 1
+                if len(self.notes["first_unfinished"]) < _NAMED_LINES:
+                    self.notes["first_unfinished"].append(translation.number)
 
-    def exit_code(self) -> int:
-        if self._unfinished:
-            more = ", ..." if len(self._unfinished) > _NAMED_LINES else ""
+    def exit_code(self, config: ExperimentConfig) -> int:
+        if self.notes["unfinished"]:
+            first, decode = self.notes["first_unfinished"], config.decode
+            limit = f"max_length={decode.max_length}"
+            if decode.max_length is None:
+                limit = f"max_extra_length={decode.max_extra_length} pieces more than the source"
             logger.warning(
-                "translations that reached the length limit and end there: %d (line %s); "
-                "--decode.max_extra_length=N sets how many pieces more than its source one may have",
-                len(self._unfinished),
-                ", ".join(map(str, self._unfinished[:_NAMED_LINES])) + more,
+                "translations that reached the length limit and end there: %d (line %s); the limit is decode.%s, and "
+                "model.max_length=%d",
+                self.notes["unfinished"],
+                ", ".join(map(str, first)) + (", ..." if self.notes["unfinished"] > len(first) else ""),
+                limit,
+                config.model.max_length,
             )
-        if self._failed:
-            logger.warning("lines that could not be translated and are empty in the output: %d", self._failed)
-        return exit_codes.SOME_FAILED if self._failed else exit_codes.OK
+        if self.notes["failed"]:
+            logger.warning("lines that could not be translated and are empty in the output: %d", self.notes["failed"])
+        return exit_codes.SOME_FAILED if self.notes["failed"] else exit_codes.OK
 
 
 def _open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
@@ -184,6 +200,11 @@ def _open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tup
         return files.enter_context(open(path, "rb")), path
     except OSError as error:
         raise DataError(f"--{flag}={path}: {error.strerror}") from error
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _num_lines(path: str | None) -> int | None:

@@ -17,7 +17,8 @@ class Constraints(NamedTuple):
 
     forbidden: [V] bool. prefix: [P] int32, the tokens that every output begins with. min_length: int32 scalar, tokens
     before the end mark. force_end: bool scalar, whether an output that comes to its limit ends in the end mark.
-    repetition_penalty: scalar, None without; it needs `Hypotheses.seen`.
+    repetition_penalty: scalar, None without; it needs `Hypotheses.seen`, and acts on what the step function returns:
+    logits of one model, averaged log probabilities of several.
     """
 
     forbidden: Array

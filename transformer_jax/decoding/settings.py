@@ -40,7 +40,7 @@ def split(decode: DecodeConfig, vocab_size: int) -> tuple[Settings, Values]:
     """Splits a config. Equal settings, and values with None in the same places, are one compiled program."""
     decode = decode.resolved()
     sample = decode.method == "sample"
-    greedy = decode.beam_size == 1 and decode.length_penalty == "none"
+    greedy = (decode.beam_size, decode.length_penalty, decode.end_among) == (1, "none", "beam")
     rules = None
     if not sample and not greedy:
         rules = Rules(decode.length_penalty, decode.end_among, decode.early_stop, decode.num_best)

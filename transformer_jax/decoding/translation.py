@@ -7,6 +7,7 @@ program per shape; a stage that no output reaches is never compiled.
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -71,7 +72,7 @@ def translate(
       DataError: a source or prompt that the models cannot take, naming its row.
     """
     search = prepare(models, params, decode, ids, row_ids, prompts)
-    (*_, (_, state)) = search.stages()
+    ((_, state),) = collections.deque(search.stages(), maxlen=1)  # the state of a stage is not kept beyond the next
     return _outputs(search.settings, search.values, search.inputs, state)
 
 
@@ -173,7 +174,9 @@ def _inputs(
     rows, width = ids.shape
     given = [[models[0].decoder_start_id, *prompt] for prompt in prompts or [()] * rows]
     prompt_lengths = np.array([len(prompt) for prompt in given], np.int32)
-    padded = np.zeros((rows, max(map(len, given), default=1)), np.int32)
+    # All but the last token go into the cache at once: 0, 1, 2, 4, 8, ... of them, so that there are few shapes.
+    longest = max(map(len, given), default=1) - 1
+    padded = np.zeros((rows, 1 + (1 << (longest - 1).bit_length() if longest else 0)), np.int32)
     for row, prompt in enumerate(given):
         padded[row, : len(prompt)] = prompt
     # The first decoder input is no part of a text: a model that can number N positions generates N tokens.

@@ -12,7 +12,7 @@ from typing import Any
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.run import Scorer
 from transformer_jax.evaluation.significance import SAMPLES, SEED, PairedBootstrap, paired_bootstrap
-from transformer_jax.evaluation.table import print_comparison, print_signatures
+from transformer_jax.evaluation.table import described, print_comparison, print_signatures
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,9 @@ def compare(
     for split, result in results.items():
         print_comparison(f"{split}, {len(references[split]):,} pairs", names, result.scores)
         _warn_of_equals(split, names, result)
+    of_systems = [described(dataclasses.asdict(scorer.loaded.config.decode.resolved())) for scorer in scorers]
+    for name, decode in [("all", of_systems[0])] if len({*of_systems}) == 1 else zip(names, of_systems, strict=True):
+        print(f"decode of {name}: {decode}")
     print_signatures(next(iter(results.values())).signatures)
     return results
 

@@ -23,7 +23,7 @@ from typing import Any
 from transformer_jax.checkpoints.workdir import write_atomically
 from transformer_jax.config import nearest
 from transformer_jax.data.datasets import Data, prepare_data
-from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.lines import on_one_line
 from transformer_jax.evaluation.loading import Loaded, load
@@ -78,6 +78,10 @@ class Scorer:
         Raises: DataError if the corpus is not the checkpoint's.
         """
         loaded = load(path, overrides)
+        if loaded.config.decode.num_samples > 1:
+            raise ConfigError(
+                f"decode.num_samples={loaded.config.decode.num_samples}: what is scored is one output per input"
+            )
         steps = ", ".join(map(str, loaded.steps))
         _say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
         workdir = _workdir(loaded.directory)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from transformer_jax.config import DecodeConfig
 from transformer_jax.evaluation.significance import SystemScore
 
 # Metric, heading, format; in the order of the columns.
@@ -31,7 +33,16 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
     for split, metrics in results.items():
         table.add_row(split, *(layout.format(metrics[name]) for name, _, layout in columns))
     print(drawn(table, minimum_width=100))  # a heading cut short says nothing; a terminal wraps long lines by itself
+    if "decode" in first:
+        print(f"decode: {described(first['decode'])}")
     print_signatures({name.removesuffix("_signature"): first[name] for name in _SIGNATURES if name in first})
+
+
+def described(decode: Mapping[str, Any]) -> str:
+    """Settings of the decoder that are not the defaults, or that they all are."""
+    defaults = dataclasses.asdict(DecodeConfig().resolved())
+    changed = [f"{name}={value}" for name, value in decode.items() if value != defaults.get(name)]
+    return ", ".join(changed) or "greedy search"
 
 
 def print_comparison(title: str, systems: Sequence[str], scores: Mapping[str, Sequence[SystemScore]]) -> None:

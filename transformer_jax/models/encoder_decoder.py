@@ -8,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
@@ -175,7 +176,9 @@ def prefill(
       params: as `unstack_layers` returns them.
       prompts: [B, P] int32 decoder inputs, the start id first; lengths: [B] int32, how many of them are the row's.
     Returns: logits [B, V] of the token after each row's last, zeros for a length of 0; and the cache with P slots more.
+    Raises: ConfigError as `decode_step`, or if a learned position table has fewer than P rows.
     """
+    check_capacity(config, prompts.shape[1])
     columns = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
     positions = jnp.where(columns < lengths[:, None], columns, -1)
     logits, cache = decode_step(config, params, cache, prompts, positions)
@@ -200,7 +203,12 @@ def decode_step(
       visible: [B, T, C] bool, the slots that each token attends to, its own among them; default all that hold a token
         at its position or before, as a row's tokens do that follow each other.
     Returns: logits [B, T, V] of the token after each, and the cache with the T tokens in it.
+    Raises: ConfigError if there is no token, or no room for T more; the latter only outside of jit, where it is known.
+      Within, keep `cache.index` and positions below what there is room for: JAX would write over the last slots.
     """
+    index = 0 if isinstance(cache.index, Tracer) else int(cache.index)
+    if not ids.shape[1] or index + ids.shape[1] > cache.capacity:
+        raise ConfigError(f"{ids.shape[1]} tokens do not fit into a cache with {cache.capacity - index} free slots")
     model = EncoderDecoder(config)
     known = jax.lax.dynamic_update_slice_in_dim(cache.positions, positions, cache.index, axis=1)
     mask = cache_mask(positions, known) if visible is None else visible[:, None]

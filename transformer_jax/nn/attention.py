@@ -135,7 +135,8 @@ def _row_products(rows: Float[Array, "B K R X"], matrices: Float[Array, "B K X Y
         return product_float32("bkrx,bkxy->bkry", rows, matrices)
 
     def loop(rows: Array, matrices: Array) -> Array:
-        return jnp.sum(rows[..., None] * matrices[:, :, None], axis=-2, dtype=jnp.float32)
+        wide = rows.astype(jnp.float32)[..., None] * matrices.astype(jnp.float32)[:, :, None]
+        return wide.sum(-2)
 
     if not 1 < rows.shape[2] <= _FEW_ROWS:
         return product(rows, matrices)

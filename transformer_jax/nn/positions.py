@@ -94,6 +94,14 @@ class RelativeBias(nn.Module):
         return jnp.moveaxis(table[index], -1, 1)
 
 
+def check_positions(config: ModelConfig, length: int) -> None:
+    """Raises DataError if a sequence is longer than a learned table; a gather would silently repeat its last row."""
+    if config.position_encoding == "learned" and length > config.max_length:
+        raise DataError(
+            f"a sequence of {length} positions exceeds the learned position table, model.max_length={config.max_length}"
+        )
+
+
 class LearnedPositions(nn.Module):
     """Owns `embedding` [max_length, D], one row per position (Gehring et al. 2017; Vaswani et al. 2017, table 3 E)."""
 
@@ -101,16 +109,8 @@ class LearnedPositions(nn.Module):
 
     @nn.compact
     def __call__(self, positions: Ids) -> Activations:
-        """Rows of the table at positions [B, T]: [B, T, D] float32.
-
-        Raises: DataError if the array is wider than the table; a gather would silently repeat the last row.
-        """
+        """Rows of the table at positions [B, T]: [B, T, D] float32; see `check_positions`."""
         config = self.config
-        if positions.shape[-1] > config.max_length:
-            raise DataError(
-                f"a sequence of {positions.shape[-1]} positions exceeds the learned position table, "
-                f"model.max_length={config.max_length}"
-            )
         table = self.param(
             "embedding", nn.initializers.normal(config.emb_dim**-0.5), (config.max_length, config.emb_dim)
         )
