@@ -218,6 +218,9 @@ class EvaluationConfig:
     average_checkpoints: int = _number(1, "newest checkpoints whose parameters are averaged", 1)
 
 
+# Samples of an input share its row of the cache, and each looks past the tokens of the others: W of them cost W^2.
+SAMPLES_TOGETHER = 8
+
 # Fields of DecodeConfig that only one method reads.
 _SEARCH_FIELDS = ("beam_size", "length_penalty", "length_penalty_alpha", "early_stop", "end_among", "num_best")
 _SAMPLE_FIELDS = ("temperature", "top_k", "top_p", "min_p", "num_samples", "seed")
@@ -274,7 +277,7 @@ class DecodeConfig:
     @property
     def num_hypotheses(self) -> int:
         """What grows side by side for every input."""
-        return self.num_samples if self.method == "sample" else self.beam_size
+        return min(self.num_samples, SAMPLES_TOGETHER) if self.method == "sample" else self.beam_size
 
     @property
     def num_outputs(self) -> int:

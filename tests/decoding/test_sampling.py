@@ -434,14 +434,12 @@ def test_log_probs_are_the_models_before_temperature_and_cuts(fields):
     np.testing.assert_allclose(log_probs, expected, atol=1e-5)
 
     np.testing.assert_allclose(result.scores, result.log_probs.sum(-1), atol=1e-5)
-    assert (np.diff(result.scores, axis=1) <= 0).all()
     np.testing.assert_array_equal(result.lengths, (result.ids > 0).sum(-1))
     np.testing.assert_array_equal(result.finished, (result.ids == EOS_ID).any(-1))
     assert (result.lengths <= limits[:, None]).all()
     assert (result.finished | (result.lengths == limits[:, None])).all()
     assert 0 < result.finished.mean() < 1
-    for row in range(5):
-        assert sorted(map(tuple, result.ids[row])) == sorted(map(tuple, ids[row]))
+    np.testing.assert_array_equal(result.ids, ids)
 
 
 def test_samples_keep_constraints():

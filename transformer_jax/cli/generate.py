@@ -8,9 +8,9 @@ A line that cannot be translated, because it is too long for the model or not UT
 stderr, the others are translated, and the exit code is 3. A translation that reaches its limit
 (--decode.max_extra_length) ends there; a warning says how many did.
 
-With --output=jsonl, line n is an object with `line`, its number, and `outputs`, best first: each has `text`, `ids`,
-`log_probs` of every piece (natural logarithms), `score` and `finished`; `problem` says why there are none. As many as
---decode.num_best of a beam search, or --decode.num_samples of --decode.method=sample.
+With --output=jsonl, line n is an object with `line`, its number, and `outputs`: the --decode.num_best of a beam search,
+best first, or as many as --decode.num_samples. Each has `text`, `ids`, `log_probs` of every piece (natural logarithms),
+`score` and `finished`; `problem` says why there are none.
 
 --output_file appears when all of it is written. What is there so far stands in FILE.partial: after an interruption the
 same command goes on from there, if checkpoint, settings and input are the same.

@@ -57,11 +57,12 @@ class Hypotheses(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """Outputs of B inputs, n each, best first.
+    """Outputs of B inputs, n each: those of a search best first, samples in the order of their numbers.
 
     ids: [B, n, limit] int32, the end mark included, 0 after it. lengths: [B, n] int32, tokens before the padding.
-    log_probs: [B, n, limit] float32, of every token under the model. scores: [B, n] float32, what they are ranked by;
-    -inf for an output that does not exist. finished: [B, n] bool, False where the limit came before the end mark.
+    log_probs: [B, n, limit] float32, of every token under the model, with a repetition penalty if there is one.
+    scores: [B, n] float32, what a search ranks by; -inf for an output that does not exist.
+    finished: [B, n] bool, False where the limit came before the end mark.
     """
 
     ids: Array

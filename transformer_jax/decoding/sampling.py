@@ -65,13 +65,13 @@ class Sampling(NamedTuple):
     min_p: ArrayLike | None
 
 
-def row_keys(seed: ArrayLike, rows: Int[Array, " B"], width: int) -> Array:
-    """Random keys [B, W], that follow from the seed, the number of the row and of the sample alone."""
+def row_keys(seed: ArrayLike, rows: Int[Array, " B"], width: int, first_sample: ArrayLike = 0) -> Array:
+    """Random keys [B, W] that follow from the seed, the number of the row and that of the sample alone."""
 
     def key(row: Array, sample: Array) -> Array:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), row), sample)
 
-    return jax.vmap(lambda row: jax.vmap(lambda sample: key(row, sample))(jnp.arange(width)))(rows)
+    return jax.vmap(lambda row: jax.vmap(lambda sample: key(row, sample))(first_sample + jnp.arange(width)))(rows)
 
 
 def shaped(logits: Float[Array, "*batch V"], sampling: Sampling) -> Float[Array, "*batch V"]:
@@ -139,10 +139,8 @@ def grow(
 
 
 def outputs(state: Growing) -> Generated:
-    """The outputs of each input, likeliest first."""
+    """The outputs of each input, in the order of their numbers: samples are not ranked."""
     ids, log_probs = state.hypotheses.ids, state.hypotheses.log_probs
-    order = jnp.argsort(-log_probs.sum(-1), axis=-1, stable=True)
-    ids, log_probs = (jnp.take_along_axis(x, order[..., None], axis=1) for x in (ids, log_probs))
     lengths = (ids != PAD_ID).sum(-1)
     scores = jnp.where(lengths > 0, log_probs.sum(-1), -jnp.inf)
     return Generated(ids, lengths, log_probs, scores, (ids == EOS_ID).any(-1))

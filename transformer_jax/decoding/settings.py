@@ -31,6 +31,7 @@ class Values(NamedTuple):
     constraints: Constraints
     alpha: ArrayLike
     seed: ArrayLike
+    first_sample: ArrayLike
     temperature: ArrayLike
     top_p: ArrayLike | None
     min_p: ArrayLike | None
@@ -57,6 +58,7 @@ def split(decode: DecodeConfig, vocab_size: int) -> tuple[Settings, Values]:
         ),
         alpha=np.float32(decode.length_penalty_alpha),
         seed=np.uint32(decode.seed),
+        first_sample=np.int32(0),
         temperature=np.float32(decode.temperature),
         top_p=np.float32(decode.top_p) if decode.top_p < 1.0 else None,
         min_p=np.float32(decode.min_p) if decode.min_p > 0.0 else None,

@@ -72,8 +72,18 @@ def translate(
       DataError: a source or prompt that the models cannot take, naming its row.
     """
     search = prepare(models, params, decode, ids, row_ids, prompts)
-    ((_, state),) = collections.deque(search.stages(), maxlen=1)  # the state of a stage is not kept beyond the next
-    return _outputs(search.settings, search.values, search.inputs, state)
+    if not search.settings.sample:
+        return search.outputs()
+    wanted, together = decode.num_samples, search.settings.width
+    parts = []
+    for first in range(0, wanted, together):
+        values = search.values._replace(first_sample=np.int32(first))
+        parts.append(search._replace(values=values).outputs())
+    return (
+        parts[0]
+        if len(parts) == 1
+        else Generated(*(jnp.concatenate(x, axis=1)[:, :wanted] for x in zip(*parts, strict=True)))
+    )
 
 
 class Search(NamedTuple):
@@ -85,6 +95,11 @@ class Search(NamedTuple):
     values: Values
     inputs: Inputs
     limit: int
+
+    def outputs(self) -> Generated:
+        """Decodes to the end."""
+        ((_, state),) = collections.deque(self.stages(), maxlen=1)  # the state of a stage is not kept beyond the next
+        return _outputs(self.settings, self.values, self.inputs, state)
 
     def stages(self) -> Iterator[tuple[int, State]]:
         """Decodes stage by stage until all outputs are done: the capacity of each, and the state at its end."""
@@ -134,6 +149,8 @@ def _check(models: Models, ids: np.ndarray, prompts: Sequence[Sequence[int]] | N
                 "members of an ensemble must share their vocabulary: model.vocab_size and model.decoder_start_id are "
                 f"{first.vocab_size} and {first.decoder_start_id}, {model.vocab_size} and {model.decoder_start_id}"
             )
+    if not len(ids):
+        raise DataError("inputs: there are none")
     _check_ids("inputs", ids, first.vocab_size)
     for model in models:
         if model.position_encoding == "learned" and ids.shape[1] > model.max_length:
@@ -176,11 +193,12 @@ def _inputs(
     prompt_lengths = np.array([len(prompt) for prompt in given], np.int32)
     # All but the last token go into the cache at once: 0, 1, 2, 4, 8, ... of them, so that there are few shapes.
     longest = max(map(len, given), default=1) - 1
-    padded = np.zeros((rows, 1 + (1 << (longest - 1).bit_length() if longest else 0)), np.int32)
+    rounded = 1 << (longest - 1).bit_length() if longest else 0
+    capacity = min(model.max_length for model in models)
+    padded = np.zeros((rows, 1 + min(rounded, capacity)), np.int32)
     for row, prompt in enumerate(given):
         padded[row, : len(prompt)] = prompt
     # The first decoder input is no part of a text: a model that can number N positions generates N tokens.
-    capacity = min(model.max_length for model in models)
     lengths = (ids != PAD_ID).sum(-1)
     wanted = lengths + decode.max_extra_length if decode.max_length is None else np.full(rows, decode.max_length)
     max_lengths = np.where(lengths > 0, np.minimum(wanted, capacity - (prompt_lengths - 1)), 0)
@@ -253,7 +271,7 @@ def _stage(
         )
     drawn = None
     if settings.sample:
-        keys = sampling.row_keys(values.seed, inputs.row_ids, settings.width)
+        keys = sampling.row_keys(values.seed, inputs.row_ids, settings.width, values.first_sample)
         drawn = sampling.Sampling(keys, values.temperature, settings.top_k, values.top_p, values.min_p)
     return sampling.grow(step, state, values.constraints, inputs.max_lengths, until, drawn)
 

@@ -34,7 +34,8 @@ class Output(NamedTuple):
 class Translation(NamedTuple):
     """What became of a line.
 
-    outputs: best first; empty for an empty line and for one with a problem. problem: why the line was not translated.
+    outputs: of a search best first; empty for an empty line and for one with a problem. problem: why the line was not
+    translated.
     """
 
     number: int
