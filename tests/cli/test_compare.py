@@ -88,7 +88,9 @@ def test_two_checkpoints_of_a_run(tmp_path, capfd):
     assert run_main(words) == 0
     first = capfd.readouterr()
     lines = first.out.splitlines()
-    assert {line[0] for line in lines[:-2]} == set("┏┃┡│└")
+    settings = "beam_size=2, length_penalty=gnmt, length_penalty_alpha=0.6, max_extra_length=8"
+    assert lines[-3] == f"decode of all: {settings}"
+    assert {line[0] for line in lines[:-3]} == set("┏┃┡│└")
     assert "test, 11 pairs" in lines[1]
     assert lines[-2].startswith("sacrebleu: nrefs:1|bs:20|seed:12345|")
     assert lines[-1].startswith("chrf: nrefs:1|bs:20|seed:12345|")

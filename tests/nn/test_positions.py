@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from support import assert_close, tiny
+from support import assert_close, forward, make_batch, random_params, tiny
 
 from transformer_jax.errors import DataError
 from transformer_jax.nn.positions import LearnedPositions, RelativeBias, relative_buckets, rotary, sinusoidal
@@ -123,9 +123,8 @@ def test_learned_positions_are_rows_of_the_table():
 
 def test_a_learned_table_that_is_too_short_is_an_error():
     config = tiny(position_encoding="learned", max_length=4)
-    module, table = LearnedPositions(config), {"params": {"embedding": jnp.zeros((4, 16))}}
-    assert module.apply(table, jnp.arange(4)[None]).shape == (1, 4, 16)
-    with pytest.raises(DataError, match=r"5 positions.*model\.max_length=4"):
-        module.apply(table, jnp.arange(5)[None])
-    with pytest.raises(DataError, match=r"model\.max_length=4"):
-        jax.eval_shape(module.apply, table, jnp.arange(5)[None])
+    params = random_params(config)
+    assert forward(config, params, make_batch(2, 4, 4))[0].shape == (2, 4, 19)
+    for sides in ((5, 4), (4, 5)):
+        with pytest.raises(DataError, match=r"5 positions.*model\.max_length=4"):
+            forward(config, params, make_batch(2, *sides))
