@@ -11,8 +11,8 @@ from transformer_jax.nn.kv_cache import KVCache, append, empty_layer, grown
 def test_empty_layer(dtype):
     config = tiny(num_kv_heads=2, head_dim=6, value_head_dim=3, dtype=dtype)
     cache = empty_layer(config, batch=5, capacity=7)
-    assert cache.key.shape == (5, 2, 6, 7)
-    assert cache.value.shape == (5, 2, 7, 3)
+    assert cache.key.shape == (10, 6, 7)
+    assert cache.value.shape == (10, 7, 3)
     assert cache.capacity == 7
     assert cache.key.dtype == cache.value.dtype == jnp.dtype(dtype)
     assert not cache.key.any()
@@ -23,11 +23,11 @@ def test_append_writes_from_the_index_on_and_nowhere_else():
     cache = empty_layer(tiny(value_head_dim=3), batch=2, capacity=5)
     new = KeysValues(jnp.full((2, 2, 4, 4), 7.0), jnp.full((2, 2, 4, 3), 8.0))
     result = append(cache, new, jnp.int32(1))
-    np.testing.assert_array_equal(result.key[0, 0, 0], [0, 7, 7, 0, 0])
-    np.testing.assert_array_equal(result.value[1, 3, :, 2], [0, 8, 8, 0, 0])
+    np.testing.assert_array_equal(result.key[0, 0], [0, 7, 7, 0, 0])
+    np.testing.assert_array_equal(result.value[7, :, 2], [0, 8, 8, 0, 0])
     assert not cache.key.any()  # the old one is as it was
     again = append(result, KeysValues(new.key[:, :1] + 1, new.value[:, :1] + 1), jnp.int32(3))
-    np.testing.assert_array_equal(again.key[0, 0, 0], [0, 7, 7, 8, 0])
+    np.testing.assert_array_equal(again.key[0, 0], [0, 7, 7, 8, 0])
 
 
 def test_append_keeps_heads_and_widths_apart():
@@ -36,8 +36,8 @@ def test_append_keeps_heads_and_widths_apart():
     tokens = KeysValues(*(jnp.asarray(random.random((2, 4, 2, width)), jnp.float32) for width in (3, 5)))
     cache = append(empty_layer(config, 2, 4), tokens, jnp.int32(0))
     for row, slot, head in np.ndindex(2, 4, 2):
-        np.testing.assert_array_equal(cache.key[row, head, :, slot], tokens.key[row, slot, head])
-        np.testing.assert_array_equal(cache.value[row, head, slot], tokens.value[row, slot, head])
+        np.testing.assert_array_equal(cache.key[2 * row + head, :, slot], tokens.key[row, slot, head])
+        np.testing.assert_array_equal(cache.value[2 * row + head, slot], tokens.value[row, slot, head])
 
 
 def filled(capacity):

@@ -75,10 +75,11 @@ class KeysValues(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-    """The same as decoding keeps it: key [B, K, H, C], value [B, K, C, Hv].
+    """The same as decoding keeps it: key [B * K, H, C], value [B * K, C, Hv].
 
     In this order both products of a decoding step read memory from front to back, head by head. With slots before
-    heads, XLA for CPU turns the whole cache around at every step.
+    heads, XLA for CPU turns the whole cache around at every step; with rows and heads on axes of their own it copies
+    the cache at every step where there is one row.
     """
 
     key: Array
@@ -86,12 +87,13 @@ class LayerCache(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        return self.value.shape[2]
+        return self.value.shape[1]
 
 
 def cache_layout(tokens: KeysValues) -> LayerCache:
     """Keys and values [B, C, K, .] in the layout of a cache."""
-    return LayerCache(tokens.key.transpose(0, 2, 3, 1), tokens.value.transpose(0, 2, 1, 3))
+    key, value = tokens.key.transpose(0, 2, 3, 1), tokens.value.transpose(0, 2, 1, 3)
+    return LayerCache(key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
 
 
 def cached_attention(
@@ -109,21 +111,21 @@ def cached_attention(
     Returns: [B, T, N, Hv] in the type of query.
     """
     batch, length, heads, dim = query.shape
-    kv_heads, capacity = cache.key.shape[1], cache.capacity
+    matrices, capacity = cache.key.shape[0], cache.capacity
     # Heads that share a key are rows of one matrix product.
-    rows = (query * jnp.asarray(scale, query.dtype)).transpose(0, 2, 1, 3).reshape(batch, kv_heads, -1, dim)
+    rows = (query * jnp.asarray(scale, query.dtype)).transpose(0, 2, 1, 3).reshape(matrices, -1, dim)
     logits = _row_products(rows, cache.key).reshape(batch, heads, length, capacity)
     if bias is not None:
         logits = logits + bias
     weights = masked_softmax(logits, mask).astype(query.dtype)
-    output = _row_products(weights.reshape(batch, kv_heads, -1, capacity), cache.value).astype(query.dtype)
+    output = _row_products(weights.reshape(matrices, -1, capacity), cache.value).astype(query.dtype)
     return output.reshape(batch, heads, length, -1).transpose(0, 2, 1, 3)
 
 
 _FEW_ROWS = 16
 
 
-def _row_products(rows: Float[Array, "B K R X"], matrices: Float[Array, "B K X Y"]) -> Float[Array, "B K R Y"]:
+def _row_products(rows: Float[Array, "M R X"], matrices: Float[Array, "M X Y"]) -> Float[Array, "M R Y"]:
     """One small matrix product for every batch row and head, float32.
 
     XLA for CPU hands each of these many products to its threads by itself, unless there is one row only: 4 rows by
@@ -132,13 +134,13 @@ def _row_products(rows: Float[Array, "B K R X"], matrices: Float[Array, "B K X Y
     """
 
     def product(rows: Array, matrices: Array) -> Array:
-        return product_float32("bkrx,bkxy->bkry", rows, matrices)
+        return product_float32("mrx,mxy->mry", rows, matrices)
 
     def loop(rows: Array, matrices: Array) -> Array:
-        wide = rows.astype(jnp.float32)[..., None] * matrices.astype(jnp.float32)[:, :, None]
+        wide = rows.astype(jnp.float32)[..., None] * matrices.astype(jnp.float32)[:, None]
         return wide.sum(-2)
 
-    if not 1 < rows.shape[2] <= _FEW_ROWS:
+    if not 1 < rows.shape[1] <= _FEW_ROWS:
         return product(rows, matrices)
     return jax.lax.platform_dependent(rows, matrices, cpu=loop, default=product)
 

@@ -16,7 +16,7 @@ from transformer_jax.typing import Array
 class KVCache(NamedTuple):
     """Keys and values of all tokens so far, one buffer pair per layer, and where they stand.
 
-    self_attention: L layers of key [B, K, H, C] and value [B, K, C, Hv].
+    self_attention: L layers of key [B * K, H, C] and value [B * K, C, Hv].
     cross_attention: L layers of the same over the S tokens of the source, computed once per sentence; empty without an
       encoder.
     cross_mask: [B, 1, 1, S] bool, which source positions hold a token; None without an encoder.
@@ -37,10 +37,10 @@ class KVCache(NamedTuple):
 
 def empty_layer(config: ModelConfig, batch: int, capacity: int) -> LayerCache:
     """A buffer pair of zeros for one layer."""
-    heads = (batch, config.num_kv_heads)
+    matrices = batch * config.num_kv_heads
     return LayerCache(
-        jnp.zeros((*heads, config.head_dim, capacity), config.dtype),
-        jnp.zeros((*heads, capacity, config.value_head_dim), config.dtype),
+        jnp.zeros((matrices, config.head_dim, capacity), config.dtype),
+        jnp.zeros((matrices, capacity, config.value_head_dim), config.dtype),
     )
 
 
@@ -48,8 +48,8 @@ def append(cache: LayerCache, tokens: KeysValues, index: Int[Array, ""]) -> Laye
     """Writes new tokens [B, T, K, .] into the slots from index on."""
     new = cache_layout(tokens)
     return LayerCache(
-        jax.lax.dynamic_update_slice_in_dim(cache.key, new.key, index, axis=3),
-        jax.lax.dynamic_update_slice_in_dim(cache.value, new.value, index, axis=2),
+        jax.lax.dynamic_update_slice_in_dim(cache.key, new.key, index, axis=2),
+        jax.lax.dynamic_update_slice_in_dim(cache.value, new.value, index, axis=1),
     )
 
 
@@ -59,8 +59,8 @@ def grown(cache: KVCache, capacity: int) -> KVCache:
     return cache._replace(
         self_attention=tuple(
             LayerCache(
-                jnp.pad(layer.key, ((0, 0), (0, 0), (0, 0), (0, more))),
-                jnp.pad(layer.value, ((0, 0), (0, 0), (0, more), (0, 0))),
+                jnp.pad(layer.key, ((0, 0), (0, 0), (0, more))),
+                jnp.pad(layer.value, ((0, 0), (0, more), (0, 0))),
             )
             for layer in cache.self_attention
         ),
