@@ -15,6 +15,9 @@ from typing import Any
 from transformer_jax.config import completed
 from transformer_jax.errors import CheckpointError, ConfigError
 
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a file system answers that has no locks."""
+
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
@@ -176,7 +179,7 @@ def _lock(path: Path) -> int:
         os.close(descriptor)
         raise CheckpointError(f"{path}: in use by {holder or 'another process'}") from None
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+        if error.errno not in NO_LOCKS:
             os.close(descriptor)
             raise CheckpointError(f"{path}: cannot be locked: {error.strerror}") from error
         logger.warning("%s: its file system has no locks; make sure that only one process trains here", path)

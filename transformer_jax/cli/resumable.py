@@ -8,7 +8,6 @@ checkpoint, other settings or another input does not go on from there.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import io
@@ -19,11 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.checkpoints.workdir import write_atomically
+from transformer_jax.checkpoints.workdir import NO_LOCKS, write_atomically
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
-
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +145,7 @@ class ResumableFile:
                 raw.close()
                 raise ConfigError(f"{self._flag}: another process is writing {self._partial}") from None
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
+                if error.errno not in NO_LOCKS:
                     raw.close()
                     raise ConfigError(f"{self._flag}: cannot be locked: {error.strerror}") from error
                 logger.warning(

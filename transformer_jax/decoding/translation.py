@@ -57,8 +57,7 @@ def translate(
     """Outputs for source ids.
 
     An output has at most as many tokens as its source plus `decode.max_extra_length` (Vaswani et al. 2017, section 6.1)
-    or `decode.max_length`, the end mark included, and no more than the first model can number or, as
-    `model.max_length`, is meant to.
+    or `decode.max_length`, the end mark included, and with its prompt no more than the smallest `model.max_length`.
 
     Args:
       models: one config, or one per member of an ensemble, which averages their log probabilities and normalises the
@@ -69,7 +68,7 @@ def translate(
       prompts: what every output begins with, without the start id; it is not part of the output. Default nothing.
     Raises:
       ConfigError: a model has no decoder, or vocabularies differ.
-      DataError: a source or prompt that the models cannot take, naming its row.
+      DataError: sources or prompts that the models cannot take; of a prompt, it names the row.
     """
     search = prepare(models, params, decode, ids, row_ids, prompts)
     if not search.settings.sample:
@@ -79,11 +78,7 @@ def translate(
     for first in range(0, wanted, together):
         values = search.values._replace(first_sample=np.int32(first))
         parts.append(search._replace(values=values).outputs())
-    return (
-        parts[0]
-        if len(parts) == 1
-        else Generated(*(jnp.concatenate(x, axis=1)[:, :wanted] for x in zip(*parts, strict=True)))
-    )
+    return Generated(*(jnp.concatenate(x, axis=1)[:, :wanted] for x in zip(*parts, strict=True)))
 
 
 class Search(NamedTuple):
