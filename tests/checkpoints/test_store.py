@@ -1,4 +1,6 @@
+import asyncio
 import errno
+import gc
 import json
 import logging
 import resource
@@ -466,6 +468,23 @@ Bad()
     assert (first, second) == ("heard", "heard")
     assert other.startswith("Exception ignored in: <function Bad.__del__")
     assert rest[-1] == "RuntimeError: Event loop is closed"
+
+
+@pytest.mark.parametrize(("file", "heard"), [("site-packages/orbax/write.py", False), ("project/write.py", True)])
+def test_of_tasks_that_nobody_asks_only_those_of_orbax_are_silent(store, caplog, file, heard):
+    """What Orbax leaves of a save in which one of several writes has failed."""
+    code = 'async def write():\n    raise OSError(28, "No space left on device")'
+    scope = {}
+    exec(compile(code, file, "exec"), scope)
+
+    async def save() -> None:
+        task = asyncio.create_task(scope["write"]())
+        await asyncio.sleep(0)
+        del task
+
+    asyncio.run(save())
+    gc.collect()
+    assert any("never retrieved" in record.getMessage() for record in caplog.records) == heard
 
 
 def test_record_json_is_plain_and_complete(store, helpers):

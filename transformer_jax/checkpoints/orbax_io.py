@@ -8,6 +8,7 @@ old steps in place, so that a crash leaves half of one under its final name.
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -30,10 +31,18 @@ class Writing(Protocol):
 
 
 class _QuietOrbax(logging.Filter):
-    """Drops what Orbax logs through absl; its failures arrive as exceptions, which the store turns into messages."""
+    """Drops what Orbax logs through absl, and what asyncio logs about tasks of Orbax.
+
+    When one write of a save fails, Orbax asks none of the others what became of it, and asyncio tells of each. What
+    went wrong arrives as an exception, which the store turns into a message.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "/orbax/" not in record.pathname.replace("\\", "/")
+        origin = record.pathname
+        if record.name == "asyncio":
+            failure = record.exc_info[1] if record.exc_info else None
+            origin = record.getMessage() + "".join(traceback.format_exception(failure))
+        return "/orbax/" not in origin.replace("\\", "/")
 
 
 class _QuietTensorStore:
@@ -59,10 +68,10 @@ class _QuietTensorStore:
 
 
 def silence_orbax() -> None:
-    """Keeps Orbax's progress lines and tracebacks off stderr; absl's other users, and other errors, keep theirs."""
-    logger = logging.getLogger("absl")
-    if not any(isinstance(f, _QuietOrbax) for f in logger.filters):
-        logger.addFilter(_QuietOrbax())
+    """Keeps Orbax's progress lines and tracebacks off stderr; other users of absl and asyncio keep theirs."""
+    for logger in (logging.getLogger("absl"), logging.getLogger("asyncio")):
+        if not any(isinstance(f, _QuietOrbax) for f in logger.filters):
+            logger.addFilter(_QuietOrbax())
     if not isinstance(sys.unraisablehook, _QuietTensorStore):
         sys.unraisablehook = _QuietTensorStore(sys.unraisablehook)
 
