@@ -21,14 +21,14 @@ from benchmarks.shapes import SHAPES, model_config
 from transformer_jax.config import DecodeConfig, ModelConfig
 from transformer_jax.decoding.translation import translate
 from transformer_jax.huge_pages import restart_with_huge_pages
-from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params, unstack_layers
+from transformer_jax.models.encoder_decoder import EncoderDecoder, decoding_params, init_params
 
 SOURCE_LENGTH = 32
 
 
 def make_decoder(config: ModelConfig, batch_size: int, length: int, beam_size: int) -> Callable[[], Any]:
     """A function that decodes a batch of random sentences into exactly `length` tokens each."""
-    params = jax.device_put((unstack_layers(init_params(config, 0)),))
+    params = jax.device_put((decoding_params(init_params(config, 0)),))
     decode = DecodeConfig(beam_size=beam_size, max_length=length, min_length=length)
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
     return lambda: jax.block_until_ready(translate((config,), params, decode, inputs))

@@ -24,13 +24,13 @@ from benchmarks.shapes import SHAPES, model_config
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding.translation import FIRST_CAPACITY, prepare
 from transformer_jax.huge_pages import restart_with_huge_pages
-from transformer_jax.models.encoder_decoder import init_params, unstack_layers
+from transformer_jax.models.encoder_decoder import decoding_params, init_params
 
 
 def stage_costs(shape: str, batch: int, limit: int, repeats: int) -> dict[int, float]:
     """Milliseconds per token in the stage of every capacity, median. The first stage encodes the sources too."""
     config = model_config(shape, max_length=limit).resolved()
-    params = jax.device_put(unstack_layers(init_params(config, 0)))
+    params = jax.device_put(decoding_params(init_params(config, 0)))
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch, SOURCE_LENGTH)).astype(np.int32)
     search = prepare((config,), (params,), DecodeConfig(max_length=limit, min_length=limit), inputs)
     times: dict[int, list[float]] = {}

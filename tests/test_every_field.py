@@ -35,7 +35,7 @@ from transformer_jax.decoding import translation
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import loading, translate
-from transformer_jax.models.encoder_decoder import unstack_layers
+from transformer_jax.models.encoder_decoder import decoding_params
 from transformer_jax.parallel.launchers import Jit, make_launcher
 from transformer_jax.training import loop, run
 from transformer_jax.training.hyper import split as split_config
@@ -262,7 +262,7 @@ def translated_batches(monkeypatch, **fields):
         decode_batch=lambda rows: [""] * len(rows),
     )
     monkeypatch.setattr(translate, "translate", decode)
-    monkeypatch.setattr(translate, "unstack_layers", lambda params: params)
+    monkeypatch.setattr(translate, "decoding_params", lambda params: params)
     config = ExperimentConfig(evaluation=EvaluationConfig(**fields)).resolved()
     translate.Translator(config, {}, words).translate_all(["x"] * 100)
     return seen
@@ -309,7 +309,7 @@ DECODE = {
 @functools.cache
 def small_model():
     model = tiny(num_encoder_layers=1, num_decoder_layers=1, position_encoding="rotary", max_length=30)
-    return model, unstack_layers(random_params(model, 12))  # with these some outputs end and some do not
+    return model, decoding_params(random_params(model, 12))  # with these some outputs end and some do not
 
 
 @pytest.mark.parametrize("name", DECODE)

@@ -11,7 +11,7 @@ _HOMES = {
     "read_config": "config_file",
     "EncoderDecoder": "models.encoder_decoder",
     "init_params": "models.encoder_decoder",
-    "unstack_layers": "models.encoder_decoder",
+    "decoding_params": "models.encoder_decoder",
     "start_cache": "models.encoder_decoder",
     "prefill": "models.encoder_decoder",
     "decode_step": "models.encoder_decoder",

@@ -20,7 +20,7 @@ from transformer_jax.decoding.beam_search import Rules
 from transformer_jax.decoding.constraints import Constraints
 from transformer_jax.decoding.hypotheses import start
 from transformer_jax.decoding.translation import translate
-from transformer_jax.models.encoder_decoder import unstack_layers
+from transformer_jax.models.encoder_decoder import decoding_params
 
 START = 3
 
@@ -416,7 +416,7 @@ SOURCES = np.array([[5, 6, 7, 4, EOS_ID], [6, EOS_ID, 0, 0, 0], [0] * 5, [7, 7, 
 
 
 def beams(params, config=MODEL, inputs=SOURCES, **fields):
-    return jax.device_get(translate((config,), [unstack_layers(params)], DecodeConfig(**fields), inputs))
+    return jax.device_get(translate((config,), [decoding_params(params)], DecodeConfig(**fields), inputs))
 
 
 def teacher_forced(config, params, inputs, targets):

@@ -13,7 +13,7 @@ from transformer_jax.decoding import translation
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.decoding.translation import capacities, translate
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.models.encoder_decoder import unstack_layers
+from transformer_jax.models.encoder_decoder import decoding_params
 
 # Tokens of every source, eos included; 0 is a row of padding.
 LENGTHS = (6, 3, 0, 1, 5, 2, 6, 4)
@@ -40,7 +40,7 @@ def run(config, params, inputs=None, prompts=None, row_ids=None, **fields):
 def ensemble(configs, params, inputs=None, prompts=None, row_ids=None, **fields):
     decode = DecodeConfig(**{"max_extra_length": 3, **fields})
     inputs = sources() if inputs is None else inputs
-    unstacked = [unstack_layers(p) for p in params]
+    unstacked = [decoding_params(p) for p in params]
     return jax.device_get(translate(tuple(configs), unstacked, decode, inputs, row_ids, prompts))
 
 

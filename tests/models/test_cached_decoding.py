@@ -9,14 +9,14 @@ import pytest
 from support import OPTIONS, assert_close, covering_params, forward, make_batch, random_params, tiny
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.encoder_decoder import decode_step, prefill, shift_right, start_cache, unstack_layers
+from transformer_jax.models.encoder_decoder import decode_step, decoding_params, prefill, shift_right, start_cache
 
 ROWS, LENGTH, CAPACITY = 3, 6, 9
 
 
 @functools.partial(jax.jit, static_argnames=("config", "capacity"))
 def start(config, params, inputs, capacity=CAPACITY):
-    return start_cache(config, unstack_layers(params), inputs, capacity)
+    return start_cache(config, decoding_params(params), inputs, capacity)
 
 
 step = jax.jit(decode_step, static_argnums=0)
@@ -31,7 +31,7 @@ def full(config, params):
 
 def feed(config, params, cache, ids, positions, sizes):
     """Logits of all ids, fed in parts of these sizes."""
-    unstacked, logits, at = unstack_layers(params), [], 0
+    unstacked, logits, at = decoding_params(params), [], 0
     for size in sizes:
         part = slice(at, at + size)
         y, cache = step(config, unstacked, cache, ids[:, part], positions[:, part])
@@ -79,7 +79,7 @@ def test_bfloat16_decodes_close_to_its_full_forward():
 def test_the_cache_goes_in_and_comes_out():
     config = tiny(position_encoding="relative")
     params = random_params(config)
-    unstacked = unstack_layers(params)
+    unstacked = decoding_params(params)
     inputs, ids, _ = full(config, params)
     empty = start(config, params, inputs)
     assert empty.capacity == CAPACITY
@@ -121,22 +121,25 @@ def test_a_learned_table_limits_the_capacity():
         start(config, params, inputs, capacity=13)
 
 
-def test_layers_are_unstacked_in_order():
-    config = tiny(num_decoder_layers=3)
+@pytest.mark.parametrize("tie_output", [True, False])
+def test_decoding_params_are_the_same_numbers(tie_output):
+    config = tiny(num_encoder_layers=2, num_decoder_layers=3, tie_output=tie_output)
     params = random_params(config)
-    unstacked = unstack_layers(params)
-    layers = unstacked["decoder"]["layers"]
-    assert len(layers) == 3
-    for i, layer in enumerate(layers):
-        expected = jax.tree.map(lambda p, i=i: p[i], params["decoder"]["layers"])
-        jax.tree.map(np.testing.assert_array_equal, layer, expected)
-    assert unstacked["encoder"] is params["encoder"]
+    result = decoding_params(params)
+    for stack, num_layers in (("encoder", 2), ("decoder", 3)):
+        layers = result[stack]["layers"]
+        assert len(layers) == num_layers
+        for i, layer in enumerate(layers):
+            expected = jax.tree.map(lambda p, stack=stack, i=i: p[i], params[stack]["layers"])
+            jax.tree.map(np.testing.assert_array_equal, layer, expected)
+    table = params["embedding"]["embedding"].T if tie_output else params["output"]["kernel"]
+    np.testing.assert_array_equal(result["output"]["kernel"], table)
 
 
 def test_a_model_without_a_decoder_is_refused():
     params = {name: value for name, value in random_params(tiny()).items() if name != "decoder"}
     with pytest.raises(ConfigError, match=r"the model has no decoder to generate with; its parts are .*encoder"):
-        unstack_layers(params)
+        decoding_params(params)
 
 
 @pytest.mark.parametrize("position_encoding", OPTIONS["position_encoding"])
@@ -145,7 +148,7 @@ def test_prefill_returns_the_logits_after_each_prompt(position_encoding):
     params = random_params(config)
     inputs, ids, expected = full(config, params)
     lengths = jnp.array([2, 4, 0])
-    logits, cache = prefill(config, unstack_layers(params), start(config, params, inputs), ids[:, :4], lengths)
+    logits, cache = prefill(config, decoding_params(params), start(config, params, inputs), ids[:, :4], lengths)
     assert_close(logits[0], expected[0, 1])
     assert_close(logits[1], expected[1, 3])
     assert not logits[2].any()
@@ -153,7 +156,7 @@ def test_prefill_returns_the_logits_after_each_prompt(position_encoding):
     assert cache.index == 4
     # Each row goes on behind its own prompt.
     at = lengths[:, None]
-    logits, _ = step(config, unstack_layers(params), cache, jnp.take_along_axis(ids, at, axis=1), at)
+    logits, _ = step(config, decoding_params(params), cache, jnp.take_along_axis(ids, at, axis=1), at)
     for row, position in enumerate((2, 4, 0)):
         assert_close(logits[row, 0], expected[row, position])
 
@@ -163,7 +166,7 @@ def test_tokens_of_one_row_that_see_other_slots_are_other_sequences(fields):
     """Three sequences in one row of the cache, as a beam has them, equal three rows."""
     config = tiny(**fields)
     params = random_params(config)
-    unstacked = unstack_layers(params)
+    unstacked = decoding_params(params)
     batch = make_batch(3, 7, 4)
     batch["inputs"] = jnp.repeat(batch["inputs"][:1], 3, axis=0)
     expected = forward(config, params, batch)[0]

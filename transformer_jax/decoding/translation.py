@@ -62,7 +62,7 @@ def translate(
     Args:
       models: one config, or one per member of an ensemble, which averages their log probabilities and normalises the
         average.
-      params: of each, as `unstack_layers` returns them.
+      params: of each, as `decoding_params` returns them.
       ids: [B, S] int32; a row of padding gets no output.
       row_ids: [B] int32, numbers that sampling follows from; default 0, 1, 2, ...
       prompts: what every output begins with, without the start id; it is not part of the output. Default nothing.

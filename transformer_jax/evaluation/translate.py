@@ -24,7 +24,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.lengths import length_problems, position_capacity
 from transformer_jax.evaluation.lines import Line, Output, Translation
 from transformer_jax.evaluation.loading import load
-from transformer_jax.models.encoder_decoder import unstack_layers
+from transformer_jax.models.encoder_decoder import decoding_params
 from transformer_jax.typing import Params
 
 CHUNK = 2_000
@@ -123,7 +123,7 @@ class Translator:
             numbers[: len(chosen)] = first_number + chosen
             # Rows of padding have a prompt too, whichever.
             of_rows = None if prompts is None else [prompts[i] for i in np.resize(chosen, len(inputs))]
-            generated = translate(self._models, self._unstacked, self.config.decode, inputs, numbers, of_rows)
+            generated = translate(self._models, self._decoding_params, self.config.decode, inputs, numbers, of_rows)
             for index, found in zip(chosen, self._outputs(jax.device_get(generated), of_rows), strict=False):
                 outputs[index] = found
         return [Translation(first_number + i, outputs[i], problems.get(i)) for i in range(len(lines))]
@@ -133,8 +133,8 @@ class Translator:
         return (self.config.model, *(other.model for other in self.others))
 
     @functools.cached_property
-    def _unstacked(self) -> tuple[Params, ...]:
-        return tuple(unstack_layers(params) for params in (self.params, *(other.params for other in self.others)))
+    def _decoding_params(self) -> tuple[Params, ...]:
+        return tuple(decoding_params(params) for params in (self.params, *(other.params for other in self.others)))
 
     def _prompts(self, lines: Sequence[Line]) -> list[list[int]] | None:
         if all(line.prompt is None for line in lines):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
 from transformer_jax.nn.kv_cache import KVCache, empty_layer
 from transformer_jax.nn.masks import cache_mask, causal_mask, padding_mask, segment_mask
+from transformer_jax.nn.positions import check_positions
 from transformer_jax.nn.stacks import DecoderLayer, DecodingState, EncoderLayer, LayerInputs, Stack, folded
 from transformer_jax.typing import Array, Batch, Params
 
@@ -95,6 +97,15 @@ class EncoderDecoder(nn.Module):
     def _source_mask(batch: Batch) -> Array:
         return padding_mask(batch["inputs"])
 
+    def embed_inputs(self, ids: Array, positions: Array) -> tuple[Array, Array | None]:
+        """Encoder inputs ids [B, S] at positions [1, S] -> [B, S, D], and the bias of self-attention [1, N, S, S]."""
+        x = self.encoder.embed_positions(self.source_embedding(ids), positions)
+        return x, self.encoder.bias(positions, positions)
+
+    def finish_encoder(self, x: Array) -> Array:
+        """Output of the last encoder layer [B, S, D] -> what the decoder attends to."""
+        return self.encoder.finish(x)
+
     def embed_targets(self, ids: Array, positions: Array) -> Array:
         """Decoder inputs ids [B, T] at positions [B, T] -> [B, T, D]."""
         return self.decoder.embed_positions(self.embedding(ids), positions)
@@ -120,20 +131,25 @@ def init_params(config: ModelConfig, seed: int | Array) -> Params:
     return EncoderDecoder(config).init(key, {"inputs": ids, "targets": ids})["params"]
 
 
-def unstack_layers(params: Params) -> Params:
-    """The same parameters with one tree per decoder layer instead of one stacked [L, ...], as decoding reads them.
+def decoding_params(params: Params) -> Params:
+    """The same parameters as decoding reads them: one tree per layer instead of one stacked [L, ...], and `output`
+    [D, V] even where the embedding is used for it.
 
-    Done once: the loop over tokens would take the stacks apart at every step.
+    Done once: the loop over tokens would take the stacks apart, and turn the embedding around, at every step.
 
     Raises: ConfigError if the model has no decoder.
     """
     decoder = params.get("decoder")
     if decoder is None:
         raise ConfigError(f"the model has no decoder to generate with; its parts are {', '.join(params)}")
-    stacked = decoder["layers"]
+    output = params.get("output", {"kernel": params["embedding"]["embedding"].T})
+    return {**params, "encoder": _unstacked(params["encoder"]), "decoder": _unstacked(decoder), "output": output}
+
+
+def _unstacked(stack: Params) -> Params:
+    stacked = stack["layers"]
     num_layers = jax.tree.leaves(stacked)[0].shape[0]
-    layers = tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))
-    return {**params, "decoder": {**decoder, "layers": layers}}
+    return {**stack, "layers": tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))}
 
 
 def start_cache(
@@ -142,12 +158,12 @@ def start_cache(
     """Encodes inputs [B, S] and returns a cache with room for `capacity` target tokens, none of them there yet.
 
     Args:
-      params: as `unstack_layers` returns them.
+      params: as `decoding_params` returns them.
       num_positions: those that tokens may stand at; fewer than capacity where several tokens share one, as in a beam.
     Raises: ConfigError if a learned position table has fewer rows than positions.
     """
     check_capacity(config, capacity if num_positions is None else num_positions)
-    memory, _ = _call(EncoderDecoder(config), params, EncoderDecoder.encode, {"inputs": inputs})
+    memory = _encode(config, params, inputs)
     layer, layers = DecoderLayer(config), params["decoder"]["layers"]
     batch = inputs.shape[0]
     return KVCache(
@@ -157,6 +173,17 @@ def start_cache(
         positions=jnp.full((batch, capacity), -1, jnp.int32),
         index=jnp.zeros((), jnp.int32),
     )
+
+
+def _encode(config: ModelConfig, params: Params, inputs: Array) -> Array:
+    """`EncoderDecoder.encode` with parameters as `decoding_params` returns them: inputs [B, S] -> [B, S, D]."""
+    check_positions(config, inputs.shape[1])
+    positions, mask = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None], padding_mask(inputs)
+    x, bias = _call(EncoderDecoder(config), params, EncoderDecoder.embed_inputs, inputs, positions)
+    for index, p in enumerate(params["encoder"]["layers"]):
+        given = LayerInputs(positions, mask, bias)
+        x, _ = _call(EncoderLayer(config), p, EncoderLayer.__call__, x, jnp.int32(index), given, None)
+    return _call(EncoderDecoder(config), params, EncoderDecoder.finish_encoder, x)
 
 
 def check_capacity(config: ModelConfig, num_positions: int) -> None:
@@ -173,7 +200,7 @@ def prefill(
     """Feeds the prompt of every row to the decoder at once.
 
     Args:
-      params: as `unstack_layers` returns them.
+      params: as `decoding_params` returns them.
       prompts: [B, P] int32 decoder inputs, the start id first; lengths: [B] int32, how many of them are the row's.
     Returns: logits [B, V] of the token after each row's last, zeros for a length of 0; and the cache with P slots more.
     Raises: ConfigError as `decode_step`, or if a learned position table has fewer than P rows.
@@ -197,7 +224,7 @@ def decode_step(
     """Feeds T tokens per row to the decoder, into the next T slots of the cache.
 
     Args:
-      params: as `unstack_layers` returns them.
+      params: as `decoding_params` returns them.
       ids: [B, T] int32 decoder inputs, the start id first.
       positions: [B, T] int32, -1 for padding.
       visible: [B, T, C] bool, the slots that each token attends to, its own among them; default all that hold a token
@@ -209,7 +236,7 @@ def decode_step(
     index = 0 if isinstance(cache.index, Tracer) else int(cache.index)
     if not ids.shape[1] or index + ids.shape[1] > cache.capacity:
         raise ConfigError(f"{ids.shape[1]} tokens do not fit into a cache with {cache.capacity - index} free slots")
-    model = EncoderDecoder(config)
+    model = EncoderDecoder(dataclasses.replace(config, tie_output=False))  # `decoding_params` has untied it
     known = jax.lax.dynamic_update_slice_in_dim(cache.positions, positions, cache.index, axis=1)
     mask = cache_mask(positions, known) if visible is None else visible[:, None]
     x = _call(model, params, EncoderDecoder.embed_targets, ids, jnp.maximum(positions, 0))
