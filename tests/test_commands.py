@@ -98,6 +98,7 @@ def test_the_decoding_benchmark_measures(nano, capsys, flags):
     assert result["runs"] == 5
 
 
+@pytest.mark.slow
 def test_the_benchmark_decodes_as_many_tokens_as_it_says(nano):
     config = shapes.model_config("nano", max_length=9).resolved()
     for beam_size in (1, 3):
@@ -112,7 +113,7 @@ def test_the_benchmark_decodes_as_many_tokens_as_it_says(nano):
 def test_the_costs_of_decoding_are_measured(nano, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(decode_cost, "median_seconds", lambda run, seconds: (run(), (0.25, 1))[1])
     result = measured(decode_cost, capsys, nano, "--batch=1", "--limit=256", "--repeats=1")
-    assert set(result["ms_per_token"]) == {"64", "128", "256"}
+    assert set(result["ms_per_token"]) == {"128", "256"}
     assert set(result["ms_per_token_uncached"].values()) == {62.5}
     assert result["fit"]["largest_error"] < 1e-6  # two stages are on a line
 

@@ -42,7 +42,7 @@ PLACES = {
     "inside_evaluation:4": ([],),
 }
 CASES = [
-    pytest.param(place, *saved, id=place, marks=pytest.mark.slow if index >= 2 else ())
+    pytest.param(place, *saved, id=place, marks=pytest.mark.slow if index >= 1 else ())
     for index, (place, *saved) in enumerate(PLACES.items())
 ]
 

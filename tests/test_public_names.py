@@ -30,6 +30,7 @@ def test_importing_is_light():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(monkeypatch):
     """The blocks that need no trained checkpoint, to their last lines."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)

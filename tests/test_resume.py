@@ -43,6 +43,7 @@ def train_until(folder, monkeypatch, name, step, *signals):
         return train(folder)
 
 
+@pytest.mark.slow
 def test_stopped_after_every_single_step(tmp_path, monkeypatch, capsys):
     folder = write_corpus(tmp_path)
     for step in range(1, TOTAL):

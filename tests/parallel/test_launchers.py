@@ -145,6 +145,7 @@ def check_update(result: dict[str, Any]) -> None:
             assert actual == pytest.approx(expected, rel=1e-5), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_and_updates_equal_those_of_one_device(results, name):
     check_launcher(GRADIENTS[name], results[name])
@@ -158,6 +159,7 @@ def test_gradients_and_updates_of_more_options_equal_those_of_one_device(slow_re
     check_gradients(slow_results[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UPDATES)
 def test_training_steps_equal_those_of_one_device(results, name):
     check_launcher(UPDATES[name], results[name])
@@ -171,10 +173,12 @@ def test_more_training_steps_equal_those_of_one_device(slow_results, name):
     check_update(slow_results[name])
 
 
+@pytest.mark.slow
 def test_a_mean_of_the_means_of_devices_would_be_seen(results):
     assert results["mean of means"]["steps"][0]["grads"] > 0.1
 
 
+@pytest.mark.slow
 def test_gradients_added_twice_would_be_seen(results):
     """What shard_map does by default: autodiff adds over the devices, and then the step does so again."""
     [step] = results["check_vma"]["steps"]
@@ -195,6 +199,7 @@ def test_jit_sends_gradients_and_sums_and_no_rows(slow_results, name):
     assert set(slow_results[name]) == {"all-reduce"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [

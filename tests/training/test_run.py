@@ -37,6 +37,7 @@ def test_the_loss_falls():
     assert losses[-1] < losses[0] - 0.5
 
 
+@pytest.mark.slow
 def test_gradient_accumulation_is_the_same_training(folder):
     """In parts, with the same dropout, and the same losses but for rounding."""
     assert train(folder, "--config.training.accumulation_steps=4") == 0

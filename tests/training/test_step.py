@@ -27,7 +27,7 @@ from transformer_jax.training.state import init_state, state_template
 from transformer_jax.training.step import make_train_step
 
 TOKENS = sum(LENGTHS)
-both_norm_positions = pytest.mark.parametrize("norm_position", ["post", "pre"])
+both_norm_positions = pytest.mark.parametrize("norm_position", ["post", pytest.param("pre", marks=pytest.mark.slow)])
 
 
 @functools.cache
@@ -64,7 +64,10 @@ def test_the_gradient_is_the_sum_of_its_rows(norm_position):
     assert [s.weight for _, s in by_row] == list(LENGTHS)
 
 
-@pytest.mark.parametrize(("parts", "norm_position"), [(2, "post"), (4, "post"), (4, "pre")])
+@pytest.mark.parametrize(
+    ("parts", "norm_position"),
+    [(2, "post"), pytest.param(4, "post", marks=pytest.mark.slow), pytest.param(4, "pre", marks=pytest.mark.slow)],
+)
 def test_accumulation_equals_the_big_batch(parts, norm_position):
     """With dropout on: a row is dropped from alike whichever part it is in."""
     expected, expected_sums = gradient_of(1, norm_position)(uneven_batch())
@@ -260,6 +263,7 @@ def stacked(trees: Any) -> Any:
     return jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), *trees)
 
 
+@pytest.mark.slow
 def test_trials_under_vmap_equal_their_own_runs():
     """Clipping is out of the way, so that the first moment after one update tells the gradient."""
     configs = [small_config({**trial, "optimizer.clip_norm": 1e9}) for trial in TRIALS]
@@ -328,6 +332,7 @@ def test_the_type_of_the_computation_is_that_of_the_products_and_not_of_the_stat
     assert set(products) == {(dtype, dtype)}
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_nearly_the_same():
     static, hyper = split(small_config({"model.dtype": "bfloat16"}))
     params = start(static, hyper).params
