@@ -76,30 +76,30 @@ def measure(shape: str, batch: int, limit: int, repeats: int) -> dict[str, Any]:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """The costs and the fitted line, with both axes from zero."""
+    """The costs and the fitted line from zero; beside them, on logarithmic axes, what it costs without a cache."""
     import matplotlib as mpl  # ty: ignore[import-not-found]
 
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "decoding_cost"  # the same figures, the same file
     from matplotlib import pyplot as plt  # ty: ignore[import-not-found]
 
-    figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
-    for name, label, style in (
-        ("ms_per_token_uncached", "without a cache", "s--"),
-        ("ms_per_token", "with a cache, by stage", "o"),
-    ):
-        axes.plot(list(result[name]), list(result[name].values()), style, label=label)
-    fit, ends = result["fit"], np.array([0, max(result["ms_per_token"])])
+    figure, (linear, logarithmic) = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
+    cached, uncached, fit = result["ms_per_token"], result["ms_per_token_uncached"], result["fit"]
+    ends = np.array([0, max(cached)])
     label = f"{fit['a_ms']:.1f} ms + {fit['b_us_per_position']:.1f} µs per position"
-    axes.plot(ends, fit["a_ms"] + fit["b_us_per_position"] * 1e-3 * ends, "-", color="C1", alpha=0.6, label=label)
-    axes.set(
-        xlabel="positions that the cache has room for (or are computed)",
-        ylabel="ms per token of the batch",
-        title=f"Greedy decoding, {result['shape']}, {result['batch']} sentences, {result['device']}",
-        xlim=(0, None),
-        ylim=(0, 1.3 * max(result["ms_per_token"].values())),
-    )
-    axes.legend()
+    linear.plot(ends, fit["a_ms"] + fit["b_us_per_position"] * 1e-3 * ends, "-", color="C1", alpha=0.6, label=label)
+    linear.set(xlim=(0, None), ylim=(0, 1.3 * max(cached.values())))
+    logarithmic.plot(list(uncached), list(uncached.values()), "s--", label="without a cache")
+    logarithmic.set(xscale="log", yscale="log")
+    logarithmic.set_xticks([*uncached, *[x for x in cached if x > max(uncached)]], minor=False)
+    logarithmic.xaxis.set_major_formatter("{x:,.0f}")
+    logarithmic.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+    logarithmic.yaxis.set_major_formatter("{x:,.0f}")
+    for axes in (linear, logarithmic):
+        axes.plot(list(cached), list(cached.values()), "o", color="C1", label="with a cache, by stage")
+        axes.set(xlabel="positions that there is room for", ylabel="ms per token of the batch")
+        axes.legend()
+    figure.suptitle(f"Greedy decoding, {result['shape']}, {result['batch']} sentences, {result['device']}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
 
