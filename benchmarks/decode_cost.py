@@ -27,26 +27,27 @@ from transformer_jax.huge_pages import restart_with_huge_pages
 from transformer_jax.models.encoder_decoder import decoding_params, init_params
 
 
-def stage_costs(shape: str, batch: int, limit: int, repeats: int) -> dict[int, float]:
-    """Milliseconds per token in the stage of every capacity but the first, median."""
-    config = model_config(shape, max_length=limit).resolved()
+def stage_costs(shape: str, batch: int, limits: Sequence[int], repeats: int) -> list[dict[int, float]]:
+    """For each limit, milliseconds per token in the stage of every capacity but the first, medians of runs by turns."""
+    config = model_config(shape, max_length=max(limits)).resolved()
     params = jax.device_put(decoding_params(init_params(config, 0)))
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch, SOURCE_LENGTH)).astype(np.int32)
-    search = prepare((config,), (params,), DecodeConfig(max_length=limit, min_length=limit), inputs)
-    times: dict[int, list[float]] = {}
+    times: list[dict[int, list[float]]] = [{} for _ in limits]
     for _ in range(repeats + 1):
-        start, before = time.perf_counter(), 0
-        for capacity, state in search.stages():
-            jax.block_until_ready(state)
-            now = time.perf_counter()
-            if before:
-                times.setdefault(capacity, []).append((now - start) * 1e3 / (capacity - before))
-            start, before = now, capacity
-    return {capacity: float(np.median(taken[1:])) for capacity, taken in times.items()}
+        for limit, taken in zip(limits, times, strict=True):
+            search = prepare((config,), (params,), DecodeConfig(max_length=limit, min_length=limit), inputs)
+            start, before = time.perf_counter(), 0
+            for capacity, state in search.stages():
+                jax.block_until_ready(state)
+                now = time.perf_counter()
+                if before:
+                    taken.setdefault(capacity, []).append((now - start) * 1e3 / (capacity - before))
+                start, before = now, capacity
+    return [{capacity: float(np.median(ms[1:])) for capacity, ms in taken.items()} for taken in times]
 
 
 def uncached_costs(shape: str, batch: int, lengths: Sequence[int]) -> dict[int, float]:
-    """Milliseconds per token where every token takes a forward pass over `length` positions."""
+    """Milliseconds per token where every token takes a forward pass over `length` positions; 256 take a second."""
     result = {}
     for length in lengths:
         config = model_config(shape, max_length=length).resolved()
@@ -55,8 +56,7 @@ def uncached_costs(shape: str, batch: int, lengths: Sequence[int]) -> dict[int, 
 
 
 def measure(shape: str, batch: int, limit: int, repeats: int) -> dict[str, Any]:
-    cached = stage_costs(shape, batch, limit, repeats)
-    short = stage_costs(shape, batch, 2 * FIRST_CAPACITY, repeats)
+    cached, short = stage_costs(shape, batch, (limit, 2 * FIRST_CAPACITY), repeats)
     fitted, cost = np.array(list(cached)), np.array(list(cached.values()))
     slope, intercept = np.polyfit(fitted, cost, 1)
     return {
@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--shape", choices=SHAPES, default="small")
     result.add_argument("--batch", type=int, default=32, help="sentences")
     result.add_argument("--limit", type=int, default=1024, help="tokens to decode, 64 times a power of two")
-    result.add_argument("--repeats", type=int, default=3, help="runs, after one that compiles")
+    result.add_argument("--repeats", type=int, default=7, help="runs, after one that compiles")
     result.add_argument("--figure", type=Path, help="SVG file to draw; needs matplotlib")
     return result
 

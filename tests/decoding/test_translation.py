@@ -40,8 +40,8 @@ def run(config, params, inputs=None, prompts=None, row_ids=None, **fields):
 def ensemble(configs, params, inputs=None, prompts=None, row_ids=None, **fields):
     decode = DecodeConfig(**{"max_extra_length": 3, **fields})
     inputs = sources() if inputs is None else inputs
-    unstacked = [decoding_params(p) for p in params]
-    return jax.device_get(translate(tuple(configs), unstacked, decode, inputs, row_ids, prompts))
+    decoding = [decoding_params(p) for p in params]
+    return jax.device_get(translate(tuple(configs), decoding, decode, inputs, row_ids, prompts))
 
 
 def check_same(actual, expected, rows=slice(None)):
@@ -233,6 +233,34 @@ def test_prompts_of_any_length_equal_the_naive_loop(position_encoding):
     check_naive(result, naive([config], [params], max_lengths, 12, prompts, min_length=7))
     assert (result.lengths[:, 0] > 7).sum() > 4
     assert result.lengths[7] == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "others", "different"),
+    [
+        (
+            {"beam_size": 2, "length_penalty_alpha": 0.6, "max_length": 5},
+            [{"length_penalty_alpha": 0.9}, {"min_length": 2}, {"forbidden_ids": "7,9"}, {"at_limit": "end"}],
+            {"beam_size": 3},
+        ),
+        (
+            {"method": "sample", "top_p": 0.9, "temperature": 1.0, "max_length": 5},
+            [{"top_p": 0.5}, {"temperature": 0.7}, {"seed": 3}],
+            {"top_k": 4},
+        ),
+    ],
+    ids=["beam", "sample"],
+)
+def test_another_value_compiles_nothing_anew(fields, others, different):
+    params = lively_params(MODEL)
+    run(MODEL, params, **fields)
+    compiled = translation._begin._cache_size(), translation._stage._cache_size(), translation._outputs._cache_size()
+    for other in others:
+        run(MODEL, params, **{**fields, **other})
+        sizes = translation._begin._cache_size(), translation._stage._cache_size(), translation._outputs._cache_size()
+        assert sizes == compiled, other
+    run(MODEL, params, **{**fields, **different})
+    assert translation._stage._cache_size() > compiled[1]
 
 
 def test_prompts_have_few_shapes():

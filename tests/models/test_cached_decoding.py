@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import OPTIONS, assert_close, covering_params, forward, make_batch, random_params, tiny
 
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.encoder_decoder import decode_step, decoding_params, prefill, shift_right, start_cache
 
 ROWS, LENGTH, CAPACITY = 3, 6, 9
@@ -31,10 +31,10 @@ def full(config, params):
 
 def feed(config, params, cache, ids, positions, sizes):
     """Logits of all ids, fed in parts of these sizes."""
-    unstacked, logits, at = decoding_params(params), [], 0
+    decoding, logits, at = decoding_params(params), [], 0
     for size in sizes:
         part = slice(at, at + size)
-        y, cache = step(config, unstacked, cache, ids[:, part], positions[:, part])
+        y, cache = step(config, decoding, cache, ids[:, part], positions[:, part])
         logits.append(y)
         at += size
     return jnp.concatenate(logits, axis=1), cache
@@ -79,7 +79,7 @@ def test_bfloat16_decodes_close_to_its_full_forward():
 def test_the_cache_goes_in_and_comes_out():
     config = tiny(position_encoding="relative")
     params = random_params(config)
-    unstacked = decoding_params(params)
+    decoding = decoding_params(params)
     inputs, ids, _ = full(config, params)
     empty = start(config, params, inputs)
     assert empty.capacity == CAPACITY
@@ -87,8 +87,8 @@ def test_the_cache_goes_in_and_comes_out():
     assert empty.index == 0
     assert len(empty.self_attention) == len(empty.cross_attention) == config.num_decoder_layers
     np.testing.assert_array_equal(empty.cross_mask[:, 0, 0], np.asarray(inputs) != 0)
-    _, once = step(config, unstacked, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))
-    again, _ = step(config, unstacked, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))
+    _, once = step(config, decoding, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))
+    again, _ = step(config, decoding, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))
     assert once.index == 1
     np.testing.assert_array_equal(once.positions[0], [0, *[-1] * (CAPACITY - 1)])
     assert jax.tree.structure(once) == jax.tree.structure(empty)
@@ -100,7 +100,7 @@ def test_the_cache_goes_in_and_comes_out():
         assert np.any(after.key[..., 0])
         assert not np.any(after.key[..., 1:])
         np.testing.assert_array_equal(cross_before.key, cross_after.key)
-    assert_close(again, step(config, unstacked, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))[0], 0)
+    assert_close(again, step(config, decoding, empty, ids[:, :1], jnp.zeros((ROWS, 1), jnp.int32))[0], 0)
 
 
 def test_a_larger_cache_gives_the_same():
@@ -136,6 +136,21 @@ def test_decoding_params_are_the_same_numbers(tie_output):
     np.testing.assert_array_equal(result["output"]["kernel"], table)
 
 
+def test_parameters_in_the_other_form_are_refused():
+    config = tiny()
+    params = random_params(config)
+    with pytest.raises(ConfigError, match=r"params: decoding needs them as decoding_params returns them"):
+        start_cache(config, params, make_batch(2, 7)["inputs"], 8)
+    with pytest.raises(ConfigError, match=r"params: these are what decoding_params has returned already"):
+        decoding_params(decoding_params(params))
+
+
+def test_a_source_beyond_a_learned_table_is_refused():
+    config = tiny(position_encoding="learned")
+    with pytest.raises(DataError, match=r"13 positions exceeds.*model\.max_length=12"):
+        start(config, random_params(config), make_batch(2, 13)["inputs"], capacity=8)
+
+
 def test_a_model_without_a_decoder_is_refused():
     params = {name: value for name, value in random_params(tiny()).items() if name != "decoder"}
     with pytest.raises(ConfigError, match=r"the model has no decoder to generate with; its parts are .*encoder"):
@@ -166,7 +181,7 @@ def test_tokens_of_one_row_that_see_other_slots_are_other_sequences(fields):
     """Three sequences in one row of the cache, as a beam has them, equal three rows."""
     config = tiny(**fields)
     params = random_params(config)
-    unstacked = decoding_params(params)
+    decoding = decoding_params(params)
     batch = make_batch(3, 7, 4)
     batch["inputs"] = jnp.repeat(batch["inputs"][:1], 3, axis=0)
     expected = forward(config, params, batch)[0]
@@ -177,5 +192,5 @@ def test_tokens_of_one_row_that_see_other_slots_are_other_sequences(fields):
         slots = 3 * position + jnp.arange(3)
         visible = visible.at[0, jnp.arange(3), slots].set(True)
         at = jnp.full((1, 3), position)
-        logits, cache = step(config, unstacked, cache, ids[None, :, position], at, visible)
+        logits, cache = step(config, decoding, cache, ids[None, :, position], at, visible)
         assert_close(logits[0], expected[:, position])

@@ -6,6 +6,7 @@ old steps in place, so that a crash leaves half of one under its final name.
 """
 
 import logging
+import os
 import re
 import sys
 import traceback
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import orbax.checkpoint
 from orbax.checkpoint import v1 as ocp
 
 from transformer_jax.errors import CheckpointError
 
 STATE = "state"
+_ORBAX_FOLDER = str(Path(next(iter(orbax.checkpoint.__path__)))) + os.sep
 
 
 @runtime_checkable
@@ -38,11 +41,10 @@ class _QuietOrbax(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        origin = record.pathname
-        if record.name == "asyncio":
-            failure = record.exc_info[1] if record.exc_info else None
-            origin = record.getMessage() + "".join(traceback.format_exception(failure))
-        return "/orbax/" not in origin.replace("\\", "/")
+        if record.name != "asyncio":
+            return not record.pathname.startswith(_ORBAX_FOLDER)
+        failure = record.exc_info[1] if record.exc_info else None
+        return _ORBAX_FOLDER not in record.getMessage() + "".join(traceback.format_exception(failure))
 
 
 class _QuietTensorStore:

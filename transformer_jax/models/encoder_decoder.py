@@ -132,16 +132,19 @@ def init_params(config: ModelConfig, seed: int | Array) -> Params:
 
 
 def decoding_params(params: Params) -> Params:
-    """The same parameters as decoding reads them: one tree per layer instead of one stacked [L, ...], and `output`
-    [D, V] even where the embedding is used for it.
+    """The same parameters as decoding reads them: one tree per layer instead of one stacked [L, ...], and the kernel
+    [D, V] of `output` even where the embedding is used for it.
 
-    Done once: the loop over tokens would take the stacks apart, and turn the embedding around, at every step.
+    A second copy, made once; otherwise every batch would begin with it, and the embedding be turned around for every
+    token.
 
-    Raises: ConfigError if the model has no decoder.
+    Raises: ConfigError if the model has no decoder, or the parameters are such already.
     """
     decoder = params.get("decoder")
     if decoder is None:
         raise ConfigError(f"the model has no decoder to generate with; its parts are {', '.join(params)}")
+    if isinstance(decoder["layers"], tuple):
+        raise ConfigError("params: these are what decoding_params has returned already")
     output = params.get("output", {"kernel": params["embedding"]["embedding"].T})
     return {**params, "encoder": _unstacked(params["encoder"]), "decoder": _unstacked(decoder), "output": output}
 
@@ -160,8 +163,12 @@ def start_cache(
     Args:
       params: as `decoding_params` returns them.
       num_positions: those that tokens may stand at; fewer than capacity where several tokens share one, as in a beam.
-    Raises: ConfigError if a learned position table has fewer rows than positions.
+    Raises:
+      ConfigError: a learned position table has fewer rows than positions, or `decoding_params` has not been called.
+      DataError: inputs are longer than a learned position table.
     """
+    if not isinstance(params["decoder"]["layers"], tuple):
+        raise ConfigError("params: decoding needs them as decoding_params returns them")
     check_capacity(config, capacity if num_positions is None else num_positions)
     memory = _encode(config, params, inputs)
     layer, layers = DecoderLayer(config), params["decoder"]["layers"]
