@@ -47,7 +47,7 @@ def stage_costs(shape: str, batch: int, limits: Sequence[int], repeats: int) -> 
 
 
 def uncached_costs(shape: str, batch: int, lengths: Sequence[int]) -> dict[int, float]:
-    """Milliseconds per token where every token takes a forward pass over `length` positions; 256 take a second."""
+    """Milliseconds per token where every token takes a forward pass over `length` positions."""
     result = {}
     for length in lengths:
         config = model_config(shape, max_length=length).resolved()

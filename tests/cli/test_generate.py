@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import os
+import pathlib
 import resource
 import subprocess
 import sys
@@ -265,6 +266,29 @@ def test_what_was_told_before_an_interruption_is_told_again(generate, tmp_path, 
     assert code == 3
     assert "that reached the length limit and end there: 2 (line 1, 4);" in err
     assert failed(1) in err
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_interrupted_at_the_last_renaming_nothing_is_translated_again(generate, tmp_path, monkeypatch, before):
+    target, replace = tmp_path / "out", pathlib.Path.replace
+
+    def interrupted(path, to):
+        if path.name != "out.partial":
+            return replace(path, to)
+        if not before:
+            replace(path, to)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "replace", interrupted)
+        assert generate(LINES, f"--output_file={target}")[0] == 130
+    assert target.exists() != before
+    Shouting.seen.clear()
+    assert generate(LINES, f"--output_file={target}")[0] == (0 if before else 2)
+    assert Shouting.seen == []
+    assert target.read_bytes() == LINES.upper()
+    assert generate(b"z\n", f"--output_file={target}", "--force")[0] == 0  # whatever is left of the other
+    assert target.read_bytes() == b"Z\n"
 
 
 def test_force_replaces_a_file_and_goes_on_with_its_replacement(generate, tmp_path, monkeypatch):

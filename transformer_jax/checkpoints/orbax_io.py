@@ -21,7 +21,7 @@ from orbax.checkpoint import v1 as ocp
 from transformer_jax.errors import CheckpointError
 
 STATE = "state"
-_ORBAX_FOLDER = str(Path(next(iter(orbax.checkpoint.__path__)))) + os.sep
+_ORBAX_FOLDER = f"{orbax.checkpoint.__path__[0]}{os.sep}"
 
 
 @runtime_checkable

@@ -114,9 +114,9 @@ class ResumableFile:
 
     def finish(self) -> None:
         """FILE is whole. The lock is held until it has its name."""
-        self._companion.unlink(missing_ok=True)
         self._partial.replace(self._path)
         self._begun = True
+        self._companion.unlink(missing_ok=True)  # last: a whole output without it could not be told from a part
         self._file.close()
 
     def close(self) -> None:

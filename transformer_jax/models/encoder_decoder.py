@@ -18,7 +18,6 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
 from transformer_jax.nn.kv_cache import KVCache, empty_layer
 from transformer_jax.nn.masks import cache_mask, causal_mask, padding_mask, segment_mask
-from transformer_jax.nn.positions import check_positions
 from transformer_jax.nn.stacks import DecoderLayer, DecodingState, EncoderLayer, LayerInputs, Stack, folded
 from transformer_jax.typing import Array, Batch, Params
 
@@ -97,15 +96,6 @@ class EncoderDecoder(nn.Module):
     def _source_mask(batch: Batch) -> Array:
         return padding_mask(batch["inputs"])
 
-    def embed_inputs(self, ids: Array, positions: Array) -> tuple[Array, Array | None]:
-        """Encoder inputs ids [B, S] at positions [1, S] -> [B, S, D], and the bias of self-attention [1, N, S, S]."""
-        x = self.encoder.embed_positions(self.source_embedding(ids), positions)
-        return x, self.encoder.bias(positions, positions)
-
-    def finish_encoder(self, x: Array) -> Array:
-        """Output of the last encoder layer [B, S, D] -> what the decoder attends to."""
-        return self.encoder.finish(x)
-
     def embed_targets(self, ids: Array, positions: Array) -> Array:
         """Decoder inputs ids [B, T] at positions [B, T] -> [B, T, D]."""
         return self.decoder.embed_positions(self.embedding(ids), positions)
@@ -132,10 +122,10 @@ def init_params(config: ModelConfig, seed: int | Array) -> Params:
 
 
 def decoding_params(params: Params) -> Params:
-    """The same parameters as decoding reads them: one tree per layer instead of one stacked [L, ...], and the kernel
-    [D, V] of `output` even where the embedding is used for it.
+    """The same parameters as decoding reads them: one tree per decoder layer instead of one stacked [L, ...], and the
+    kernel [D, V] of `output` even where the embedding is used for it.
 
-    A second copy, made once; otherwise every batch would begin with it, and the embedding be turned around for every
+    A second copy, made once: otherwise the stacks would be taken apart, and the embedding turned around, for every
     token.
 
     Raises: ConfigError if the model has no decoder, or the parameters are such already.
@@ -143,16 +133,13 @@ def decoding_params(params: Params) -> Params:
     decoder = params.get("decoder")
     if decoder is None:
         raise ConfigError(f"the model has no decoder to generate with; its parts are {', '.join(params)}")
-    if isinstance(decoder["layers"], tuple):
+    stacked = decoder["layers"]
+    if isinstance(stacked, tuple):
         raise ConfigError("params: these are what decoding_params has returned already")
-    output = params.get("output", {"kernel": params["embedding"]["embedding"].T})
-    return {**params, "encoder": _unstacked(params["encoder"]), "decoder": _unstacked(decoder), "output": output}
-
-
-def _unstacked(stack: Params) -> Params:
-    stacked = stack["layers"]
     num_layers = jax.tree.leaves(stacked)[0].shape[0]
-    return {**stack, "layers": tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))}
+    layers = tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))
+    output = params.get("output", {"kernel": params["embedding"]["embedding"].T})
+    return {**params, "decoder": {**decoder, "layers": layers}, "output": output}
 
 
 def start_cache(
@@ -170,7 +157,7 @@ def start_cache(
     if not isinstance(params["decoder"]["layers"], tuple):
         raise ConfigError("params: decoding needs them as decoding_params returns them")
     check_capacity(config, capacity if num_positions is None else num_positions)
-    memory = _encode(config, params, inputs)
+    memory, _ = _call(EncoderDecoder(config), params, EncoderDecoder.encode, {"inputs": inputs})
     layer, layers = DecoderLayer(config), params["decoder"]["layers"]
     batch = inputs.shape[0]
     return KVCache(
@@ -180,17 +167,6 @@ def start_cache(
         positions=jnp.full((batch, capacity), -1, jnp.int32),
         index=jnp.zeros((), jnp.int32),
     )
-
-
-def _encode(config: ModelConfig, params: Params, inputs: Array) -> Array:
-    """`EncoderDecoder.encode` with parameters as `decoding_params` returns them: inputs [B, S] -> [B, S, D]."""
-    check_positions(config, inputs.shape[1])
-    positions, mask = jnp.arange(inputs.shape[1], dtype=jnp.int32)[None], padding_mask(inputs)
-    x, bias = _call(EncoderDecoder(config), params, EncoderDecoder.embed_inputs, inputs, positions)
-    for index, p in enumerate(params["encoder"]["layers"]):
-        given = LayerInputs(positions, mask, bias)
-        x, _ = _call(EncoderLayer(config), p, EncoderLayer.__call__, x, jnp.int32(index), given, None)
-    return _call(EncoderDecoder(config), params, EncoderDecoder.finish_encoder, x)
 
 
 def check_capacity(config: ModelConfig, num_positions: int) -> None:
