@@ -6,6 +6,7 @@ to optimise them: half the compile time, the same arithmetic. What XLA_FLAGS say
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -14,6 +15,7 @@ os.environ["XLA_FLAGS"] = f"{_FAST_COMPILE} {os.environ.get('XLA_FLAGS', '')}".s
 
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
+import pytest  # noqa: E402
 
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
@@ -26,3 +28,16 @@ jaxtyping.install_import_hook(
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # A cache on disk would hide from the tests what a change does to a compiled program.
 jax.config.update("jax_enable_compilation_cache", False)
+
+# Linux allows a process 65,530 mappings (vm.max_map_count), a compiled program keeps several, and LLVM ends the process
+# with a segmentation fault at the first that it is refused.
+_MAX_MAPPINGS = 15_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_compiled_programs() -> Iterator[None]:
+    """Forgets what a module has compiled, before a worker that runs many modules has too many programs."""
+    yield
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and mappings.read_bytes().count(b"\n") > _MAX_MAPPINGS:
+        jax.clear_caches()
