@@ -22,7 +22,12 @@ PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 # Shapes and types of every annotated call are checked, here and nowhere else. The config is left out: its own
 # validation reports a wrong type, and that is what its tests are about.
 jaxtyping.install_import_hook(
-    [f"transformer_jax.{folder.name}" for folder in sorted(PACKAGE.iterdir()) if folder.is_dir()], "beartype.beartype"
+    [
+        f"transformer_jax.{folder.name}"
+        for folder in sorted(PACKAGE.iterdir())
+        if folder.is_dir() and folder.name != "config"
+    ],
+    "beartype.beartype",
 )
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -1,0 +1,74 @@
+"""The sections `optimizer`, `training`, `evaluation` and `parallel`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, number, rate
+
+MAX_STEPS = 2**31 - 1  # steps are counted in int32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Adam with a warm-up schedule (Vaswani et al. 2017, section 5.3); training/optimizers.py."""
+
+    schedule: str = choice(
+        "inverse_sqrt",
+        ("inverse_sqrt", "cosine", "linear", "constant", "none"),
+        "learning rate after the warm-up; `none` is a constant without warm-up",
+    )
+    learning_rate: DerivedFloat = number(
+        None, "peak learning rate; default (emb_dim * warmup_steps)^-0.5, the paper's", 0.0, hyper=True
+    )
+    warmup_steps: int = number(4000, "steps of linear warm-up from 0 to the peak", 0, MAX_STEPS, hyper=True)
+    decay_steps: DerivedInt = number(
+        None, "step at which `cosine` and `linear` reach their end; default num_train_steps", 1, MAX_STEPS, hyper=True
+    )
+    end_fraction: float = number(0.0, "`cosine` and `linear` end at this fraction of the peak", 0.0, 1.0, hyper=True)
+    beta1: float = number(0.9, "Adam's decay of the first moment", 0.0, below=1.0, hyper=True)
+    beta2: float = number(0.98, "Adam's decay of the second moment", 0.0, below=1.0, hyper=True)
+    epsilon: float = number(1e-9, "Adam's epsilon, outside the square root", 1e-30, hyper=True)
+    weight_decay: float = number(
+        0.0, "decoupled weight decay, times the learning rate; kernels only", 0.0, hyper=True, switch=True
+    )
+    clip_norm: float = number(
+        1.0, "gradients are scaled down to this global norm; 0 turns it off", 0.0, hyper=True, switch=True
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """The loop: how long, how often, what is kept."""
+
+    num_train_steps: int = number(100_000, "optimizer updates", 1, MAX_STEPS)
+    accumulation_steps: int = number(
+        1, "gradient accumulation: parts a batch is computed in, in turn; the update stays the same", 1
+    )
+    label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
+    log_every_steps: int = number(100, "updates between two lines of metrics", 1)
+    eval_every_steps: int = number(1000, "updates between two validations, on the split `valid`", 1)
+    checkpoint_every_steps: int = number(1000, "updates between two checkpoints", 1)
+    keep_last: int = number(3, "newest checkpoints kept", 1)
+    keep_best: int = number(1, "best checkpoints kept besides, by best_metric, of those that fall on a validation", 0)
+    best_metric: str = choice(
+        "loss",
+        ("loss", "accuracy", "exact_match", "sacrebleu", "chrf"),
+        "validation metric that ranks checkpoints; the last three translate the split at every evaluation",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What a checkpoint is scored with."""
+
+    tokens_per_batch: int = number(8192, "the same as data.tokens_per_batch, in evaluation and translation", 16)
+    average_checkpoints: int = number(1, "newest checkpoints whose parameters are averaged", 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How one step runs on many devices; parallel/launchers.py."""
+
+    launcher: str = choice("jit", ("jit", "shard_map", "pmap"), "what compiles and distributes the training step")
+    num_devices: int | None = number(None, "devices that share a batch; default all", 1)
