@@ -195,7 +195,7 @@ def test_a_config_whose_arrays_do_not_fit_is_refused_on_request_too(tmp_path, ca
 
 def test_a_run_that_never_started_does_not_claim_its_folder(tmp_path, capsys):
     folder = write_corpus(tmp_path)
-    assert train(folder, "--config.data.test_files=tets") == 2
+    assert train(folder, "--config.data.test_split=tets") == 2
     assert "tets.en" in capsys.readouterr().err
     assert not (folder / "run" / "config.json").exists()
     assert train(folder, "--config.training.num_train_steps=1") == 0

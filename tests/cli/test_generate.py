@@ -166,7 +166,7 @@ def test_fewer_prompts_than_lines(generate, tmp_path):
     assert (code, err) == (2, "transformer-jax: error: --prompts: has 1 lines, and the input has more\n")
 
 
-def test_files(generate, tmp_path):
+def test_split(generate, tmp_path):
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_bytes(b"one\ntwo\n")
     assert generate(b"", f"--input={source}", f"--output_file={target}") == (0, b"", "")
@@ -400,7 +400,7 @@ def test_a_file_can_replace_itself(generate, tmp_path):
         (["--output=jsnol"], "expected one of text, jsonl (did you mean 'jsonl'?)"),
     ],
 )
-def test_files_that_cannot_be_used(generate, tmp_path, translator, argv, message):
+def test_split_that_cannot_be_used(generate, tmp_path, translator, argv, message):
     code, out, err = generate(b"one\n", *(arg.format(tmp_path) for arg in argv))
     assert (code, out) == (2, b"")
     assert message.format(tmp_path) in err

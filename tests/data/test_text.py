@@ -42,11 +42,11 @@ def test_reads_all_splits(folder):
 
 
 def test_load_source_reads_the_config(folder):
-    config = DataConfig(source="text", dir=str(folder), source_locale="de", target_locale="en", valid_files="val")
+    config = DataConfig(source="text", dir=str(folder), source_locale="de", target_locale="en", valid_split="val")
     source = load_source(config)
     assert source.split("valid") == Split(["ein Haus"], ["a house"], None)
     assert source.split_names == ("train", "valid", "test")
-    assert load_source(DataConfig(source="text", dir=str(folder), valid_files="")).split_names == ("train", "test")
+    assert load_source(DataConfig(source="text", dir=str(folder), valid_split="")).split_names == ("train", "test")
 
 
 def test_gz_is_found_and_the_exact_name_goes_first(folder):

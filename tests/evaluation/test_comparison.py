@@ -255,7 +255,7 @@ def change_scores(**changes):
     ],
     ids=lambda spoil: None,
 )
-def test_files_that_are_not_what_they_were(scored, tmp_path, spoil):
+def test_split_that_are_not_what_they_were(scored, tmp_path, spoil):
     """Edited, of an evaluation that was interrupted between two files, of an earlier version."""
     scorer, lines = scored
     copied = dataclasses.replace(scorer, folder=shutil.copytree(scorer.folder, tmp_path / "copied"))

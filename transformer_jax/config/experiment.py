@@ -19,7 +19,10 @@ if typing.TYPE_CHECKING:
     import ml_collections
 
 # Fields that were called otherwise in configs of earlier versions, which checkpoints still hold.
-_MOVED = {("evaluation", "max_extra_length"): ("decode", "max_extra_length")}
+_MOVED = {
+    ("evaluation", "max_extra_length"): ("decode", "max_extra_length"),
+    **{("data", f"{name}_files"): ("data", f"{name}_split") for name in ("train", "valid", "test")},
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,9 @@ class TrainingConfig:
     label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
     log_every_steps: int = number(100, "updates between two lines of metrics", 1)
     eval_every_steps: int = number(1000, "updates between two validations, on the split `valid`", 1)
+    patience: int = number(
+        0, "training ends after so many validations in a row that best_metric has not improved in; 0: it does not", 0
+    )
     checkpoint_every_steps: int = number(1000, "updates between two checkpoints", 1)
     keep_last: int = number(3, "newest checkpoints kept", 1)
     keep_best: int = number(1, "best checkpoints kept besides, by best_metric, of those that fall on a validation", 0)
@@ -56,6 +59,11 @@ class TrainingConfig:
         ("loss", "accuracy", "exact_match", "sacrebleu", "chrf"),
         "validation metric that ranks checkpoints; the last three translate the split at every evaluation",
     )
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger `best_metric` is a better one."""
+        return self.best_metric != "loss"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from transformer_jax.errors import ConfigError, DataError
 
 TOKENIZER_FILE = "tokenizer.model"
 _CACHE_FOLDER = "token_cache"
+_SAMPLED_CHUNK = 1 << 14
 
 
 class TokenizedSplits:
@@ -101,13 +102,12 @@ def prepare_data(
     elif path.exists():
         tokenizer = read_tokenizer(path)
     else:
-        text = source.split(source.split_names[0])
-        data = config.data
+        train = source.split_names[0]
+        num_pairs = min(source.num_examples(train), config.data.tokenizer_pairs)
         if say is not None:
-            say(f"training the tokenizer on {min(len(text.inputs), data.tokenizer_pairs):,} pairs")
-        tokenizer = train_tokenizer(
-            text.inputs, text.targets, data.tokenizer, config.model.vocab_size, data.tokenizer_pairs
-        )
+            say(f"training the tokenizer on {num_pairs:,} pairs")
+        texts = _sample(source, train, num_pairs)
+        tokenizer = train_tokenizer(texts, config.data.tokenizer, config.model.vocab_size)
         write_tokenizer(path, tokenizer)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise ConfigError(
@@ -115,3 +115,17 @@ def prepare_data(
         )
     cache = Path(config.data.cache_dir) if config.data.cache_dir else directory / _CACHE_FOLDER
     return Data(source, tokenizer, TokenizedSplits(source, tokenizer, cache, say), config.data.max_length)
+
+
+def _sample(source: Source, split: str, num_examples: int) -> Iterator[str]:
+    """All sides of `num_examples` of a split at even distances."""
+    total = source.num_examples(split)
+    wanted = (index * total // num_examples for index in range(num_examples))
+    row, first = next(wanted, None), 0
+    for chunk in source.chunks(split, _SAMPLED_CHUNK):
+        while row is not None and row < first + len(chunk.targets):
+            if chunk.inputs is not None:
+                yield chunk.inputs[row - first]
+            yield chunk.targets[row - first]
+            row = next(wanted, None)
+        first += len(chunk.targets)

@@ -19,6 +19,7 @@ from transformer_jax.config import (
     DecodeConfig,
     EvaluationConfig,
     ExperimentConfig,
+    TrainingConfig,
     field_types,
     nearest,
     with_moved_fields,
@@ -84,13 +85,10 @@ def resolve(path: Path) -> Path:
     path = Path(os.path.abspath(os.path.expanduser(path)))
     if path.name != BEST or path.exists() or not folders.list_steps(path.parent):
         return path
-    from transformer_jax.training.run import HIGHER_IS_BETTER  # all of training: a second that others need not wait
-
     store, _ = open_checkpoint(path.parent)
     metric = _best_metric(store)
-    ranking = CheckpointStore(
-        store.directory, best_metric=metric, higher_is_better=metric in HIGHER_IS_BETTER, read_only=True
-    )
+    higher_is_better = TrainingConfig(best_metric=metric).higher_is_better
+    ranking = CheckpointStore(store.directory, best_metric=metric, higher_is_better=higher_is_better, read_only=True)
     step = ranking.best_step()
     if step is None:
         steps = ", ".join(map(str, store.steps()))

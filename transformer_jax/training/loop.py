@@ -96,8 +96,41 @@ class Window:
         return result
 
 
+@dataclasses.dataclass
+class Standing:
+    """What a run has found out so far and a checkpoint keeps, besides the state.
+
+    metrics: of the last validation. best: value of best_metric in the best validation. stale: validations since.
+    """
+
+    window: Window
+    metrics: dict[str, float]
+    best: float | None
+    stale: int
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Standing:
+        """As a checkpoint's record has it; the record is empty at the start."""
+        validations = record.get("validations", {"best": None, "stale": 0})
+        return cls(Window(record.get("window", [])), dict(record.get("metrics", {})), **validations)
+
+    def record(self) -> dict[str, Any]:
+        validations = {"best": self.best, "stale": self.stale}
+        return {"window": self.window.values(), "metrics": self.metrics, "validations": validations}
+
+    def validated(self, metrics: dict[str, float], config: TrainingConfig) -> None:
+        """Takes the metrics of a validation in."""
+        self.metrics, value = metrics, metrics[config.best_metric]
+        better = self.best is None or (value > self.best if config.higher_is_better else value < self.best)
+        self.best, self.stale = (value, 0) if better else (self.best, self.stale + 1)
+
+    def is_over(self, config: TrainingConfig) -> bool:
+        """Whether patience has come to its end."""
+        return bool(config.patience) and self.stale >= config.patience
+
+
 def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, Any]) -> TrainResult:
-    """Trains from `state` on to config.num_train_steps, or until a signal asks it to stop.
+    """Trains from `state` on to config.num_train_steps, to the end of config.patience, or until a signal.
 
     After every step, in this order: metrics, evaluation, checkpoint. A checkpoint thus holds all that was logged at
     its step, and a run that resumes from it logs what the uninterrupted run does.
@@ -110,19 +143,19 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
     """
     config = run.config
     step, total = int(state.step), config.num_train_steps
-    window, metrics = Window(record.get("window", [])), dict(record.get("metrics", {}))
+    standing = Standing.of(record)
     clock = _Clock(math.fsum(values["tokens"] for values in record.get("window", [])))
     with Progress(step, total) as progress, Interruption() as interruption:
-        while step < total and interruption.signal_name is None:
+        while step < total and not standing.is_over(config) and interruption.signal_name is None:
             state, step_metrics = run.launcher.step(state, run.plan.batch(step), run.hyper)
             step += 1
-            window.add(step, step_metrics)
+            standing.window.add(step, step_metrics)
             kill_point("after_batch", step)
             if progress.due():
-                progress.update(step, window.latest_loss(), clock.tokens_per_s)
+                progress.update(step, standing.window.latest_loss(), clock.tokens_per_s)
             last = step == total
             if last or step % config.log_every_steps == 0:
-                averages = window.close()
+                averages = standing.window.close()
                 clock.stop(averages["tokens"])
                 progress.line(step, averages["loss"], clock.tokens_per_s or 0.0)
                 clock_fields = {"seconds": clock.seconds, "tokens_per_s": clock.tokens_per_s}
@@ -130,44 +163,38 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
                 clock.start()
             evaluated = last or step % config.eval_every_steps == 0
             if evaluated:
-                window.values()  # parameters that are no longer finite are not worth scoring
+                standing.window.values()  # parameters that are no longer finite are not worth scoring
                 with clock.paused():
-                    metrics = run.evaluate(state.params)
+                    standing.validated(run.evaluate(state.params), config)
                     kill_point("inside_evaluation", step)
-                log.write(step, "valid", metrics)
-                progress.say(f"step {step}  valid  " + _summary(metrics))
+                log.write(step, "valid", standing.metrics)
+                progress.say(f"step {step}  valid  " + _summary(standing.metrics))
+                if standing.is_over(config):
+                    last = True
+                    progress.say(f"step {step}  {config.best_metric} has not improved in {standing.stale} validations")
             due = last or step % config.checkpoint_every_steps == 0
             if due or interruption.signal_name is not None:
-                window.values()  # the steps still in flight belong to training
+                standing.window.values()  # the steps still in flight belong to training
                 with clock.paused():
                     # The uninterrupted run has no checkpoint where this one is not due, so it cannot be the best.
-                    _save(run, step, state, window, metrics, metrics if due and evaluated else None)
-        return _finish(run, state, step, window, metrics, interruption.signal_name)
+                    _save(run, step, state, standing, ranked=due and evaluated)
+        return _finish(run, state, step, standing, interruption.signal_name)
 
 
-def _save(
-    run: Run,
-    step: int,
-    state: TrainState,
-    window: Window,
-    metrics: dict[str, float],
-    ranking: dict[str, float] | None,
-) -> None:
-    record = dict(run.record) | {"window": window.values(), "metrics": metrics}
-    numbers = None if ranking is None else {k: v for k, v in ranking.items() if isinstance(v, float)}
+def _save(run: Run, step: int, state: TrainState, standing: Standing, ranked: bool) -> None:
+    record = dict(run.record) | standing.record()
+    numbers = {k: v for k, v in standing.metrics.items() if isinstance(v, float)} if ranked else None
     run.store.save(step, state, record, run.side_files, numbers)
     kill_point("inside_save", step)
 
 
-def _finish(
-    run: Run, state: TrainState, step: int, window: Window, metrics: dict[str, float], signal_name: str | None
-) -> TrainResult:
+def _finish(run: Run, state: TrainState, step: int, standing: Standing, signal_name: str | None) -> TrainResult:
     """Waits for the last save; a signal that came after the step's checkpoint was decided has one of its own."""
     if signal_name is not None and step > 0 and not run.store.has(step):
-        _save(run, step, state, window, metrics, None)
+        _save(run, step, state, standing, ranked=False)
     run.store.wait()
-    finished = step == run.config.num_train_steps
-    return TrainResult(step, "finished" if finished else signal_name or "finished", metrics)
+    finished = step == run.config.num_train_steps or standing.is_over(run.config)
+    return TrainResult(step, "finished" if finished else signal_name or "finished", standing.metrics)
 
 
 def _summary(metrics: Mapping[str, Any]) -> str:

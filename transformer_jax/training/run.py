@@ -33,7 +33,6 @@ from transformer_jax.typing import Params
 
 logger = logging.getLogger(__name__)
 
-HIGHER_IS_BETTER = ("accuracy", "exact_match", "sacrebleu", "chrf")
 
 MakeValidate = Callable[[ExperimentConfig, Data], Callable[[Params], dict[str, Any]]]
 
@@ -83,7 +82,7 @@ def _prepare(
         keep_last=config.training.keep_last,
         keep_best=config.training.keep_best,
         best_metric=config.training.best_metric,
-        higher_is_better=config.training.best_metric in HIGHER_IS_BETTER,
+        higher_is_better=config.training.higher_is_better,
         every=config.training.checkpoint_every_steps,
     )
     record, tokenizer = {}, None

@@ -19,7 +19,7 @@ def load_source(config: DataConfig) -> Source:
             config.dir,
             config.source_locale,
             config.target_locale,
-            {"train": config.train_files, "valid": config.valid_files, "test": config.test_files},
+            {"train": config.train_split, "valid": config.valid_split, "test": config.test_split},
         )
     return _embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
 

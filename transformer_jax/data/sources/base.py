@@ -1,14 +1,16 @@
-"""What every source of sentence pairs offers."""
+"""What every source of text offers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class Split(NamedTuple):
-    """One split of a parallel corpus: `inputs[i]` is translated by `targets[i]`."""
+    """One split of a corpus, or a part of it: `inputs[i]` is translated by `targets[i]`."""
 
-    inputs: list[str]
+    inputs: list[str] | None
+    """None where the corpus is monolingual: it has targets only."""
     targets: list[str]
     families: list[str] | None
     """Template family of every pair (embedded corpus), so that each family is scored by itself."""
@@ -16,17 +18,44 @@ class Split(NamedTuple):
 
 @runtime_checkable
 class Source(Protocol):
-    """A parallel corpus; made by `load_source`."""
+    """A corpus, which need not fit into memory; made by `load_source`.
+
+    Methods that take the name of a split raise DataError, naming the existing splits, if there is none of that name, and
+    DataError if what they read is bad.
+    """
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """Names that `split` knows, the training split first."""
+        """Names of the splits, the training split first."""
+        ...
+
+    def num_examples(self, name: str) -> int:
+        """Pairs of a split or, of a monolingual one, its texts."""
+        ...
+
+    def chunks(self, name: str, size: int) -> Iterator[Split]:
+        """A split in order, `size` examples at a time and the rest at the end."""
         ...
 
     def split(self, name: str) -> Split:
-        """Pairs of one split. Raises DataError, naming the existing splits, if there is none of that name."""
+        """A whole split in memory: for those that are scored, which are small."""
         ...
 
     def fingerprint(self) -> dict[str, Any]:
         """`{"sha256": hex digest of the whole corpus, "versions": {library: version}}`, ready for JSON."""
         ...
+
+
+def joined(chunks: Iterable[Split]) -> Split:
+    """The parts of a split as one; raises ValueError if there is none."""
+    parts = list(chunks)
+    if not parts:
+        raise ValueError("a split without parts")
+    sides = zip(*parts, strict=True)
+    return Split(*(None if side[0] is None else [x for part in side for x in part] for side in sides))
+
+
+def divided(split: Split, size: int) -> Iterator[Split]:
+    """A split that is in memory, `size` examples at a time."""
+    for start in range(0, len(split.targets), size):
+        yield Split(*(None if side is None else side[start : start + size] for side in split))

@@ -34,10 +34,11 @@ from __future__ import annotations
 import difflib
 import functools
 import hashlib
+from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from transformer_jax.data.sources.base import Split
+from transformer_jax.data.sources.base import Split, divided
 from transformer_jax.data.sources.embedded.corpus import SPLIT_NAMES, Grammar, build
 from transformer_jax.data.sources.embedded.lexicon import Lexicon
 from transformer_jax.errors import DataError
@@ -76,6 +77,14 @@ class EmbeddedSource:
         if name not in SPLIT_NAMES:
             raise DataError(f"no split {name!r} in the embedded corpus; there are: {', '.join(SPLIT_NAMES)}")
         return self._splits[name]
+
+    def num_examples(self, name: str) -> int:
+        """Pairs of a split; raises as `split`."""
+        return len(self.split(name).targets)
+
+    def chunks(self, name: str, size: int) -> Iterator[Split]:
+        """A split, `size` pairs at a time; raises as `split`."""
+        return divided(self.split(name), size)
 
     def fingerprint(self) -> dict[str, Any]:
         """sha256 of the text of all splits, and the versions that it depends on."""

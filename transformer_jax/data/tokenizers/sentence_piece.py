@@ -1,8 +1,4 @@
-"""Tokenizers: text to ids and back, without loss.
-
-Every tokenizer reserves the ids 0 to 3 of `transformer_jax.config` (pad, eos, unk, bos) and is fully described by its
-model bytes, which travel with the work directory and with every checkpoint.
-"""
+"""SentencePiece, unigram or BPE: text to pieces and back, without loss."""
 
 from __future__ import annotations
 
@@ -12,15 +8,14 @@ import io
 import itertools
 import os
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import NoReturn
 
 import numpy as np
 import sentencepiece
 
 from transformer_jax.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from transformer_jax.data.tokenizers.base import EncodedTexts, before_eos
 from transformer_jax.errors import ConfigError, DataError
 
 # SentencePiece's unigram pieces depend on how many threads share the corpus, so the number is part of the recipe.
@@ -31,47 +26,6 @@ _ENCODING_THREADS = min(8, os.cpu_count() or 1)
 # minutes for a word of a million characters; cut into parts of this many characters, such lines count like others.
 _TRAINING_CHARACTERS = 1000
 _BYTES_AND_SPECIALS = 256 + 4
-
-
-class EncodedTexts(NamedTuple):
-    """Ids of several texts, one after the other: text `i` is `ids[offsets[i]:offsets[i + 1]]`."""
-
-    ids: np.ndarray
-    """int32 [sum of lengths]."""
-    offsets: np.ndarray
-    """int64 [number of texts + 1], from 0."""
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """Text to ids and back. Encoding adds no eos or bos: the token cache and the decoder add what they need."""
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of ids, the four reserved ones included."""
-        ...
-
-    @property
-    def model_bytes(self) -> bytes:
-        """Everything that `load_tokenizer` needs."""
-        ...
-
-    @property
-    def sha256(self) -> str:
-        """Hex digest of `model_bytes`."""
-        ...
-
-    def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
-        """Ids of every text, without eos."""
-        ...
-
-    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """Text of the ids before the first eos; pad and bos have none."""
-        ...
-
-    def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
-        """`decode` of every row, which may be an int array [B, T]."""
-        ...
 
 
 class SentencePieceTokenizer:
@@ -111,16 +65,14 @@ class SentencePieceTokenizer:
         return EncodedTexts(ids, offsets)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        return self._processor.decode(_before_eos(ids))
+        return self._processor.decode(before_eos(ids))
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]
 
 
-def train_tokenizer(
-    inputs: Sequence[str], targets: Sequence[str], model_type: str, vocab_size: int, max_pairs: int
-) -> SentencePieceTokenizer:
-    """Trains one SentencePiece vocabulary for both sides of a training split.
+def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int) -> SentencePieceTokenizer:
+    """Trains one vocabulary for all texts.
 
     Text is neither normalised nor trimmed: what is encoded decodes to the same string, double, leading and trailing
     spaces, tabs and every character included, so BLEU is computed against references that the model could produce.
@@ -130,10 +82,9 @@ def train_tokenizer(
     SentencePiece writes a space, decodes to a space.
 
     Args:
-      inputs, targets: the two sides, aligned.
+      texts: of both languages.
       model_type: "unigram" or "bpe".
       vocab_size: number of ids, with the 4 reserved ones and the 256 bytes.
-      max_pairs: if there are more pairs, this many at even distances are used.
 
     Raises:
       ConfigError: the text cannot fill so large a vocabulary, or so small a one cannot hold its characters.
@@ -142,7 +93,7 @@ def train_tokenizer(
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_training_lines(inputs, targets, max_pairs),
+            sentence_iterator=_training_lines(texts),
             model_writer=model,
             model_type=model_type,
             vocab_size=vocab_size,
@@ -161,51 +112,11 @@ def train_tokenizer(
     return SentencePieceTokenizer(model.getvalue())
 
 
-def load_tokenizer(model_bytes: bytes) -> Tokenizer:
-    """The tokenizer that was stored as `model_bytes`; raises DataError if they are damaged."""
-    return SentencePieceTokenizer(model_bytes)
-
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """Loads a tokenizer file; raises DataError, naming the file, if it cannot be read or is damaged."""
-    try:
-        return load_tokenizer(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the tokenizer: {error.strerror}") from error
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-
-
-def write_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
-    """Stores a tokenizer whole or not at all; raises DataError, naming the folder, if that cannot be written."""
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                file.write(tokenizer.model_bytes)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"{path.parent}: cannot write {path.name}: {error.strerror}") from error
-
-
-def _before_eos(ids: Iterable[int] | np.ndarray) -> list[int]:
-    row = ids.tolist() if isinstance(ids, np.ndarray) else [int(i) for i in ids]
-    return row[: row.index(EOS_ID)] if EOS_ID in row else row
-
-
-def _training_lines(inputs: Sequence[str], targets: Sequence[str], max_pairs: int) -> Iterator[str]:
-    num_pairs = min(len(inputs), max_pairs)
-    for index in range(num_pairs):
-        row = index * len(inputs) // num_pairs
-        for text in (inputs[row], targets[row]):
-            line = text.replace("\u2585", " ")  # SentencePiece leaves lines with its private unk mark out
-            for start in range(0, len(line), _TRAINING_CHARACTERS):
-                yield line[start : start + _TRAINING_CHARACTERS]
+def _training_lines(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        line = text.replace("\u2585", " ")  # SentencePiece leaves lines with its private unk mark out
+        for start in range(0, len(line), _TRAINING_CHARACTERS):
+            yield line[start : start + _TRAINING_CHARACTERS]
 
 
 def _explain(error: RuntimeError, vocab_size: int) -> NoReturn:

@@ -1,0 +1,72 @@
+"""Tokenizers: text to ids and back.
+
+Every tokenizer reserves the ids 0 to 3 of `transformer_jax.config` (pad, eos, unk, bos) and is fully described by its
+model bytes, which travel with the work directory and with every checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer
+from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
+from transformer_jax.data.tokenizers.words import WordTokenizer, train_words
+from transformer_jax.errors import DataError
+
+__all__ = ["EncodedTexts", "Tokenizer", "load_tokenizer", "read_tokenizer", "train_tokenizer", "write_tokenizer"]
+
+
+def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
+    """A tokenizer of `vocab_size` ids, the reserved ones included, that fits `texts` of both languages.
+
+    Args:
+      kind: "unigram" or "bpe" (SentencePiece), or "words".
+
+    Raises:
+      ConfigError: the texts cannot fill so large a vocabulary, or so small a one cannot hold what it must.
+      DataError: there is no text.
+    """
+    if kind == "words":
+        return train_words(texts, vocab_size)
+    from transformer_jax.data.tokenizers.sentence_piece import train_sentence_piece
+
+    return train_sentence_piece(texts, kind, vocab_size)
+
+
+def load_tokenizer(model_bytes: bytes) -> Tokenizer:
+    """The tokenizer that was stored as `model_bytes`; raises DataError if they are damaged."""
+    if model_bytes.startswith(WORDS_MAGIC):
+        return WordTokenizer(model_bytes)
+    from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
+
+    return SentencePieceTokenizer(model_bytes)
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Loads a tokenizer file; raises DataError, naming the file, if it cannot be read or is damaged."""
+    try:
+        return load_tokenizer(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the tokenizer: {error.strerror}") from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def write_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
+    """Stores a tokenizer whole or not at all; raises DataError, naming the folder, if that cannot be written."""
+    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(tokenizer.model_bytes)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"{path.parent}: cannot write {path.name}: {error.strerror}") from error
