@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
-BASE = {"config", "errors", "typing", "hashing"}
+BASE = {"config", "errors", "typing", "hashing", "progress"}
 MODEL = BASE | {"nn", "models"}
 SERVICES = MODEL | {"decoding", "data", "parallel", "checkpoints", "kill_points"}
 
@@ -23,6 +23,7 @@ ALLOWED = {
     "config_file": {"config", "errors"},
     "kill_points": {"errors"},
     "huge_pages": set(),
+    "progress": set(),
     "compilation_cache": set(),
     "nn": BASE,
     "models": BASE | {"nn"},

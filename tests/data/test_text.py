@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.sources import Split, load_source
-from transformer_jax.data.sources.text import MAX_LINE_CHARACTERS, TextSource
-from transformer_jax.errors import DataError
+from transformer_jax.data.sources import Split, lines, load_source
+from transformer_jax.data.sources.base import joined
+from transformer_jax.data.sources.lines import MAX_LINE_CHARACTERS
+from transformer_jax.data.sources.text import TextSource
+from transformer_jax.errors import ConfigError, DataError
 
-PREFIXES = {"train": "train", "valid": "val", "test": "test"}
 ENGLISH = {"train": "a dog\ntwo cats\n", "val": "a house\n", "test": "a tree\na car\n"}
 GERMAN = {"train": "ein Hund\nzwei Katzen\n", "val": "ein Haus\n", "test": "ein Baum\nein Auto\n"}
 
@@ -23,8 +24,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def source_in(folder: Path) -> TextSource:
-    return TextSource(str(folder), "en", "de", PREFIXES)
+def source_in(folder: Path, **fields) -> TextSource:
+    values = {"source": "text", "dir": str(folder), "valid_split": "val"} | fields
+    return TextSource(DataConfig(**values))
 
 
 def error_of(folder: Path, split: str = "train") -> str:
@@ -59,19 +61,20 @@ def test_gz_is_found_and_the_exact_name_goes_first(folder):
 
 
 @pytest.mark.parametrize(
-    ("content", "lines"),
+    ("content", "expected"),
     [
         (b"a\nb", ["a", "b"]),  # no newline at the end
         (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\r\nb\n", ["a", "b"]),  # mixed
         (b" a\t\n b \n", [" a\t", " b "]),  # spaces belong to the line
         ("a\u2028b\x0c\x85c\nd\re\n".encode(), ["a\u2028b\x0c\x85c", "d\re"]),  # only newlines end lines
         (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),  # byte order mark
         ("a" * MAX_LINE_CHARACTERS + "\nä\n", ["a" * MAX_LINE_CHARACTERS, "ä"]),
     ],
 )
-def test_lines(folder, content, lines):
+def test_lines(folder, content, expected):
     (folder / "train.en").write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert source_in(folder).split("train").inputs == lines
+    assert source_in(folder).split("train").inputs == expected
 
 
 def test_fingerprint_is_of_the_contents(folder):
@@ -84,25 +87,25 @@ def test_fingerprint_is_of_the_contents(folder):
     assert source_in(folder).fingerprint() == first
     (folder / "train.de.gz").write_bytes(gzip.compress(b"ein Hund\nzwei Hunde\n"))
     assert source_in(folder).fingerprint() != first
-    swapped = TextSource(str(folder), "de", "en", PREFIXES)
+    swapped = source_in(folder, source_locale="de", target_locale="en")
     assert swapped.fingerprint() != source_in(folder).fingerprint()
 
 
 def test_missing_file_names_the_nearest(folder):
     with pytest.raises(DataError) as raised:
-        TextSource(str(folder), "en", "de", {"train": "trian"})
+        source_in(folder, train_split="trian")
     assert str(raised.value).startswith(
         f"no file {folder / 'trian.en'} or trian.en.gz; nearest in that folder: train.en"
     )
     with pytest.raises(DataError, match="no file of a similar name"):
-        TextSource(str(folder), "en", "de", {"train": "zzzzzzzzzzzzzzzz"})
+        source_in(folder, train_split="zzzzzzzzzzzzzzzz")
 
 
 def test_missing_folder(folder):
     with pytest.raises(DataError, match=r"data\.dir=.*nowhere.*does not exist"):
-        TextSource(str(folder / "nowhere"), "en", "de", PREFIXES)
+        source_in(folder / "nowhere")
     with pytest.raises(DataError, match="is not a folder"):
-        TextSource(str(folder / "train.en"), "en", "de", PREFIXES)
+        source_in(folder / "train.en")
     with pytest.raises(DataError, match=r"data\.dir is not set"):
         load_source(DataConfig(source="text"))
 
@@ -142,15 +145,16 @@ def test_empty_file(folder, content):
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"a dog\n\n", "has 1 empty line (line 2)"),
-        (b"\na dog\n", "has 1 empty line (line 1)"),
-        (b"\n", "has 1 empty line (line 1)"),
-        (b"a\n \t\r\nb\n\xe3\x80\x80\n", "has 2 empty lines (line 2, 4)"),
-        (b"\n" * 9, "has 9 empty lines (line 1, 2, 3, 4, 5, ...)"),
+        (b"a dog\n\n", "has empty lines (line 2)"),
+        (b"\na dog\n", "has empty lines (line 1)"),
+        (b"\n", "has empty lines (line 1)"),
+        (b"a\n \t\r\nb\n\xe3\x80\x80\n", "has empty lines (line 2, 4)"),
+        (b"\n" * 9, "has empty lines (line 1, 2, 3, 4, 5, ...)"),
     ],
 )
 def test_empty_lines(folder, content, told):
     (folder / "train.en").write_bytes(content)
+    (folder / "train.de").write_bytes(b"Text\n" * content.count(b"\n"))
     assert f"{folder / 'train.en'} {told}" in error_of(folder)
 
 
@@ -183,3 +187,106 @@ def test_no_permission(folder, monkeypatch, name):
     monkeypatch.setattr(gzip, "open", refuse)
     with pytest.raises(DataError, match=r"cannot read .*train\.(en|de\.gz): Permission denied"):
         source.split("train")
+
+
+def test_nul_bytes(folder):
+    (folder / "train.en").write_bytes("a dog\ntwo cats\n".encode("utf-16-le"))
+    (folder / "train.de").write_bytes(b"ein Hund\nzwei Katzen\n\x00")
+    assert "train.en, line 1 has a NUL byte" in error_of(folder).replace(str(folder) + "/", "")
+
+
+def test_a_file_that_changes_while_it_is_read(folder):
+    source = source_in(folder)
+    assert source.num_examples("train") == 2
+    (folder / "train.de").write_text("ein Hund\nzwei Kater\n")
+    with pytest.raises(DataError, match=r"train\.de has changed while it was being read"):
+        source.split("train")
+
+
+def test_several_files_make_one_split(folder):
+    source = source_in(folder, train_split="train, test")
+    expected = Split(
+        ["a dog", "two cats", "a tree", "a car"], ["ein Hund", "zwei Katzen", "ein Baum", "ein Auto"], None
+    )
+    assert source.split("train") == expected
+    assert source.num_examples("train") == 4
+    assert source.fingerprint() != source_in(folder).fingerprint()
+    (folder / "test.de").write_text("ein Baum\n")
+    with pytest.raises(DataError, match=r"test\.en has 2 lines but .*test\.de has 1"):
+        source_in(folder, train_split="train,test").split("train")
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
+def test_chunks_are_the_split_in_parts(folder, size):
+    source = source_in(folder, train_split="train,test")
+    chunks = list(source.chunks("train", size))
+    assert [len(chunk.targets) for chunk in chunks] == [size] * (4 // size) + ([4 % size] if 4 % size else [])
+    assert joined(chunks) == source.split("train")
+
+
+def test_blocks_of_a_large_file_join_to_its_lines(folder, monkeypatch):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 64)
+    texts = {locale: [f"{locale} {i} ä\u2028" + "x" * (i % 90) for i in range(300)] for locale in ("en", "de")}
+    for locale, rows in texts.items():
+        (folder / f"train.{locale}").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(rows).encode())
+    source = source_in(folder)
+    assert source.split("train") == Split(texts["en"], texts["de"], None)
+    assert source.num_examples("train") == 300
+    bad = "\n".join(texts["de"]).encode() + b"\n\xff\n"
+    (folder / "train.de").write_bytes(bad)
+    (folder / "train.en").write_bytes(b"x\n" * 301)
+    assert f"train.de, line 301: not UTF-8 at byte {len(bad) - 2} of the file (0xff)" in error_of(folder)
+
+
+def test_tsv(folder):
+    (folder / "train.tsv").write_text("ein Hund\ta dog\tx\nzwei Katzen\ttwo cats\ty\n")
+    fields = {"format": "tsv", "valid_split": "", "test_split": ""}
+    assert source_in(folder, **fields).split("train") == Split(["ein Hund", "zwei Katzen"], ["a dog", "two cats"], None)
+    turned = source_in(folder, **fields, input_feature="2", target_feature="1")
+    assert turned.split("train") == Split(["a dog", "two cats"], ["ein Hund", "zwei Katzen"], None)
+    alone = source_in(folder, **fields, monolingual=True, target_feature="3")
+    assert alone.split("train") == Split([], ["x", "y"], None)
+
+
+def test_jsonl(folder):
+    content = '{"en": "a\\ndog", "de": "ein Hund", "n": 1}\n{"de": "Käse", "en": "cheese"}\n'
+    (folder / "train.jsonl.gz").write_bytes(gzip.compress(content.encode()))
+    fields = {"format": "jsonl", "valid_split": "", "test_split": ""}
+    assert source_in(folder, **fields).split("train") == Split(["a\ndog", "cheese"], ["ein Hund", "Käse"], None)
+    turned = source_in(folder, **fields, input_feature="de", target_feature="en")
+    assert turned.split("train").inputs == ["ein Hund", "Käse"]
+    assert source_in(folder, **fields, monolingual=True).split("train") == Split([], ["ein Hund", "Käse"], None)
+
+
+@pytest.mark.parametrize(
+    ("format", "line", "problem"),
+    [
+        ("tsv", "one", "1 columns, but column 2 is asked for"),
+        ("tsv", "one\t \tthree", "column 2 is empty"),
+        ("jsonl", '{"en": "a"', "no JSON"),
+        ("jsonl", '["a", "b"]', "expected a JSON object, got list"),
+        ("jsonl", '{"en": "a", "fr": "b"}', "no key 'de'; there are: en, fr"),
+        ("jsonl", '{"en": "a", "de": 7}', "'de' is int, not text"),
+        ("jsonl", '{"en": " ", "de": "b"}', "'en' is empty"),
+    ],
+)
+def test_a_bad_line_is_named(folder, format, line, problem):
+    good = {"tsv": "a\tb", "jsonl": '{"en": "a", "de": "b"}'}[format]
+    (folder / f"train.{format}").write_text(f"{good}\n{line}\n")
+    with pytest.raises(DataError) as raised:
+        source_in(folder, format=format, valid_split="", test_split="").split("train")
+    assert str(raised.value).startswith(f"{folder / f'train.{format}'}, line 2: {problem}")
+
+
+@pytest.mark.parametrize("column", ["0", "-1", "en", "1.5"])
+def test_a_tsv_column_is_a_number(folder, column):
+    (folder / "train.tsv").write_text("a\tb\n")
+    with pytest.raises(ConfigError, match=f"column's number from 1, not '{column}'"):
+        source_in(folder, format="tsv", valid_split="", test_split="", input_feature=column)
+
+
+def test_monolingual_text_keeps_its_blank_lines(folder):
+    (folder / "book.txt").write_text("One.\n\nTwo.\n")
+    source = source_in(folder, monolingual=True, train_split="book.txt", valid_split="", test_split="")
+    assert source.split("train") == Split([], ["One.", "", "Two."], None)
+    assert source.num_examples("train") == 3

@@ -5,7 +5,6 @@ import itertools
 import logging
 import os
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,25 +13,51 @@ from hypothesis import strategies as st
 
 from transformer_jax.config import EOS_ID
 from transformer_jax.data import token_cache
+from transformer_jax.data.sources.base import Split, divided
 from transformer_jax.data.token_cache import RaggedIds, cache_key, open_split
-from transformer_jax.data.tokenizers import EncodedTexts, SentencePieceTokenizer, train_tokenizer
+from transformer_jax.data.tokenizers import EncodedTexts, train_tokenizer
+from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import DataError
 
-TEXTS = SimpleNamespace(
+TEXTS = Split(
     inputs=[f"the old dog sees {n} cats" for n in range(50)],
     targets=["", *(f"der alte Hund sieht {n} Katzen" + " und Vögel" * (n % 3) for n in range(49))],
+    families=None,
 )
 FINGERPRINT = {"sha256": "abc", "versions": {"babel": "2"}}
 
 
+class FakeSource:
+    """A corpus whose splits are all what `read` returns."""
+
+    split_names = ("train", "valid/a", "valid_a")
+
+    def __init__(self, read, fingerprint):
+        self._read, self._fingerprint, self._texts = read, fingerprint, None
+
+    def num_examples(self, name):
+        self._texts = self._texts or self._read()
+        return len(self._texts.targets)
+
+    def chunks(self, name, size):
+        return divided(self.split(name), size)
+
+    def split(self, name):
+        self.num_examples(name)
+        return self._texts
+
+    def fingerprint(self):
+        return self._fingerprint
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(TEXTS.inputs, TEXTS.targets, "bpe", 300, 1000)
+    return train_tokenizer([*TEXTS.inputs, *TEXTS.targets], "bpe", 300)
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(token_cache, "_PAIRS_PER_CHUNK", 7)
+    monkeypatch.setattr(token_cache, "_CHUNK", 7)
 
 
 @pytest.fixture
@@ -44,7 +69,7 @@ def open_cache(tmp_path, tokenizer):
             call.reads += 1
             return texts() if callable(texts) else texts
 
-        return open_split(tmp_path, fingerprint, split, tokenizer, read, **kwargs)
+        return open_split(tmp_path, FakeSource(read, fingerprint), split, tokenizer, **kwargs)
 
     call.reads = 0
     return call
@@ -97,11 +122,11 @@ def test_a_build_is_said_and_an_opening_is_not(open_cache):
     said = []
     for _ in range(2):
         open_cache(say=said.append)
-        assert said == ["cutting 50 pairs of train into pieces"]
+        assert said == ["cutting 50 examples of train into pieces"]
 
 
 def test_another_corpus_split_or_tokenizer_is_another_cache(open_cache, tokenizer):
-    other = train_tokenizer(TEXTS.inputs, TEXTS.targets, "bpe", 301, 1000)
+    other = train_tokenizer([*TEXTS.inputs, *TEXTS.targets], "bpe", 301)
     variants = [
         {},
         {"tokenizer": other},
@@ -243,13 +268,35 @@ def test_a_full_disk_is_named_and_leaves_nothing(open_cache, tmp_path, monkeypat
 def test_a_cache_folder_that_is_a_file(tmp_path, tokenizer):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot write the token cache"):
-        open_split(tmp_path / "file", FINGERPRINT, "train", tokenizer, lambda: TEXTS)
+        open_split(tmp_path / "file", FakeSource(lambda: TEXTS, FINGERPRINT), "train", tokenizer)
 
 
-@pytest.mark.parametrize(("inputs", "targets"), [([], []), (["a"], ["b", "c"])])
-def test_empty_and_unequal_splits(open_cache, inputs, targets):
-    with pytest.raises(DataError, match=rf"'train' has {len(inputs)} inputs and {len(targets)} targets"):
-        open_cache(texts=SimpleNamespace(inputs=inputs, targets=targets))
+def test_an_empty_split(open_cache):
+    with pytest.raises(DataError, match="split 'train' is empty"):
+        open_cache(texts=Split([], [], None))
+
+
+def test_a_changed_corpus_is_said(open_cache, tmp_path):
+    said = []
+    open_cache()
+    (folder,) = tmp_path.iterdir()
+    open_cache(fingerprint={**FINGERPRINT, "sha256": "abd"}, say=said.append)
+    assert said == [f"cutting 50 examples of train into pieces: the corpus has changed since {folder} was built"]
+
+
+def test_a_monolingual_split_has_targets_only(open_cache, tokenizer, tmp_path):
+    for _ in range(2):
+        split = open_cache(texts=TEXTS._replace(inputs=[]))
+        assert split.monolingual
+        assert split.num_examples == 50
+        expected = [*tokenizer.encode_batch(TEXTS.targets[3:4]).ids.tolist(), EOS_ID]
+        assert split.targets(np.array([3]), len(expected)).tolist() == [expected]
+        with pytest.raises(DataError, match=r"data\.monolingual=true.*needs pairs"):
+            split.input_lengths  # noqa: B018
+        with pytest.raises(DataError, match=r"data\.monolingual=true.*needs pairs"):
+            split.inputs(np.array([0]), 9)
+    assert open_cache.reads == 1
+    assert not list(tmp_path.rglob("inputs.*"))
 
 
 @settings(max_examples=100, deadline=None)

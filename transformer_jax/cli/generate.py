@@ -34,11 +34,11 @@ from absl import flags
 
 from transformer_jax.cli import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
-from transformer_jax.cli.progress import progress_bar
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import ExperimentConfig, nearest
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.lines import Line, Translation, on_one_line
+from transformer_jax.progress import progress_bar
 
 OVERRIDES = ("evaluation", "decode")
 

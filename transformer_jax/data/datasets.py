@@ -27,7 +27,6 @@ class TokenizedSplits:
         self._tokenizer = tokenizer
         self._directory = directory
         self._say = say
-        self._fingerprint = source.fingerprint()
         self._opened: dict[str, TokenizedSplit] = {}
 
     def __getitem__(self, name: str) -> TokenizedSplit:
@@ -35,14 +34,7 @@ class TokenizedSplits:
         if name not in self._source.split_names:
             raise DataError(f"no split '{name}'; there are {', '.join(self._source.split_names)}")
         if name not in self._opened:
-            self._opened[name] = open_split(
-                self._directory,
-                self._fingerprint,
-                name,
-                self._tokenizer,
-                lambda: self._source.split(name),
-                self._say,
-            )
+            self._opened[name] = open_split(self._directory, self._source, name, self._tokenizer, self._say)
         return self._opened[name]
 
     def __contains__(self, name: object) -> bool:
@@ -124,7 +116,7 @@ def _sample(source: Source, split: str, num_examples: int) -> Iterator[str]:
     row, first = next(wanted, None), 0
     for chunk in source.chunks(split, _SAMPLED_CHUNK):
         while row is not None and row < first + len(chunk.targets):
-            if chunk.inputs is not None:
+            if chunk.inputs:
                 yield chunk.inputs[row - first]
             yield chunk.targets[row - first]
             row = next(wanted, None)

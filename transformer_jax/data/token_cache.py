@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import logging
 import os
@@ -19,18 +18,20 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from transformer_jax.config import EOS_ID, PAD_ID
+from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import DataError
+from transformer_jax.progress import progress_bar
 
 _FORMAT = 1
-_PAIRS_PER_CHUNK = 1 << 15
+_CHUNK = 1 << 15  # examples that are in memory as text
 _SIDES = ("inputs", "targets")
 # A build writes something every few seconds; a folder untouched for an hour belongs to a process that was killed.
 _ABANDONED_SECONDS = 3600
@@ -38,17 +39,6 @@ _log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 """Shows the user a line."""
-
-
-@runtime_checkable
-class PairTexts(Protocol):
-    """What is tokenised: the two aligned sides of a split, as `transformer_jax.data.sources` offers them."""
-
-    @property
-    def inputs(self) -> Sequence[str]: ...
-
-    @property
-    def targets(self) -> Sequence[str]: ...
 
 
 class RaggedIds:
@@ -81,20 +71,24 @@ class RaggedIds:
 
 
 class TokenizedSplit:
-    """One split as ids. Every row ends in eos; both sides are aligned."""
+    """One split as ids. Every row ends in eos; both sides are aligned. A monolingual split has no inputs."""
 
-    def __init__(self, inputs: RaggedIds, targets: RaggedIds) -> None:
+    def __init__(self, inputs: RaggedIds | None, targets: RaggedIds) -> None:
         self._inputs = inputs
         self._targets = targets
 
     @property
     def num_examples(self) -> int:
-        return len(self.input_lengths)
+        return len(self.target_lengths)
+
+    @property
+    def monolingual(self) -> bool:
+        return self._inputs is None
 
     @property
     def input_lengths(self) -> np.ndarray:
-        """int32 [num_examples], with eos."""
-        return self._inputs.lengths
+        """int32 [num_examples], with eos. Raises DataError if the split is monolingual, as `inputs` does."""
+        return self._pairs().lengths
 
     @property
     def target_lengths(self) -> np.ndarray:
@@ -103,11 +97,16 @@ class TokenizedSplit:
 
     def inputs(self, rows: np.ndarray, width: int) -> np.ndarray:
         """Padded input ids of the rows, int32 [len(rows), width]; see `RaggedIds.take`."""
-        return self._inputs.take(rows, width)
+        return self._pairs().take(rows, width)
 
     def targets(self, rows: np.ndarray, width: int) -> np.ndarray:
         """Padded target ids of the rows, int32 [len(rows), width]; see `RaggedIds.take`."""
         return self._targets.take(rows, width)
+
+    def _pairs(self) -> RaggedIds:
+        if self._inputs is None:
+            raise DataError("data.monolingual=true: the corpus has no inputs, and this model needs pairs")
+        return self._inputs
 
 
 class _DamagedCacheError(Exception):
@@ -116,33 +115,36 @@ class _DamagedCacheError(Exception):
 
 def cache_key(fingerprint: Mapping[str, Any], split_name: str, tokenizer: Tokenizer) -> str:
     """Hex digest of everything that the ids of a split depend on."""
-    parts = {"format": _FORMAT, "source": dict(fingerprint), "split": split_name, "tokenizer": tokenizer.sha256}
+    return _digest(_key_parts(fingerprint, split_name, tokenizer))
+
+
+def _key_parts(fingerprint: Mapping[str, Any], split_name: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {"format": _FORMAT, "source": dict(fingerprint), "split": split_name, "tokenizer": tokenizer.sha256}
+
+
+def _digest(parts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def open_split(
-    directory: Path,
-    fingerprint: Mapping[str, Any],
-    split_name: str,
-    tokenizer: Tokenizer,
-    read_texts: Callable[[], PairTexts],
-    say: Say | None = None,
+    directory: Path, source: Source, split_name: str, tokenizer: Tokenizer, say: Say | None = None
 ) -> TokenizedSplit:
     """Opens a split's cache, building it first where it is missing or damaged.
 
     Args:
       directory: holds the cache folders; made if missing.
-      fingerprint: JSON-ready description of the corpus; another one is another cache.
+      source: the corpus; its text is read only if the cache has to be built, a part at a time.
       split_name: the split.
       tokenizer: what to tokenise with.
-      read_texts: reads the split's text; called only if the cache has to be built.
-      say: called when the cache has to be built, which may take minutes.
+      say: called when the cache has to be built, which may take minutes; on a terminal there is a progress bar too.
 
     Raises:
-      DataError: the split is empty, or the folder cannot be written (a full disk, no permission).
+      DataError: the corpus is bad, or the folder cannot be written (a full disk, no permission).
     """
-    key = cache_key(fingerprint, split_name, tokenizer)
-    folder = directory / f"{re.sub(r'[^A-Za-z0-9_-]', '_', split_name)}-{key[:16]}"
+    parts = _key_parts(source.fingerprint(), split_name, tokenizer)
+    key = _digest(parts)
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", split_name)
+    folder = directory / f"{name}-{key[:16]}"
     for _ in range(3):  # another process may replace a damaged cache at the same moment
         try:
             return _open(folder, key)
@@ -151,23 +153,34 @@ def open_split(
         except _DamagedCacheError as error:
             _log.warning("token cache %s is damaged (%s); rebuilding it", folder, error)
             damaged = True
-        texts = read_texts()
-        if len(texts.inputs) != len(texts.targets) or not len(texts.inputs):
-            raise DataError(f"split '{split_name}' has {len(texts.inputs)} inputs and {len(texts.targets)} targets")
+        num_examples = source.num_examples(split_name)  # which may take a while
+        if not num_examples:
+            raise DataError(f"split '{split_name}' is empty")
         try:
             if damaged:
                 _discard(folder, key)
             if folder.is_dir():  # another process was faster
                 continue
             if say is not None:
-                say(f"cutting {len(texts.inputs):,} pairs of {split_name} into pieces")
-            _build(folder, key, tokenizer, texts)
+                why = _why(directory, name, parts)
+                say(f"cutting {num_examples:,} examples of {split_name} into pieces{why}")
+            _build(folder, parts, source, tokenizer, say is not None)
         except OSError as error:
             raise DataError(
                 f"{directory}: cannot write the token cache of split '{split_name}': {error.strerror or error}; "
                 "data.cache_dir chooses another folder"
             ) from error
     raise DataError(f"{folder}: the token cache is damaged again each time it is built; is the disk failing?")
+
+
+def _why(directory: Path, name: str, parts: Mapping[str, Any]) -> str:
+    """What has changed since a cache of this split was built, if one is there."""
+    for meta in sorted(directory.glob(f"{name}-*/meta.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            before = json.loads(meta.read_text(encoding="utf-8"))["parts"]
+            if before["tokenizer"] == parts["tokenizer"] and before["source"] != parts["source"]:
+                return f": the corpus has changed since {meta.parent} was built"
+    return ""
 
 
 def _open(folder: Path, key: str) -> TokenizedSplit:
@@ -185,10 +198,14 @@ def _open(folder: Path, key: str) -> TokenizedSplit:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                     raise _DamagedCacheError(f"{name} does not match its checksum")
             arrays[name] = np.memmap(path, entry["dtype"], "r")
-        sides = [RaggedIds(arrays[f"{side}.ids"], arrays[f"{side}.offsets"]) for side in _SIDES]
+        sides = {
+            side: RaggedIds(arrays[f"{side}.ids"], arrays[f"{side}.offsets"])
+            for side in _SIDES
+            if f"{side}.ids" in arrays
+        }
+        return TokenizedSplit(sides.get("inputs"), sides["targets"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _DamagedCacheError(f"{type(error).__name__}: {error}") from error
-    return TokenizedSplit(*sides)
 
 
 class _ArrayFile:
@@ -209,15 +226,16 @@ class _ArrayFile:
         return {"dtype": self._dtype, "sha256": self._digest.hexdigest()}
 
 
-def _build(folder: Path, key: str, tokenizer: Tokenizer, texts: PairTexts) -> None:
+def _build(folder: Path, parts: Mapping[str, Any], source: Source, tokenizer: Tokenizer, show: bool) -> None:
     """Writes a cache beside its final place and moves it there; leaves nothing behind when it fails."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder.parent)
     building = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex}")
     building.mkdir()
     try:
-        files = _write_arrays(building, tokenizer, texts)
-        meta = json.dumps({"key": key, "files": files}, indent=1)
+        with _bar(source.num_examples(parts["split"]), show) as advance:
+            files = _write_arrays(building, source.chunks(parts["split"], _CHUNK), tokenizer, advance)
+        meta = json.dumps({"key": _digest(parts), "parts": parts, "files": files}, indent=1)
         (building / "meta.json").write_text(meta, encoding="utf-8")
         try:
             building.rename(folder)
@@ -229,27 +247,35 @@ def _build(folder: Path, key: str, tokenizer: Tokenizer, texts: PairTexts) -> No
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _write_arrays(building: Path, tokenizer: Tokenizer, texts: PairTexts) -> dict[str, dict[str, str]]:
+def _bar(total: int, show: bool) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+    return progress_bar("tokenising", total) if show else contextlib.nullcontext(lambda _: None)
+
+
+def _write_arrays(
+    building: Path, chunks: Iterator[Split], tokenizer: Tokenizer, advance: Callable[[int], None]
+) -> dict[str, dict[str, str]]:
     """Tokenises chunk by chunk, so that memory does not grow with the corpus; returns the files' entries."""
     id_dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
-    num_pairs = len(texts.inputs)
-    num_ids = dict.fromkeys(_SIDES, 0)
+    num_ids: dict[str, int] = {}
     files: dict[str, _ArrayFile] = {}
     with contextlib.ExitStack() as stack:
-        for side, (kind, dtype) in itertools.product(_SIDES, (("ids", id_dtype), ("offsets", "<i8"))):
-            name = f"{side}.{kind}"
-            files[name] = _ArrayFile(stack.enter_context((building / name).open("wb")), dtype)
-        for side in _SIDES:
-            files[f"{side}.offsets"].append(np.zeros(1, np.int64))
-        for start in range(0, num_pairs, _PAIRS_PER_CHUNK):
-            stop = min(start + _PAIRS_PER_CHUNK, num_pairs)
-            for side, lines in zip(_SIDES, (texts.inputs, texts.targets), strict=True):
-                ids, offsets = tokenizer.encode_batch(lines[start:stop])
+        for chunk in chunks:
+            for side, lines in zip(_SIDES, (chunk.inputs, chunk.targets), strict=True):
+                if not lines:  # a monolingual corpus has no inputs
+                    continue
+                if side not in num_ids:
+                    num_ids[side] = 0
+                    for kind, dtype in (("ids", id_dtype), ("offsets", "<i8")):
+                        name = f"{side}.{kind}"
+                        files[name] = _ArrayFile(stack.enter_context((building / name).open("wb")), dtype)
+                    files[f"{side}.offsets"].append(np.zeros(1, np.int64))
+                ids, offsets = tokenizer.encode_batch(lines)
                 with_eos = np.insert(ids, offsets[1:], EOS_ID)
                 files[f"{side}.ids"].append(with_eos)
                 # The rows before it in the chunk have grown by their eos, as has the row itself.
                 files[f"{side}.offsets"].append(num_ids[side] + offsets[1:] + np.arange(1, len(offsets)))
                 num_ids[side] += len(with_eos)
+            advance(len(chunk.targets))
     return {name: file.entry() for name, file in files.items()}
 
 

@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: the embedded corpus or parallel text files."""
+"""Where text comes from: the embedded corpus, text files or TensorFlow Datasets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ def load_source(config: DataConfig) -> Source:
     if config.source == "text":
         from transformer_jax.data.sources.text import TextSource
 
-        return TextSource(
-            config.dir,
-            config.source_locale,
-            config.target_locale,
-            {"train": config.train_split, "valid": config.valid_split, "test": config.test_split},
-        )
+        return TextSource(config)
     return _embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 class Split(NamedTuple):
     """One split of a corpus, or a part of it: `inputs[i]` is translated by `targets[i]`."""
 
-    inputs: list[str] | None
-    """None where the corpus is monolingual: it has targets only."""
+    inputs: list[str]
+    """Empty where the corpus is monolingual: it has targets only."""
     targets: list[str]
     families: list[str] | None
     """Template family of every pair (embedded corpus), so that each family is scored by itself."""
@@ -20,8 +20,8 @@ class Split(NamedTuple):
 class Source(Protocol):
     """A corpus, which need not fit into memory; made by `load_source`.
 
-    Methods that take the name of a split raise DataError, naming the existing splits, if there is none of that name, and
-    DataError if what they read is bad.
+    Methods that take the name of a split raise DataError if there is none of that name, naming those that exist, or if
+    what they read is bad.
     """
 
     @property
@@ -51,11 +51,12 @@ def joined(chunks: Iterable[Split]) -> Split:
     parts = list(chunks)
     if not parts:
         raise ValueError("a split without parts")
-    sides = zip(*parts, strict=True)
-    return Split(*(None if side[0] is None else [x for part in side for x in part] for side in sides))
+    families = None if parts[0].families is None else [x for part in parts for x in part.families or ()]
+    return Split([x for part in parts for x in part.inputs], [x for part in parts for x in part.targets], families)
 
 
 def divided(split: Split, size: int) -> Iterator[Split]:
     """A split that is in memory, `size` examples at a time."""
     for start in range(0, len(split.targets), size):
-        yield Split(*(None if side is None else side[start : start + size] for side in split))
+        part = slice(start, start + size)
+        yield Split(split.inputs[part], split.targets[part], split.families and split.families[part])

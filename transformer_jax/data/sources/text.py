@@ -1,142 +1,156 @@
-"""Parallel text files: DIR/PREFIX.LOCALE, plain or .gz, line i of one file translates line i of the other.
+"""Text files: a file a language, or both in one as TSV or JSONL; plain or .gz, one or several to a split.
 
-Files are UTF-8 with lines ended by LF or CR LF and by nothing else (U+2028 and its like are text), and a line keeps its
-own spaces. Nothing is repaired or left out: what cannot be a sentence pair is a DataError that says where it is.
+| format     | files of the prefix `train` | an example                                                           |
+|------------|-----------------------------|----------------------------------------------------------------------|
+| `parallel` | `train.en`, `train.de`      | line i of one, line i of the other                                   |
+| `tsv`      | `train.tsv`                 | two columns of a line, by number, between tabs; no quotes, no header |
+| `jsonl`    | `train.jsonl`               | two strings of an object a line, by key                              |
+
+Monolingual, `parallel` reads the one file whose whole name the prefix is, in which lines without text count too.
+What is said of lines in lines.py holds for all of them.
 """
 
 from __future__ import annotations
 
-import codecs
-import difflib
-import functools
-import gzip
 import hashlib
-import zlib
-from collections.abc import Mapping
+import itertools
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from transformer_jax.data.sources.base import Split
-from transformer_jax.errors import DataError
+from transformer_jax.config import DataConfig
+from transformer_jax.data.sources.base import Split, joined
+from transformer_jax.data.sources.lines import TextFile, find
+from transformer_jax.errors import ConfigError, DataError
 
-MAX_LINE_CHARACTERS = 100_000
-_NAMED_LINES = 5  # line numbers that an error message lists
-
-
-class _TextFile(NamedTuple):
-    path: Path
-    lines: list[str]
-    sha256: str
-    """Of the contents after decompression."""
+_Pick = Callable[[str], list[str]]
+"""The sides of an example from its line; raises ValueError that says what is wrong."""
 
 
 class TextSource:
-    """A corpus of parallel text files. See the module's docstring for their format."""
+    """A corpus of text files; see the module's docstring."""
 
-    def __init__(self, directory: str, source_locale: str, target_locale: str, prefixes: Mapping[str, str]) -> None:
-        """prefixes: split name -> file prefix; a split with an empty prefix does not exist.
-
-        Raises DataError for a missing folder or file. What the files hold is checked when a split is first read.
-        """
-        if not directory:
+    def __init__(self, config: DataConfig) -> None:
+        """Raises DataError for a missing folder or file. What the files hold is checked when it is read."""
+        if not config.dir:
             raise DataError("data.dir is not set: data.source=text needs the folder of the text files")
-        folder = Path(directory)
+        folder = Path(config.dir).expanduser()
         if not folder.is_dir():
             problem = "is not a folder" if folder.exists() else "does not exist"
-            raise DataError(f"data.dir={directory!r} {problem}")
-        self._paths = {
-            split: tuple(_find(folder, f"{prefix}.{locale}") for locale in (source_locale, target_locale))
-            for split, prefix in prefixes.items()
-            if prefix
+            raise DataError(f"data.dir={config.dir!r} {problem}")
+        self._monolingual = config.monolingual
+        self._pick = None if config.format == "parallel" else _pick(config)
+        splits = {"train": config.train_split, "valid": config.valid_split, "test": config.test_split}
+        # A file of each language or one of both, for every prefix.
+        self._files = {
+            split: [self._of_prefix(config, folder, prefix.strip()) for prefix in prefixes.split(",")]
+            for split, prefixes in splits.items()
+            if prefixes
         }
-        self._read = functools.cache(self._read_pair)
+
+    def _of_prefix(self, config: DataConfig, folder: Path, prefix: str) -> tuple[TextFile, ...]:
+        if config.format != "parallel":
+            return (TextFile(find(folder, f"{prefix}.{config.format}")),)
+        if config.monolingual:
+            return (TextFile(find(folder, prefix), blank_lines=True),)
+        locales = (config.source_locale, config.target_locale)
+        return tuple(TextFile(find(folder, f"{prefix}.{locale}")) for locale in locales)
 
     @property
     def split_names(self) -> tuple[str, ...]:
         """The splits that have files."""
-        return tuple(self._paths)
+        return tuple(self._files)
+
+    def num_examples(self, name: str) -> int:
+        """Raises DataError for an unknown split or a file that cannot be read."""
+        return sum(files[0].contents.num_lines for files in self._of_split(name))
+
+    def chunks(self, name: str, size: int) -> Iterator[Split]:
+        """A split in the order of the files. Raises DataError for an unknown split or a bad file."""
+        sides = [self._lines(files) for files in self._of_split(name)]
+        examples = itertools.chain.from_iterable(sides)
+        while chunk := list(itertools.islice(examples, size)):
+            columns = [list(column) for column in zip(*chunk, strict=True)]
+            yield Split([] if self._monolingual else columns[0], columns[-1], families=None)
 
     def split(self, name: str) -> Split:
-        """Pairs of a split, in the order of the files. Raises DataError for an unknown split or a bad file."""
-        if name not in self._paths:
-            raise DataError(f"no split {name!r} in the text files; there are: {', '.join(self._paths)}")
-        source, target = self._read(name)
-        return Split(source.lines, target.lines, families=None)
+        """A whole split. Raises as `chunks`."""
+        return joined(self.chunks(name, 1 << 16))
 
     def fingerprint(self) -> dict[str, Any]:
         """sha256 over all files' contents (the same for plain and .gz); no library takes part in them."""
-        parts = [f"{name} {file.sha256}" for name in self._paths for file in self._read(name)]
+        parts = [
+            f"{name} {file.contents.sha256}" for name in self._files for files in self._files[name] for file in files
+        ]
         return {"sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(), "versions": {}}
 
-    def _read_pair(self, name: str) -> tuple[_TextFile, _TextFile]:
-        source, target = (_read_lines(path) for path in self._paths[name])
-        if len(source.lines) != len(target.lines):
-            raise DataError(
-                f"{source.path} has {len(source.lines)} lines but {target.path} has {len(target.lines)}:"
-                " line i of one must translate line i of the other"
-            )
-        return source, target
+    def _of_split(self, name: str) -> list[tuple[TextFile, ...]]:
+        if name not in self._files:
+            raise DataError(f"no split {name!r} in the text files; there are: {', '.join(self._files)}")
+        for files in self._files[name]:
+            counts = [file.contents.num_lines for file in files]
+            if len(set(counts)) > 1:
+                raise DataError(
+                    f"{files[0].path} has {counts[0]} lines but {files[1].path} has {counts[1]}:"
+                    " line i of one must translate line i of the other"
+                )
+        return self._files[name]
+
+    def _lines(self, files: tuple[TextFile, ...]) -> Iterator[tuple[str, ...]]:
+        """The sides of one example after the other."""
+        if self._pick is None:
+            yield from zip(*(itertools.chain.from_iterable(file.blocks()) for file in files), strict=True)
+            return
+        for number, line in enumerate(itertools.chain.from_iterable(files[0].blocks()), 1):
+            try:
+                sides = self._pick(line)
+            except ValueError as error:
+                raise DataError(f"{files[0].path}, line {number}: {error}") from error
+            yield tuple(sides)
 
 
-def _find(folder: Path, name: str) -> Path:
-    """The file, or with .gz behind its name. Raises DataError with the nearest names if there is neither."""
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_dir():
-            raise DataError(f"{path} is a folder, not a text file")
-        if path.exists():
-            return path
-    existing = sorted(path.name for path in folder.iterdir())
-    nearest = difflib.get_close_matches(name, existing, n=3, cutoff=0.4)
-    hint = f"nearest in that folder: {', '.join(nearest)}" if nearest else "that folder has no file of a similar name"
-    raise DataError(f"no file {folder / name} or {name}.gz; {hint}")
+def _pick(config: DataConfig) -> _Pick:
+    """What finds the sides in a line of `config.format`; raises ConfigError for a column that is no number."""
+    if config.format == "tsv":
+        names = [config.target_feature or "2"]
+        if not config.monolingual:
+            names.insert(0, config.input_feature or "1")
+        columns = []
+        for name in names:
+            if not name.isdecimal() or int(name) < 1:
+                raise ConfigError(f"config: with data.format=tsv a feature is a column's number from 1, not {name!r}")
+            columns.append(int(name) - 1)
+        return lambda line: _columns(line, columns)
+    keys = [config.target_feature or config.target_locale]
+    if not config.monolingual:
+        keys.insert(0, config.input_feature or config.source_locale)
+    return lambda line: _values(line, keys)
 
 
-def _read_lines(path: Path) -> _TextFile:
-    content = _read_bytes(path)
-    digest = hashlib.sha256(content).hexdigest()
-    lines = _decode(path, content).split("\n")
-    if lines[-1] == "":  # behind the last line's end
-        lines.pop()
-    lines = [line.removesuffix("\r") for line in lines]
-    _check_lines(path, lines)
-    return _TextFile(path, lines, digest)
+def _columns(line: str, columns: list[int]) -> list[str]:
+    cells = line.split("\t")
+    if len(cells) <= max(columns):
+        raise ValueError(f"{len(cells)} columns, but column {max(columns) + 1} is asked for")
+    sides = [cells[column] for column in columns]
+    for side, column in zip(sides, columns, strict=True):
+        if not side.strip():
+            raise ValueError(f"column {column + 1} is empty")
+    return sides
 
 
-def _read_bytes(path: Path) -> bytes:
+def _values(line: str, keys: list[str]) -> list[str]:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return file.read()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is a damaged or incomplete .gz file: {error}") from error
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _decode(path: Path, content: bytes) -> str:
-    start = len(codecs.BOM_UTF8) if content.startswith(codecs.BOM_UTF8) else 0
-    try:
-        return content[start:].decode("utf-8")
-    except UnicodeDecodeError as error:
-        offset = start + error.start
-        line = content.count(b"\n", 0, offset) + 1
-        raise DataError(
-            f"{path}, line {line}: not UTF-8 at byte {offset} of the file (0x{content[offset]:02x}): {error.reason}"
-        ) from error
-
-
-def _check_lines(path: Path, lines: list[str]) -> None:
-    if not lines:
-        raise DataError(f"{path} is empty")
-    empty = [number for number, line in enumerate(lines, 1) if not line.strip()]
-    if empty:
-        named = ", ".join(map(str, empty[:_NAMED_LINES])) + (", ..." if len(empty) > _NAMED_LINES else "")
-        raise DataError(
-            f"{path} has {len(empty)} empty line{'s' if len(empty) > 1 else ''} (line {named}):"
-            " remove the pair from both files"
-        )
-    for number, line in enumerate(lines, 1):
-        if len(line) > MAX_LINE_CHARACTERS:
-            raise DataError(
-                f"{path}, line {number} has {len(line)} characters, more than {MAX_LINE_CHARACTERS}:"
-                " this is hardly one sentence; split or remove it"
-            )
+        value = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
+    for key in keys:
+        if key not in value:
+            raise ValueError(f"no key {key!r}; there are: {', '.join(value)}")
+        if not isinstance(value[key], str):
+            raise ValueError(f"{key!r} is {type(value[key]).__name__}, not text")
+        if not value[key].strip():
+            raise ValueError(f"{key!r} is empty")
+    return [value[key] for key in keys]

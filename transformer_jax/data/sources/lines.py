@@ -1,0 +1,127 @@
+"""Lines of a text file, checked and read a block at a time.
+
+Files are UTF-8, plain or .gz, with lines ended by LF or CR LF and by nothing else (U+2028 and its like are text), and a
+line keeps its own spaces. Nothing is repaired or left out: what cannot be text is a DataError that says where it is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import difflib
+import functools
+import gzip
+import hashlib
+import io
+import zlib
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer_jax.errors import DataError
+
+MAX_LINE_CHARACTERS = 100_000
+_NAMED_LINES = 5  # line numbers that an error message lists
+_BLOCK_BYTES = 1 << 20
+
+
+class Contents(NamedTuple):
+    """What a file holds, after decompression."""
+
+    sha256: str
+    num_lines: int
+
+
+class TextFile:
+    """One file; nothing is read before it is asked for. Raises DataError wherever it cannot be read or is damaged."""
+
+    def __init__(self, path: Path, blank_lines: bool = False) -> None:
+        """blank_lines: whether lines without text are text too, as between the paragraphs of a book."""
+        self.path = path
+        self._blank_lines = blank_lines
+
+    @functools.cached_property
+    def contents(self) -> Contents:
+        """From one pass over the bytes, which are not checked in any other way. Raises DataError for an empty file."""
+        digest, num_lines, size, last = hashlib.sha256(), 0, 0, b""
+        with _opened(self.path) as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+                num_lines += block.count(b"\n")
+                # A byte order mark alone is no text.
+                size += len(block.removeprefix(codecs.BOM_UTF8) if not size else block)
+                last = block[-1:]
+        if not size:
+            raise DataError(f"{self.path} is empty")
+        return Contents(digest.hexdigest(), num_lines + (last != b"\n"))
+
+    def blocks(self) -> Iterator[list[str]]:
+        """The lines in order, some at a time. Raises DataError also if the file changes meanwhile."""
+        expected = self.contents
+        digest, offset, number = hashlib.sha256(), 0, 0
+        with _opened(self.path) as file:
+            while lines := file.readlines(_BLOCK_BYTES):
+                content = b"".join(lines)
+                digest.update(content)
+                block = self._decoded(content, offset, number)
+                self._check(block, number)
+                yield block
+                offset, number = offset + len(content), number + len(block)
+        if digest.hexdigest() != expected.sha256:
+            raise DataError(f"{self.path} has changed while it was being read")
+
+    def _decoded(self, content: bytes, offset: int, number: int) -> list[str]:
+        """offset: bytes, number: lines that come before."""
+        start = len(codecs.BOM_UTF8) if not offset and content.startswith(codecs.BOM_UTF8) else 0
+        try:
+            text = content[start:].decode("utf-8")
+        except UnicodeDecodeError as error:
+            position = start + error.start
+            line = number + content.count(b"\n", 0, position) + 1
+            raise DataError(
+                f"{self.path}, line {line}: not UTF-8 at byte {offset + position} of the file "
+                f"(0x{content[position]:02x}): {error.reason}"
+            ) from error
+        lines = text.removesuffix("\n").split("\n")
+        return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+    def _check(self, block: list[str], before: int) -> None:
+        """before: lines that come before the block."""
+        for number, line in enumerate(block, before + 1):
+            if len(line) > MAX_LINE_CHARACTERS:
+                raise DataError(
+                    f"{self.path}, line {number} has {len(line)} characters, more than {MAX_LINE_CHARACTERS}:"
+                    " this is hardly one sentence; split or remove it"
+                )
+            if "\0" in line:
+                raise DataError(f"{self.path}, line {number} has a NUL byte: no text, or text that is not UTF-8")
+        empty = [] if self._blank_lines else [n for n, line in enumerate(block, before + 1) if not line.strip()]
+        if empty:
+            named = ", ".join(map(str, empty[:_NAMED_LINES])) + (", ..." if len(empty) > _NAMED_LINES else "")
+            raise DataError(
+                f"{self.path} has empty lines (line {named}): remove them, and what the other language has there"
+            )
+
+
+def find(folder: Path, name: str) -> Path:
+    """The file, or with .gz behind its name. Raises DataError with the nearest names if there is neither."""
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_dir():
+            raise DataError(f"{path} is a folder, not a text file")
+        if path.exists():
+            return path
+    existing = sorted(path.name for path in folder.iterdir())
+    nearest = difflib.get_close_matches(name, existing, n=3, cutoff=0.4)
+    hint = f"nearest in that folder: {', '.join(nearest)}" if nearest else "that folder has no file of a similar name"
+    raise DataError(f"no file {folder / name} or {name}.gz; {hint}")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Generator[io.BufferedIOBase]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is a damaged or incomplete .gz file: {error}") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
