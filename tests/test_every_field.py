@@ -30,7 +30,8 @@ from transformer_jax.data.batching import BatchPlan
 from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
-from transformer_jax.data.tokenizers import EncodedTexts, SentencePieceTokenizer
+from transformer_jax.data.tokenizers import EncodedTexts
+from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.decoding import translation
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError
@@ -143,7 +144,7 @@ def _fake(cls, **attributes):
 
 def events(**fields):
     """What the loop does with these fields, without a model: steps, and after which it logs, evaluates and saves."""
-    config = TrainingConfig(**{"num_train_steps": 12} | fields)
+    config = TrainingConfig(**{"num_train_steps": 12, "eval_every_steps": 4} | fields)
     seen = []
     metrics = {name: jnp.ones(()) for name in ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens")}
     state = TrainState(jnp.zeros((), jnp.int32), {}, ())
@@ -193,6 +194,7 @@ TRAINING_LOOP = {
     "log_every_steps": (4, 5),
     "eval_every_steps": (4, 5),
     "checkpoint_every_steps": (4, 5),
+    "patience": (0, 1),
 }
 TRAINING_STORE = {"keep_last": (3, 4), "keep_best": (1, 2), "best_metric": ("loss", "sacrebleu")}
 TRAINING_STATIC = {"accumulation_steps": (1, 2)}

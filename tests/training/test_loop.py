@@ -44,6 +44,7 @@ class World:
         self.lines: list[tuple[int, str, dict[str, Any]]] = []
         self.saved: dict[int, tuple[State, dict[str, Any], Any, Any]] = {}
         self.bad: dict[int, dict[str, float]] = {}
+        self.losses: dict[int, float] = {}
         self.on_event: dict[tuple[str, int], Any] = {}
 
     def happens(self, *event):
@@ -91,7 +92,7 @@ class World:
     def evaluate(self, params):
         step = int(params.split()[1])
         self.happens("evaluate", step)
-        return {"loss": 10.0 - step, "tokens": 7.0, "families": {}}
+        return {"loss": self.losses.get(step, 10.0 - step), "tokens": 7.0, "families": {}}
 
     def train(self, first=0, record=None):
         run = Run(
@@ -131,6 +132,40 @@ def test_order_of_events():
     assert result == TrainResult(8, "finished", {"loss": 2.0, "tokens": 7.0, "families": {}})
 
 
+def impatient(**training):
+    """Validated after every second step; best after the fourth, equally good after the sixth."""
+    world = World(num_train_steps=30, eval_every_steps=2, checkpoint_every_steps=4, **training)
+    world.losses = {2: 5.0, 4: 3.0, 6: 3.0, 8: 4.0, 10: 3.5, **dict.fromkeys(range(12, 31, 2), 9.0)}
+    return world
+
+
+@pytest.mark.parametrize(("patience", "last"), [(1, 6), (2, 8), (3, 10), (0, 30)])
+def test_patience_ends_training_with_a_checkpoint_and_no_step_more(patience, last):
+    world = impatient(patience=patience)
+    result = world.train()
+    assert (result.step, result.reason) == (last, "finished")
+    assert max(step for name, *step in world.events if name == "step") == [last]
+    assert world.events[-3:] == [("valid", last), ("save", last), ("wait",)]
+
+
+def test_patience_goes_on_where_it_was_after_a_restart():
+    world = impatient(patience=3)
+    world.on_event["step", 8] = lambda: os.kill(os.getpid(), signal.SIGINT)
+    assert world.train().reason == "SIGINT"
+    resumed = impatient(patience=3)
+    assert resumed.train(8, world.saved[8][1]).step == 10
+    # A run that has ended so has nothing left to do.
+    again = impatient(patience=3)
+    assert again.train(10, resumed.saved[10][1]) == TrainResult(10, "finished", resumed.saved[10][1]["metrics"])
+    assert again.events == [("wait",)]
+
+
+def test_patience_knows_which_metrics_are_better_when_higher(monkeypatch):
+    world = impatient(patience=2, best_metric="sacrebleu")
+    monkeypatch.setattr(world, "evaluate", lambda params: {"sacrebleu": -world.losses[int(params.split()[1])]})
+    assert world.train().step == 8
+
+
 def test_nothing_happens_twice_where_everything_is_due():
     world = World(num_train_steps=4, log_every_steps=2, eval_every_steps=2, checkpoint_every_steps=2)
     world.train()
@@ -163,7 +198,12 @@ def test_a_checkpoint_holds_what_a_resumed_run_needs():
     world.train()
     state, record, side_files, metrics = world.saved[5]
     assert state == State(jnp.int32(5), "params 5")
-    assert record == {"config": "c", "window": [metrics_of(4), metrics_of(5)], "metrics": world.lines[1][2]}
+    assert record == {
+        "config": "c",
+        "window": [metrics_of(4), metrics_of(5)],
+        "metrics": world.lines[1][2],
+        "validations": {"best": 6.0, "stale": 0},
+    }
     assert side_files == {"tokenizer.model": b"t"}
     assert metrics is None  # its parameters were not evaluated
     state, record, _, metrics = world.saved[8]
