@@ -1,0 +1,181 @@
+"""Speed and memory of the input: preparation, batches from the cache, planning an epoch, padding.
+
+    python -m benchmarks.input_pipeline
+    python -m benchmarks.input_pipeline --measure planning --pairs 10000000
+    python -m benchmarks.input_pipeline --measure preparation --pairs 10000000
+
+prints one line of JSON. `batches` and `padding` use the embedded corpus, or the text files train.LOCALE in --dir.
+Lines per second and core are lines over seconds of processor time, of all threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.shapes import model_config
+from transformer_jax.config import DataConfig, ExperimentConfig
+from transformer_jax.data.batching import BatchPlan
+from transformer_jax.data.datasets import Data, prepare_data
+from transformer_jax.data.packing import PackedPlan
+from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
+
+Result = dict[str, float | int]
+_WORDS = 20_000
+_CHUNK = 100_000
+
+
+def peak_mb() -> float:
+    """The most memory that this process has had at once."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def corpus(directory: str | None, work: Path) -> Data:
+    """The corpus that speed is measured on, with a vocabulary of 8,192."""
+    source = {"source": "text", "dir": directory, "valid_split": "", "test_split": ""} if directory else {}
+    config = ExperimentConfig(model=model_config("tiny"), data=DataConfig(tokenizer="unigram", **source)).resolved()
+    return prepare_data(config, work)
+
+
+def plan_of(split: TokenizedSplit, num_buckets: int) -> BatchPlan:
+    return BatchPlan(split, tokens_per_batch=4096, max_length=128, row_multiple=8, num_buckets=num_buckets, seed=0)
+
+
+def packed_plan_of(split: TokenizedSplit) -> PackedPlan:
+    return PackedPlan(split, tokens_per_batch=4096, max_length=128, row_multiple=8, packed_length=256, seed=0)
+
+
+def batches(directory: str | None, seconds: float) -> Result:
+    """How fast batches come from the cache, and how fast the training step of `tiny` takes them."""
+    import jax
+
+    from transformer_jax.training.hyper import split as split_config
+    from transformer_jax.training.state import init_state
+    from transformer_jax.training.step import make_train_step
+
+    with tempfile.TemporaryDirectory() as work:
+        split = corpus(directory, Path(work)).splits["train"]
+        result: Result = {}
+        for name, plan in (("bucketed", plan_of(split, 6)), ("packed", packed_plan_of(split))):
+            plan.batch(0)  # plans the epoch
+            start, step = time.perf_counter(), 0
+            while time.perf_counter() - start < seconds:
+                plan.batch(step % plan.batches_per_epoch)
+                step += 1
+            result[f"{name}_batches_per_s"] = step / (time.perf_counter() - start)
+        plan = plan_of(split, 6)
+        static, hyper = split_config(ExperimentConfig(model=model_config("tiny")).resolved())
+        train_step = jax.jit(make_train_step(static), donate_argnums=0)
+        state = jax.jit(init_state, static_argnums=0)(static, hyper)
+        seen: set[Any] = set()
+        times: list[float] = []
+        number = 0
+        while sum(times) < seconds:
+            shape = plan.shape(number)
+            start = time.perf_counter()
+            state, metrics = train_step(state, plan.batch(number), hyper)
+            float(metrics["loss"])
+            if shape in seen:  # the first of a shape compiles
+                times.append(time.perf_counter() - start)
+            seen.add(shape)
+            number += 1
+        result["steps_per_s"] = len(times) / sum(times)
+        result["ratio"] = result["bucketed_batches_per_s"] / result["steps_per_s"]
+        return result
+
+
+def padding(directory: str | None) -> Result:
+    """Tokens over slots of both sides, at 4,096 tokens a batch, and packed into rows of 256."""
+    with tempfile.TemporaryDirectory() as work:
+        split = corpus(directory, Path(work)).splits["train"]
+        efficiencies = {f"buckets_{n}": plan_of(split, n).padding_efficiency for n in (6, 12, 24)}
+        return efficiencies | {"packed": packed_plan_of(split).padding_efficiency}
+
+
+def planning(num_pairs: int) -> Result:
+    """Seconds and memory to plan an epoch of pairs whose lengths are those of a large corpus, about."""
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(2.9, 0.6, num_pairs), 1, 200)
+    other = np.clip(lengths * random.normal(1.05, 0.2, num_pairs), 1, 250)
+    sides = [
+        RaggedIds(np.zeros(0, np.uint16), np.cumsum([0, *side.astype(np.int64) + 1])) for side in (lengths, other)
+    ]
+    split = TokenizedSplit(*sides)
+    split.input_lengths, split.target_lengths  # noqa: B018 - from the cache, not from the plan
+    result: Result = {"pairs": num_pairs, "mb_before": peak_mb()}
+    for name, make in (("bucketed", lambda: plan_of(split, 6)), ("packed", lambda: packed_plan_of(split))):
+        start = time.perf_counter()
+        plan = make()
+        result[f"{name}_plan_s"] = time.perf_counter() - start
+        for epoch in (0, 1, 2):
+            start = time.perf_counter()
+            plan.shape(epoch * plan.batches_per_epoch)
+            plan.rows(epoch * plan.batches_per_epoch)
+            result[f"{name}_epoch_{epoch}_s"] = time.perf_counter() - start
+            result[f"{name}_epoch_{epoch}_peak_mb"] = peak_mb()
+    return result
+
+
+def preparation(num_pairs: int, kind: str) -> Result:
+    """Writes so many pairs of random words, trains a tokenizer and builds the token cache."""
+    random = np.random.default_rng(0)
+    letters = np.array(list("eeeennnniiissssrrrtttaaadhulcgmobwfkzpv"))
+    words = ["".join(random.choice(letters, n)) for n in random.integers(2, 11, _WORDS)]
+    frequencies = 1 / np.arange(1, _WORDS + 1)
+    with tempfile.TemporaryDirectory() as work:
+        for locale in ("en", "de"):
+            with (Path(work) / f"train.{locale}").open("w") as file:
+                for start in range(0, num_pairs, _CHUNK):
+                    count = min(_CHUNK, num_pairs - start)
+                    lengths = np.clip(random.lognormal(2.5, 0.5, count), 1, 90).astype(int)
+                    drawn = iter(random.choice(_WORDS, lengths.sum(), p=frequencies / frequencies.sum()).tolist())
+                    file.writelines(" ".join(words[next(drawn)] for _ in range(n)) + "\n" for n in lengths)
+        config = ExperimentConfig(
+            model=model_config("tiny"),
+            data=DataConfig(source="text", dir=work, valid_split="", test_split="", tokenizer=kind),
+        ).resolved()
+        result: Result = {"pairs": num_pairs}
+        start = time.perf_counter()
+        data = prepare_data(config, Path(work) / "prepared")
+        result["tokenizer_s"] = time.perf_counter() - start
+        start, processor = time.perf_counter(), time.process_time()
+        split = data.splits["train"]
+        result["cache_s"] = time.perf_counter() - start
+        result["lines_per_s"] = 2 * num_pairs / result["cache_s"]
+        result["lines_per_s_and_core"] = 2 * num_pairs / (time.process_time() - processor)
+        result["tokens"] = int(split.input_lengths.sum(dtype=np.int64) + split.target_lengths.sum(dtype=np.int64))
+        result["peak_mb"] = peak_mb()
+        return result
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--measure", choices=("batches", "padding", "planning", "preparation"), default="batches")
+    result.add_argument("--dir", help="folder of train.en and train.de; default: the embedded corpus")
+    result.add_argument("--seconds", type=float, default=10.0, help="`batches`: time for each of the three")
+    result.add_argument("--pairs", type=int, default=1_000_000, help="`planning`, `preparation`: synthetic pairs")
+    result.add_argument("--tokenizer", choices=("unigram", "bpe", "byte_bpe", "words"), default="unigram")
+    return result
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    values = parser().parse_args(argv)
+    measured = {
+        "batches": lambda: batches(values.dir, values.seconds),
+        "padding": lambda: padding(values.dir),
+        "planning": lambda: planning(values.pairs),
+        "preparation": lambda: preparation(values.pairs, values.tokenizer),
+    }
+    print(json.dumps(measured[values.measure]()))
+
+
+if __name__ == "__main__":
+    main()

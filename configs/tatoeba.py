@@ -1,0 +1,53 @@
+"""Tatoeba, English to German: 164,032 short sentences of every day (www.manythings.org/anki, CC BY 2.0).
+
+    transformer-jax train --config=configs/tatoeba.py --workdir=runs/tatoeba --config.data.dir=PATH
+    transformer-jax evaluate --checkpoint=runs/tatoeba --splits=test
+
+PATH holds train, valid and test, each as .en and .de, plain or .gz.
+"""
+
+from transformer_jax.config import (
+    DataConfig,
+    DecodeConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+from transformer_jax.config_file import check_argument
+
+
+def get_config(arg=""):
+    check_argument(arg)
+    return ExperimentConfig(
+        model=ModelConfig(
+            vocab_size=8000,
+            emb_dim=256,
+            num_heads=4,
+            mlp_dim=1024,
+            num_encoder_layers=3,
+            num_decoder_layers=3,
+            max_length=128,
+            norm_position="pre",
+            dropout_rate=0.1,
+        ),
+        data=DataConfig(
+            source="text",
+            source_locale="en",
+            target_locale="de",
+            tokenizer="unigram",
+            max_length=64,
+            tokens_per_batch=4096,
+        ),
+        optimizer=OptimizerConfig(schedule="inverse_sqrt", warmup_steps=1000),
+        training=TrainingConfig(
+            num_train_steps=6000,
+            label_smoothing=0.1,
+            eval_every_steps=1000,
+            checkpoint_every_steps=500,
+            keep_last=5,
+        ),
+        evaluation=EvaluationConfig(average_checkpoints=5),
+        decode=DecodeConfig(beam_size=4),
+    ).to_config_dict()
