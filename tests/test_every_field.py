@@ -26,8 +26,7 @@ from transformer_jax.config import (
     TrainingConfig,
     walk,
 )
-from transformer_jax.data.batching import BatchPlan
-from transformer_jax.data.datasets import prepare_data
+from transformer_jax.data.datasets import plan_batches, prepare_data
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
 from transformer_jax.data.tokenizers import EncodedTexts
@@ -95,18 +94,14 @@ def cache(corpus, **fields):
 
 
 def shapes(corpus, **fields):
-    data = text_config(corpus, **fields).data
     ids = [list(range(4, 5 + n % 23)) for n in range(200)]
     side = RaggedIds(np.concatenate(ids).astype(np.int32), np.cumsum([0, *map(len, ids)]))
-    plan = BatchPlan(
-        TokenizedSplit(side, side),
-        tokens_per_batch=data.tokens_per_batch,
-        max_length=data.max_length,
-        row_multiple=data.row_multiple,
-        num_buckets=data.num_buckets,
-        seed=0,
-    )
+    plan = plan_batches(text_config(corpus, **fields), TokenizedSplit(side, side))
     return plan.shapes, plan.num_dropped
+
+
+def packed_shapes(corpus, **fields):
+    return shapes(corpus, **{"batching": "packed"} | fields)
 
 
 DATA = {
@@ -125,6 +120,8 @@ DATA = {
     "tokens_per_batch": (shapes, 4096, 256),
     "row_multiple": (shapes, 8, 24),
     "num_buckets": (shapes, 6, 2),
+    "batching": (shapes, "buckets", "packed"),
+    "packed_length": (packed_shapes, 256, 128),
     "cache_dir": (lambda c, cache_dir: cache(c, cache_dir=cache_dir and str(c / cache_dir)), "", "elsewhere"),
 }
 
@@ -147,11 +144,12 @@ def events(**fields):
     config = TrainingConfig(**{"num_train_steps": 12, "eval_every_steps": 4} | fields)
     seen = []
     metrics = {name: jnp.ones(()) for name in ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens")}
+    side = RaggedIds(np.array([5, 1], np.int32), np.array([0, 2]))
     state = TrainState(jnp.zeros((), jnp.int32), {}, ())
     loop.run_loop(
         loop.Run(
             config=config,
-            plan=_fake(BatchPlan, batch=lambda step: {}, epoch=lambda step: 0),
+            plan=plan_batches(ExperimentConfig(), TokenizedSplit(side, side)),
             launcher=_fake(Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics)),
             hyper=split_config(ExperimentConfig().resolved())[1],
             store=_fake(

@@ -55,7 +55,8 @@ class World:
     # Plan.
 
     def batch(self, step):
-        return {"inputs": np.full((2, 2), step)}
+        """6 + step ids in 24 slots."""
+        return {"inputs": np.full((2, 3), 1), "targets": (np.arange(18) < step).reshape(2, 9).astype(np.int32)}
 
     def epoch(self, step):
         return step // 5
@@ -64,7 +65,7 @@ class World:
 
     def step(self, state, batch, hyper):
         assert hyper == "hyper"
-        assert batch["inputs"][0, 0] == state.step
+        assert batch["targets"].sum() == state.step
         step = int(state.step) + 1
         self.happens("step", step)
         metrics = metrics_of(step) | self.bad.get(step, {})
@@ -117,6 +118,11 @@ def metrics_of(step):
         "learning_rate": step / 8,
         "tokens": 100.0 + step,
     }
+
+
+def recorded(step):
+    """What a checkpoint holds of a step of the window; its batch is number step - 1."""
+    return metrics_of(step) | {"ids": 6.0 + step - 1, "slots": 24.0}
 
 
 def test_order_of_events():
@@ -185,6 +191,7 @@ def test_averages_are_over_tokens():
     assert line["gradient_norm"] == pytest.approx((2 + 4 + 8) / 3)
     assert line["learning_rate"] == 3 / 8
     assert line["tokens"] == tokens.sum()
+    assert line["padding_efficiency"] == pytest.approx((6 + 7 + 8) / (3 * 24))
     assert line["epoch"] == 0
     assert line["seconds"] > 0
     assert line["tokens_per_s"] == pytest.approx(tokens.sum() / line["seconds"])
@@ -200,7 +207,7 @@ def test_a_checkpoint_holds_what_a_resumed_run_needs():
     assert state == State(jnp.int32(5), "params 5")
     assert record == {
         "config": "c",
-        "window": [metrics_of(4), metrics_of(5)],
+        "window": [recorded(4), recorded(5)],
         "metrics": world.lines[1][2],
         "validations": {"best": 6.0, "stale": 0},
     }
@@ -280,7 +287,7 @@ def test_a_signal_ends_the_run_after_its_step(number, name):
     before = signal.getsignal(number)
     assert world.train() == TrainResult(2, name, {})
     assert world.events == [("step", 1), ("step", 2), ("save", 2), ("wait",)]
-    assert world.saved[2][1]["window"] == [metrics_of(1), metrics_of(2)]
+    assert world.saved[2][1]["window"] == [recorded(1), recorded(2)]
     assert signal.getsignal(number) is before
 
 
@@ -348,6 +355,8 @@ def test_without_a_terminal_there_is_a_line_per_log_interval(capsys):
 
 # Windows.
 
+BATCH = {"inputs": np.array([[5, 1], [1, 0]]), "targets": np.array([[7, 1], [0, 0]])}
+
 
 def test_a_window_waits_for_no_step_but_the_last_two():
     fetched = []
@@ -362,16 +371,24 @@ def test_a_window_waits_for_no_step_but_the_last_two():
 
     window = Window([])
     for step in range(1, 5):
-        window.add(step, {"loss": Value(step)})
+        window.add(step, BATCH, {"loss": Value(step)})
     assert window.latest_loss() == 1.5
     assert fetched == [3]
 
 
 def test_the_latest_loss_of_a_single_step():
-    window = Window([metrics_of(1)])
-    window.add(2, {name: jnp.float32(value) for name, value in metrics_of(2).items()})
+    window = Window([recorded(1)])
+    window.add(2, BATCH, {name: jnp.float32(value) for name, value in metrics_of(2).items()})
     assert window.latest_loss() == 2.0
-    assert window.values() == [metrics_of(1), metrics_of(2)]
+    assert window.values() == [recorded(1), metrics_of(2) | {"ids": 5.0, "slots": 8.0}]
+
+
+def test_a_window_of_an_earlier_version_does_not_count_into_padding_efficiency():
+    window = Window([metrics_of(1)])
+    window.add(2, BATCH, {name: jnp.float32(value) for name, value in metrics_of(2).items()})
+    averages = window.close()
+    assert averages["padding_efficiency"] == 5 / 8
+    assert averages["tokens"] == 101 + 102
 
 
 # Signals.

@@ -98,7 +98,7 @@ def test_ctrl_c_while_data_is_prepared_claims_nothing(folder, monkeypatch, befor
         found.append(config.read_text() if config.exists() else None)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run, "BatchPlan", interrupt)
+    monkeypatch.setattr(training_run, "plan_batches", interrupt)
     assert train(folder, "--allow_config_change") == 130
     assert [*found, config.read_text() if config.exists() else None] == [before, before]
 

@@ -65,7 +65,7 @@ class DataConfig:
     tokens_per_batch: int = number(4096, "padded tokens of a batch, at most: rows times the longer side", 16)
     row_multiple: int = number(8, "rows of a batch are a multiple of this, so that devices can divide them", 1)
     num_buckets: int = number(6, "`buckets`: shapes that training batches are padded to, at most", 1)
-    packed_length: int = number(256, "`packed`: width of a row on each side", 2)
+    packed_length: int = number(256, "`packed`: width of a row, on the side with more tokens", 2)
     cache_dir: str = field("", "token cache; default: inside the work directory")
 
     def problems(self) -> Iterator[str]:
@@ -82,5 +82,7 @@ class DataConfig:
             yield f"vocabulary_file={self.vocabulary_file!r} is not read with tokenizer='{self.tokenizer}'"
         if self.batching == "packed" and self.packed_length < self.max_length:
             yield f"packed_length={self.packed_length} cannot hold a pair of max_length={self.max_length}"
+        if self.batching != "packed" and self.packed_length != DataConfig.packed_length:
+            yield f"packed_length={self.packed_length} is not read with batching='{self.batching}'"
         if self.batching == "packed" and self.num_buckets != DataConfig.num_buckets:
             yield f"num_buckets={self.num_buckets} is not read with batching='packed'"

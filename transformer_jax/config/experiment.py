@@ -83,10 +83,11 @@ class ExperimentConfig:
                 f"training.accumulation_steps={training.accumulation_steps} does not divide "
                 f"data.row_multiple={data.row_multiple}"
             )
-        if data.row_multiple * data.max_length > data.tokens_per_batch:
+        width = "packed_length" if data.batching == "packed" else "max_length"
+        if data.row_multiple * getattr(data, width) > data.tokens_per_batch:
             yield (
                 f"data.tokens_per_batch={data.tokens_per_batch} cannot hold row_multiple={data.row_multiple} "
-                f"rows of max_length={data.max_length}"
+                f"rows of {width}={getattr(data, width)}"
             )
         if data.source_locale == data.target_locale:
             yield f"data.source_locale and data.target_locale are both '{data.source_locale}'"

@@ -18,7 +18,7 @@ from transformer_jax.errors import ConfigError, DataError
 Batch = dict[str, np.ndarray]
 
 # First words of the seeds of the two random streams, so that they never coincide.
-_ORDER_STREAM, _ROWS_STREAM = 1, 2
+ORDER_STREAM, ROWS_STREAM = 1, 2
 
 
 @runtime_checkable
@@ -42,6 +42,32 @@ class BatchShape(NamedTuple):
     rows: int
     input_width: int
     target_width: int
+
+
+@runtime_checkable
+class TrainingBatches(Protocol):
+    """What a training run takes its batches from: `BatchPlan`, or `packing.PackedPlan`.
+
+    num_pairs: of an epoch. num_dropped: pairs left out because a side is too long. padding_efficiency: tokens of both
+    sides over slots of both sides, in an epoch. shapes: every one that a batch may have. epoch: which pass over the
+    corpus batch `step` belongs to, from 0. batch: number `step`, or some of its rows, which keep their `row_ids`.
+    """
+
+    num_pairs: int
+    num_dropped: int
+    padding_efficiency: float
+
+    @property
+    def batches_per_epoch(self) -> int: ...
+
+    @property
+    def shapes(self) -> tuple[BatchShape, ...]: ...
+
+    def epoch(self, step: int) -> int: ...
+
+    def shape(self, step: int) -> BatchShape: ...
+
+    def batch(self, step: int, rows: slice | None = None) -> Batch: ...
 
 
 class BatchPlan:
@@ -136,7 +162,7 @@ class BatchPlan:
         return int(np.searchsorted(self._first_batch, number, side="right")) - 1
 
     def _order(self, epoch: int) -> np.ndarray:
-        return _generator(_ORDER_STREAM, 0, epoch, 0).permutation(self.batches_per_epoch)
+        return generator(ORDER_STREAM, 0, epoch, 0).permutation(self.batches_per_epoch)
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, list[np.ndarray]]:
         """Order of the batches, and for every bucket the pairs of its batches."""
@@ -144,7 +170,7 @@ class BatchPlan:
         if current is None or current[0] != epoch:
 
             def shuffle(bucket: int, pairs: np.ndarray) -> np.ndarray:
-                return _generator(_ROWS_STREAM, self._seed, epoch, bucket).permutation(pairs)
+                return generator(ROWS_STREAM, self._seed, epoch, bucket).permutation(pairs)
 
             self._epoch = current = None  # so that memory never holds two epochs
             current = epoch, self._order(epoch), fill(self._buckets, self._members, shuffle)
@@ -255,5 +281,6 @@ def _gather(split: PairsOfIds, examples: np.ndarray, shape: Shape, rows: slice |
     }
 
 
-def _generator(stream: int, seed: int, epoch: int, bucket: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([stream, seed, epoch, bucket])))
+def generator(stream: int, seed: int, epoch: int, part: int) -> np.random.Generator:
+    """The random numbers of one part of an epoch's order."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([stream, seed, epoch, part])))

@@ -1,4 +1,4 @@
-"""From a config to ids: the source, its tokenizer and its tokenised splits."""
+"""From a config to ids: the source, its tokenizer, its tokenised splits and the batches to train on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import BatchPlan, PairsOfIds, TrainingBatches
+from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.sources import Source, Split, load_source
 from transformer_jax.data.token_cache import Say, TokenizedSplit, open_split
 from transformer_jax.data.tokenizers import Tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
@@ -107,6 +109,28 @@ def prepare_data(
         )
     cache = Path(config.data.cache_dir) if config.data.cache_dir else directory / _CACHE_FOLDER
     return Data(source, tokenizer, TokenizedSplits(source, tokenizer, cache, say), config.data.max_length)
+
+
+def plan_batches(config: ExperimentConfig, split: PairsOfIds) -> TrainingBatches:
+    """The training batches of a split, in buckets or packed as `config.data.batching` says; see their classes."""
+    data = config.data
+    if data.batching == "packed":
+        return PackedPlan(
+            split,
+            tokens_per_batch=data.tokens_per_batch,
+            max_length=data.max_length,
+            packed_length=data.packed_length,
+            row_multiple=data.row_multiple,
+            seed=config.seed,
+        )
+    return BatchPlan(
+        split,
+        tokens_per_batch=data.tokens_per_batch,
+        max_length=data.max_length,
+        row_multiple=data.row_multiple,
+        num_buckets=data.num_buckets,
+        seed=config.seed,
+    )
 
 
 def _sample(source: Source, split: str, num_examples: int) -> Iterator[str]:

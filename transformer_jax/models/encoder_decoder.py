@@ -18,6 +18,7 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
 from transformer_jax.nn.kv_cache import KVCache, empty_layer
 from transformer_jax.nn.masks import cache_mask, causal_mask, padding_mask, segment_mask
+from transformer_jax.nn.positions import check_positions
 from transformer_jax.nn.stacks import DecoderLayer, DecodingState, EncoderLayer, LayerInputs, Stack, folded
 from transformer_jax.typing import Array, Batch, Params
 
@@ -36,10 +37,16 @@ def shift_right(targets: Array, start_id: int, segment_ids: Array | None = None)
     return jnp.where(segment_ids == previous, shifted, start_id)
 
 
-def _positions(batch: Batch, name: str) -> Array:
-    """Positions of a packed batch, or 0, 1, 2, ...: [B, T] or [1, T]."""
+def _positions(config: ModelConfig, batch: Batch, name: str) -> Array:
+    """Positions of a packed batch, or 0, 1, 2, ...: [B, T] or [1, T].
+
+    Raises: DataError if a learned position table has fewer rows than there are positions to count.
+    """
     given = batch.get(f"{name}_positions")
-    return jnp.arange(batch[name].shape[1], dtype=jnp.int32)[None] if given is None else given
+    if given is not None:
+        return given
+    check_positions(config, batch[name].shape[1])
+    return jnp.arange(batch[name].shape[1], dtype=jnp.int32)[None]
 
 
 class EncoderDecoder(nn.Module):
@@ -62,7 +69,8 @@ class EncoderDecoder(nn.Module):
 
         Args:
           batch: `inputs` [B, S] and `targets` [B, T] int32, 0 = padding; packed rows carry `inputs_segment_ids`,
-            `inputs_positions`, `targets_segment_ids` and `targets_positions` of the same shapes.
+            `inputs_positions`, `targets_segment_ids` and `targets_positions` of the same shapes; positions of a learned
+            table are below `max_length`, which nothing checks here.
           dropout: None for a deterministic pass.
         Returns: logits [B, T, V] float32 and, with `return_weights`, the attention weights
           `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and
@@ -75,7 +83,7 @@ class EncoderDecoder(nn.Module):
         if segments is not None:
             mask = mask & segment_mask(segments, segments)
             memory_mask = segment_mask(segments, batch["inputs_segment_ids"])
-        positions = _positions(batch, "targets")
+        positions = _positions(self.config, batch, "targets")
         x, decoder_weights = self.decoder(x, positions, mask, folded(dropout, 1), memory, memory_mask)
         weights = {f"encoder_{k}": w for k, w in encoder_weights.items()}
         return self.logits(x), weights | {f"decoder_{k}": w for k, w in decoder_weights.items()}
@@ -86,7 +94,7 @@ class EncoderDecoder(nn.Module):
         if segments is not None:
             mask = segment_mask(segments, segments)
         x = self.source_embedding(batch["inputs"])
-        return self.encoder(x, _positions(batch, "inputs"), mask, folded(dropout, 0))
+        return self.encoder(x, _positions(self.config, batch, "inputs"), mask, folded(dropout, 0))
 
     def logits(self, x: Array) -> Array:
         """Decoder output [B, T, D] -> [B, T, V] float32."""

@@ -95,7 +95,10 @@ class RelativeBias(nn.Module):
 
 
 def check_positions(config: ModelConfig, length: int) -> None:
-    """Raises DataError if a sequence is longer than a learned table; a gather would silently repeat its last row."""
+    """Raises DataError if a sequence is longer than a learned table; a gather would silently repeat its last row.
+
+    Who gives positions instead, as packed rows do, keeps them below `max_length`.
+    """
     if config.position_encoding == "learned" and length > config.max_length:
         raise DataError(
             f"a sequence of {length} positions exceeds the learned position table, model.max_length={config.max_length}"

@@ -16,7 +16,7 @@ from transformer_jax.nn.embeddings import PositionEmbedding
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.kv_cache import append
 from transformer_jax.nn.norms import Norm
-from transformer_jax.nn.positions import RelativeBias, check_positions
+from transformer_jax.nn.positions import RelativeBias
 from transformer_jax.nn.residual import Residual
 from transformer_jax.typing import Activations, Array, Bias, Positions
 
@@ -179,7 +179,6 @@ class Stack(nn.Module):
         Args:
           positions: [B, T] or [1, T] int32; mask: bool, broadcastable to [B, N, T, T]; memory: [B, S, D].
         """
-        check_positions(self.config, x.shape[1])
         x = drop(self.embed_positions(x, positions), folded(dropout, self.num_layers), "embedding")
         inputs = LayerInputs(positions, mask, self.bias(positions, positions), memory, memory_mask)
         x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)

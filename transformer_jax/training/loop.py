@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batching import BatchPlan
+from transformer_jax.data.batching import Batch, TrainingBatches
 from transformer_jax.errors import TrainingError
 from transformer_jax.kill_points import kill_point
 from transformer_jax.parallel.launchers import Launcher
@@ -38,7 +39,7 @@ class Run:
     checkpoint's record that does not change, `side_files` what lies beside it."""
 
     config: TrainingConfig
-    plan: BatchPlan
+    plan: TrainingBatches
     launcher: Launcher
     hyper: Hyper
     store: CheckpointStore
@@ -55,22 +56,26 @@ class Window:
 
     def __init__(self, values: list[dict[str, float]]) -> None:
         self._values = list(values)
-        self._pending: list[tuple[int, Metrics]] = []
+        self._pending: list[tuple[int, dict[str, float], Metrics]] = []
 
-    def add(self, step: int, metrics: Metrics) -> None:
-        self._pending.append((step, metrics))
+    def add(self, step: int, batch: Batch, metrics: Metrics) -> None:
+        """Takes in the metrics of a step, and how much of its batch is no padding."""
+        sides = (batch["inputs"], batch["targets"])
+        filled = {"ids": float(sum(map(np.count_nonzero, sides))), "slots": float(sum(side.size for side in sides))}
+        self._pending.append((step, filled, metrics))
 
     def latest_loss(self) -> float:
         """The loss of the last step but one; waits for the device to finish it."""
-        return float(self._pending[max(len(self._pending) - 2, 0)][1]["loss"])
+        return float(self._pending[max(len(self._pending) - 2, 0)][-1]["loss"])
 
     def values(self) -> list[dict[str, float]]:
         """Metrics of every step so far; waits for the device.
 
         Raises: TrainingError that names the first step whose loss or gradient is not finite.
         """
-        for step, metrics in jax.device_get(self._pending):
-            values = {name: float(value) for name, value in metrics.items()}
+        fetched = jax.device_get([metrics for _, _, metrics in self._pending])
+        for (step, filled, _), metrics in zip(self._pending, fetched, strict=True):
+            values = filled | {name: float(value) for name, value in metrics.items()}
             for name in ("loss", "gradient_norm"):
                 if not math.isfinite(values[name]):
                     raise TrainingError(
@@ -83,7 +88,10 @@ class Window:
         return self._values
 
     def close(self) -> dict[str, float]:
-        """Averages over the window, per token where a metric is per token; the next window begins."""
+        """Averages over the window, per token where a metric is per token; the next window begins.
+
+        `padding_efficiency` is the part of the slots of inputs and targets that are no padding.
+        """
         values = self.values()
         tokens = math.fsum(v["tokens"] for v in values)
         result = {
@@ -92,6 +100,9 @@ class Window:
         result["gradient_norm"] = math.fsum(v["gradient_norm"] for v in values) / len(values)
         result["learning_rate"] = values[-1]["learning_rate"]
         result["tokens"] = tokens
+        # Checkpoints of earlier versions do not know it of their steps.
+        ids, slots = (math.fsum(v.get(name, 0.0) for v in values) for name in ("ids", "slots"))
+        result["padding_efficiency"] = ids / slots
         self._values = []
         return result
 
@@ -147,9 +158,10 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
     clock = _Clock(math.fsum(values["tokens"] for values in record.get("window", [])))
     with Progress(step, total) as progress, Interruption() as interruption:
         while step < total and not standing.is_over(config) and interruption.signal_name is None:
-            state, step_metrics = run.launcher.step(state, run.plan.batch(step), run.hyper)
+            batch = run.plan.batch(step)
+            state, step_metrics = run.launcher.step(state, batch, run.hyper)
             step += 1
-            standing.window.add(step, step_metrics)
+            standing.window.add(step, batch, step_metrics)
             kill_point("after_batch", step)
             if progress.due():
                 progress.update(step, standing.window.latest_loss(), clock.tokens_per_s)

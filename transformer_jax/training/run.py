@@ -19,8 +19,8 @@ from transformer_jax import __version__
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.batching import BatchPlan
-from transformer_jax.data.datasets import TOKENIZER_FILE, Data, prepare_data
+from transformer_jax.data.batching import TrainingBatches
+from transformer_jax.data.datasets import TOKENIZER_FILE, Data, plan_batches, prepare_data
 from transformer_jax.data.tokenizers import load_tokenizer
 from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.launchers import make_launcher, replicated
@@ -101,14 +101,7 @@ def _prepare(
         _say(f"resuming {directory.path} after step {step}")
     else:
         state = placed_state(static, hyper, replicated(launcher))
-    plan = BatchPlan(
-        data.splits["train"],
-        tokens_per_batch=config.data.tokens_per_batch,
-        max_length=config.data.max_length,
-        row_multiple=config.data.row_multiple,
-        num_buckets=config.data.num_buckets,
-        seed=config.seed,
-    )
+    plan = plan_batches(config, data.splits["train"])
     run = Run(
         config=config.training,
         plan=plan,
@@ -180,7 +173,7 @@ def _check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir:
         )
 
 
-def _describe(config: ExperimentConfig, plan: BatchPlan, num_params: int) -> None:
+def _describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -> None:
     _say(
         f"{num_params:,} parameters; {plan.num_pairs:,} training pairs in {plan.batches_per_epoch:,} batches of "
         f"{len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens; "
