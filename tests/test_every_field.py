@@ -30,7 +30,8 @@ from transformer_jax.data.batching import BatchPlan
 from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
-from transformer_jax.data.tokenizers import EncodedTexts, SentencePieceTokenizer
+from transformer_jax.data.tokenizers import EncodedTexts
+from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.decoding import translation
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from transformer_jax.config import EOS_ID
 from transformer_jax.data import token_cache
 from transformer_jax.data.token_cache import RaggedIds, cache_key, open_split
-from transformer_jax.data.tokenizers import EncodedTexts, SentencePieceTokenizer, train_tokenizer
+from transformer_jax.data.tokenizers import EncodedTexts, train_tokenizer
+from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import DataError
 
 TEXTS = SimpleNamespace(
@@ -27,7 +28,7 @@ FINGERPRINT = {"sha256": "abc", "versions": {"babel": "2"}}
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer(TEXTS.inputs, TEXTS.targets, "bpe", 300, 1000)
+    return train_tokenizer(TEXTS.inputs + TEXTS.targets, "bpe", 300)
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +102,7 @@ def test_a_build_is_said_and_an_opening_is_not(open_cache):
 
 
 def test_another_corpus_split_or_tokenizer_is_another_cache(open_cache, tokenizer):
-    other = train_tokenizer(TEXTS.inputs, TEXTS.targets, "bpe", 301, 1000)
+    other = train_tokenizer(TEXTS.inputs + TEXTS.targets, "bpe", 301)
     variants = [
         {},
         {"tokenizer": other},
