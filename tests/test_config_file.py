@@ -54,7 +54,9 @@ def test_check_argument():
         ("def get_config(arg=''):\n    x = 1\n    raise ValueError('boo')\n", r"ValueError: boo \(line 5\)"),
         ("def get_config(arg=''):\n    return ModelConfig(num_head=3)\n", r"TypeError: .*num_head.* \(line 4\)"),
         (
-            "def get_config(arg=''):\n    from transformer_jax.errors import ConfigError\n    raise ConfigError('mine')\n",
+            "def get_config(arg=''):\n"
+            "    from transformer_jax.errors import ConfigError\n"
+            "    raise ConfigError('mine')\n",
             r"some\.py: mine",
         ),
         ("1 / 0\n", r"some\.py: raised ZeroDivisionError: .* \(line 3\)"),

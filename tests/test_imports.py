@@ -40,7 +40,10 @@ ALLOWED = {
 }
 
 # Imported inside functions only, so that `--help` and a wrong flag answer at once.
-HEAVY = {"jax", "flax", "optax", "orbax", "sentencepiece", "sacrebleu", "babel", "num2words", "tensorboardX", "rich"}
+HEAVY = {
+    *("jax", "flax", "optax", "orbax", "sentencepiece", "tokenizers", "sacrebleu", "sacremoses", "babel", "num2words"),
+    *("tensorboardX", "rich"),
+}
 
 
 def modules() -> list[Path]:

@@ -9,6 +9,7 @@ from transformer_jax.config import EOS_ID, DataConfig, ExperimentConfig, ModelCo
 from transformer_jax.data import datasets
 from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import Split
+from transformer_jax.data.sources.base import divided
 from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 
@@ -29,6 +30,13 @@ class FakeSource:
     @property
     def split_names(self):
         return tuple(self.splits)
+
+    def num_examples(self, name):
+        return len(self.splits[name].targets)
+
+    def chunks(self, name, size):
+        self.reads.append(name)
+        return divided(self.splits[name], size)
 
     def split(self, name):
         self.reads.append(name)
@@ -88,7 +96,7 @@ def test_pairs_over_max_length_are_counted(source, tmp_path):
 
 
 def test_a_given_tokenizer_is_used_and_not_stored(source, tmp_path):
-    given = train_tokenizer(["other text, xyz"], ["zyx"], "bpe", 274, 10)
+    given = train_tokenizer(["other text, xyz", "zyx"], "bpe", 274)
     data = prepare_data(config(vocab_size=274), tmp_path, tokenizer=given)
     assert data.tokenizer is given
     data.splits["train"]
@@ -158,3 +166,46 @@ def test_a_work_directory_that_cannot_be_written(source, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=re.escape(str(tmp_path / "file"))):
         prepare_data(config(), tmp_path / "file" / "work")
+
+
+@pytest.mark.parametrize(
+    ("num_pairs", "chosen"), [(4, [0, 2, 5, 7]), (10, list(range(10))), (1, [0]), (3, [0, 3, 6]), (7, None)]
+)
+@pytest.mark.parametrize("size", [1, 3, 4, 10, 100])
+def test_training_pairs_are_spread_over_the_corpus(source, monkeypatch, num_pairs, chosen, size):
+    """Whatever the chunks are that it is read in."""
+    monkeypatch.setattr(datasets, "_SAMPLED_CHUNK", size)
+    source.splits["train"] = Split([f"s{n}" for n in range(10)], [f"t{n}" for n in range(10)], None)
+    chosen = chosen or [n * 10 // num_pairs for n in range(num_pairs)]
+    lines = list(datasets._sample(source, "train", num_pairs))
+    assert lines == [f"{side}{n}" for n in chosen for side in "st"]
+    source.splits["train"] = source.splits["train"]._replace(inputs=None)
+    assert list(datasets._sample(source, "train", num_pairs)) == [f"t{n}" for n in chosen]
+
+
+def test_a_vocabulary_file_is_used_and_nothing_trained(source, tmp_path, monkeypatch):
+    words = ["line", "of", "LINE", "and", "more"]
+    vocabulary = tmp_path / "dict.txt"
+    vocabulary.write_text("".join(f"{word} 9\n" for word in words))
+    given = config(9, tokenizer="words", vocabulary_file=str(vocabulary))
+    said = []
+    data = prepare_data(given, tmp_path / "work", say=said.append)
+    assert source.reads == []
+    assert said == []
+    assert data.tokenizer.decode(range(4, 9)) == " ".join(words)
+    assert [p.name for p in (tmp_path / "work").iterdir()] == ["tokenizer.model"]
+    vocabulary.unlink()
+    assert prepare_data(given, tmp_path / "work").tokenizer.sha256 == data.tokenizer.sha256
+    with pytest.raises(DataError, match=r"data\.vocabulary_file: cannot read .*dict\.txt"):
+        prepare_data(given, tmp_path / "other")
+    vocabulary.write_text("line\n")
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=9: .*dict\.txt has 1 words"):
+        prepare_data(given, tmp_path / "other")
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "words"])
+def test_other_kinds_are_trained_and_stored(source, tmp_path, kind):
+    given = config(270 if kind == "byte_bpe" else 40, tokenizer=kind)
+    data = prepare_data(given, tmp_path)
+    assert type(prepare_data(given, tmp_path).tokenizer) is type(data.tokenizer)
+    assert data.splits["valid"].num_examples == 20

@@ -14,6 +14,7 @@ from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.sources import Source, Split, load_source
 from transformer_jax.data.token_cache import Say, TokenizedSplit, open_split
 from transformer_jax.data.tokenizers import Tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
+from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import ConfigError, DataError
 
 TOKENIZER_FILE = "tokenizer.model"
@@ -78,14 +79,14 @@ def prepare_data(
 
     Args:
       config: what to load.
-      directory: holds `tokenizer.model`, which is trained on the training split if it is missing, and the token cache
-        unless `config.data.cache_dir` says where.
+      directory: holds `tokenizer.model`, which, if it is missing, is `config.data.vocabulary_file` or else trained on
+        the training split; and the token cache unless `config.data.cache_dir` says where.
       tokenizer: used instead, for instance the one of a checkpoint; then `directory` gets no tokenizer.
       say: called as the tokenizer is trained, or a split tokenised, which may take minutes.
 
     Raises:
       ConfigError: `model.vocab_size` is not what the tokenizer has, or not one that the training split can fill.
-      DataError: the corpus or the tokenizer file is bad, or `directory` cannot be written.
+      DataError: the corpus, the vocabulary or the tokenizer file is bad, or `directory` cannot be written.
     """
     directory = Path(directory)
     source = load_source(config.data)
@@ -95,6 +96,9 @@ def prepare_data(
         origin = "the given tokenizer"
     elif path.exists():
         tokenizer = read_tokenizer(path)
+    elif config.data.vocabulary_file:
+        tokenizer = read_vocabulary(Path(config.data.vocabulary_file), config.model.vocab_size)
+        write_tokenizer(path, tokenizer)
     else:
         train = source.split_names[0]
         num_pairs = min(source.num_examples(train), config.data.tokenizer_pairs)

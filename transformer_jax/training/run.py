@@ -158,7 +158,7 @@ def _last_step(log: Path) -> int:
 
 def library_versions() -> dict[str, str]:
     """Versions of what a result depends on, by package name."""
-    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "sacrebleu")
+    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "tokenizers", "sacrebleu")
     versions = {name: importlib.metadata.version(name) for name in names}
     return {"transformer_jax": __version__, "python": platform.python_version(), **versions}
 

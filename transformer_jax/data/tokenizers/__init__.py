@@ -18,12 +18,14 @@ from transformer_jax.errors import DataError
 
 __all__ = ["EncodedTexts", "Tokenizer", "load_tokenizer", "read_tokenizer", "train_tokenizer", "write_tokenizer"]
 
+_JSON = b"{"  # a model of byte-level BPE; SentencePiece's begin otherwise
+
 
 def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
     """A tokenizer of `vocab_size` ids, the reserved ones included, that fits `texts` of both languages.
 
     Args:
-      kind: "unigram" or "bpe" (SentencePiece), or "words".
+      kind: "unigram" or "bpe" (SentencePiece), "byte_bpe" or "words".
 
     Raises:
       ConfigError: the texts cannot fill so large a vocabulary, or so small a one cannot hold what it must.
@@ -31,6 +33,10 @@ def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokeniz
     """
     if kind == "words":
         return train_words(texts, vocab_size)
+    if kind == "byte_bpe":
+        from transformer_jax.data.tokenizers.byte_bpe import train_byte_bpe
+
+        return train_byte_bpe(texts, vocab_size)
     from transformer_jax.data.tokenizers.sentence_piece import train_sentence_piece
 
     return train_sentence_piece(texts, kind, vocab_size)
@@ -40,6 +46,10 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
     """The tokenizer that was stored as `model_bytes`; raises DataError if they are damaged."""
     if model_bytes.startswith(WORDS_MAGIC):
         return WordTokenizer(model_bytes)
+    if model_bytes.startswith(_JSON):
+        from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+
+        return ByteBPETokenizer(model_bytes)
     from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 
     return SentencePieceTokenizer(model_bytes)

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import io
-import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 import numpy as np
 import sentencepiece
 
 from transformer_jax.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from transformer_jax.data.tokenizers.base import EncodedTexts, before_eos
+from transformer_jax.data.tokenizers.base import EncodedTexts, ModelBytes, before_eos, concatenated, training_lines
 from transformer_jax.errors import ConfigError, DataError
 
 # SentencePiece's unigram pieces depend on how many threads share the corpus, so the number is part of the recipe.
 _TRAINING_THREADS = 8
 # More threads than this do not help: making Python lists of the ids is serial.
 _ENCODING_THREADS = min(8, os.cpu_count() or 1)
-# SentencePiece leaves longer lines (4,192 bytes) out of its training without a word, and its unigram trainer needs
-# minutes for a word of a million characters; cut into parts of this many characters, such lines count like others.
-_TRAINING_CHARACTERS = 1000
 _BYTES_AND_SPECIALS = 256 + 4
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(ModelBytes):
     """A SentencePiece model. Raises DataError if the bytes are none, or one with other reserved ids."""
 
     def __init__(self, model_bytes: bytes) -> None:
-        self._model_bytes = bytes(model_bytes)
+        super().__init__(model_bytes)
         if not self._model_bytes:  # SentencePiece loads nothing without complaint, and fails at the first use
             raise DataError("tokenizer: the model is empty")
         try:
@@ -48,21 +42,10 @@ class SentencePieceTokenizer:
     def vocab_size(self) -> int:
         return self._processor.vocab_size()
 
-    @property
-    def model_bytes(self) -> bytes:
-        return self._model_bytes
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        return hashlib.sha256(self._model_bytes).hexdigest()
-
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         num_threads = _ENCODING_THREADS if len(texts) >= 64 else 1
         rows = self._processor.encode(list(texts), out_type=int, num_threads=num_threads)
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
-        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1]))
-        return EncodedTexts(ids, offsets)
+        return concatenated(rows)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return self._processor.decode(before_eos(ids))
@@ -93,7 +76,8 @@ def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_training_lines(texts),
+            # SentencePiece leaves lines with its private unk mark out, and lines of more than 4,192 bytes.
+            sentence_iterator=(line.replace("\u2585", " ") for line in training_lines(texts)),
             model_writer=model,
             model_type=model_type,
             vocab_size=vocab_size,
@@ -110,13 +94,6 @@ def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int)
     except RuntimeError as error:
         _explain(error, vocab_size)
     return SentencePieceTokenizer(model.getvalue())
-
-
-def _training_lines(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        line = text.replace("\u2585", " ")  # SentencePiece leaves lines with its private unk mark out
-        for start in range(0, len(line), _TRAINING_CHARACTERS):
-            yield line[start : start + _TRAINING_CHARACTERS]
 
 
 def _explain(error: RuntimeError, vocab_size: int) -> NoReturn:

@@ -1,0 +1,107 @@
+"""Byte-level BPE as of GPT-2, by the library `tokenizers`: any text to pieces and back, without loss.
+
+Text is divided where letters, digits, other characters and spaces meet, and the UTF-8 bytes of each part are merged by
+the pairs that were most frequent in training; pieces never span two parts. No space is put in front and nothing is
+normalised.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from transformer_jax.config import BOS_ID, PAD_ID
+from transformer_jax.data.tokenizers.base import (
+    RESERVED,
+    EncodedTexts,
+    ModelBytes,
+    before_eos,
+    concatenated,
+    training_lines,
+)
+from transformer_jax.errors import ConfigError, DataError
+
+_SMALLEST = 256 + len(RESERVED)
+
+
+class ByteBPETokenizer(ModelBytes):
+    """A model in the library's JSON. Raises DataError if the bytes are none, or one with other reserved ids.
+
+    Names of reserved ids in a text, such as `</s>`, are text like any other: encoding yields no reserved id.
+    """
+
+    def __init__(self, model_bytes: bytes) -> None:
+        super().__init__(model_bytes)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(self._model_bytes.decode("utf-8"))
+        except Exception as error:  # the library raises no other class
+            raise DataError(
+                f"tokenizer: {len(self._model_bytes)} bytes that are no model of byte-level BPE: {error}"
+            ) from error
+        kinds = self._tokenizer.model, self._tokenizer.pre_tokenizer
+        if not (isinstance(kinds[0], models.BPE) and isinstance(kinds[1], pre_tokenizers.ByteLevel)):
+            raise DataError(
+                f"tokenizer: {type(kinds[0]).__name__} behind {type(kinds[1]).__name__}, expected BPE behind ByteLevel"
+            )
+        ids = tuple(self._tokenizer.token_to_id(name) for name in RESERVED.values())
+        if ids != tuple(RESERVED):
+            raise DataError(f"tokenizer: ids of {', '.join(RESERVED.values())} are {ids}, expected {tuple(RESERVED)}")
+        self._tokenizer.encode_special_tokens = True  # as text; the model's bytes do not tell
+
+    @property
+    def vocab_size(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return concatenated([encoding.ids for encoding in encodings])
+
+    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+        """As of `Tokenizer`; bytes that are no UTF-8, which encoding never yields, become U+FFFD."""
+        return self._tokenizer.decode(_with_text(ids), skip_special_tokens=False)
+
+    def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
+        return self._tokenizer.decode_batch([_with_text(row) for row in rows], skip_special_tokens=False)
+
+
+def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> ByteBPETokenizer:
+    """Trains one vocabulary for all texts: the reserved ids, the 256 bytes, and merges.
+
+    The same texts give the same bytes on any number of threads.
+
+    Raises: ConfigError if the texts have not so many pairs to merge, or `vocab_size` cannot hold what is always there;
+      DataError if there is no text.
+    """
+    if vocab_size < _SMALLEST:
+        raise ConfigError(
+            f"config: model.vocab_size={vocab_size}: the tokenizer needs at least {_SMALLEST}: 256 bytes, "
+            f"{len(RESERVED)} reserved ids"
+        )
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(RESERVED.values()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    lines = training_lines(texts)
+    first = next(lines, None)
+    if first is None:
+        raise DataError("tokenizer: the training split has no text to train on")
+    tokenizer.train_from_iterator(itertools.chain([first], lines), trainer)
+    if tokenizer.get_vocab_size() < vocab_size:
+        raise ConfigError(
+            f"config: model.vocab_size={vocab_size}: the training split yields at most "
+            f"{tokenizer.get_vocab_size()} pieces; choose at most that"
+        )
+    return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
+
+
+def _with_text(ids: Iterable[int] | np.ndarray) -> list[int]:
+    return [id for id in before_eos(ids) if id not in (PAD_ID, BOS_ID)]
