@@ -39,7 +39,10 @@ ALLOWED = {
 }
 
 # Imported inside functions only, so that `--help` and a wrong flag answer at once.
-HEAVY = {"jax", "flax", "optax", "orbax", "sentencepiece", "sacrebleu", "babel", "num2words", "tensorboardX", "rich"}
+HEAVY = {
+    *("jax", "flax", "optax", "orbax", "sentencepiece", "sacrebleu", "babel", "num2words", "tensorboardX", "rich"),
+    *("tensorflow_datasets", "array_record", "tensorflow"),
+}
 
 
 def modules() -> list[Path]:
@@ -122,6 +125,7 @@ def test_third_party_imports_are_declared():
     requirements = itertools.chain(project["dependencies"], *project.get("optional-dependencies", {}).values())
     declared = {_distribution(requirement) for requirement in requirements}
     provided_by = {"absl": "absl-py", "orbax": "orbax-checkpoint", "ml_collections": "ml-collections"}
+    provided_by["tensorflow_datasets"] = "tensorflow-datasets"
     for path in modules():
         for name, line in imported_names(ast.parse(path.read_text())):
             top = name.split(".")[0]

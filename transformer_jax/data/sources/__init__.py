@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: the embedded corpus or parallel text files."""
+"""Where sentence pairs come from: the embedded corpus, parallel text files or a dataset of TFDS."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ def load_source(config: DataConfig) -> Source:
             config.target_locale,
             {"train": config.train_split, "valid": config.valid_split, "test": config.test_split},
         )
+    if config.source == "tfds":
+        from transformer_jax.data.sources.tfds import TfdsSource
+
+        return TfdsSource(config)
     return _embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
 
 
