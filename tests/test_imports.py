@@ -42,7 +42,7 @@ ALLOWED = {
 # Imported inside functions only, so that `--help` and a wrong flag answer at once.
 HEAVY = {
     *("jax", "flax", "optax", "orbax", "sentencepiece", "tokenizers", "sacrebleu", "sacremoses", "babel", "num2words"),
-    *("tensorboardX", "rich"),
+    *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow"),
 }
 
 
@@ -126,6 +126,7 @@ def test_third_party_imports_are_declared():
     requirements = itertools.chain(project["dependencies"], *project.get("optional-dependencies", {}).values())
     declared = {_distribution(requirement) for requirement in requirements}
     provided_by = {"absl": "absl-py", "orbax": "orbax-checkpoint", "ml_collections": "ml-collections"}
+    provided_by["tensorflow_datasets"] = "tensorflow-datasets"
     for path in modules():
         for name, line in imported_names(ast.parse(path.read_text())):
             top = name.split(".")[0]

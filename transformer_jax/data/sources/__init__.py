@@ -16,6 +16,10 @@ def load_source(config: DataConfig) -> Source:
         from transformer_jax.data.sources.text import TextSource
 
         return TextSource(config)
+    if config.source == "tfds":
+        from transformer_jax.data.sources.tfds import TfdsSource
+
+        return TfdsSource(config)
     return _embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
 
 

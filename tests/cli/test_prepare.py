@@ -1,0 +1,171 @@
+"""`transformer-jax prepare`: what it prints, and what it says when it cannot."""
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+from tfds_support import examples, prepare
+
+from transformer_jax.cli.arguments import parse
+from transformer_jax.cli.help import command_module
+from transformer_jax.cli.main import main
+from transformer_jax.config_file import read_config
+from transformer_jax.data.sources import load_source
+from transformer_jax.errors import DataError
+
+EMBEDDED = "embedded_translate/en-it-100-10"
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Makes the preparation of any dataset raise an error."""
+
+    def install(error):
+        def fail(self, **kwargs):
+            print("what TFDS prints")
+            raise error
+
+        monkeypatch.setattr("tensorflow_datasets.core.DatasetBuilder.download_and_prepare", fail)
+
+    return install
+
+
+def printed_flags(out: str) -> list[str]:
+    return shlex.split(out.partition("Train with it:\n")[2].splitlines()[0])
+
+
+def source_of(tmp_path, flags: list[str]):
+    """The source that a training run with these flags reads."""
+    path = tmp_path / "config.py"
+    path.write_text(
+        "from transformer_jax.config import ExperimentConfig\n"
+        "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"
+    )
+    arguments = parse(command_module("train"), "train", [f"--config={path}", *flags])
+    return load_source(read_config(str(path), arguments.overrides).data)
+
+
+def test_prepares_and_shows_the_flags_to_train_with(tmp_path, capsys):
+    data_dir = tmp_path / "new" / "data"
+    argv = ["prepare", f"--dataset={EMBEDDED}", f"--data_dir={data_dir}"]
+    assert main(argv) == 0
+    out, err = capsys.readouterr()
+    folder = data_dir / EMBEDDED / "1.0.0"
+    assert err == ""
+    lines = out.splitlines()
+    assert lines[0] == f"{EMBEDDED}/1.0.0 is prepared"
+    assert lines[1:4] == [
+        f"  folder    {folder}",
+        "  splits    train 100, valid 10, test 10, test_longer 10",
+        "  features  en (Text), family (Text), it (Text)",
+    ]
+    assert lines[-1] == f"  {folder}"
+    source = source_of(tmp_path, printed_flags(out))
+    assert [source.num_examples(name) for name in source.split_names] == [100, 10, 10]
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert main(argv) == 0
+    again = capsys.readouterr().out.splitlines()
+    assert again == [f"{EMBEDDED}/1.0.0 was prepared before: nothing to do", *lines[1:]]
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def test_the_default_config_and_the_default_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path))
+    prepare("wmt14_translate/cs-en", tmp_path, {"train": examples("cs", "en"), "test": examples("cs", "en")})
+    capsys.readouterr()
+    assert main(["prepare", "--dataset=wmt14_translate"]) == 0
+    flags = printed_flags(capsys.readouterr().out)
+    assert flags == [
+        "--config.data.source=tfds",
+        "--config.data.dataset=wmt14_translate/cs-en",
+        "--config.data.valid_split=",
+        "--config.data.source_locale=cs",
+        "--config.data.target_locale=en",
+    ]
+    assert source_of(tmp_path, flags).split_names == ("train", "test")
+
+
+def test_the_flags_for_a_language_model(tmp_path, capsys):
+    prepare("lm1b", tmp_path, {"train": [{"text": "a"}, {"text": "b"}], "validation": [{"text": "c"}]})
+    capsys.readouterr()
+    assert main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"]) == 0
+    source = source_of(tmp_path, printed_flags(capsys.readouterr().out))
+    assert source.split("valid")[:2] == (None, ["c"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "--dataset=... is missing: name of the dataset"),
+        (["--dataset=wmt14_translat"], "TFDS has no dataset 'wmt14_translat'; nearest: wmt14_translate"),
+        (["--dataset=wmt14_translate/de-em"], "has no config 'de-em'; nearest: de-en"),
+        (["--dataset=embedded_translate/en-de-5"], "expected two different locales"),
+        (["--dataset=embedded_translate:7.0.0"], "cannot be loaded at version 7.0.0"),
+        (["--dataset=super_glue/rte"], 'needs TensorFlow, which training does not: pip install "transformer-jax[prep'),
+    ],
+)
+def test_what_cannot_be_prepared(tmp_path, capsys, argv, message):
+    assert main(["prepare", *argv, f"--data_dir={tmp_path}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("transformer-jax: error: ")
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModuleNotFoundError("No module named 'tensorflow'"), 'pip install "transformer-jax[prepare]"'),
+        (ModuleNotFoundError("No module named 'apache_beam'"), "a library that is not installed: No module named 'ap"),
+        (
+            ConnectionError("statmt.org: no route"),
+            "cannot download lm1b: statmt.org: no route; what has arrived is kept",
+        ),
+        (AssertionError("put the files into manual_dir"), "TFDS cannot prepare lm1b: put the files into manual_dir"),
+        (DataError("too few distinct sentences"), "error: too few distinct sentences"),
+        (OSError(28, "No space left on device", "/data"), "/data: No space left on device"),
+    ],
+)
+def test_what_goes_wrong_in_tfds(tmp_path, capsys, failing, error, message):
+    failing(error)
+    assert main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["prepare", f"--dataset={EMBEDDED}", f"--data_dir={tmp_path}/file/data"]) == 2
+    assert f"cannot make the folder {tmp_path}/file/data of datasets: Not a directory" in capsys.readouterr().err
+
+
+def test_a_dataset_in_another_format_is_told_and_left_alone(tmp_path, capsys):
+    prepare("lm1b", tmp_path, {"train": [{"text": "a"}]}, file_format="parquet")
+    capsys.readouterr()
+    assert main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"]) == 2
+    assert "prepare --dataset=lm1b --data_dir=ANOTHER_FOLDER" in capsys.readouterr().err
+
+
+def test_manual_dir_is_handed_on(tmp_path, monkeypatch, capsys):
+    given = []
+
+    def record(self, **options):
+        given.append(options["download_config"])
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr("tensorflow_datasets.core.DatasetBuilder.download_and_prepare", record)
+    main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}", "--manual_dir=/somewhere"])
+    main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"])
+    assert [config.manual_dir for config in given] == ["/somewhere", None]
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from transformer_jax.cli.main import main; main(['prepare', '--help'])\n"
+        "print({'jax', 'tensorflow_datasets', 'tensorflow', 'numpy'} & set(sys.modules))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "set()"

@@ -1,0 +1,362 @@
+"""Datasets of TFDS: read as they were written, without TensorFlow, and refused in words that help."""
+
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tfds_support import PAIRS, examples, prepare
+
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig
+from transformer_jax.data import sources
+from transformer_jax.data.datasets import prepare_data
+from transformer_jax.data.sources import load_source
+from transformer_jax.data.sources.base import joined
+from transformer_jax.data.sources.embedded import EmbeddedSource
+from transformer_jax.data.sources.tfds import catalogue
+from transformer_jax.data.sources.tfds.preparing import prepare_dataset
+from transformer_jax.errors import DataError
+
+EMBEDDED = "embedded_translate/en-de-200-20"
+WMT = "wmt14_translate/de-en"
+TRANSLATION = [(WMT, "de", "en"), ("wmt_t2t_translate/de-en", "de", "en"), ("ted_hrlr_translate/pt_to_en", "pt", "en")]
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory) -> Path:
+    """The data_dir that the embedded corpus is prepared in."""
+    data_dir = tmp_path_factory.mktemp("tfds")
+    prepare_dataset(EMBEDDED, str(data_dir), "", show_progress=False)
+    return data_dir
+
+
+@pytest.fixture(scope="module")
+def prepared_wmt(tmp_path_factory) -> Path:
+    data_dir = tmp_path_factory.mktemp("tfds")
+    splits = {"train": examples("de", "en"), "validation": examples("de", "en", PAIRS[:1])}
+    prepare(WMT, data_dir, splits)
+    return data_dir
+
+
+@pytest.fixture
+def wmt(prepared_wmt, tmp_path) -> Path:
+    """A copy, which a test may damage."""
+    return Path(shutil.copytree(prepared_wmt, tmp_path / "tfds"))
+
+
+def config(data_dir: Path | str, dataset: str, **fields) -> DataConfig:
+    return DataConfig(source="tfds", dir=str(data_dir), dataset=dataset, **fields)
+
+
+def wmt_config(data_dir: Path | str, **fields) -> DataConfig:
+    defaults = {"source_locale": "de", "target_locale": "en", "valid_split": "validation", "test_split": ""}
+    return config(data_dir, **{"dataset": WMT} | defaults | fields)
+
+
+def error_of(config: DataConfig, split: str | None = None) -> str:
+    """Of the config or, if a split is named, of what it holds."""
+    if split is None:
+        with pytest.raises(DataError) as raised:
+            load_source(config)
+    else:
+        source = load_source(config)
+        with pytest.raises(DataError) as raised:
+            source.split(split)
+    return str(raised.value)
+
+
+def folder_of(data_dir: Path) -> Path:
+    return data_dir / "wmt14_translate" / "de-en" / "1.0.0"
+
+
+def shard_of(data_dir: Path, split: str) -> Path:
+    (path,) = folder_of(data_dir).glob(f"*-{split}.array_record*")
+    return path
+
+
+def prepared_pairs(data_dir: Path, pairs) -> DataConfig:
+    """A config of a dataset with these training pairs."""
+    prepare(WMT, data_dir, {"train": examples("de", "en", pairs)})
+    return wmt_config(data_dir, valid_split="")
+
+
+# Reading.
+
+
+def test_the_embedded_corpus_is_the_same_read_either_way(embedded):
+    original = EmbeddedSource("en", "de", 200, 20)
+    source = load_source(config(embedded, EMBEDDED))
+    assert source.split_names == ("train", "valid", "test")
+    longer = load_source(config(embedded, EMBEDDED, test_split="test_longer"))
+    for read, name, expected in [(source, n, n) for n in source.split_names] + [(longer, "test", "test_longer")]:
+        split = original.split(expected)
+        assert read.num_examples(name) == len(split.targets) > 0
+        assert read.split(name) == split._replace(families=None)
+
+
+def test_tokenizer_and_token_cache_of_a_dataset(embedded, tmp_path):
+    vocab_size = 400
+    experiment = ExperimentConfig(
+        model=ModelConfig(vocab_size=vocab_size),
+        data=config(embedded, EMBEDDED, tokenizer_pairs=150, train_split="train[:180]"),
+    ).resolved()
+    data = prepare_data(experiment, tmp_path)
+    assert data.tokenizer.vocab_size == vocab_size
+    assert data.splits["train"].num_examples == 180
+    assert data.splits["test"].num_examples == 20
+    text = data.text("valid")
+    (ids,) = data.splits["valid"].targets(np.array([7]), 200)
+    assert data.tokenizer.decode(ids) == text.targets[7]
+
+
+@pytest.mark.parametrize(("name", "first", "second"), TRANSLATION)
+def test_datasets_of_translation(tmp_path, name, first, second):
+    splits = {"train": examples(first, second), "validation": examples(first, second, PAIRS[:1])}
+    prepare(name, tmp_path, splits)
+    fields = {"valid_split": "validation", "test_split": "train[50%:]+validation"}
+    source = load_source(config(tmp_path, name, source_locale=first, target_locale=second, **fields))
+    train = source.split("train")
+    assert sorted(zip(train.inputs, train.targets, strict=True)) == sorted(PAIRS)
+    assert source.split("valid")[:2] == ([PAIRS[0][0]], [PAIRS[0][1]])
+    assert source.split("test").inputs == [*train.inputs[2:], PAIRS[0][0]]
+    by_name = load_source(config(tmp_path, name, input_feature=second, target_feature=first, **fields))
+    assert by_name.split("train")[:2] == (train.targets, train.inputs)
+
+
+def test_a_dataset_for_language_models(tmp_path):
+    texts = [f"sentence {n}" for n in range(9)]
+    prepare("lm1b", tmp_path, {"train": [{"text": text} for text in [*texts, ""]]})
+    fields = {"monolingual": True, "valid_split": "train[:2]", "test_split": ""}
+    source = load_source(config(tmp_path, "lm1b", target_feature="text", **fields))
+    split = source.split("train")
+    assert (split.inputs, split.families) == (None, None)
+    assert sorted(split.targets) == texts
+    assert error_of(config(tmp_path, "lm1b", **fields)).endswith(
+        "data.target_feature='de': this feature of lm1b/1.1.0 does not exist; its texts are text"
+    )
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_chunks(embedded, monkeypatch, size):
+    monkeypatch.setattr(sources.tfds, "_READ_RECORDS", 8)
+    source = load_source(config(embedded, EMBEDDED))
+    chunks = list(source.chunks("valid", size))
+    assert [len(chunk.targets) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
+    assert joined(chunks) == source.split("valid")
+
+
+def test_chunks_read_no_further_than_they_have_to(wmt, monkeypatch):
+    monkeypatch.setattr(sources.tfds, "_READ_RECORDS", 1)
+    read = []
+    source = load_source(wmt_config(wmt))
+    monkeypatch.setattr(source, "_text", lambda record, feature, name, index: read.append(index) or "text")
+    next(source.chunks("train", 2))
+    assert set(read) == {0, 1}
+
+
+def test_the_folder_of_a_dataset_is_enough(prepared_wmt, tmp_path):
+    folder = shutil.copytree(folder_of(prepared_wmt), tmp_path / "anywhere")
+    copied, original = load_source(wmt_config(folder, dataset="")), load_source(wmt_config(prepared_wmt))
+    assert copied.split("train") == original.split("train")
+    assert copied.fingerprint() == original.fingerprint()
+
+
+def test_the_newest_version_is_read_unless_one_is_asked_for(wmt):
+    newer = shutil.copytree(folder_of(wmt), folder_of(wmt).with_name("10.0.0"))
+    shutil.copytree(folder_of(wmt), folder_of(wmt).with_name("9.0.0"))
+    assert catalogue.prepared_folder(WMT, str(wmt)) == newer
+    assert catalogue.prepared_folder(f"{WMT}:1.0.0", str(wmt)) == folder_of(wmt)
+
+
+# Pairs without a side.
+
+
+def test_pairs_that_lack_a_side_are_left_out_and_counted_once(tmp_path, caplog):
+    pairs = [*PAIRS, ("", "no source"), ("kein Ziel", " \u3000"), ("", "")]
+    source = load_source(prepared_pairs(tmp_path, pairs))
+    with caplog.at_level(logging.WARNING, "transformer_jax"):
+        assert [len(chunk.targets) for chunk in source.chunks("train", 3)] == [3, 1]
+        assert source.num_examples("train") == 4
+        split = source.split("train")
+    assert sorted(zip(split.inputs, split.targets, strict=True)) == sorted(PAIRS)
+    assert [record.getMessage() for record in caplog.records] == [
+        "3 of 7 examples of split train of wmt14_translate/de-en/1.0.0 have no text on a side: they are left out"
+    ]
+
+
+def test_nothing_is_said_of_a_complete_split(wmt, caplog):
+    assert load_source(wmt_config(wmt)).num_examples("train") == 4
+    assert not [record for record in caplog.records if record.name.startswith("transformer_jax")]
+
+
+def test_a_split_in_which_every_pair_lacks_a_side(tmp_path):
+    message = error_of(prepared_pairs(tmp_path, [("", "a"), ("b", "")]), "train")
+    assert message == "split 'train' of wmt14_translate/de-en/1.0.0: each of its 2 examples lacks a text"
+
+
+# Fingerprint.
+
+
+def test_fingerprint_is_of_texts_names_and_parts(wmt, tmp_path):
+    original = load_source(wmt_config(wmt)).fingerprint()
+    assert set(original) == {"sha256", "versions"}
+    assert original["versions"] == {}
+    assert load_source(wmt_config(wmt)).fingerprint() == original
+    others = [
+        wmt_config(wmt, source_locale="en", target_locale="de"),
+        wmt_config(wmt, train_split="train[:50%]"),
+        wmt_config(wmt, train_split="train[1:3]"),
+        wmt_config(wmt, train_split="train[2:]"),
+        wmt_config(wmt, valid_split=""),
+        wmt_config(wmt, train_split="validation", valid_split="train"),
+        wmt_config(wmt, monolingual=True),
+        prepared_pairs(tmp_path / "other", [*PAIRS[:3], ("fünf", "five")]),
+    ]
+    digests = [load_source(other).fingerprint()["sha256"] for other in others]
+    assert len({original["sha256"], *digests}) == len(others) + 1
+    assert load_source(wmt_config(wmt, train_split="train[:4]")).fingerprint() == original
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("split", "problem"),
+    [
+        ("trian", "no such split or part of one (did you mean 'train'?); "),
+        ("train[:", "no such split or part of one; "),
+        ("train[:900%]", "no such split or part of one; "),
+        ("train[:0%]", "this split is empty; "),
+        ("train[3:1]", "this split is empty; "),
+    ],
+)
+def test_a_split_that_does_not_exist(wmt, split, problem):
+    have = "wmt14_translate/de-en/1.0.0 has train, validation"
+    assert error_of(wmt_config(wmt, train_split=split)) == f"data.train_split={split!r}: {problem}{have}"
+
+
+def test_valid_is_not_what_this_dataset_calls_it(wmt):
+    message = error_of(wmt_config(wmt, valid_split="valid"))
+    assert message.startswith("data.valid_split='valid': no such split or part of one (did you mean 'validation'?)")
+
+
+def test_no_split_at_all(wmt):
+    assert "data.train_split is empty" in error_of(wmt_config(wmt, train_split="", valid_split=""))
+    with pytest.raises(DataError, match=r"no split 'test' of wmt14_translate/de-en/1\.0\.0; there are: train, valid"):
+        load_source(wmt_config(wmt)).num_examples("test")
+
+
+def test_a_feature_that_does_not_exist_or_is_no_text(wmt, tmp_path):
+    message = error_of(wmt_config(wmt, source_locale="fr"))
+    assert message.startswith("data.input_feature='fr': this feature of wmt14_translate/de-en/1.0.0 does not exist; ")
+    assert sorted(message.rpartition("texts are ")[2].split(", ")) == ["de", "en"]
+    prepare("ag_news_subset", tmp_path, {"train": [{"title": "a", "description": "b", "label": 1}]})
+    fields = {"valid_split": "", "test_split": "", "monolingual": True}
+    message = error_of(config(tmp_path, "ag_news_subset", target_feature="label", **fields))
+    assert "data.target_feature='label': this feature of ag_news_subset/1.0.0 is ClassLabel(" in message
+    assert message.partition("not a text; its texts are ")[2] in ("title, description", "description, title")
+
+
+def test_a_text_that_is_no_text(tmp_path):
+    where = "wmt14_translate/de-en/1.0.0: example 0 of split 'train', feature "
+    config = prepared_pairs(tmp_path / "latin", [(b"Gr\xfc\xdfe", "hello")])
+    assert error_of(config, "train") == f"{where}'de': not UTF-8 at byte 2 (0xfc): invalid start byte"
+    config = prepared_pairs(tmp_path / "nul", [("Hallo", "hel\0lo")])
+    assert error_of(config, "train") == f"{where}'en': a NUL character at 3, which no text has"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "told"),
+    [
+        ("wmt14_translat/de-en", r"TFDS has no dataset 'wmt14_translat'; nearest: wmt14_translate, "),
+        ("wmt14_translate/de-em", r"the dataset 'wmt14_translate' has no config 'de-em'; nearest: de-en"),
+        ("embedded_translat", r"nearest: embedded_translate, "),
+        ("embedded_translate/en", r"config 'en' of embedded_translate: expected two different locales"),
+        ("embedded_translate/de-de", r"expected two different locales"),
+        ("embedded_translate/en-dee", r"no locale 'dee' .*; nearest: de"),
+        ("lm1b/text", r"the dataset 'lm1b' has no config 'text'; it has none"),
+        ("huggingface:wmt14", r"dataset 'huggingface:wmt14': expected NAME, NAME/CONFIG or NAME/CONFIG:VERSION"),
+        ("../secret", r"expected NAME, NAME/CONFIG"),
+    ],
+)
+def test_a_dataset_that_does_not_exist(tmp_path, dataset, told):
+    with pytest.raises(DataError, match=told):
+        load_source(config(tmp_path, dataset))
+    with pytest.raises(DataError, match=told):
+        catalogue.make_builder(dataset, str(tmp_path))
+
+
+def test_a_dataset_that_is_not_prepared(tmp_path, monkeypatch):
+    for dataset in (WMT, "lm1b", "super_glue/rte", "embedded_translate/en-it"):
+        assert error_of(config(tmp_path, dataset)) == (
+            f"data.dataset={dataset!r} is not prepared in {tmp_path}; this prepares it: "
+            f"transformer-jax prepare --dataset={dataset} --data_dir={tmp_path}"
+        )
+    monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path))
+    message = error_of(config("", WMT))
+    assert message.endswith(f"{tmp_path}; this prepares it: transformer-jax prepare --dataset={WMT}")
+
+
+def test_a_config_has_to_be_chosen(wmt):
+    message = error_of(wmt_config(wmt, dataset="wmt14_translate"))
+    assert message == "data.dataset='wmt14_translate' has no config; prepared are: de-en"
+
+
+def test_a_folder_that_is_no_dataset(wmt):
+    for folder in (wmt, wmt / "nowhere"):
+        assert error_of(wmt_config(folder, dataset="")).startswith(f"data.dir={str(folder)!r} is not the folder of a ")
+    assert "needs data.dataset" in error_of(wmt_config("", dataset=""))
+    (folder_of(wmt) / "features.json").unlink()
+    assert error_of(wmt_config(wmt)).startswith(f"{folder_of(wmt)}: TFDS cannot read what this dataset is: ")
+
+
+def test_another_file_format(tmp_path):
+    folder = prepare("lm1b", tmp_path, {"train": [{"text": "a"}]}, file_format="parquet")
+    assert error_of(config(tmp_path, "lm1b")) == (
+        f"{folder} is in the format parquet, and only array_record is read without TensorFlow; this prepares it so, in "
+        "another folder: transformer-jax prepare --dataset=lm1b --data_dir=ANOTHER_FOLDER"
+    )
+
+
+def test_damaged_and_missing_files(wmt):
+    shard = shard_of(wmt, "train")
+    content = shard.read_bytes()
+    for damaged in (b"", content[:-4000], b"x" * len(content)):
+        shard.write_bytes(damaged)
+        message = error_of(wmt_config(wmt), "train")
+        assert message.startswith(f"{folder_of(wmt)}: split 'train' is damaged or cannot be read: ")
+    shard.unlink()
+    assert error_of(wmt_config(wmt)) == (
+        f"data.train_split='train': {shard} is missing; copy or prepare the dataset again"
+    )
+
+
+# TensorFlow.
+
+
+def test_tensorflow_is_never_imported_nor_tfds_before_it_is_needed(prepared_wmt, tmp_path):
+    code = f"""
+import sys
+import transformer_jax.training.run, transformer_jax.evaluation.run
+from transformer_jax.config import DataConfig
+from transformer_jax.data.sources import load_source
+print("tensorflow_datasets" in sys.modules)
+source = load_source(DataConfig(source="tfds", dataset={WMT!r}, dir={str(prepared_wmt)!r}, valid_split="",
+                                test_split=""))
+print(source.num_examples("train"), len(source.split("train").inputs), len(source.fingerprint()["sha256"]))
+print("tensorflow_datasets" in sys.modules, "tensorflow" in sys.modules)
+"""
+    stub = tmp_path / "tensorflow"
+    stub.mkdir()
+    (stub / "__init__.py").write_text("raise SystemExit('tensorflow was imported')")
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}){code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["False", "4", "4", "64", "True", "False"]

@@ -1,0 +1,82 @@
+"""Download a dataset of TFDS and write it in the form that `data.source=tfds` reads.
+
+    transformer-jax prepare --dataset=embedded_translate/en-de-5000-500 --data_dir=data
+    transformer-jax prepare --dataset=wmt14_translate/de-en --data_dir=data
+
+Names are those of the catalogue of TensorFlow Datasets, NAME or NAME/CONFIG, and of the embedded corpus:
+embedded_translate/SOURCE-TARGET or SOURCE-TARGET-TRAIN-EVAL, two locales and numbers of pairs. To prepare most of the
+catalogue TensorFlow is needed, pip install "transformer-jax[prepare]"; to read what is prepared it never is.
+Prints where the dataset lies, what it has, and the flags to train with. What is prepared already is left alone.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, path_flag, text
+from transformer_jax.config import DataConfig
+
+OVERRIDES = ()
+
+
+def define(values: flags.FlagValues) -> None:
+    text(values, "dataset", "name of the dataset, as in wmt14_translate/de-en")
+    path_flag(values, "data_dir", "where to prepare it; default: where TFDS does, ~/tensorflow_datasets")
+    path_flag(values, "manual_dir", "holds the files that one has to download oneself, for datasets that say so")
+
+
+def run(arguments: Arguments) -> int:
+    from transformer_jax.data.sources.tfds.preparing import prepare_dataset
+
+    values = arguments.flags
+    builder, was_there = prepare_dataset(
+        arguments.required("dataset"), values.data_dir or "", values.manual_dir or "", sys.stderr.isatty()
+    )
+    info, folder = builder.info, Path(builder.data_dir)
+    dataset = "/".join(filter(None, (info.name, info.config_name)))
+    splits = {name: split.num_examples for name, split in info.splits.items()}
+    print(f"{info.full_name} {'was prepared before: nothing to do' if was_there else 'is prepared'}")
+    print(f"  folder    {folder}")
+    print(f"  splits    {', '.join(f'{name} {count:,}' for name, count in splits.items())}")
+    print(f"  features  {', '.join(f'{name} ({kind})' for name, kind in _features(info).items())}")
+    fields = {"source": "tfds", "dataset": dataset}
+    if values.data_dir:
+        fields["dir"] = values.data_dir
+    fields |= _split_fields(list(splits)) | _text_fields(info)
+    flags = [f"--config.data.{name}={value}" for name, value in fields.items()]
+    print(f"Train with it:\n  {shlex.join(flags)}")
+    print(f"Where there is no network, copy the folder and give it as data.dir, without data.dataset:\n  {folder}")
+    return exit_codes.OK
+
+
+def _features(info: Any) -> dict[str, str]:
+    """Name -> kind, such as Text."""
+    items = info.features.items() if hasattr(info.features, "items") else ()
+    return {name: type(feature).__name__ for name, feature in sorted(items)}
+
+
+def _split_fields(splits: Sequence[str]) -> dict[str, str]:
+    """The fields that have to be set for splits that are not named train, valid and test."""
+    fields = {}
+    for name, candidates in (("train", ()), ("valid", ("validation", "dev")), ("test", ())):
+        found = next((split for split in (name, *candidates) if split in splits), "")
+        if found != name:
+            fields[f"{name}_split"] = found
+    return fields
+
+
+def _text_fields(info: Any) -> dict[str, str]:
+    """The fields that have to be set for these texts: one of them alone is a corpus for language models."""
+    texts = [name for name, kind in _features(info).items() if kind == "Text"]
+    if len(texts) == 1:
+        return {"monolingual": "true", "target_feature": texts[0]}
+    pair = [name for name in info.supervised_keys or () if name in texts] or texts
+    if len(pair) < 2:
+        return {}
+    chosen = {"source_locale": pair[0], "target_locale": pair[1]}
+    return {name: value for name, value in chosen.items() if getattr(DataConfig, name) != value}

@@ -1,0 +1,183 @@
+"""Which datasets there are, which of them are prepared, and what builds one.
+
+A dataset is named NAME, NAME/CONFIG or NAME/CONFIG:VERSION. The project's own builders go before TFDS's catalogue.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import DataError
+
+ARRAY_RECORD = "array_record"
+_EMBEDDED = "embedded_translate"
+_NAME = re.compile(r"(?P<name>[A-Za-z]\w*)(?:/(?P<config>[^/:]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+# The catalogue's oldest datasets are registered as these are imported. TFDS does so itself, in an order in which the
+# first that lacks an optional library, of reinforcement learning perhaps, hides all that follow.
+_LEGACY = ("question_answering", "summarization", "text", "text_simplification", "translate")
+
+
+class DatasetName(NamedTuple):
+    """NAME/CONFIG:VERSION in its parts; what is not given is empty."""
+
+    name: str
+    config: str
+    version: str
+
+    @classmethod
+    def parse(cls, text: str) -> DatasetName:
+        """Raises DataError if it is not of that form."""
+        match = _NAME.fullmatch(text)
+        if not match:
+            raise DataError(f"dataset {text!r}: expected NAME, NAME/CONFIG or NAME/CONFIG:VERSION")
+        return cls(**{part: value or "" for part, value in match.groupdict().items()})
+
+    def __str__(self) -> str:
+        return self.name + (f"/{self.config}" if self.config else "") + (f":{self.version}" if self.version else "")
+
+
+def data_root(data_dir: str) -> Path:
+    """Where datasets are prepared; an empty `data_dir` is TFDS's default."""
+    if not data_dir:
+        from tensorflow_datasets.core import constants
+
+        data_dir = constants.DATA_DIR
+    return Path(data_dir).expanduser()
+
+
+def prepare_command(dataset: str | DatasetName, data_dir: str) -> str:
+    """The command line that prepares a dataset."""
+    flags = [f"--dataset={dataset}", *([f"--data_dir={data_dir}"] if data_dir else [])]
+    return shlex.join(["transformer-jax", "prepare", *flags])
+
+
+def prepared_folder(dataset: str, data_dir: str) -> Path:
+    """The folder NAME/CONFIG/VERSION of a prepared dataset, the newest version if none is asked for.
+
+    Args:
+      dataset: its name; if empty, `data_dir` is the folder itself.
+      data_dir: where datasets are prepared; empty for TFDS's default.
+
+    Raises:
+      DataError: there is no such dataset, or it is not prepared; the message has the command that prepares it.
+    """
+    if not dataset:
+        if not data_dir:
+            raise DataError("data.source=tfds needs data.dataset, or the folder of a dataset as data.dir")
+        folder = Path(data_dir).expanduser()
+        if not _is_dataset(folder):
+            raise DataError(
+                f"data.dir={data_dir!r} is not the folder of a dataset, NAME/CONFIG/VERSION with a dataset_info.json; "
+                "if datasets are prepared below it, data.dataset chooses one"
+            )
+        return folder
+    wanted = DatasetName.parse(dataset)
+    above = data_root(data_dir) / wanted.name / wanted.config
+    versions = _versions(above)
+    if wanted.version:
+        versions = [path for path in versions if path.name == wanted.version]
+    if versions:
+        return versions[-1]
+    prepared = [] if wanted.config else [path.name for path in _folders(above) if _versions(path)]
+    if prepared:
+        raise DataError(f"data.dataset={dataset!r} has no config; prepared are: {', '.join(prepared)}")
+    _check_name(wanted)
+    raise DataError(
+        f"data.dataset={dataset!r} is not prepared in {data_root(data_dir)}; this prepares it: "
+        f"{prepare_command(wanted, data_dir)}"
+    )
+
+
+def open_folder(folder: Path) -> Any:
+    """A builder that reads the dataset of a folder. Raises DataError if it cannot, or if TFDS would need TensorFlow."""
+    import tensorflow_datasets as tfds
+
+    try:
+        builder = tfds.builder_from_directory(folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{folder}: TFDS cannot read what this dataset is: {error}") from error
+    found = builder.info.file_format
+    if found is None or found.value != ARRAY_RECORD:
+        config = builder.info.config_name or ""
+        command = prepare_command(DatasetName(builder.name, config, ""), "ANOTHER_FOLDER")
+        raise DataError(
+            f"{folder} is in the format {found.value if found else 'of an old TFDS'}, and only {ARRAY_RECORD} is read "
+            f"without TensorFlow; this prepares it so, in another folder: {command}"
+        )
+    return builder
+
+
+def make_builder(dataset: str, data_dir: str) -> Any:
+    """The builder that downloads and prepares a dataset. Raises DataError for a name that does not exist."""
+    import tensorflow_datasets as tfds
+
+    wanted = DatasetName.parse(dataset)
+    _check_name(wanted)
+    root = str(data_root(data_dir))
+    if wanted.name == _EMBEDDED:
+        from transformer_jax.data.sources.tfds.embedded_translate import EmbeddedTranslate, config_of
+
+        options = {"version": wanted.version} if wanted.version else {}
+        config = config_of(wanted.config)
+        config = EmbeddedTranslate.builder_configs.get(config.name, config)
+        return _constructed(EmbeddedTranslate, data_dir=root, config=config, **options)
+    return _constructed(tfds.builder, str(wanted), data_dir=root)
+
+
+def _constructed(make: Any, *names: str, **options: Any) -> Any:
+    try:
+        return make(*names, **options)
+    except (ValueError, AssertionError) as error:  # such as a version that its code no longer has
+        raise DataError(str(error)) from error
+
+
+def _check_name(wanted: DatasetName) -> None:
+    """Raises DataError, with the nearest names, if no such dataset or config is known."""
+    if wanted.name == _EMBEDDED:
+        from transformer_jax.data.sources.tfds.embedded_translate import config_of
+
+        config_of(wanted.config)
+        return
+    import tensorflow_datasets as tfds
+
+    for module in _LEGACY:
+        importlib.import_module(f"tensorflow_datasets.{module}")
+    known = {_EMBEDDED, *tfds.list_builders(with_community_datasets=False)}
+    if wanted.name not in known:
+        raise DataError(f"TFDS has no dataset {wanted.name!r}; {_nearest(wanted.name, known)}")
+    if wanted.config:
+        try:
+            configs = list(tfds.builder_cls(wanted.name).builder_configs)
+        except ImportError:  # its code needs what is not installed: then nobody knows
+            return
+        if wanted.config not in configs:
+            raise DataError(
+                f"the dataset {wanted.name!r} has no config {wanted.config!r}; {_nearest(wanted.config, configs)}"
+            )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    found = difflib.get_close_matches(name, known, n=3) or known[:8]
+    return f"nearest: {', '.join(found)}" if found else "it has none"
+
+
+def _versions(folder: Path) -> list[Path]:
+    """Prepared versions, the newest last."""
+    found = [path for path in _folders(folder) if _VERSION.fullmatch(path.name) and _is_dataset(path)]
+    return sorted(found, key=lambda path: [int(number) for number in path.name.split(".")])
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _is_dataset(folder: Path) -> bool:
+    return (folder / "dataset_info.json").is_file()

@@ -1,0 +1,85 @@
+"""Downloads a dataset and writes it as array_record files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.data.sources.tfds.catalogue import ARRAY_RECORD, data_root, make_builder, open_folder
+from transformer_jax.errors import DataError
+
+
+def prepare_dataset(dataset: str, data_dir: str, manual_dir: str, show_progress: bool) -> tuple[Any, bool]:
+    """Prepares a dataset unless it is there already.
+
+    Args:
+      dataset: NAME, NAME/CONFIG or NAME/CONFIG:VERSION.
+      data_dir: where; empty for TFDS's default.
+      manual_dir: holds the files that TFDS must not download, of the datasets that have such; or empty.
+      show_progress: show TFDS's progress bars.
+    Returns: a builder that reads it, and whether it was there already.
+
+    Raises:
+      DataError: no such dataset, or it cannot be downloaded, or its preparation needs what is not installed.
+    """
+    import tensorflow_datasets as tfds
+
+    with _quiet(), _told(dataset):
+        builder = make_builder(dataset, data_dir)
+        folder = Path(builder.data_dir)
+        was_there = folder.exists()
+        if not was_there:
+            _make_root(data_root(data_dir))
+            bars = tfds.enable_progress_bar if show_progress else tfds.disable_progress_bar
+            bars()
+            download = tfds.download.DownloadConfig(manual_dir=manual_dir or None, try_download_gcs=False)
+            builder.download_and_prepare(download_config=download, file_format=ARRAY_RECORD)
+    return open_folder(folder), was_there
+
+
+def _make_root(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make the folder {root} of datasets: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """Without what TFDS prints and logs beside its errors and its progress."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _told(dataset: str) -> Generator[None]:
+    """What TFDS raises, as a DataError that says what to do."""
+    from tensorflow_datasets.core.download import download_manager, extractor, util
+
+    download_errors = (util.DownloadError, download_manager.NonMatchingChecksumError, extractor.ExtractError)
+    try:
+        yield
+    except ImportError as error:
+        if "tensorflow" in str(error):
+            raise DataError(
+                f'preparing {dataset} needs TensorFlow, which training does not: pip install "transformer-jax[prepare]"'
+            ) from error
+        raise DataError(f"preparing {dataset} needs a library that is not installed: {error}") from error
+    except (OSError, *download_errors) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(
+            f"cannot download {dataset}: {error}; what has arrived is kept, and the same command goes on from there"
+        ) from error
+    except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
+        raise DataError(f"TFDS cannot prepare {dataset}: {error}") from error
