@@ -105,9 +105,7 @@ def planning(num_pairs: int) -> Result:
     random = np.random.default_rng(0)
     lengths = np.clip(random.lognormal(2.9, 0.6, num_pairs), 1, 200)
     other = np.clip(lengths * random.normal(1.05, 0.2, num_pairs), 1, 250)
-    sides = [
-        RaggedIds(np.zeros(0, np.uint16), np.cumsum([0, *side.astype(np.int64) + 1])) for side in (lengths, other)
-    ]
+    sides = [RaggedIds(np.zeros(0, np.uint16), np.cumsum([0, *side.astype(np.int64) + 1])) for side in (lengths, other)]
     split = TokenizedSplit(*sides)
     split.input_lengths, split.target_lengths  # noqa: B018 - from the cache, not from the plan
     result: Result = {"pairs": num_pairs, "mb_before": peak_mb()}
