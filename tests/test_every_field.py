@@ -28,6 +28,7 @@ from transformer_jax.config import (
 )
 from transformer_jax.data.datasets import plan_batches, prepare_data
 from transformer_jax.data.sources import load_source
+from transformer_jax.data.text_form import readable
 from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
 from transformer_jax.data.tokenizers import EncodedTexts
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
@@ -86,6 +87,18 @@ def tokenizer(corpus, **fields):
     return prepare_data(config, folder).tokenizer.sha256
 
 
+def vocabulary(corpus, vocabulary_file):
+    path = corpus / "words.txt"
+    path.write_text("".join(f"{letter}\n" for letter in "abcdefgh"))
+    config = ExperimentConfig(
+        model=ModelConfig(vocab_size=12),
+        data=DataConfig(
+            tokenizer="words", vocabulary_file=vocabulary_file and str(path), num_train_pairs=200, num_eval_pairs=20
+        ),
+    )
+    return prepare_data(config.resolved(), corpus / f"work{vocabulary_file}").tokenizer.sha256
+
+
 def cache(corpus, **fields):
     folder = corpus / f"work{len(str(fields))}"
     folder.mkdir()
@@ -104,6 +117,7 @@ def packed_shapes(corpus, **fields):
     return shapes(corpus, **{"batching": "packed"} | fields)
 
 
+FORMS = ("plain", "moses_bpe")
 DATA = {
     "source": (lambda c, source: type(load_source(text_config(c, source=source).data)), "text", "embedded"),
     "source_locale": (fingerprint, "en", "it"),
@@ -114,8 +128,10 @@ DATA = {
     "train_split": (fingerprint, "train", "other"),
     "valid_split": (fingerprint, "valid", "other"),
     "test_split": (fingerprint, "test", "other"),
+    "text_form": (lambda c, text_form: readable("ein@@ s , zwei", text_config(c, text_form=text_form).data), *FORMS),
     "tokenizer": (tokenizer, "unigram", "bpe"),
     "tokenizer_pairs": (tokenizer, 100, 121),
+    "vocabulary_file": (vocabulary, "", "words.txt"),
     "max_length": (shapes, 24, 16),
     "tokens_per_batch": (shapes, 4096, 256),
     "row_multiple": (shapes, 8, 24),

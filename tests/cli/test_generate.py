@@ -1,5 +1,6 @@
 """The command around the translator: bytes in, lines out, in order, whatever stands in them."""
 
+import dataclasses
 import io
 import itertools
 import json
@@ -15,7 +16,7 @@ import pytest
 
 from transformer_jax.cli.generate import read_lines
 from transformer_jax.cli.main import main
-from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig
+from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import translate
 from transformer_jax.evaluation.lines import Line, Output, Translation
@@ -133,6 +134,29 @@ def test_json_lines(generate):
         {"line": 3, "outputs": [{"text": "B...", **output, "finished": False}]},
         {"line": 4, "outputs": [], "problem": "too long"},
     ]
+
+
+@pytest.fixture
+def of_tokens(monkeypatch):
+    """The translator's model is of a corpus of Moses tokens."""
+
+    def from_checkpoint(path, overrides=None, ensemble=()):
+        translator = Shouting(overrides or {})
+        data = DataConfig(source="text", text_form="moses_bpe", target_locale="de")
+        translator.config = dataclasses.replace(translator.config, data=data)
+        return translator
+
+    monkeypatch.setattr(Shouting, "from_checkpoint", from_checkpoint)
+
+
+def test_tokens_are_read_and_text_is_written(generate, of_tokens, tmp_path):
+    lines = b"hun@@ de , ( a )\n\na@@\n"
+    assert generate(lines) == (0, b"HUNDE, (A)\n\nA\n", "")
+    code, out, _ = generate(lines, "--output=jsonl")
+    texts = [[output["text"] for output in json.loads(line)["outputs"]] for line in out.splitlines()]
+    assert (code, texts) == (0, [["HUNDE, (A)"], [], ["A"]])
+    (tmp_path / "prompts").write_text("al@@ \nx\n\n")
+    assert generate(lines, f"--prompts={tmp_path}/prompts") == (0, b"alHUNDE, (A)\n\nA\n", "")
 
 
 def test_bad_lines_are_named_and_the_others_translated(generate):

@@ -137,10 +137,10 @@ def test_long_phases_are_said_when_they_take_place(source, tmp_path):
     said = []
     for _ in range(2):
         prepare_data(config(), tmp_path, say=said.append).splits["valid"]
-        assert said == ["training the tokenizer on 1,200 pairs", "cutting 20 pairs of valid into pieces"]
+        assert said == ["training the tokenizer on 1,200 pairs", "cutting 20 examples of valid into pieces"]
     said.clear()
     prepare_data(config(tokenizer_pairs=1000), tmp_path / "fewer", say=said.append).splits["train"]
-    assert said == ["training the tokenizer on 1,000 pairs", "cutting 1,200 pairs of train into pieces"]
+    assert said == ["training the tokenizer on 1,000 pairs", "cutting 1,200 examples of train into pieces"]
 
 
 def test_unknown_split_lists_those_there_are(source, tmp_path):
@@ -179,7 +179,7 @@ def test_training_pairs_are_spread_over_the_corpus(source, monkeypatch, num_pair
     chosen = chosen or [n * 10 // num_pairs for n in range(num_pairs)]
     lines = list(datasets._sample(source, "train", num_pairs))
     assert lines == [f"{side}{n}" for n in chosen for side in "st"]
-    source.splits["train"] = source.splits["train"]._replace(inputs=None)
+    source.splits["train"] = source.splits["train"]._replace(inputs=[])
     assert list(datasets._sample(source, "train", num_pairs)) == [f"t{n}" for n in chosen]
 
 

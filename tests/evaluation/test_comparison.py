@@ -326,6 +326,17 @@ def test_other_references(run, older, translated, monkeypatch, change, message):
     assert translated == []
 
 
+def test_tokens_are_compared_as_one_writes_them(folder, run, older, translated, monkeypatch):
+    loads(monkeypatch, with_config("data", text_form="moses_bpe"))
+    monkeypatch.setattr("transformer_jax.evaluation.evaluator.readable", lambda line, data: line.replace(" ", ""))
+    result = compare([run, older], ["test"], samples=5)["test"]
+    systems = [lines_of(run / "evaluation" / path) for path in ("test.txt", "step_5/test.txt")]
+    assert not any(" " in line for lines in systems for line in lines)
+    references = [line.replace(" ", "") for line in lines_of(folder / "test.de")]
+    assert result == paired_bootstrap(systems, references, samples=5)
+    assert "tokenized_bleu" in json.loads((run / "evaluation" / "test.json").read_text())
+
+
 @pytest.mark.parametrize(("count", "splits"), [(0, ["test"]), (1, ["test"]), (2, [])])
 def test_nothing_to_compare(run, count, splits):
     with pytest.raises(ConfigError, match=rf"{count} checkpoints, {len(splits)} splits: expected two checkpoints"):

@@ -11,6 +11,7 @@ from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import Split
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.evaluator import Evaluator, make_validate
+from transformer_jax.evaluation.scores import translation_scores
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,45 @@ def test_translation_scores(fixed, params):
 
 def test_a_corpus_without_families_has_no_scores_for_them(fixed, params):
     assert "families" not in fixed.translation_scores(params, "test")[0]
+
+
+class Tokens:
+    """A corpus of Moses tokens in pieces, and its translations."""
+
+    targets = ("ein Mann , &quot; al@@ t &quot; .", "der Hund läuft zum Haus .")
+    lines = ("Ein Mann , &quot; al@@ t &quot; .", "der H@@ und läuft zum Haus .")
+    readable = ('Ein Mann, "alt".', "der Hund läuft zum Haus.")
+
+
+@pytest.fixture
+def tokens(monkeypatch, config, data):
+    monkeypatch.setattr(type(data), "text", lambda *_: Split(["a", "b"], list(Tokens.targets), None))
+    monkeypatch.setattr(Evaluator, "translations", lambda *_: translated(Tokens.lines, unfinished=()))
+    return Evaluator(replaced(config, "data", text_form="moses_bpe"), data)
+
+
+def test_tokens_are_scored_as_they_are_and_as_one_writes_them(tokens, params):
+    scores, lines = tokens.translation_scores(params, "valid")
+    assert lines == list(Tokens.readable)
+    references = ['ein Mann, "alt".', "der Hund läuft zum Haus."]
+    assert tokens.references("valid") == references
+    of_text = translation_scores(lines, references)
+    assert {name: scores[name] for name in of_text if name != "exact_match"} == {
+        name: value for name, value in of_text.items() if name != "exact_match"
+    }
+    assert of_text["sacrebleu"] < 95
+    assert scores["tokenized_bleu"] == pytest.approx(100.0)  # but for upper and lower case they are the same
+    assert "case:lc" in scores["tokenized_bleu_signature"]
+    assert scores["exact_match"] == 50.0
+
+
+def test_plain_text_has_no_scores_of_tokens(fixed, params):
+    assert "tokenized_bleu" not in fixed.translation_scores(params, "test")[0]
+
+
+def test_validation_logs_scores_of_tokens(tokens, data, params):
+    ranked = make_validate(replaced(tokens.config, "training", best_metric="sacrebleu"), data)(params)
+    assert ranked["tokenized_bleu"] == pytest.approx(100.0)
 
 
 def test_validation_translates_only_if_a_translation_metric_ranks(fixed, config, data, params):

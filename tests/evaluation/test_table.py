@@ -33,6 +33,14 @@ def test_a_row_per_split_and_the_signatures(capsys):
     assert lines[-2:] == ["sacrebleu: nrefs:1|case:mixed", "chrf: nrefs:1|[bold]"]
 
 
+def test_scores_of_tokens_have_a_column_and_a_signature(capsys):
+    print_table({"test": LOSSES | SCORES | {"tokenized_bleu": 39.876, "tokenized_bleu_signature": "case:lc"}})
+    lines = capsys.readouterr().out.splitlines()
+    assert cells(lines[1])[4:8] == ["exact match %", "tokenized BLEU", "sacreBLEU", "chrF"]
+    assert cells(lines[3])[4:8] == ["95.50", "39.88", "97.12", "98.00"]
+    assert lines[-3:] == ["tokenized_bleu: case:lc", "sacrebleu: nrefs:1|case:mixed", "chrf: nrefs:1|[bold]"]
+
+
 def test_without_translations_there_are_no_columns_for_them(capsys):
     print_table({"test": LOSSES})
     out = capsys.readouterr().out

@@ -136,6 +136,14 @@ def test_text_on_one_line(translator, monkeypatch, end):
     assert translator.translate_all(["1", "", "2"]) == [f"x{end}y", "", f"x{end}y"]
 
 
+def test_tokens_become_text(translator, monkeypatch):
+    monkeypatch.setattr(type(translator.tokenizer), "decode_batch", lambda self, rows: ["Hun@@ de , ja" for _ in rows])
+    data = dataclasses.replace(translator.config.data, text_form="moses_bpe")
+    of_tokens = dataclasses.replace(translator, config=dataclasses.replace(translator.config, data=data))
+    assert of_tokens.translate_all(["1", ""]) == ["Hunde, ja", ""]
+    assert texts(of_tokens.translate_chunk([Line("1")])) == ["Hun@@ de , ja"]
+
+
 def test_unfinished_translations_are_named(translator):
     shorter = with_(translator, max_extra_length=0)
     each = [shorter.translate_chunk([Line(line)])[0].unfinished for line in LINES]

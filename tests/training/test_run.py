@@ -140,7 +140,9 @@ def test_a_checkpoint_says_what_made_it(folder):
     assert record["config"]["model"]["emb_dim"] == 16
     assert record["config"]["data"]["dir"] == str(trained_folder())
     assert re.fullmatch(r"[0-9a-f]{64}", record["corpus"]["sha256"])
-    assert {"transformer_jax", "python", "jax", "flax", "optax", "sentencepiece"} <= set(record["versions"])
+    assert {"transformer_jax", "python", "jax", "flax", "optax", "sentencepiece", "tokenizers", "sacremoses"} <= set(
+        record["versions"]
+    )
     last = metric_lines(trained_folder() / "run")[-1]
     assert {"step": TOTAL, "split": "valid", **record["metrics"]} == last
 

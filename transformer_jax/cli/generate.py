@@ -8,6 +8,9 @@ A line that cannot be translated, because it is too long for the model or not UT
 stderr, the others are translated, and the exit code is 3. A translation that reaches its limit
 (--decode.max_extra_length) ends there; a warning says how many did.
 
+A model of a corpus that is Moses tokens (data.text_form=moses_bpe) reads lines and prompts of that form and writes text
+as one writes it.
+
 With --output=jsonl, line n is an object with `line`, its number, and `outputs`: the --decode.num_best of a beam search,
 best first, or as many as --decode.num_samples. Each has `text`, `ids`, `log_probs` of every piece (natural logarithms),
 `score` and `finished`; `problem` says why there are none.
@@ -35,7 +38,8 @@ from absl import flags
 from transformer_jax.cli import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
 from transformer_jax.cli.resumable import ResumableFile
-from transformer_jax.config import ExperimentConfig, nearest
+from transformer_jax.config import DataConfig, ExperimentConfig, nearest
+from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.lines import Line, Translation, on_one_line
 from transformer_jax.progress import progress_bar
@@ -92,7 +96,9 @@ def run(arguments: Arguments) -> int:
         told = _Told(name, {} if file is None else file.notes)
         with progress_bar("translating", _num_lines(values.input), done) as advance:
             for chunk in translator.translate(read_lines(lines, prompts, done), done + 1):
-                data = "".join(f"{_written(translation, values.output)}\n" for translation in chunk).encode()
+                data = "".join(
+                    f"{_written(translation, values.output, translator.config.data)}\n" for translation in chunk
+                ).encode()
                 told.note(chunk)
                 if file is None:
                     sys.stdout.buffer.write(data)
@@ -137,10 +143,11 @@ def _decoded(raw: bytes, number: int) -> tuple[str, str | None]:
     return (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r"), None
 
 
-def _written(translation: Translation, form: str) -> str:
-    if form == "text":
-        return on_one_line(translation.text)
-    result = {"line": translation.number, "outputs": [output._asdict() for output in translation.outputs]}
+def _written(translation: Translation, output_form: str, data: DataConfig) -> str:
+    if output_form == "text":
+        return on_one_line(readable(translation.text, data))
+    outputs = [output._asdict() | {"text": readable(output.text, data)} for output in translation.outputs]
+    result = {"line": translation.number, "outputs": outputs}
     if translation.problem:
         result["problem"] = translation.problem
     return json.dumps(result, ensure_ascii=False)

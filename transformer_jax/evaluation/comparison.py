@@ -60,8 +60,8 @@ def compare(
 
 
 def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> list[str]:
-    """The references of a split, which have to be the same for all."""
-    first, *others = (scorer.evaluator.data.text(split).targets for scorer in scorers)
+    """The references of a split as one writes them, which have to be the same for all."""
+    first, *others = (scorer.evaluator.references(split) for scorer in scorers)
     for name, other in zip(names[1:], others, strict=True):
         for number, (a, b) in enumerate(itertools.zip_longest(first, other), start=1):
             if a != b:
@@ -70,7 +70,7 @@ def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> 
                     f"split '{split}' of {names[0]} and of {name} has different references, so that scores cannot be "
                     f"compared: pair {number} has {there[0]} and {there[1]}"
                 )
-    return list(first)
+    return first
 
 
 def _warn_of_equals(split: str, names: Sequence[str], result: PairedBootstrap) -> None:

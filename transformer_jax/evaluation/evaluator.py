@@ -14,14 +14,16 @@ import numpy as np
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import EvaluationBatches
 from transformer_jax.data.datasets import Data
+from transformer_jax.data.text_form import join_pieces, readable
 from transformer_jax.evaluation.lengths import check_lengths, position_capacity
-from transformer_jax.evaluation.scores import family_scores, translation_scores
+from transformer_jax.evaluation.scores import family_scores, token_scores, translation_scores
 from transformer_jax.evaluation.translate import Line, Translation, Translator
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.training.losses import LossSums, cross_entropy
 from transformer_jax.typing import Batch, Params
 
 TRANSLATION_METRICS = ("exact_match", "sacrebleu", "chrf")
+_LOGGED = (*TRANSLATION_METRICS, "tokenized_bleu")
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -72,19 +74,32 @@ class Evaluator:
         }
 
     def translations(self, params: Params, split: str) -> list[Translation]:
-        """Translations of every source of a split, as the config's `decode` says; raises DataError as `check`."""
+        """Translations of every source of a split, as the config's `decode` says, in the corpus's own form.
+
+        Raises: DataError as `check`.
+        """
         self.check(split)
         lines = [Line(source) for source in self.data.text(split).inputs]
         return Translator(self.config, params, self.data.tokenizer).translate_chunk(lines)
 
+    def references(self, split: str) -> list[str]:
+        """What translations are scored against: the targets of a split, as one writes them."""
+        return [readable(line, self.config.data) for line in self.data.text(split).targets]
+
     def translation_scores(self, params: Params, split: str) -> tuple[dict[str, Any], list[str]]:
-        """Scores of the translations, by template family too where the corpus has them; and the translations."""
+        """Scores of the translations, by template family too where the corpus has them; and the translations.
+
+        The translations are as one writes them. Where the corpus is tokens, these are scored too, as `token_scores` has
+        it.
+        """
         text, translations = self.data.text(split), self.translations(params, split)
-        lines = [translation.text for translation in translations]
-        scores = translation_scores(lines, text.targets)
+        lines, references = [readable(t.text, self.config.data) for t in translations], self.references(split)
+        scores = translation_scores(lines, references)
+        if self.config.data.text_form == "moses_bpe":
+            scores |= token_scores([join_pieces(t.text) for t in translations], list(map(join_pieces, text.targets)))
         scores["unfinished"] = sum(translation.unfinished for translation in translations)
         if text.families is not None:
-            scores["families"] = family_scores(lines, text.targets, text.families)
+            scores["families"] = family_scores(lines, references, text.families)
         return scores, lines
 
     def validation(self, params: Params) -> dict[str, Any]:
@@ -92,7 +107,7 @@ class Evaluator:
         metrics: dict[str, Any] = self.losses(params, "valid")
         if self.config.training.best_metric in TRANSLATION_METRICS:
             scores, _ = self.translation_scores(params, "valid")
-            metrics |= {name: scores[name] for name in TRANSLATION_METRICS}
+            metrics |= {name: scores[name] for name in _LOGGED if name in scores}
         return metrics
 
 

@@ -19,7 +19,8 @@ class Line(NamedTuple):
 class Output(NamedTuple):
     """One output of a line.
 
-    text: with the prompt, if there was one. ids: its pieces without the prompt and, if it has ended, the end mark.
+    text: with the prompt, if there was one, in the corpus's own form. ids: its pieces without the prompt and, if it has
+    ended, the end mark.
     log_probs: of each of the ids under the model, natural logarithms, with the repetition penalty if there is one.
     score: what outputs of a line are ranked by; decoding/beam_search.py.
     """

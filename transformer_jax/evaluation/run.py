@@ -1,7 +1,7 @@
 """Evaluating a checkpoint: it alone tells model, tokenizer and corpus.
 
 WORKDIR/evaluation/SPLIT.json             scores of WORKDIR's newest checkpoint, or of an average
-WORKDIR/evaluation/SPLIT.txt              its translations, one per line, if it was asked to translate
+WORKDIR/evaluation/SPLIT.txt              its translations, detokenised, one per line, if it was asked to translate
 WORKDIR/evaluation/step_STEP/SPLIT.json   the same of WORKDIR/checkpoints/STEP, when that was asked for
 FOLDER/evaluation/COPY/SPLIT.json         the same of a copied checkpoint, FOLDER/COPY
 

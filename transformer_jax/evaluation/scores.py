@@ -27,6 +27,24 @@ def translation_scores(translations: Sequence[str], references: Sequence[str]) -
     }
 
 
+def token_scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Corpus scores of text that is tokenised already, as papers on such corpora report them.
+
+    Returns: `exact_match`, percent of translations with the tokens of their reference; `tokenized_bleu`, 0 to 100, of
+      the tokens as they stand, upper and lower case alike: what `multi-bleu.perl -lc` and fairseq's own scorer of
+      lower-case text give where no count of n-grams is zero, which they do not smooth; `tokenized_bleu_signature`.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    same = sum(t.split() == r.split() for t, r in zip(translations, references, strict=True))
+    bleu = BLEU(lowercase=True, tokenize="none", force=True)
+    return {
+        "exact_match": 100.0 * same / len(references),
+        "tokenized_bleu": bleu.corpus_score(translations, [references]).score,
+        "tokenized_bleu_signature": str(bleu.get_signature()),
+    }
+
+
 def family_scores(
     translations: Sequence[str], references: Sequence[str], families: Sequence[str]
 ) -> dict[str, dict[str, float]]:

@@ -16,11 +16,12 @@ _COLUMNS = (
     ("perplexity", "perplexity", "{:.3f}"),
     ("accuracy", "accuracy %", "{:.2f}"),
     ("exact_match", "exact match %", "{:.2f}"),
+    ("tokenized_bleu", "tokenized BLEU", "{:.2f}"),
     ("sacrebleu", "sacreBLEU", "{:.2f}"),
     ("chrf", "chrF", "{:.2f}"),
     ("unfinished", "unfinished", "{}"),
 )
-_SIGNATURES = ("sacrebleu_signature", "chrf_signature")
+_SIGNATURES = ("tokenized_bleu_signature", "sacrebleu_signature", "chrf_signature")
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -32,7 +33,7 @@ def print_table(results: Mapping[str, Mapping[str, Any]]) -> None:
     table = Table("split", *(heading for _, heading, _ in columns), title=None)
     for split, metrics in results.items():
         table.add_row(split, *(layout.format(metrics[name]) for name, _, layout in columns))
-    print(drawn(table, minimum_width=100))  # a heading cut short says nothing; a terminal wraps long lines by itself
+    print(drawn(table, minimum_width=120))  # a heading cut short says nothing; a terminal wraps long lines by itself
     if "decode" in first:
         print(f"decode: {described(first['decode'])}")
     print_signatures({name.removesuffix("_signature"): first[name] for name in _SIGNATURES if name in first})

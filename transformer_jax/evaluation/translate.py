@@ -17,6 +17,7 @@ import numpy as np
 from transformer_jax.checkpoints.checksums import by_path, checksums
 from transformer_jax.config import EOS_ID, ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import length_batches
+from transformer_jax.data.text_form import readable
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.decoding.translation import translate
@@ -76,6 +77,8 @@ class Translator:
     def translate(self, lines: Iterable[Line], first_number: int = 1) -> Iterator[list[Translation]]:
         """Translations in the order of the lines, a chunk of lines at a time; a line with a problem says so.
 
+        Lines, prompts and translations are in the form of the corpus, `data.text_form`.
+
         Args:
           first_number: of the first line; random draws follow from the number of a line. Either all lines have a prompt
             or none.
@@ -85,7 +88,7 @@ class Translator:
             yield self.translate_chunk([line for _, line in chunk], chunk[0][0])
 
     def translate_all(self, lines: Sequence[str], prompts: Sequence[str] | None = None) -> list[str]:
-        """The best translation of every line, batched by length; an empty line stays empty.
+        """The best translation of every line as one writes it, batched by length; an empty line stays empty.
 
         Args:
           prompts: what each translation begins with.
@@ -98,10 +101,10 @@ class Translator:
         for translation in translations:
             if translation.problem:
                 raise DataError(f"line {translation.number}: {translation.problem}")
-        return [translation.text for translation in translations]
+        return [readable(translation.text, self.config.data) for translation in translations]
 
     def translate_chunk(self, lines: Sequence[Line], first_number: int = 1) -> list[Translation]:
-        """Translations of all lines, batched by length; arguments as of `translate`."""
+        """Translations of all lines, batched by length, in the corpus's own form; arguments as of `translate`."""
         sources = self.tokenizer.encode_batch([line.text for line in lines])
         prompts = self._prompts(lines)
         problems = self._problems(lines, sources, prompts)

@@ -158,8 +158,8 @@ def _last_step(log: Path) -> int:
 
 def library_versions() -> dict[str, str]:
     """Versions of what a result depends on, by package name."""
-    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "tokenizers", "sacrebleu")
-    versions = {name: importlib.metadata.version(name) for name in names}
+    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "tokenizers")
+    versions = {name: importlib.metadata.version(name) for name in (*names, "sacrebleu", "sacremoses")}
     return {"transformer_jax": __version__, "python": platform.python_version(), **versions}
 
 

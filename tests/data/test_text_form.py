@@ -1,0 +1,70 @@
+"""Moses tokens in pieces, and the text that they were."""
+
+import pytest
+
+from transformer_jax.config import DataConfig
+from transformer_jax.data.text_form import detokenize, join_pieces, readable
+
+GERMAN = (
+    "Er sag@@ te : &quot; Das ist Peters Hun@@ de@@ hütte , nicht meine ! &quot;",
+    "Er sagte : &quot; Das ist Peters Hundehütte , nicht meine ! &quot;",
+    'Er sagte: "Das ist Peters Hundehütte, nicht meine!"',
+)
+ENGLISH = (
+    "the girl &apos;s dog does n@@ &apos;t ru@@ n ( she said : &quot; it is well @-@ known &quot; ) .",
+    "the girl &apos;s dog does n&apos;t run ( she said : &quot; it is well @-@ known &quot; ) .",
+    "the girl's dog does n't run (she said: \"it is well-known\").",
+)
+
+
+@pytest.mark.parametrize(("pieces", "tokens"), [GERMAN[:2], ENGLISH[:2]])
+def test_pieces_are_joined(pieces, tokens):
+    assert join_pieces(pieces) == tokens
+    assert join_pieces(tokens) == tokens
+
+
+@pytest.mark.parametrize(
+    ("pieces", "tokens"),
+    [
+        ("", ""),
+        ("ein Hun@@", "ein Hun"),  # the length limit came before the word's end
+        ("Hun@@ ", "Hun"),
+        ("a@@ b@@ c@@ d e", "abcd e"),
+        ("a@@b @@c d@", "a@@b @@c d@"),  # no mark: something follows
+        ("a@@  b\u00a0c", "ab\u00a0c"),
+    ],
+)
+def test_marks_at_the_ends_and_in_words(pieces, tokens):
+    assert join_pieces(pieces) == tokens
+
+
+@pytest.mark.parametrize("locale", ["de", "de-CH", "de_DE"])
+def test_german(locale):
+    assert detokenize(GERMAN[1], locale) == GERMAN[2]
+
+
+def test_english():
+    assert detokenize(ENGLISH[1], "en-GB") == ENGLISH[2]
+
+
+def test_the_language_of_the_locale_counts():
+    tokens = "they &apos;re here , he &apos;s not"
+    assert detokenize(tokens, "en") == "they're here, he's not"
+    assert detokenize(tokens, "de") == "they 're here, he 's not"
+    assert detokenize("l&apos; homme", "fr_FR") == "l'homme"
+
+
+def test_other_locales_have_general_rules():
+    assert detokenize("a , b .", "tgt") == "a, b."
+    assert detokenize("", "de") == ""
+
+
+def test_escapes_are_undone_once():
+    assert detokenize("a &amp;quot; b &lt; c &#124; d", "de") == "a &quot; b < c | d"
+
+
+def test_plain_text_is_left_as_it_is():
+    text = "a@@ b , &quot;  c"
+    assert readable(text, DataConfig()) == text
+    moses = DataConfig(source="text", dir="x", text_form="moses_bpe", target_locale="de")
+    assert readable(GERMAN[0], moses) == GERMAN[2]

@@ -1,0 +1,41 @@
+"""Forms in which corpora are distributed, and the text that readers expect.
+
+`moses_bpe`: Moses tokens with a space between two, ` , `, some characters escaped as XML has it, `&quot;`, and rare
+words in pieces of which all but the last end in `@@`. Models read and write such text as it is; it is joined and
+detokenised where it is scored or shown.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+from transformer_jax.config import DataConfig
+
+_CONTINUATION = re.compile(r"@@(?:\s+|$)")
+
+
+def join_pieces(text: str) -> str:
+    """Moses tokens of text in pieces: `Hun@@ de` is `Hunde`. A mark at the end, with nothing to go on, is left out."""
+    return _CONTINUATION.sub("", text)
+
+
+def detokenize(text: str, locale: str) -> str:
+    """Text as one writes it, of Moses tokens, by the rules of the locale's language; general ones if it has none.
+
+    What tokenising has lost does not come back: `3 , 5` becomes `3, 5` whatever it was before.
+    """
+    return _detokenizer(re.split("[-_]", locale)[0].lower())(text.split())
+
+
+def readable(text: str, data: DataConfig) -> str:
+    """A target of a corpus, or what a model writes that was trained on it, as one writes it."""
+    return detokenize(join_pieces(text), data.target_locale) if data.text_form == "moses_bpe" else text
+
+
+@functools.cache
+def _detokenizer(language: str) -> Callable[[list[str]], str]:
+    from sacremoses import MosesDetokenizer
+
+    return MosesDetokenizer(language).detokenize
