@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tfds_support import examples, prepare
+from tfds_support import PAIRS, examples, prepare
 
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import command_module
@@ -86,6 +86,14 @@ def test_the_default_config_and_the_default_folder(tmp_path, capsys, monkeypatch
     assert source_of(tmp_path, flags).split_names == ("train", "test")
 
 
+def test_the_flags_translate_in_the_direction_of_the_dataset(tmp_path, capsys):
+    prepare("ted_hrlr_translate/pt_to_en", tmp_path, {"train": examples("pt", "en")})
+    capsys.readouterr()
+    assert main(["prepare", "--dataset=ted_hrlr_translate/pt_to_en", f"--data_dir={tmp_path}"]) == 0
+    split = source_of(tmp_path, printed_flags(capsys.readouterr().out)).split("train")
+    assert sorted(zip(split.inputs, split.targets, strict=True)) == sorted(PAIRS)
+
+
 def test_the_flags_for_a_language_model(tmp_path, capsys):
     prepare("lm1b", tmp_path, {"train": [{"text": "a"}, {"text": "b"}], "validation": [{"text": "c"}]})
     capsys.readouterr()
@@ -105,7 +113,8 @@ def test_the_flags_for_a_language_model(tmp_path, capsys):
         (["--dataset=super_glue/rte"], 'needs TensorFlow, which training does not: pip install "transformer-jax[prep'),
     ],
 )
-def test_what_cannot_be_prepared(tmp_path, capsys, argv, message):
+def test_what_cannot_be_prepared(tmp_path, capsys, monkeypatch, argv, message):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as where it is not installed
     assert main(["prepare", *argv, f"--data_dir={tmp_path}"]) == 2
     out, err = capsys.readouterr()
     assert out == ""

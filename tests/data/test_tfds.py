@@ -162,6 +162,14 @@ def test_the_folder_of_a_dataset_is_enough(prepared_wmt, tmp_path):
     copied, original = load_source(wmt_config(folder, dataset="")), load_source(wmt_config(prepared_wmt))
     assert copied.split("train") == original.split("train")
     assert copied.fingerprint() == original.fingerprint()
+    for name in (WMT, f"{WMT}:1.0.0", "wmt14_translate"):  # as of a checkpoint that was trained elsewhere
+        assert load_source(wmt_config(folder, dataset=name)).fingerprint() == original.fingerprint()
+    for name in ("wmt14_translate/fr-en", f"{WMT}:2.0.0", "lm1b"):
+        assert error_of(wmt_config(folder, dataset=name)) == (
+            f"data.dir={str(folder)!r} holds {WMT}:1.0.0, and data.dataset={name!r} is another dataset"
+        )
+    (folder / "dataset_info.json").write_text("[]")
+    assert error_of(wmt_config(folder)).startswith(f"{folder}/dataset_info.json cannot be read: ")
 
 
 def test_the_newest_version_is_read_unless_one_is_asked_for(wmt):

@@ -4,7 +4,7 @@
 
 Prints a table and writes WORKDIR/evaluation/SPLIT.json and SPLIT.txt; of one STEP that is named, or best, into
 WORKDIR/evaluation/step_STEP. The corpus, the tokenizer and the config are the checkpoint's. It holds the embedded
-corpus as its settings; a corpus of text files has to be there as files, all splits as they were in training, and
+corpus as its settings; text files, or a dataset of TFDS, have to be there, all splits as they were in training, and
 --data.dir=FOLDER says where they are now. --evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
 --decode.FIELD=VALUE how it translates: --decode.beam_size=5 searches with a beam. The scores carry both.
 """

@@ -50,7 +50,7 @@ def run(arguments: Arguments) -> int:
     fields |= _split_fields(list(splits)) | _text_fields(info)
     flags = [f"--config.data.{name}={value}" for name, value in fields.items()]
     print(f"Train with it:\n  {shlex.join(flags)}")
-    print(f"Where there is no network, copy the folder and give it as data.dir, without data.dataset:\n  {folder}")
+    print(f"Where there is no network, copy the folder and give the copy as data.dir:\n  {folder}")
     return exit_codes.OK
 
 

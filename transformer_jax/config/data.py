@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from transformer_jax.config.fields import DerivedStr, choice, field, number
+from transformer_jax.config.fields import choice, field, number
 
 # Fields that only some sources read; the others refuse them when they are set.
 _READ_BY = {
@@ -40,10 +40,10 @@ class DataConfig:
         ("parallel", "tsv", "jsonl"),
         "`text`: a file a language, PREFIX.LOCALE, or both in one, PREFIX.tsv or PREFIX.jsonl; plain or .gz",
     )
-    input_feature: DerivedStr = field(
+    input_feature: str | None = field(
         None, "`tfds` feature, `jsonl` key or `tsv` column (from 1) of the inputs; default source_locale, column 1"
     )
-    target_feature: DerivedStr = field(None, "the same of the targets; default target_locale, column 2")
+    target_feature: str | None = field(None, "the same of the targets; default target_locale, column 2")
     train_split: str = field("train", "`text`: prefixes of the files, by commas; `tfds`: the split, or a part of it")
     valid_split: str = field("valid", "the same of the validation split; empty: there is none")
     test_split: str = field("test", "the same of the test split; empty: there is none")

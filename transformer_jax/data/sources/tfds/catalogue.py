@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import json
 import re
 import shlex
 from collections.abc import Iterable
@@ -62,22 +63,23 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
     """The folder NAME/CONFIG/VERSION of a prepared dataset, the newest version if none is asked for.
 
     Args:
-      dataset: its name; if empty, `data_dir` is the folder itself.
-      data_dir: where datasets are prepared; empty for TFDS's default.
+      dataset: its name; may be empty if `data_dir` is the folder itself.
+      data_dir: where datasets are prepared, or the folder itself; empty for TFDS's default.
 
     Raises:
       DataError: there is no such dataset, or it is not prepared; the message has the command that prepares it.
     """
-    if not dataset:
-        if not data_dir:
-            raise DataError("data.source=tfds needs data.dataset, or the folder of a dataset as data.dir")
-        folder = Path(data_dir).expanduser()
-        if not _is_dataset(folder):
-            raise DataError(
-                f"data.dir={data_dir!r} is not the folder of a dataset, NAME/CONFIG/VERSION with a dataset_info.json; "
-                "if datasets are prepared below it, data.dataset chooses one"
-            )
+    if not dataset and not data_dir:
+        raise DataError("data.source=tfds needs data.dataset, or the folder of a dataset as data.dir")
+    folder = Path(data_dir).expanduser()
+    if data_dir and _is_dataset(folder):
+        _check_same(folder, dataset)
         return folder
+    if not dataset:
+        raise DataError(
+            f"data.dir={data_dir!r} is not the folder of a dataset, NAME/CONFIG/VERSION with a dataset_info.json; "
+            "if datasets are prepared below it, data.dataset chooses one"
+        )
     wanted = DatasetName.parse(dataset)
     above = data_root(data_dir) / wanted.name / wanted.config
     versions = _versions(above)
@@ -93,6 +95,18 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
         f"data.dataset={dataset!r} is not prepared in {data_root(data_dir)}; this prepares it: "
         f"{prepare_command(wanted, data_dir)}"
     )
+
+
+def _check_same(folder: Path, dataset: str) -> None:
+    """Raises DataError if a folder does not hold the dataset of that name, which may be empty."""
+    try:
+        info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+        held = DatasetName(info["name"], info.get("configName", ""), info["version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder}/dataset_info.json cannot be read: {error}") from error
+    wanted = DatasetName.parse(dataset) if dataset else held
+    if any(part and part != has for part, has in zip(wanted, held, strict=True)):
+        raise DataError(f"data.dir={str(folder)!r} holds {held}, and data.dataset={dataset!r} is another dataset")
 
 
 def open_folder(folder: Path) -> Any:
