@@ -34,7 +34,7 @@ from transformer_jax.data.tokenizers import EncodedTexts
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.decoding import translation
 from transformer_jax.decoding.hypotheses import Generated
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import loading, translate
 from transformer_jax.models.encoder_decoder import decoding_params
 from transformer_jax.parallel.launchers import Jit, make_launcher
@@ -75,9 +75,27 @@ def fingerprint(corpus, **fields):
     return load_source(text_config(corpus, **fields).data).fingerprint()["sha256"]
 
 
+def source_type(corpus, source):
+    return type(load_source(DataConfig(source=source, dir=str(corpus / "a") if source == "text" else "")))
+
+
 def embedded(corpus, **fields):
     values = {"num_train_pairs": 200, "num_eval_pairs": 20} | fields
     return load_source(DataConfig(**values)).fingerprint()["sha256"]
+
+
+def first_pair(corpus, **fields):
+    """The inputs and targets of the first example of one file that holds all languages."""
+    (corpus / "a" / "one.tsv").write_text("eins\tzwei\tdrei\n")
+    (corpus / "a" / "one.jsonl").write_text('{"en": "one", "de": "two", "it": "three"}\n')
+    splits = {"train_split": "one", "valid_split": "", "test_split": ""}
+    return load_source(text_config(corpus, **{"format": "jsonl"} | splits | fields).data).split("train")
+
+
+def tfds_dataset(corpus, dataset):
+    with pytest.raises(DataError) as raised:
+        load_source(DataConfig(source="tfds", dataset=dataset, dir=str(corpus)))
+    return str(raised.value)
 
 
 def tokenizer(corpus, **fields):
@@ -119,11 +137,16 @@ def packed_shapes(corpus, **fields):
 
 FORMS = ("plain", "moses_bpe")
 DATA = {
-    "source": (lambda c, source: type(load_source(text_config(c, source=source).data)), "text", "embedded"),
+    "source": (source_type, "text", "embedded"),
     "source_locale": (fingerprint, "en", "it"),
     "target_locale": (fingerprint, "de", "it"),
     "num_train_pairs": (embedded, 200, 300),
     "num_eval_pairs": (embedded, 20, 30),
+    "dataset": (tfds_dataset, "wmt14_translate/de-en", "wmt14_translate/fr-en"),
+    "format": (first_pair, "tsv", "jsonl"),
+    "input_feature": (first_pair, None, "it"),
+    "target_feature": (first_pair, None, "it"),
+    "monolingual": (first_pair, False, True),
     "dir": (lambda c, dir: fingerprint(c, dir=str(c / dir)), "a", "b"),
     "train_split": (fingerprint, "train", "other"),
     "valid_split": (fingerprint, "valid", "other"),

@@ -132,7 +132,7 @@ def test_a_dataset_for_language_models(tmp_path):
     fields = {"monolingual": True, "valid_split": "train[:2]", "test_split": ""}
     source = load_source(config(tmp_path, "lm1b", target_feature="text", **fields))
     split = source.split("train")
-    assert (split.inputs, split.families) == (None, None)
+    assert (split.inputs, split.families) == ([], None)
     assert sorted(split.targets) == texts
     assert error_of(config(tmp_path, "lm1b", **fields)).endswith(
         "data.target_feature='de': this feature of lm1b/1.1.0 does not exist; its texts are text"

@@ -76,7 +76,7 @@ class TfdsSource:
         """
         pairs = self._pairs(name)
         while part := list(itertools.islice(pairs, size)):
-            inputs = None if self._input is None else [source for source, _ in part if source is not None]
+            inputs = [source for source, _ in part if source is not None]
             yield Split(inputs, [target for _, target in part], None)
 
     def split(self, name: str) -> Split:
