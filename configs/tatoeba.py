@@ -42,7 +42,7 @@ def get_config(arg=""):
         ),
         optimizer=OptimizerConfig(schedule="inverse_sqrt", warmup_steps=1000),
         training=TrainingConfig(
-            num_train_steps=6000,
+            num_train_steps=3000,
             label_smoothing=0.1,
             eval_every_steps=1000,
             checkpoint_every_steps=500,

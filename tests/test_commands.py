@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import decode, decode_cost, shapes, train_step
+from benchmarks import decode, decode_cost, input_pipeline, train_step
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
@@ -134,7 +134,7 @@ def test_an_uncached_beam_is_refused(nano, capsys):
 # Documents.
 
 
-BENCHMARKS = {"train_step": train_step, "decode": decode, "decode_cost": decode_cost}
+BENCHMARKS = {"train_step": train_step, "decode": decode, "decode_cost": decode_cost, "input_pipeline": input_pipeline}
 
 
 def documents():

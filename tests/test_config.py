@@ -70,6 +70,8 @@ def test_every_field_says_what_it_is():
 def test_nothing_is_unset_after_resolution_but_what_means_it():
     resolved = ExperimentConfig().resolved()
     assert {name for name, _, value in walk(resolved) if value is None} == {
+        "data.input_feature",  # by source and format
+        "data.target_feature",
         "decode.length_penalty",  # these two follow from what a command overrides
         "decode.length_penalty_alpha",
         "decode.top_k",
@@ -350,7 +352,8 @@ def test_every_derived_default_can_be_overridden():
         "decode.max_length": 9,
     }
     unset = {name for name, _, value in walk(ExperimentConfig()) if value is None}
-    assert set(overrides) == unset - {"decode.top_k"}  # read by another method than length_penalty
+    # top_k is read by another method than length_penalty, and features by other sources.
+    assert set(overrides) == unset - {"decode.top_k", "data.input_feature", "data.target_feature"}
     values = ExperimentConfig().to_config_dict().lock()
     values.update_from_flattened_dict(overrides)
     resolved = {name: value for name, _, value in walk(ExperimentConfig.from_config_dict(values))}

@@ -99,7 +99,7 @@ def test_the_flags_for_a_language_model(tmp_path, capsys):
     capsys.readouterr()
     assert main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"]) == 0
     source = source_of(tmp_path, printed_flags(capsys.readouterr().out))
-    assert source.split("valid")[:2] == (None, ["c"])
+    assert source.split("valid")[:2] == ([], ["c"])
 
 
 @pytest.mark.parametrize(

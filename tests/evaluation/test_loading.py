@@ -200,12 +200,17 @@ CONFIG = ExperimentConfig().resolved()
 
 
 def test_overrides_replace_what_was_not_trained():
-    config = apply_overrides(CONFIG.to_dict(), {"evaluation.tokens_per_batch": 99, "data.dir": "x"})
+    config = apply_overrides(CONFIG.to_dict(), {"evaluation.tokens_per_batch": 99, "data.cache_dir": "x"})
     assert config.evaluation.tokens_per_batch == 99
-    assert config.data.dir == "x"
+    assert config.data.cache_dir == "x"
     assert config.model == CONFIG.model
     assert config.training == CONFIG.training
     assert apply_overrides(CONFIG.to_dict(), {}) == CONFIG
+    text = CONFIG.to_dict()
+    text["data"] |= {"source": "text", "dir": "here"}
+    assert apply_overrides(text, {"data.dir": "there"}).data.dir == "there"
+    with pytest.raises(ConfigError, match=r"data\.dir='x' is not read with source='embedded'"):
+        apply_overrides(CONFIG.to_dict(), {"data.dir": "x"})
 
 
 def test_more_checkpoints_may_be_averaged_than_this_training_was_told_to_keep():

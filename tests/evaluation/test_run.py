@@ -13,7 +13,7 @@ import sacrebleu
 from run_support import argv, copy_of_trained, run_main, snapshot, trained_folder, translated, write_corpus
 
 from transformer_jax.data.datasets import Data
-from transformer_jax.data.tokenizers import SentencePieceTokenizer
+from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.run import evaluate

@@ -140,12 +140,12 @@ def test_order_of_events():
 
 def impatient(**training):
     """Validated after every second step; best after the fourth, equally good after the sixth."""
-    world = World(num_train_steps=30, eval_every_steps=2, checkpoint_every_steps=4, **training)
-    world.losses = {2: 5.0, 4: 3.0, 6: 3.0, 8: 4.0, 10: 3.5, **dict.fromkeys(range(12, 31, 2), 9.0)}
+    world = World(num_train_steps=16, eval_every_steps=2, checkpoint_every_steps=4, **training)
+    world.losses = {2: 5.0, 4: 3.0, 6: 3.0, 8: 4.0, 10: 3.5, **dict.fromkeys(range(12, 17, 2), 9.0)}
     return world
 
 
-@pytest.mark.parametrize(("patience", "last"), [(1, 6), (2, 8), (3, 10), (0, 30)])
+@pytest.mark.parametrize(("patience", "last"), [(1, 6), (2, 8), (3, 10), (0, 16)])
 def test_patience_ends_training_with_a_checkpoint_and_no_step_more(patience, last):
     world = impatient(patience=patience)
     result = world.train()

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 from transformer_jax.config.fields import choice, field, number
 
-# Fields that only some sources read; the others refuse them when they are set.
+# Fields that only some sources read; the others refuse them when they are set. The sizes of the embedded corpus are not
+# among them, so that another corpus can be put into a config that sets them.
 _READ_BY = {
-    "num_train_pairs": ("embedded",),
-    "num_eval_pairs": ("embedded",),
     "dir": ("text", "tfds"),
     "dataset": ("tfds",),
     "format": ("text",),
