@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import decode, decode_cost, input_pipeline, train_step
+from benchmarks import decode, decode_cost, input_pipeline, shapes, train_step
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
