@@ -90,7 +90,7 @@ def test_the_side_with_fewer_tokens_is_narrower():
 
 @pytest.mark.parametrize("ratio", [1.0, 1.1, 0.3])
 def test_efficiency_of_a_translation_corpus(ratio):
-    """Measured 0.989, 0.993 and 0.990 in rows; less would be a step back."""
+    """Measured 0.988, 0.985 and 0.981, the empty rows of the last batch among it; less would be a step back."""
     random = np.random.default_rng(0)
     inputs = np.clip(random.lognormal(2.9, 0.5, 30_000).astype(int), 2, 100)
     targets = np.clip((ratio * inputs * random.lognormal(0, 0.15, 30_000)).astype(int), 2, 100)
