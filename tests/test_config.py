@@ -209,6 +209,19 @@ def test_limits_themselves_are_valid():
         ),
         ({"training__accumulation_steps": 3}, ["training.accumulation_steps=3 does not divide data.row_multiple=8"]),
         ({"data__tokens_per_batch": 1000}, ["data.tokens_per_batch=1000 cannot hold row_multiple=8 rows"]),
+        (
+            {"data__tokens_per_batch": 2000, "data__batching": "packed"},
+            ["data.tokens_per_batch=2000 cannot hold row_multiple=8 rows of packed_length=256"],
+        ),
+        (
+            {"data__batching": "packed", "data__packed_length": 100, "data__max_length": 101},
+            ["data.packed_length=100 cannot hold a pair of max_length=101"],
+        ),
+        ({"data__packed_length": 128}, ["data.packed_length=128 is not read with batching='buckets'"]),
+        (
+            {"data__batching": "packed", "data__num_buckets": 4},
+            ["data.num_buckets=4 is not read with batching='packed'"],
+        ),
         ({"data__target_locale": "en"}, ["data.source_locale and data.target_locale are both 'en'"]),
         ({"evaluation__average_checkpoints": 5}, ["evaluation.average_checkpoints=5 exceeds training.keep_last=3"]),
         (
@@ -258,6 +271,8 @@ def test_relations_between_fields(changes, parts):
         {"optimizer__schedule": "cosine", "optimizer__learning_rate": 0.1},
         {"training__accumulation_steps": 4},
         {"data__tokens_per_batch": 1024},
+        # Positions begin anew with every pair of a row.
+        {"model__position_encoding": "learned", "model__max_length": 128, "data__batching": "packed"},
     ],
 )
 def test_what_is_near_a_wrong_relation_is_valid(changes):

@@ -16,8 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from training_support import distance, identical, small_config, uneven_batch
+from training_support import VOCAB_SIZE, distance, identical, small_config, uneven_batch
 
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import Batch
+from transformer_jax.data.datasets import plan_batches
+from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
 from transformer_jax.parallel.launchers import AXIS, make_launcher, replicated
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state
@@ -27,6 +31,18 @@ NUM_DEVICES = 8
 # Two rows per device when there are eight; the third device has no token at all.
 LENGTHS = (5, 5, 1, 0, 0, 0, 2, 1, 5, 4, 1, 1, 0, 1, 3, 5)
 BATCHES = [uneven_batch(LENGTHS, seed=seed) for seed in range(2)]
+
+
+@functools.cache
+def batches_of(config: ExperimentConfig) -> list[Batch]:
+    """BATCHES, or packed ones if the config says so."""
+    if config.data.batching != "packed":
+        return BATCHES
+    random = np.random.default_rng(0)
+    offsets = np.cumsum([0, *random.integers(2, 8, 30)])
+    sides = [RaggedIds(random.integers(4, VOCAB_SIZE, offsets[-1]).astype(np.int32), offsets) for _ in range(2)]
+    plan = plan_batches(config, TokenizedSplit(*sides))
+    return [plan.batch(step) for step in range(2)]
 
 
 def gradient_step(static: StaticConfig) -> Any:
@@ -94,11 +110,12 @@ def count_compilations(event: str, duration: float, **kwargs: Any) -> None:
 class OneDevice:
     """What the launchers are compared to: the whole batch on one device, the states and what the steps returned."""
 
-    def __init__(self, static: StaticConfig, hyper: Any, step: str) -> None:
+    def __init__(self, config: ExperimentConfig, step: str) -> None:
+        static, hyper = split(config)
         initial = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
         compiled = jax.jit(STEPS[step](static))
         self.states, self.outputs = [initial], []
-        for batch in BATCHES:
+        for batch in batches_of(config):
             state, output = compiled(self.states[-1], batch, hyper)
             self.states.append(state)
             self.outputs.append(output)
@@ -106,7 +123,7 @@ class OneDevice:
 
 @functools.cache
 def reference(fields: str, step: str) -> OneDevice:
-    return OneDevice(*split(small_config(json.loads(fields))), step)
+    return OneDevice(small_config(json.loads(fields)), step)
 
 
 def difference(new: Any, old: Any) -> Any:
@@ -166,7 +183,7 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
     state = placed_state(static, hyper, replicated(launch))
     assert identical(state, expected.states[0])
     steps = []
-    for i, batch in enumerate(BATCHES[:num_steps]):
+    for i, batch in enumerate(batches_of(config)[:num_steps]):
         previous, before = state, compilations
         state, output = launch.step(previous, batch, hyper)
         jax.block_until_ready((state, output))

@@ -29,6 +29,7 @@ RELATIVE = {
     "model.num_kv_heads": 1,
 }
 ROTARY = {"model.norm_position": "pre", "model.position_encoding": "rotary", "model.activation": "geglu"}
+PACKED = {"data.batching": "packed", "data.packed_length": 16, "model.position_encoding": "learned"}
 PARTS_2 = {"training.accumulation_steps": 2}
 PARTS_4 = {"training.accumulation_steps": 4}
 
@@ -59,6 +60,8 @@ SLOW_GRADIENTS = {
         ("pre", PRE, None),
         ("relative", RELATIVE, None),
         ("rotary", ROTARY, None),
+        ("packed", PACKED, None),
+        ("packed in parts", {**PACKED, **PARTS_2}, 4),
         ("1 device", {}, 1),
         ("2 devices", {}, 2),
         ("4 devices", {}, 4),
@@ -127,13 +130,14 @@ def check_launcher(case: Any, result: dict[str, Any]) -> None:
     assert all(step["everywhere_equal"] for step in result["steps"])
 
 
-def check_gradients(result: dict[str, Any]) -> None:
+def check_gradients(case: Any, result: dict[str, Any]) -> None:
+    _, arguments = case
     for step in result["steps"]:
         assert step["grads"] < 1e-5
         assert step["update"] < 1e-5
         actual, expected = step["sums"]
         assert actual == pytest.approx(expected, rel=1e-6)
-        assert actual[-1] == 34
+        assert actual[-1] == (142 if "data.batching" in arguments["fields"] else 34)
 
 
 def check_update(result: dict[str, Any]) -> None:
@@ -149,14 +153,14 @@ def check_update(result: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_and_updates_equal_those_of_one_device(results, name):
     check_launcher(GRADIENTS[name], results[name])
-    check_gradients(results[name])
+    check_gradients(GRADIENTS[name], results[name])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW_GRADIENTS)
 def test_gradients_and_updates_of_more_options_equal_those_of_one_device(slow_results, name):
     check_launcher(SLOW_GRADIENTS[name], slow_results[name])
-    check_gradients(slow_results[name])
+    check_gradients(SLOW_GRADIENTS[name], slow_results[name])
 
 
 @pytest.mark.slow

@@ -55,8 +55,8 @@ class World:
     # Plan.
 
     def batch(self, step):
-        """6 + step ids in 24 slots."""
-        return {"inputs": np.full((2, 3), 1), "targets": (np.arange(18) < step).reshape(2, 9).astype(np.int32)}
+        """6 + step ids in 106 slots."""
+        return {"inputs": np.full((2, 3), 1), "targets": (np.arange(100) < step).reshape(2, 50).astype(np.int32)}
 
     def epoch(self, step):
         return step // 5
@@ -122,7 +122,7 @@ def metrics_of(step):
 
 def recorded(step):
     """What a checkpoint holds of a step of the window; its batch is number step - 1."""
-    return metrics_of(step) | {"ids": 6.0 + step - 1, "slots": 24.0}
+    return metrics_of(step) | {"ids": 6.0 + step - 1, "slots": 106.0}
 
 
 def test_order_of_events():
@@ -191,7 +191,7 @@ def test_averages_are_over_tokens():
     assert line["gradient_norm"] == pytest.approx((2 + 4 + 8) / 3)
     assert line["learning_rate"] == 3 / 8
     assert line["tokens"] == tokens.sum()
-    assert line["padding_efficiency"] == pytest.approx((6 + 7 + 8) / (3 * 24))
+    assert line["padding_efficiency"] == pytest.approx((6 + 7 + 8) / (3 * 106))
     assert line["epoch"] == 0
     assert line["seconds"] > 0
     assert line["tokens_per_s"] == pytest.approx(tokens.sum() / line["seconds"])
