@@ -51,6 +51,7 @@ def get_config(arg=""):
             train_split="train",
             valid_split="valid",
             test_split="test.2016",
+            text_form="moses_bpe",
             tokenizer="words",
             max_length=128,
             tokens_per_batch=8192,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from unittest import mock
@@ -128,12 +129,15 @@ def test_what_can_be_made_again_may_be_deleted(tmp_path, monkeypatch):
     assert_same_run(folder, trained_folder())
 
 
-def test_the_tokenizer_is_that_of_the_checkpoint(tmp_path, monkeypatch):
+def test_the_tokenizer_is_that_of_the_checkpoint(tmp_path, monkeypatch, capsys):
     folder = write_corpus(tmp_path / "a")
     train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
     other = write_corpus(tmp_path / "b", seed=1)
     train_until(other, monkeypatch, "after_batch", 1, signal.SIGTERM)
     shutil.copy(other / "run" / "tokenizer.model", folder / "run" / "tokenizer.model")
+    assert train(folder) == 2
+    assert re.search(r"run/tokenizer\.model is not the tokenizer of checkpoint 5: sha256", capsys.readouterr().err)
+    (folder / "run" / "tokenizer.model").unlink()
     assert train(folder) == 0
     assert_same_run(folder, trained_folder())
 

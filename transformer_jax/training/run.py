@@ -21,7 +21,8 @@ from transformer_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.data.datasets import TOKENIZER_FILE, Data, plan_batches, prepare_data
-from transformer_jax.data.tokenizers import load_tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
+from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.launchers import make_launcher, replicated
 from transformer_jax.training.hyper import split
@@ -91,6 +92,7 @@ def _prepare(
         if not directory.has_config():
             directory.check_config(record["config"], f"checkpoint {step}")
         tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
+        _check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, step)
     else:
         # What a run has left that died before its first checkpoint may be of another config, or another corpus.
         (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
@@ -161,6 +163,21 @@ def library_versions() -> dict[str, str]:
     names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece", "tokenizers")
     versions = {name: importlib.metadata.version(name) for name in (*names, "sacrebleu", "sacremoses")}
     return {"transformer_jax": __version__, "python": platform.python_version(), **versions}
+
+
+def _check_tokenizer(config: ExperimentConfig, file: Path, tokenizer: Tokenizer, step: int) -> None:
+    """Raises CheckpointError if the work directory or the config names another tokenizer than the checkpoint's."""
+    others = {file: read_tokenizer(file)} if file.exists() else {}
+    vocabulary = Path(config.data.vocabulary_file)
+    if vocabulary.is_file():
+        others[vocabulary] = read_vocabulary(vocabulary, config.model.vocab_size)
+    for path, other in others.items():
+        if other.sha256 != tokenizer.sha256:
+            raise CheckpointError(
+                f"{path} is not the tokenizer of checkpoint {step}: sha256 {other.sha256[:12]}, but "
+                f"{tokenizer.sha256[:12]} in the checkpoint, which the parameters were trained with; bring it back, or "
+                "choose another --workdir"
+            )
 
 
 def _check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir: Path) -> None:
