@@ -29,7 +29,7 @@ from transformer_jax.config import (
 from transformer_jax.data.datasets import plan_batches, prepare_data
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
-from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
+from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.data.tokenizers import EncodedTexts
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.decoding import translation

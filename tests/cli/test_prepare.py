@@ -12,6 +12,7 @@ from transformer_jax.cli.help import command_module
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import load_source
+from transformer_jax.data.sources.base import joined
 from transformer_jax.errors import DataError
 
 EMBEDDED = "embedded_translate/en-it-100-10"
@@ -36,11 +37,12 @@ def printed_flags(out: str) -> list[str]:
 
 
 def source_of(tmp_path, flags: list[str]):
-    """The source that a training run with these flags reads."""
+    """The source that a training run with these flags reads, laid over a config that names other splits."""
     path = tmp_path / "config.py"
     path.write_text(
-        "from transformer_jax.config import ExperimentConfig\n"
-        "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"
+        "from transformer_jax.config import DataConfig, ExperimentConfig\n"
+        "data = DataConfig(source='text', train_split='a', valid_split='b', test_split='c', source_locale='fr')\n"
+        "def get_config(arg=''):\n    return ExperimentConfig(data=data).to_config_dict()\n"
     )
     arguments = parse(command_module("train"), "train", [f"--config={path}", *flags])
     return load_source(read_config(str(path), arguments.overrides).data)
@@ -79,19 +81,33 @@ def test_the_default_config_and_the_default_folder(tmp_path, capsys, monkeypatch
     assert flags == [
         "--config.data.source=tfds",
         "--config.data.dataset=wmt14_translate/cs-en",
-        "--config.data.valid_split=",
+        "--config.data.train_split=train[:-1]",
+        "--config.data.valid_split=train[-1:]",
+        "--config.data.test_split=test",
         "--config.data.source_locale=cs",
         "--config.data.target_locale=en",
     ]
-    assert source_of(tmp_path, flags).split_names == ("train", "test")
+    source = source_of(tmp_path, flags)
+    assert [source.num_examples(name) for name in source.split_names] == [3, 1, 4]
 
 
 def test_the_flags_translate_in_the_direction_of_the_dataset(tmp_path, capsys):
     prepare("ted_hrlr_translate/pt_to_en", tmp_path, {"train": examples("pt", "en")})
     capsys.readouterr()
     assert main(["prepare", "--dataset=ted_hrlr_translate/pt_to_en", f"--data_dir={tmp_path}"]) == 0
-    split = source_of(tmp_path, printed_flags(capsys.readouterr().out)).split("train")
+    source = source_of(tmp_path, printed_flags(capsys.readouterr().out))
+    split = joined(source.split(name) for name in ("train", "valid"))
     assert sorted(zip(split.inputs, split.targets, strict=True)) == sorted(PAIRS)
+
+
+def test_which_of_many_texts_is_left_to_the_user(tmp_path, capsys):
+    prepare("ag_news_subset", tmp_path, {"train": [{"title": "a", "description": "b", "label": 1}] * 9})
+    capsys.readouterr()
+    assert main(["prepare", "--dataset=ag_news_subset", f"--data_dir={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "  and --config.data.input_feature and target_feature, two of its texts: description, title\n" in out
+    features = ["--config.data.input_feature=description", "--config.data.target_feature=title"]
+    assert source_of(tmp_path, [*printed_flags(out), *features]).split("train").targets == ["a"] * 8
 
 
 def test_the_flags_for_a_language_model(tmp_path, capsys):

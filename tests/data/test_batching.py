@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformer_jax.config import EOS_ID
 from transformer_jax.data.batching import BatchPlan, BatchShape, EvaluationBatches, length_batches
 from transformer_jax.data.buckets import assign, choose_shapes, make_buckets
-from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
+from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.errors import ConfigError, DataError
 
 LIMITS = {"tokens_per_batch": 256, "max_length": 24, "row_multiple": 4, "num_buckets": 4, "seed": 0}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformer_jax.data.batching import BatchShape, TrainingBatches
 from transformer_jax.data.bin_packing import pack, row_shape
 from transformer_jax.data.packing import PackedPlan
-from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
+from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.errors import ConfigError, DataError
 
 LIMITS = {"tokens_per_batch": 256, "max_length": 24, "packed_length": 32, "row_multiple": 4, "seed": 0}

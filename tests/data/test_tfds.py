@@ -11,12 +11,12 @@ import pytest
 from tfds_support import PAIRS, examples, prepare
 
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig
-from transformer_jax.data import sources
 from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.sources.base import joined
 from transformer_jax.data.sources.embedded import EmbeddedSource
 from transformer_jax.data.sources.tfds import catalogue
+from transformer_jax.data.sources.tfds import source as source_module
 from transformer_jax.data.sources.tfds.preparing import prepare_dataset
 from transformer_jax.errors import DataError
 
@@ -141,7 +141,7 @@ def test_a_dataset_for_language_models(tmp_path):
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_chunks(embedded, monkeypatch, size):
-    monkeypatch.setattr(sources.tfds, "_READ_RECORDS", 8)
+    monkeypatch.setattr(source_module, "_READ_RECORDS", 8)
     source = load_source(config(embedded, EMBEDDED))
     chunks = list(source.chunks("valid", size))
     assert [len(chunk.targets) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
@@ -149,7 +149,7 @@ def test_chunks(embedded, monkeypatch, size):
 
 
 def test_chunks_read_no_further_than_they_have_to(wmt, monkeypatch):
-    monkeypatch.setattr(sources.tfds, "_READ_RECORDS", 1)
+    monkeypatch.setattr(source_module, "_READ_RECORDS", 1)
     read = []
     source = load_source(wmt_config(wmt))
     monkeypatch.setattr(source, "_text", lambda record, feature, name, index: read.append(index) or "text")
@@ -187,7 +187,7 @@ def test_pairs_that_lack_a_side_are_left_out_and_counted_once(tmp_path, caplog):
     source = load_source(prepared_pairs(tmp_path, pairs))
     with caplog.at_level(logging.WARNING, "transformer_jax"):
         assert [len(chunk.targets) for chunk in source.chunks("train", 3)] == [3, 1]
-        assert source.num_examples("train") == 4
+        assert source.num_examples("train") == 7
         split = source.split("train")
     assert sorted(zip(split.inputs, split.targets, strict=True)) == sorted(PAIRS)
     assert [record.getMessage() for record in caplog.records] == [
@@ -196,7 +196,7 @@ def test_pairs_that_lack_a_side_are_left_out_and_counted_once(tmp_path, caplog):
 
 
 def test_nothing_is_said_of_a_complete_split(wmt, caplog):
-    assert load_source(wmt_config(wmt)).num_examples("train") == 4
+    assert len(load_source(wmt_config(wmt)).split("train").targets) == 4
     assert not [record for record in caplog.records if record.name.startswith("transformer_jax")]
 
 
@@ -253,7 +253,7 @@ def test_valid_is_not_what_this_dataset_calls_it(wmt):
 
 def test_no_split_at_all(wmt):
     assert "data.train_split is empty" in error_of(wmt_config(wmt, train_split="", valid_split=""))
-    with pytest.raises(DataError, match=r"no split 'test' of wmt14_translate/de-en/1\.0\.0; there are: train, valid"):
+    with pytest.raises(DataError, match="no split 'test'; there are train, valid"):
         load_source(wmt_config(wmt)).num_examples("test")
 
 

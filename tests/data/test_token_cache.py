@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from transformer_jax.config import EOS_ID
 from transformer_jax.data import token_cache
 from transformer_jax.data.sources.base import Split, divided
-from transformer_jax.data.token_cache import RaggedIds, cache_key, open_split
+from transformer_jax.data.token_cache import cache_key, open_split
+from transformer_jax.data.token_ids import RaggedIds
 from transformer_jax.data.tokenizers import EncodedTexts, train_tokenizer
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import DataError
@@ -281,7 +282,7 @@ def test_a_changed_corpus_is_said(open_cache, tmp_path):
     open_cache()
     (folder,) = tmp_path.iterdir()
     open_cache(fingerprint={**FINGERPRINT, "sha256": "abd"}, say=said.append)
-    assert said == [f"cutting 50 examples of train into pieces: the corpus has changed since {folder} was built"]
+    assert said == [f"cutting 50 examples of train into pieces: {folder} is of another corpus"]
 
 
 def test_a_monolingual_split_has_targets_only(open_cache, tokenizer, tmp_path):

@@ -21,7 +21,7 @@ from training_support import VOCAB_SIZE, distance, identical, small_config, unev
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import Batch
 from transformer_jax.data.datasets import plan_batches
-from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
+from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.parallel.launchers import AXIS, make_launcher, replicated
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state

@@ -151,7 +151,8 @@ def test_patience_ends_training_with_a_checkpoint_and_no_step_more(patience, las
     result = world.train()
     assert (result.step, result.reason) == (last, "finished")
     assert max(step for name, *step in world.events if name == "step") == [last]
-    assert world.events[-3:] == [("valid", last), ("save", last), ("wait",)]
+    assert [event for event in world.events if event[1:] == (last,)][-2:] == [world.events[-3], ("save", last)]
+    assert {"train", "valid"} == {split for step, split, _ in world.lines if step == last}
 
 
 def test_patience_goes_on_where_it_was_after_a_restart():
@@ -164,6 +165,13 @@ def test_patience_goes_on_where_it_was_after_a_restart():
     again = impatient(patience=3)
     assert again.train(10, resumed.saved[10][1]) == TrainResult(10, "finished", resumed.saved[10][1]["metrics"])
     assert again.events == [("wait",)]
+
+
+def test_patience_begins_anew_with_another_metric(monkeypatch):
+    record = {"validations": {"metric": "accuracy", "best": 70.0, "stale": 3}}
+    world = impatient(patience=4, best_metric="sacrebleu")
+    monkeypatch.setattr(world, "evaluate", lambda params: {"sacrebleu": 20.0})
+    assert world.train(0, record).step == 10
 
 
 def test_patience_knows_which_metrics_are_better_when_higher(monkeypatch):
@@ -209,7 +217,7 @@ def test_a_checkpoint_holds_what_a_resumed_run_needs():
         "config": "c",
         "window": [recorded(4), recorded(5)],
         "metrics": world.lines[1][2],
-        "validations": {"best": 6.0, "stale": 0},
+        "validations": {"metric": "loss", "best": 6.0, "stale": 0},
     }
     assert side_files == {"tokenizer.model": b"t"}
     assert metrics is None  # its parameters were not evaluated

@@ -14,7 +14,7 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import EOS_ID
 from transformer_jax.data.datasets import plan_batches
 from transformer_jax.data.packing import PackedPlan
-from transformer_jax.data.token_cache import RaggedIds, TokenizedSplit
+from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.parallel.launchers import make_launcher, replicated
 from transformer_jax.training import loop
 from transformer_jax.training.hyper import split

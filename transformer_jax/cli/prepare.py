@@ -11,7 +11,7 @@ Prints where the dataset lies, what it has, and the flags to train with. What is
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from absl import flags
 
 from transformer_jax.cli import exit_codes
 from transformer_jax.cli.arguments import Arguments, path_flag, text
-from transformer_jax.config import DataConfig
 
 OVERRIDES = ()
+
+_HELD_OUT = 2000  # examples of train for validation, where a dataset has no split for it
 
 
 def define(values: flags.FlagValues) -> None:
@@ -47,9 +48,12 @@ def run(arguments: Arguments) -> int:
     fields = {"source": "tfds", "dataset": dataset}
     if values.data_dir:
         fields["dir"] = values.data_dir
-    fields |= _split_fields(list(splits)) | _text_fields(info)
+    chosen, open_questions = _text_fields(info)
+    fields |= _split_fields(splits) | chosen
     flags = [f"--config.data.{name}={value}" for name, value in fields.items()]
     print(f"Train with it:\n  {shlex.join(flags)}")
+    if open_questions:
+        print(f"  and {open_questions}")
     print(f"Where there is no network, copy the folder and give the copy as data.dir:\n  {folder}")
     return exit_codes.OK
 
@@ -60,23 +64,30 @@ def _features(info: Any) -> dict[str, str]:
     return {name: type(feature).__name__ for name, feature in sorted(items)}
 
 
-def _split_fields(splits: Sequence[str]) -> dict[str, str]:
-    """The fields that have to be set for splits that are not named train, valid and test."""
-    fields = {}
-    for name, candidates in (("train", ()), ("valid", ("validation", "dev")), ("test", ())):
-        found = next((split for split in (name, *candidates) if split in splits), "")
-        if found != name:
-            fields[f"{name}_split"] = found
+def _split_fields(splits: Mapping[str, int]) -> dict[str, str]:
+    """Which split is which: all three, since the config file may name others.
+
+    Args:
+      splits: number of examples by name.
+    """
+    names = {"train": "train", "valid": "", "test": "test"}
+    names["valid"] = next((name for name in ("validation", "valid", "dev") if name in splits), "")
+    fields = {f"{role}_split": name if name in splits else "" for role, name in names.items()}
+    if fields["train_split"] and not fields["valid_split"]:
+        held_out = min(_HELD_OUT, max(splits["train"] // 10, 1))
+        fields |= {"train_split": f"train[:-{held_out}]", "valid_split": f"train[-{held_out}:]"}
     return fields
 
 
-def _text_fields(info: Any) -> dict[str, str]:
-    """The fields that have to be set for these texts: one of them alone is a corpus for language models."""
+def _text_fields(info: Any) -> tuple[dict[str, str], str]:
+    """The fields that say which texts are read, and what is left for the user to choose.
+
+    One text alone is a corpus for language models.
+    """
     texts = [name for name, kind in _features(info).items() if kind == "Text"]
     if len(texts) == 1:
-        return {"monolingual": "true", "target_feature": texts[0]}
-    pair = [name for name in info.supervised_keys or () if name in texts] or texts
-    if len(pair) < 2:
-        return {}
-    chosen = {"source_locale": pair[0], "target_locale": pair[1]}
-    return {name: value for name, value in chosen.items() if getattr(DataConfig, name) != value}
+        return {"monolingual": "true", "target_feature": texts[0]}, ""
+    pair = [name for name in info.supervised_keys or () if name in texts]
+    if len(pair) == 2:
+        return {"source_locale": pair[0], "target_locale": pair[1]}, ""
+    return {}, f"--config.data.input_feature and target_feature, two of its texts: {', '.join(texts) or 'it has none'}"

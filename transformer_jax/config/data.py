@@ -57,7 +57,7 @@ class DataConfig:
         ("unigram", "bpe", "byte_bpe", "words"),
         "how text becomes pieces: two models of SentencePiece, byte-level BPE, words between spaces; data/tokenizers",
     )
-    tokenizer_pairs: int = number(200_000, "at most this many training pairs train the tokenizer", 100)
+    tokenizer_pairs: int = number(200_000, "at most this many training pairs train the tokenizer; `words`: all", 100)
     vocabulary_file: str = field("", "`words`: the vocabulary, a word a line; default the most frequent in training")
     max_length: int = number(128, "training pairs with a longer side, in pieces with eos, are left out and counted", 2)
     batching: str = choice("buckets", ("buckets", "packed"), "padded to a few lengths, or several pairs to a row")
@@ -75,6 +75,8 @@ class DataConfig:
             for name in ("input_feature", "target_feature"):
                 if getattr(self, name) is not None:
                     yield f"{name}={getattr(self, name)!r} is not read with format='parallel'"
+        if not self.train_split:
+            yield "train_split is empty: a corpus has a training split"
         if self.monolingual and self.input_feature is not None:
             yield f"input_feature={self.input_feature!r} is not read with monolingual=True"
         if self.vocabulary_file and self.tokenizer != "words":

@@ -89,7 +89,8 @@ class ExperimentConfig:
                 f"data.tokens_per_batch={data.tokens_per_batch} cannot hold row_multiple={data.row_multiple} "
                 f"rows of {width}={getattr(data, width)}"
             )
-        if data.source_locale == data.target_locale:
+        sides = (data.input_feature or data.source_locale, data.target_feature or data.target_locale)
+        if sides[0] == sides[1] and not data.monolingual and data.format != "tsv":
             yield f"data.source_locale and data.target_locale are both '{data.source_locale}'"
         if self.evaluation.average_checkpoints > training.keep_last:
             yield (

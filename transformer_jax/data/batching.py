@@ -13,12 +13,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from transformer_jax.data.buckets import Shape, assign, choose_shapes, fill, make_buckets
+from transformer_jax.data.order import ORDER_STREAM, ROWS_STREAM, generator
 from transformer_jax.errors import ConfigError, DataError
 
 Batch = dict[str, np.ndarray]
-
-# First words of the seeds of the two random streams, so that they never coincide.
-ORDER_STREAM, ROWS_STREAM = 1, 2
 
 
 @runtime_checkable
@@ -279,8 +277,3 @@ def _gather(split: PairsOfIds, examples: np.ndarray, shape: Shape, rows: slice |
         "targets": split.targets(examples, shape[1]),
         "row_ids": row_ids,
     }
-
-
-def generator(stream: int, seed: int, epoch: int, part: int) -> np.random.Generator:
-    """The random numbers of one part of an epoch's order."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([stream, seed, epoch, part])))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,12 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import BatchPlan, PairsOfIds, TrainingBatches
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.sources import Source, Split, load_source
-from transformer_jax.data.token_cache import Say, TokenizedSplit, open_split
+from transformer_jax.data.sources.base import no_such_split
+from transformer_jax.data.token_cache import Say, open_split
+from transformer_jax.data.token_ids import TokenizedSplit
 from transformer_jax.data.tokenizers import Tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
 from transformer_jax.data.tokenizers.words import read_vocabulary
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError
 
 TOKENIZER_FILE = "tokenizer.model"
 _CACHE_FOLDER = "token_cache"
@@ -35,7 +38,7 @@ class TokenizedSplits:
     def __getitem__(self, name: str) -> TokenizedSplit:
         """Raises DataError if there is no such split, or it cannot be tokenised or cached."""
         if name not in self._source.split_names:
-            raise DataError(f"no split '{name}'; there are {', '.join(self._source.split_names)}")
+            raise no_such_split(name, self._source.split_names)
         if name not in self._opened:
             self._opened[name] = open_split(self._directory, self._source, name, self._tokenizer, self._say)
         return self._opened[name]
@@ -74,6 +77,7 @@ def prepare_data(
     directory: str | Path,
     tokenizer: Tokenizer | None = None,
     say: Say | None = None,
+    needed: Sequence[str] = (),
 ) -> Data:
     """Loads the source and its tokenizer; splits are tokenised when they are first used.
 
@@ -83,6 +87,7 @@ def prepare_data(
         the training split; and the token cache unless `config.data.cache_dir` says where.
       tokenizer: used instead, for instance the one of a checkpoint; then `directory` gets no tokenizer.
       say: called as the tokenizer is trained, or a split tokenised, which may take minutes.
+      needed: splits that there must be, asked for before anything takes long.
 
     Raises:
       ConfigError: `model.vocab_size` is not what the tokenizer has, or not one that the training split can fill.
@@ -90,6 +95,9 @@ def prepare_data(
     """
     directory = Path(directory)
     source = load_source(config.data)
+    for name in needed:
+        if name not in source.split_names:
+            raise no_such_split(name, source.split_names)
     path = directory / TOKENIZER_FILE
     origin = str(path)
     if tokenizer is not None:
@@ -97,21 +105,23 @@ def prepare_data(
     elif path.exists():
         tokenizer = read_tokenizer(path)
     elif config.data.vocabulary_file:
-        tokenizer = read_vocabulary(Path(config.data.vocabulary_file), config.model.vocab_size)
+        tokenizer = read_vocabulary(Path(os.path.expanduser(config.data.vocabulary_file)), config.model.vocab_size)
         write_tokenizer(path, tokenizer)
     else:
         train = source.split_names[0]
-        num_pairs = min(source.num_examples(train), config.data.tokenizer_pairs)
+        num_examples = source.num_examples(train)
+        if config.data.tokenizer != "words":  # which are counted, in no time; a sample would lack the rare ones
+            num_examples = min(num_examples, config.data.tokenizer_pairs)
         if say is not None:
-            say(f"training the tokenizer on {num_pairs:,} pairs")
-        texts = _sample(source, train, num_pairs)
+            say(f"training the tokenizer on {num_examples:,} examples")
+        texts = _sample(source, train, num_examples)
         tokenizer = train_tokenizer(texts, config.data.tokenizer, config.model.vocab_size)
         write_tokenizer(path, tokenizer)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise ConfigError(
             f"config: model.vocab_size={config.model.vocab_size}: {origin} has {tokenizer.vocab_size} ids"
         )
-    cache = Path(config.data.cache_dir) if config.data.cache_dir else directory / _CACHE_FOLDER
+    cache = Path(os.path.expanduser(config.data.cache_dir)) if config.data.cache_dir else directory / _CACHE_FOLDER
     return Data(source, tokenizer, TokenizedSplits(source, tokenizer, cache, say), config.data.max_length)
 
 
@@ -138,7 +148,7 @@ def plan_batches(config: ExperimentConfig, split: PairsOfIds) -> TrainingBatches
 
 
 def _sample(source: Source, split: str, num_examples: int) -> Iterator[str]:
-    """All sides of `num_examples` of a split at even distances."""
+    """The texts of `num_examples` examples of a split at even distances."""
     total = source.num_examples(split)
     wanted = (index * total // num_examples for index in range(num_examples))
     row, first = next(wanted, None), 0

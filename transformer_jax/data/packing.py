@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from transformer_jax.data.batching import ROWS_STREAM, Batch, BatchShape, PairsOfIds, generator
+from transformer_jax.data.batching import Batch, BatchShape, PairsOfIds
 from transformer_jax.data.bin_packing import pack, row_shape
+from transformer_jax.data.order import ROWS_STREAM, generator
 from transformer_jax.errors import ConfigError, DataError
 
 # The two parts of an epoch's order that are random.

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.checkpoints.workdir import write_atomically
-from transformer_jax.config import nearest
 from transformer_jax.data.datasets import Data, prepare_data
+from transformer_jax.data.sources.base import no_such_split
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.lines import on_one_line
@@ -94,7 +94,7 @@ class Scorer:
         known = self.evaluator.data.source.split_names
         for name in names:
             if name not in known:
-                raise DataError(f"no split '{name}'; there are {', '.join(known)}{nearest(name, known)}")
+                raise no_such_split(name, known)
 
     def score(self, split: str, generate: bool = True) -> dict[str, Any]:
         """Scores one split and writes its files; `generate` as of `evaluate`."""

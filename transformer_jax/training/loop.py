@@ -68,6 +68,10 @@ class Window:
         """The loss of the last step but one; waits for the device to finish it."""
         return float(self._pending[max(len(self._pending) - 2, 0)][-1]["loss"])
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._values and not self._pending
+
     def values(self) -> list[dict[str, float]]:
         """Metrics of every step so far; waits for the device.
 
@@ -114,30 +118,37 @@ class Standing:
     metrics: of the last validation. best: value of best_metric in the best validation. stale: validations since.
     """
 
+    config: TrainingConfig
     window: Window
     metrics: dict[str, float]
-    best: float | None
-    stale: int
+    best: float | None = None
+    stale: int = 0
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Standing:
+    def of(cls, record: Mapping[str, Any], config: TrainingConfig) -> Standing:
         """As a checkpoint's record has it; the record is empty at the start."""
-        validations = record.get("validations", {"best": None, "stale": 0})
-        return cls(Window(record.get("window", [])), dict(record.get("metrics", {})), **validations)
+        standing = cls(config, Window(record.get("window", [])), dict(record.get("metrics", {})))
+        validations = record.get("validations", {})
+        if validations.get("metric") == config.best_metric:  # values of another metric compare with nothing
+            standing.best, standing.stale = validations["best"], validations["stale"]
+        return standing
 
     def record(self) -> dict[str, Any]:
-        validations = {"best": self.best, "stale": self.stale}
+        validations = {"metric": self.config.best_metric, "best": self.best, "stale": self.stale}
         return {"window": self.window.values(), "metrics": self.metrics, "validations": validations}
 
-    def validated(self, metrics: dict[str, float], config: TrainingConfig) -> None:
+    def validated(self, metrics: dict[str, float]) -> None:
         """Takes the metrics of a validation in."""
-        self.metrics, value = metrics, metrics[config.best_metric]
-        better = self.best is None or (value > self.best if config.higher_is_better else value < self.best)
+        self.metrics, value = metrics, metrics[self.config.best_metric]
+        better = self.best is None or (value > self.best if self.config.higher_is_better else value < self.best)
         self.best, self.stale = (value, 0) if better else (self.best, self.stale + 1)
 
-    def is_over(self, config: TrainingConfig) -> bool:
-        """Whether patience has come to its end."""
-        return bool(config.patience) and self.stale >= config.patience
+    @property
+    def out_of_patience(self) -> str:
+        """Why training ends before its last step, for the user; empty if it does not."""
+        if not self.config.patience or self.stale < self.config.patience:
+            return ""
+        return f"{self.config.best_metric} has not improved in {self.stale} validations"
 
 
 def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, Any]) -> TrainResult:
@@ -154,10 +165,10 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
     """
     config = run.config
     step, total = int(state.step), config.num_train_steps
-    standing = Standing.of(record)
+    standing = Standing.of(record, config)
     clock = _Clock(math.fsum(values["tokens"] for values in record.get("window", [])))
     with Progress(step, total) as progress, Interruption() as interruption:
-        while step < total and not standing.is_over(config) and interruption.signal_name is None:
+        while step < total and not standing.out_of_patience and interruption.signal_name is None:
             batch = run.plan.batch(step)
             state, step_metrics = run.launcher.step(state, batch, run.hyper)
             step += 1
@@ -167,23 +178,20 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
                 progress.update(step, standing.window.latest_loss(), clock.tokens_per_s)
             last = step == total
             if last or step % config.log_every_steps == 0:
-                averages = standing.window.close()
-                clock.stop(averages["tokens"])
-                progress.line(step, averages["loss"], clock.tokens_per_s or 0.0)
-                clock_fields = {"seconds": clock.seconds, "tokens_per_s": clock.tokens_per_s}
-                log.write(step, "train", averages | {"epoch": run.plan.epoch(step - 1)} | clock_fields)
-                clock.start()
+                _log_window(run, log, standing.window, clock, progress, step)
             evaluated = last or step % config.eval_every_steps == 0
             if evaluated:
                 standing.window.values()  # parameters that are no longer finite are not worth scoring
                 with clock.paused():
-                    standing.validated(run.evaluate(state.params), config)
+                    standing.validated(run.evaluate(state.params))
                     kill_point("inside_evaluation", step)
                 log.write(step, "valid", standing.metrics)
                 progress.say(f"step {step}  valid  " + _summary(standing.metrics))
-                if standing.is_over(config):
+                if standing.out_of_patience and not last:
                     last = True
-                    progress.say(f"step {step}  {config.best_metric} has not improved in {standing.stale} validations")
+                    progress.say(f"step {step}  {standing.out_of_patience}")
+                    if not standing.window.is_empty:
+                        _log_window(run, log, standing.window, clock, progress, step)
             due = last or step % config.checkpoint_every_steps == 0
             if due or interruption.signal_name is not None:
                 standing.window.values()  # the steps still in flight belong to training
@@ -191,6 +199,16 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
                     # The uninterrupted run has no checkpoint where this one is not due, so it cannot be the best.
                     _save(run, step, state, standing, ranked=due and evaluated)
         return _finish(run, state, step, standing, interruption.signal_name)
+
+
+def _log_window(run: Run, log: MetricLog, window: Window, clock: _Clock, progress: Progress, step: int) -> None:
+    """Logs the averages since the last line, and begins the next window."""
+    averages = window.close()
+    clock.stop(averages["tokens"])
+    progress.line(step, averages["loss"], clock.tokens_per_s or 0.0)
+    clock_fields = {"seconds": clock.seconds, "tokens_per_s": clock.tokens_per_s}
+    log.write(step, "train", averages | {"epoch": run.plan.epoch(step - 1)} | clock_fields)
+    clock.start()
 
 
 def _save(run: Run, step: int, state: TrainState, standing: Standing, ranked: bool) -> None:
@@ -205,7 +223,7 @@ def _finish(run: Run, state: TrainState, step: int, standing: Standing, signal_n
     if signal_name is not None and step > 0 and not run.store.has(step):
         _save(run, step, state, standing, ranked=False)
     run.store.wait()
-    finished = step == run.config.num_train_steps or standing.is_over(run.config)
+    finished = step == run.config.num_train_steps or bool(standing.out_of_patience)
     return TrainResult(step, "finished" if finished else signal_name or "finished", standing.metrics)
 
 

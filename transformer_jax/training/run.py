@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
@@ -23,10 +24,10 @@ from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.data.datasets import TOKENIZER_FILE, Data, plan_batches, prepare_data
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
 from transformer_jax.data.tokenizers.words import read_vocabulary
-from transformer_jax.errors import CheckpointError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.parallel.launchers import make_launcher, replicated
 from transformer_jax.training.hyper import split
-from transformer_jax.training.loop import Run, TrainResult, run_loop
+from transformer_jax.training.loop import Run, Standing, TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.state import TrainState, placed_state, state_template
 from transformer_jax.training.step import make_train_step
@@ -65,6 +66,9 @@ def train(
         if step >= total:
             _say(f"{directory.path}: nothing to do, {step} of {total} steps are made")
             return TrainResult(step, "finished", record["metrics"])
+        if why := Standing.of(record, config.training).out_of_patience:
+            _say(f"{directory.path}: nothing to do, {why} up to step {step}")
+            return TrainResult(step, "finished", record["metrics"])
         directory.write_config()  # not earlier: what has done nothing shall not be in the way of another config
         if not record:
             _keep_log_without_checkpoints(directory)
@@ -96,7 +100,9 @@ def _prepare(
     else:
         # What a run has left that died before its first checkpoint may be of another config, or another corpus.
         (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
-    data = prepare_data(config, directory.path, tokenizer, _say)
+    if config.data.monolingual:
+        raise ConfigError("config: data.monolingual=true: the encoder-decoder is trained on pairs")
+    data = prepare_data(config, directory.path, tokenizer, _say, needed=("train", "valid"))
     corpus = data.source.fingerprint()
     if record:
         _check_corpus(record, corpus, directory.path)
@@ -167,17 +173,20 @@ def library_versions() -> dict[str, str]:
 
 def _check_tokenizer(config: ExperimentConfig, file: Path, tokenizer: Tokenizer, step: int) -> None:
     """Raises CheckpointError if the work directory or the config names another tokenizer than the checkpoint's."""
-    others = {file: read_tokenizer(file)} if file.exists() else {}
-    vocabulary = Path(config.data.vocabulary_file)
-    if vocabulary.is_file():
-        others[vocabulary] = read_vocabulary(vocabulary, config.model.vocab_size)
-    for path, other in others.items():
+    if file.exists():
+        remedy = "delete it: the checkpoint has its own"
+        try:
+            other = read_tokenizer(file)
+        except DataError as error:
+            raise CheckpointError(f"{error}; {remedy}") from error
         if other.sha256 != tokenizer.sha256:
-            raise CheckpointError(
-                f"{path} is not the tokenizer of checkpoint {step}: sha256 {other.sha256[:12]}, but "
-                f"{tokenizer.sha256[:12]} in the checkpoint, which the parameters were trained with; bring it back, or "
-                "choose another --workdir"
-            )
+            raise CheckpointError(f"{file} is not the tokenizer of checkpoint {step}; {remedy}")
+    vocabulary = Path(os.path.expanduser(config.data.vocabulary_file))
+    if vocabulary.is_file() and read_vocabulary(vocabulary, config.model.vocab_size).sha256 != tokenizer.sha256:
+        raise CheckpointError(
+            f"data.vocabulary_file={config.data.vocabulary_file!r} is not the vocabulary of checkpoint {step}; bring "
+            "the old one back, or choose another --workdir"
+        )
 
 
 def _check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir: Path) -> None:

@@ -17,7 +17,7 @@ def load_source(config: DataConfig) -> Source:
 
         return TextSource(config)
     if config.source == "tfds":
-        from transformer_jax.data.sources.tfds import TfdsSource
+        from transformer_jax.data.sources.tfds.source import TfdsSource
 
         return TfdsSource(config)
     return _embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from transformer_jax.config import nearest
+from transformer_jax.errors import DataError
+
 
 class Split(NamedTuple):
     """One split of a corpus, or a part of it: `inputs[i]` is translated by `targets[i]`."""
@@ -30,7 +33,7 @@ class Source(Protocol):
         ...
 
     def num_examples(self, name: str) -> int:
-        """Pairs of a split or, of a monolingual one, its texts."""
+        """Pairs of a split or, of a monolingual one, its texts; `chunks` may leave out some that lack a side."""
         ...
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
@@ -44,6 +47,12 @@ class Source(Protocol):
     def fingerprint(self) -> dict[str, Any]:
         """`{"sha256": hex digest of the whole corpus, "versions": {library: version}}`, ready for JSON."""
         ...
+
+
+def no_such_split(name: str, known: Iterable[str]) -> DataError:
+    """What is raised for a split that a corpus does not have."""
+    known = list(known)
+    return DataError(f"no split '{name}'; there are {', '.join(known)}{nearest(name, known)}")
 
 
 def joined(chunks: Iterable[Split]) -> Split:

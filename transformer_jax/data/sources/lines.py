@@ -13,8 +13,9 @@ import functools
 import gzip
 import hashlib
 import io
+import stat
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,33 +43,49 @@ class TextFile:
 
     @functools.cached_property
     def contents(self) -> Contents:
-        """From one pass over the bytes, which are not checked in any other way. Raises DataError for an empty file."""
+        """From one pass over the bytes. Raises DataError for an empty file, and for one that is not UTF-8."""
         digest, num_lines, size, last = hashlib.sha256(), 0, 0, b""
+        decoder = codecs.getincrementaldecoder("utf-8")()
         with _opened(self.path) as file:
             while block := file.read(_BLOCK_BYTES):
+                self._try(decoder, block, False)
                 digest.update(block)
                 num_lines += block.count(b"\n")
                 # A byte order mark alone is no text.
                 size += len(block.removeprefix(codecs.BOM_UTF8) if not size else block)
                 last = block[-1:]
+        self._try(decoder, b"", True)
         if not size:
             raise DataError(f"{self.path} is empty")
         return Contents(digest.hexdigest(), num_lines + (last != b"\n"))
 
     def blocks(self) -> Iterator[list[str]]:
         """The lines in order, some at a time. Raises DataError also if the file changes meanwhile."""
-        expected = self.contents
-        digest, offset, number = hashlib.sha256(), 0, 0
+        expected, digest = self.contents, hashlib.sha256()
+        yield from self._read(digest.update)
+        if digest.hexdigest() != expected.sha256:
+            raise DataError(f"{self.path} has changed while it was being read")
+
+    def _read(self, see: Callable[[bytes], None]) -> Iterator[list[str]]:
+        """see: is shown the bytes of each block."""
+        offset, number = 0, 0
         with _opened(self.path) as file:
             while lines := file.readlines(_BLOCK_BYTES):
                 content = b"".join(lines)
-                digest.update(content)
+                see(content)
                 block = self._decoded(content, offset, number)
                 self._check(block, number)
                 yield block
                 offset, number = offset + len(content), number + len(block)
-        if digest.hexdigest() != expected.sha256:
-            raise DataError(f"{self.path} has changed while it was being read")
+
+    def _try(self, decoder: codecs.IncrementalDecoder, block: bytes, final: bool) -> None:
+        """Raises DataError if the bytes are not UTF-8, which names the line: for that the file is read anew."""
+        try:
+            decoder.decode(block, final)
+        except UnicodeDecodeError as error:
+            for _ in self._read(lambda _: None):
+                pass
+            raise DataError(f"{self.path}: not UTF-8: {error.reason}") from error
 
     def _decoded(self, content: bytes, offset: int, number: int) -> list[str]:
         """offset: bytes, number: lines that come before."""
@@ -106,10 +123,15 @@ class TextFile:
 def find(folder: Path, name: str) -> Path:
     """The file, or with .gz behind its name. Raises DataError with the nearest names if there is neither."""
     for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_dir():
+        try:
+            kind = path.stat().st_mode
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        if stat.S_ISDIR(kind):
             raise DataError(f"{path} is a folder, not a text file")
-        if path.exists():
-            return path
+        return path
     existing = sorted(path.name for path in folder.iterdir())
     nearest = difflib.get_close_matches(name, existing, n=3, cutoff=0.4)
     hint = f"nearest in that folder: {', '.join(nearest)}" if nearest else "that folder has no file of a similar name"

@@ -15,15 +15,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.sources.base import Split, joined
+from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.lines import TextFile, find
 from transformer_jax.errors import ConfigError, DataError
 
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _Pick = Callable[[str], list[str]]
 """The sides of an example from its line; raises ValueError that says what is wrong."""
 
@@ -35,12 +38,16 @@ class TextSource:
         """Raises DataError for a missing folder or file. What the files hold is checked when it is read."""
         if not config.dir:
             raise DataError("data.dir is not set: data.source=text needs the folder of the text files")
-        folder = Path(config.dir).expanduser()
+        folder = Path(os.path.expanduser(config.dir))
         if not folder.is_dir():
             problem = "is not a folder" if folder.exists() else "does not exist"
             raise DataError(f"data.dir={config.dir!r} {problem}")
         self._monolingual = config.monolingual
-        self._pick = None if config.format == "parallel" else _pick(config)
+        self._names = _names(config)
+        self._pick = _pick(config.format, self._names)
+        # Of pairs in parallel files nothing is chosen, as when the format was the only one.
+        is_plain = config.format == "parallel" and not config.monolingual
+        self._chosen = [] if is_plain else [f"{config.format} {self._names} {config.monolingual}"]
         splits = {"train": config.train_split, "valid": config.valid_split, "test": config.test_split}
         # A file of each language or one of both, for every prefix.
         self._files = {
@@ -79,15 +86,18 @@ class TextSource:
         return joined(self.chunks(name, 1 << 16))
 
     def fingerprint(self) -> dict[str, Any]:
-        """sha256 over all files' contents (the same for plain and .gz); no library takes part in them."""
-        parts = [
-            f"{name} {file.contents.sha256}" for name in self._files for files in self._files[name] for file in files
-        ]
+        """sha256 over all files' contents (the same for plain and .gz) and over what is taken from them.
+
+        No library takes part in them. Raises DataError for files that are not as long as each other, or not text.
+        """
+        parts = list(self._chosen)
+        for name in self._files:
+            parts += [f"{name} {file.contents.sha256}" for files in self._of_split(name) for file in files]
         return {"sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(), "versions": {}}
 
     def _of_split(self, name: str) -> list[tuple[TextFile, ...]]:
         if name not in self._files:
-            raise DataError(f"no split {name!r} in the text files; there are: {', '.join(self._files)}")
+            raise no_such_split(name, self._files)
         for files in self._files[name]:
             counts = [file.contents.num_lines for file in files]
             if len(set(counts)) > 1:
@@ -110,22 +120,24 @@ class TextSource:
             yield tuple(sides)
 
 
-def _pick(config: DataConfig) -> _Pick:
-    """What finds the sides in a line of `config.format`; raises ConfigError for a column that is no number."""
-    if config.format == "tsv":
-        names = [config.target_feature or "2"]
-        if not config.monolingual:
-            names.insert(0, config.input_feature or "1")
-        columns = []
-        for name in names:
-            if not name.isdecimal() or int(name) < 1:
-                raise ConfigError(f"config: with data.format=tsv a feature is a column's number from 1, not {name!r}")
-            columns.append(int(name) - 1)
-        return lambda line: _columns(line, columns)
-    keys = [config.target_feature or config.target_locale]
-    if not config.monolingual:
-        keys.insert(0, config.input_feature or config.source_locale)
-    return lambda line: _values(line, keys)
+def _names(config: DataConfig) -> list[str]:
+    """The columns or keys of the sides, the targets last."""
+    defaults = ("1", "2") if config.format == "tsv" else (config.source_locale, config.target_locale)
+    names = [config.input_feature or defaults[0], config.target_feature or defaults[1]]
+    return names[1:] if config.monolingual else names
+
+
+def _pick(format: str, names: list[str]) -> _Pick | None:
+    """What finds the sides in a line, if they share one; raises ConfigError for a column that is no number."""
+    if format == "parallel":
+        return None
+    if format == "jsonl":
+        return lambda line: _values(line, names)
+    for name in names:
+        if not name.isdecimal() or int(name) < 1:
+            raise ConfigError(f"config: with data.format=tsv a feature is a column's number from 1, not {name!r}")
+    columns = [int(name) - 1 for name in names]
+    return lambda line: _columns(line, columns)
 
 
 def _columns(line: str, columns: list[int]) -> list[str]:
@@ -142,7 +154,7 @@ def _columns(line: str, columns: list[int]) -> list[str]:
 def _values(line: str, keys: list[str]) -> list[str]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
@@ -153,4 +165,7 @@ def _values(line: str, keys: list[str]) -> list[str]:
             raise ValueError(f"{key!r} is {type(value[key]).__name__}, not text")
         if not value[key].strip():
             raise ValueError(f"{key!r} is empty")
+        # An escape can say what the file itself cannot hold.
+        if bad := _NO_TEXT.search(value[key]):
+            raise ValueError(f"{key!r} has the character U+{ord(bad[0]):04X}, which is no text")
     return [value[key] for key in keys]

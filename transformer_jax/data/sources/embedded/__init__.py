@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
-from transformer_jax.data.sources.base import Split, divided
+from transformer_jax.data.sources.base import Split, divided, no_such_split
 from transformer_jax.data.sources.embedded.corpus import SPLIT_NAMES, Grammar, build
 from transformer_jax.data.sources.embedded.lexicon import Lexicon
 from transformer_jax.errors import DataError
@@ -75,7 +75,7 @@ class EmbeddedSource:
     def split(self, name: str) -> Split:
         """Pairs of a split. Raises DataError for an unknown split or if there are too few distinct sentences."""
         if name not in SPLIT_NAMES:
-            raise DataError(f"no split {name!r} in the embedded corpus; there are: {', '.join(SPLIT_NAMES)}")
+            raise no_such_split(name, SPLIT_NAMES)
         return self._splits[name]
 
     def num_examples(self, name: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable
@@ -50,7 +51,7 @@ def data_root(data_dir: str) -> Path:
         from tensorflow_datasets.core import constants
 
         data_dir = constants.DATA_DIR
-    return Path(data_dir).expanduser()
+    return Path(os.path.expanduser(data_dir))
 
 
 def prepare_command(dataset: str | DatasetName, data_dir: str) -> str:
@@ -71,7 +72,7 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
     """
     if not dataset and not data_dir:
         raise DataError("data.source=tfds needs data.dataset, or the folder of a dataset as data.dir")
-    folder = Path(data_dir).expanduser()
+    folder = Path(os.path.expanduser(data_dir))
     if data_dir and _is_dataset(folder):
         _check_same(folder, dataset)
         return folder
@@ -112,10 +113,11 @@ def _check_same(folder: Path, dataset: str) -> None:
 def open_folder(folder: Path) -> Any:
     """A builder that reads the dataset of a folder. Raises DataError if it cannot, or if TFDS would need TensorFlow."""
     import tensorflow_datasets as tfds
+    from google.protobuf.json_format import ParseError
 
     try:
         builder = tfds.builder_from_directory(folder)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ParseError) as error:
         raise DataError(f"{folder}: TFDS cannot read what this dataset is: {error}") from error
     found = builder.info.file_format
     if found is None or found.value != ARRAY_RECORD:

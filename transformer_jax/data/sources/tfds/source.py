@@ -1,0 +1,194 @@
+"""Datasets of TensorFlow Datasets, read without TensorFlow from the array_record files that `prepare` writes.
+
+What is read is a folder, NAME/CONFIG/VERSION: it says itself what it holds, so neither the code that made it nor a
+network is needed. `data.train_split`, `valid_split` and `test_split` name TFDS's own splits or parts of them, such as
+`train[:90%]` or `train+validation`; for the rest of the project they are `train`, `valid` and `test`.
+
+The files are nobody's to edit, and real ones, such as wmt14_translate, have pairs that lack a side. Those are left out
+and counted in a warning, of each split once. Any other defect is a DataError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import logging
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.config import DataConfig, nearest
+from transformer_jax.data.sources.base import Split, joined, no_such_split
+from transformer_jax.data.sources.tfds.catalogue import open_folder, prepared_folder
+from transformer_jax.errors import DataError
+
+_READ_RECORDS = 1 << 12
+_WHOLE_SPLIT = 1 << 16
+_SPLIT_FIELDS = {"train": "train_split", "valid": "valid_split", "test": "test_split"}
+_log = logging.getLogger(__name__)
+
+_Pair = tuple[str | None, str]
+
+
+class TfdsSource:
+    """A prepared dataset of TFDS. Holds no more of it in memory than it is asked for."""
+
+    def __init__(self, config: DataConfig) -> None:
+        """Raises DataError if there is no such dataset, it is not prepared, or it lacks a split or a feature."""
+        folder = prepared_folder(config.dataset, config.dir)
+        self._builder = open_folder(folder)
+        self._target = self._text_feature("target_feature", config.target_feature or config.target_locale)
+        self._input = (
+            None
+            if config.monolingual
+            else self._text_feature("input_feature", config.input_feature or config.source_locale)
+        )
+        fields = {name: getattr(config, field) for name, field in _SPLIT_FIELDS.items()}
+        self._parts = {name: text for name, text in fields.items() if text}
+        self._infos = {name: self._split_info(name, text) for name, text in self._parts.items()}
+        if not self._infos:
+            raise DataError(f"data.train_split is empty; {self._name} has {', '.join(self._builder.info.splits)}")
+        self._told: set[str] = set()
+
+    @property
+    def _name(self) -> str:
+        return self._builder.info.full_name
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """Those of train, valid and test that the config names a split of the dataset for."""
+        return tuple(self._infos)
+
+    def num_examples(self, name: str) -> int:
+        """Pairs of a split, with those that `chunks` leaves out. Raises DataError if there is no such split."""
+        return int(self._info(name).num_examples)
+
+    def chunks(self, name: str, size: int) -> Iterator[Split]:
+        """A split, `size` pairs at a time, in the order of the files.
+
+        Raises DataError for an unknown split, a file that cannot be read, a text that is not UTF-8 or has a NUL
+        character, and a split in which every pair lacks a side.
+        """
+        pairs = self._pairs(name)
+        while part := list(itertools.islice(pairs, size)):
+            inputs = [source for source, _ in part if source is not None]
+            yield Split(inputs, [target for _, target in part], None)
+
+    def split(self, name: str) -> Split:
+        """A whole split in memory; raises as `chunks`."""
+        return joined(self.chunks(name, _WHOLE_SPLIT))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """sha256 of the files that the splits are in, of which parts of them, and of the names of the features.
+
+        It is the same for a copy of the folder. No library takes part in the text. Raises DataError if a file cannot
+        be read.
+        """
+        return {"sha256": self._sha256, "versions": {}}
+
+    @functools.cached_property
+    def _sha256(self) -> str:
+        digest = hashlib.sha256(f"{self._name}\n{self._input}\n{self._target}\n".encode())
+        sha256 = functools.cache(_sha256)
+        for name, info in self._infos.items():
+            for file in info.file_instructions:
+                digest.update(f"{name} {file.skip} {file.take} {sha256(Path(file.filename))}\n".encode())
+        return digest.hexdigest()
+
+    def _text_feature(self, field: str, name: str) -> str:
+        import tensorflow_datasets as tfds
+
+        described = self._builder.info.features
+        features = dict(described.items()) if isinstance(described, tfds.features.FeaturesDict) else {}
+        texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
+        if name in texts:
+            return name
+        problem = f"is {features[name]}, not a text" if name in features else "does not exist"
+        have = f"its texts are {', '.join(texts)}" if texts else f"its features are {', '.join(features) or 'no dict'}"
+        raise DataError(f"data.{field}={name!r}: this feature of {self._name} {problem}; {have}")
+
+    def _split_info(self, name: str, text: str) -> Any:
+        splits, field = self._builder.info.splits, f"data.{_SPLIT_FIELDS[name]}={text!r}"
+        have = f"{self._name} has {', '.join(splits)}"
+        try:
+            info = splits[text]
+            num_examples = info.num_examples
+        except (KeyError, ValueError, AssertionError) as error:
+            base = text.partition("[")[0]
+            hint = "" if base in splits else nearest(base, splits)
+            raise DataError(f"{field}: no such split or part of one{hint}; {have}") from error
+        if num_examples <= 0:
+            raise DataError(f"{field}: this split is empty; {have}")
+        for file in info.file_instructions:
+            if not Path(file.filename).is_file():
+                raise DataError(f"{field}: {file.filename} is missing; copy or prepare the dataset again")
+        return info
+
+    def _info(self, name: str) -> Any:
+        if name not in self._infos:
+            raise no_such_split(name, self._infos)
+        return self._infos[name]
+
+    def _pairs(self, name: str) -> Iterator[_Pair]:
+        self._info(name)
+        kept = lacking = 0
+        for index, record in self._records(name):
+            pair = (
+                None if self._input is None else self._text(record, self._input, name, index),
+                self._text(record, self._target, name, index),
+            )
+            if all(side is None or side.strip() for side in pair):
+                kept += 1
+                yield pair
+            else:
+                lacking += 1
+        if not kept:
+            raise DataError(f"split {name!r} of {self._name}: each of its {lacking} examples lacks a text")
+        if lacking and name not in self._told:
+            self._told.add(name)
+            _log.warning(
+                "%d of %d examples of split %s of %s have no text on a side: they are left out",
+                lacking,
+                lacking + kept,
+                name,
+                self._name,
+            )
+
+    def _records(self, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        with self._readable(name):
+            records = self._builder.as_data_source(split=self._parts[name])
+            total = len(records)
+        for start in range(0, total, _READ_RECORDS):
+            rows = range(start, min(start + _READ_RECORDS, total))
+            with self._readable(name):
+                read = records.__getitems__(list(rows))
+            yield from zip(rows, read, strict=True)
+
+    @contextlib.contextmanager
+    def _readable(self, name: str) -> Generator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError, IndexError) as error:
+            folder = self._builder.data_dir
+            raise DataError(f"{folder}: split {name!r} is damaged or cannot be read: {error}") from error
+
+    def _text(self, record: Mapping[str, Any], feature: str, name: str, index: int) -> str:
+        where = f"{self._name}: example {index} of split {name!r}, feature {feature!r}"
+        try:
+            text = record[feature].decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise DataError(f"{where}: not UTF-8 at byte {error.start} (0x{byte:02x}): {error.reason}") from error
+        if "\0" in text:
+            raise DataError(f"{where}: a NUL character at {text.index(chr(0))}, which no text has")
+        return text
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
