@@ -23,9 +23,10 @@ import numpy as np
 
 from benchmarks.shapes import model_config
 from transformer_jax.config import DataConfig, ExperimentConfig
-from transformer_jax.data.batching import BatchPlan, PairsOfIds
+from transformer_jax.data.batching import BatchPlan
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.packing import PackedPlan
+from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 
 Result = dict[str, float | int]
 _WORDS = 20_000
@@ -37,6 +38,12 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
+def _resident_mb() -> float:
+    """The memory that this process has now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
 def corpus(directory: str | None, work: Path) -> Data:
     """The corpus that speed is measured on, with a vocabulary of 8,192."""
     source: dict[str, Any] = (
@@ -46,11 +53,11 @@ def corpus(directory: str | None, work: Path) -> Data:
     return prepare_data(config, work)
 
 
-def plan_of(split: PairsOfIds, num_buckets: int) -> BatchPlan:
+def plan_of(split: TokenizedSplit, num_buckets: int) -> BatchPlan:
     return BatchPlan(split, tokens_per_batch=4096, max_length=128, row_multiple=8, num_buckets=num_buckets, seed=0)
 
 
-def packed_plan_of(split: PairsOfIds) -> PackedPlan:
+def packed_plan_of(split: TokenizedSplit) -> PackedPlan:
     return PackedPlan(split, tokens_per_batch=4096, max_length=128, row_multiple=8, packed_length=256, seed=0)
 
 
@@ -101,37 +108,32 @@ def padding(directory: str | None) -> Result:
         return efficiencies | {"packed": packed_plan_of(split).padding_efficiency}
 
 
-class _Lengths:
-    """A split of pairs that have lengths, int32 [pairs] each, and no other ids than 5."""
-
-    def __init__(self, input_lengths: np.ndarray, target_lengths: np.ndarray) -> None:
-        self.input_lengths = input_lengths
-        self.target_lengths = target_lengths
-
-    def inputs(self, rows: np.ndarray, width: int) -> np.ndarray:
-        return np.full((len(rows), width), 5, np.int32)
-
-    targets = inputs
-
-
-def planning(num_pairs: int) -> Result:
-    """Seconds and memory to plan an epoch of pairs whose lengths are those of a large corpus, about."""
+def synthetic(num_pairs: int) -> TokenizedSplit:
+    """Pairs whose lengths are about those of a large corpus; all ids are 5."""
     random = np.random.default_rng(0)
-    lengths = np.clip(random.lognormal(2.9, 0.6, num_pairs), 1, 200)
-    other = np.clip(lengths * random.normal(1.05, 0.2, num_pairs), 1, 250)
-    split = _Lengths(lengths.astype(np.int32) + 1, other.astype(np.int32) + 1)
-    del lengths, other
-    result: Result = {"pairs": num_pairs, "mb_before": peak_mb()}
-    for name, make in (("bucketed", lambda: plan_of(split, 6)), ("packed", lambda: packed_plan_of(split))):
+    sides = []
+    lengths = np.ones(num_pairs, np.float32)
+    for mean, spread in ((2.9, 0.6), (0.05, 0.2)):
+        lengths = np.clip(lengths * np.exp(spread * random.standard_normal(num_pairs, np.float32) + mean), 2, 250)
+        offsets = np.zeros(num_pairs + 1, np.int64)
+        np.cumsum(lengths.astype(np.int32), out=offsets[1:])
+        sides.append(RaggedIds(np.full(offsets[-1], 5, np.uint16), offsets))
+    return TokenizedSplit(*sides)
+
+
+def planning(num_pairs: int, batching: str) -> Result:
+    """Seconds and memory to plan three epochs of synthetic pairs."""
+    split = synthetic(num_pairs)
+    result: Result = {"pairs": num_pairs, "mb_before": _resident_mb()}
+    start = time.perf_counter()
+    plan = plan_of(split, 6) if batching == "buckets" else packed_plan_of(split)
+    result["plan_s"] = time.perf_counter() - start
+    for epoch in (0, 1, 2):
         start = time.perf_counter()
-        plan = make()
-        result[f"{name}_plan_s"] = time.perf_counter() - start
-        for epoch in (0, 1, 2):
-            start = time.perf_counter()
-            plan.batch(epoch * plan.batches_per_epoch)
-            result[f"{name}_epoch_{epoch}_s"] = time.perf_counter() - start
-            result[f"{name}_epoch_{epoch}_peak_mb"] = peak_mb()
-    return result
+        plan.batch(epoch * plan.batches_per_epoch)
+        result[f"epoch_{epoch}_s"] = time.perf_counter() - start
+        result[f"epoch_{epoch}_mb"] = _resident_mb()
+    return result | {"peak_mb": peak_mb(), "padding_efficiency": plan.padding_efficiency}
 
 
 def preparation(num_pairs: int, kind: str) -> Result:
@@ -172,6 +174,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--dir", help="folder of train.en and train.de; default: the embedded corpus")
     result.add_argument("--seconds", type=float, default=10.0, help="`batches`: time for each of the three")
     result.add_argument("--pairs", type=int, default=1_000_000, help="`planning`, `preparation`: synthetic pairs")
+    result.add_argument(
+        "--batching", choices=("buckets", "packed"), default="buckets", help="`planning`: of which plan"
+    )
     result.add_argument("--tokenizer", choices=("unigram", "bpe", "byte_bpe", "words"), default="unigram")
     return result
 
@@ -181,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     measured = {
         "batches": lambda: batches(values.dir, values.seconds),
         "padding": lambda: padding(values.dir),
-        "planning": lambda: planning(values.pairs),
+        "planning": lambda: planning(values.pairs, values.batching),
         "preparation": lambda: preparation(values.pairs, values.tokenizer),
     }
     print(json.dumps(measured[values.measure]()))

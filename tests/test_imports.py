@@ -28,7 +28,7 @@ ALLOWED = {
     "nn": BASE,
     "models": BASE | {"nn"},
     "decoding": MODEL,
-    "data": BASE,
+    "data": BASE | {"kill_points"},
     "parallel": BASE,
     "checkpoints": BASE | {"kill_points"},
     "training": SERVICES | {"__version__"},  # is handed an `evaluate` callable

@@ -1,8 +1,9 @@
 """A test hook: named places where the process can be killed as if the machine had died.
 
 `TRANSFORMER_JAX_KILL_AT=inside_save:200` makes the process send itself SIGKILL when step 200 comes to that place, so
-that a test can check what a crash exactly there leaves behind. The variable is read once, at import; unset, which is
-always so outside such a test, a kill point is one comparison with None.
+that a test can check what a crash exactly there leaves behind; in the token cache it is chunks that are counted. The
+variable is read once, at import; unset, which is always so outside such a test, a kill point is one comparison with
+None.
 """
 
 import os
@@ -12,7 +13,7 @@ import signal
 from transformer_jax.errors import ConfigError
 
 VARIABLE = "TRANSFORMER_JAX_KILL_AT"
-NAMES = ("after_batch", "inside_save", "before_commit", "inside_evaluation")
+NAMES = ("after_batch", "inside_save", "before_commit", "inside_evaluation", "inside_token_cache")
 
 
 def parse(value: str | None) -> tuple[str, int] | None:

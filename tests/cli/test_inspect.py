@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import subprocess
@@ -52,6 +53,16 @@ def test_counts_and_costs():
 def test_a_batch_in_parts_needs_the_activations_of_one():
     config = small(training=TrainingConfig(accumulation_steps=4))
     assert inspection(config)["memory"]["activations_estimate"] == activation_bytes(config.model, 6, 20, 20)
+
+
+def test_a_packed_batch_is_as_wide_as_its_rows():
+    data = DataConfig(max_length=20, tokens_per_batch=500, row_multiple=8, batching="packed", packed_length=30)
+    report = inspection(small(data=data), compile_step=True)
+    assert report["batch"] == {"rows": 16, "source_length": 30, "target_length": 30}
+    unpacked = inspection(small(data=dataclasses.replace(data, batching="buckets", packed_length=256, max_length=30)))
+    assert report["flops_per_step"] == unpacked["flops_per_step"]
+    batch = 4 * 16 * 6 * 30  # inputs and targets, each with segment ids and positions: int32
+    assert report["memory"]["compiled_state_and_batch"] >= 12 * report["num_parameters"] + batch
 
 
 def test_subtotals_of_every_module():

@@ -268,6 +268,9 @@ def test_jsonl(folder):
         ("jsonl", '{"en": "a", "fr": "b"}', "no key 'de'; there are: en, fr"),
         ("jsonl", '{"en": "a", "de": 7}', "'de' is int, not text"),
         ("jsonl", '{"en": " ", "de": "b"}', "'en' is empty"),
+        ("jsonl", r'{"en": "a\ud800", "de": "b"}', "'en' has the character U+D800, which is no text"),
+        ("jsonl", r'{"en": "a\u0000", "de": "b"}', "'en' has the character U+0000, which is no text"),
+        ("jsonl", "[" * 90_000, "no JSON"),
     ],
 )
 def test_a_bad_line_is_named(folder, format, line, problem):
@@ -290,3 +293,20 @@ def test_monolingual_text_keeps_its_blank_lines(folder):
     source = source_in(folder, monolingual=True, train_split="book.txt", valid_split="", test_split="")
     assert source.split("train") == Split([], ["One.", "", "Two."], None)
     assert source.num_examples("train") == 3
+
+
+def test_what_is_taken_from_a_file_is_in_the_fingerprint(folder):
+    (folder / "train.tsv").write_text("a\tb\n")
+    (folder / "train.jsonl").write_text('{"en": "a", "de": "b"}\n')
+    one = {"valid_split": "", "test_split": ""}
+    fields = [
+        {"format": "tsv"},
+        {"format": "tsv", "input_feature": "2", "target_feature": "1"},
+        {"format": "tsv", "monolingual": True},
+        {"format": "jsonl"},
+        {"format": "jsonl", "source_locale": "de", "target_locale": "en"},
+    ]
+    digests = {source_in(folder, **one, **taken).fingerprint()["sha256"] for taken in fields}
+    assert len(digests) == len(fields)
+    named = source_in(folder, **one, format="tsv", input_feature="1", target_feature="2")
+    assert named.fingerprint() == source_in(folder, **one, format="tsv").fingerprint()

@@ -321,6 +321,14 @@ def test_a_folder_that_is_no_dataset(wmt):
     assert error_of(wmt_config(wmt)).startswith(f"{folder_of(wmt)}: TFDS cannot read what this dataset is: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("dataset_info.json", "{"), ("dataset_info.json", '{"nothing": 1}'), ("features.json", "[1]")]
+)
+def test_a_folder_whose_description_is_damaged(wmt, name, content):
+    (folder_of(wmt) / name).write_text(content)
+    assert error_of(wmt_config(wmt)).startswith(f"{folder_of(wmt)}: TFDS cannot read what this dataset is: ")
+
+
 def test_another_file_format(tmp_path):
     folder = prepare("lm1b", tmp_path, {"train": [{"text": "a"}]}, file_format="parquet")
     assert error_of(config(tmp_path, "lm1b")) == (

@@ -5,6 +5,9 @@ import itertools
 import logging
 import os
 import re
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -322,3 +325,42 @@ def test_take_never_cuts():
     assert ragged.take(np.array([0]), 2).tolist() == [[1, 2]]
     with pytest.raises(ValueError, match="3 ids does not fit into width 2"):
         ragged.take(np.array([0, 1]), 2)
+
+
+BUILD = """
+import sys, pathlib
+from transformer_jax.config import DataConfig
+from transformer_jax.data import token_cache
+from transformer_jax.data.sources import load_source
+from transformer_jax.data.tokenizers import train_tokenizer
+
+token_cache._CHUNK = 100
+folder = pathlib.Path(sys.argv[1])
+source = load_source(DataConfig(source="text", dir=str(folder), valid_split="", test_split=""))
+tokenizer = train_tokenizer(source.split("train").inputs, "words", 14)
+split = token_cache.open_split(folder / "cache", source, "train", tokenizer)
+print(int(split.input_lengths.sum()), split.inputs(range(3), 4).tolist())
+"""
+
+
+def build_elsewhere(folder, **environment):
+    """Opens the cache in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(folder)], stdout=subprocess.PIPE, text=True, env=os.environ | environment
+    )
+
+
+def test_processes_that_are_killed_and_that_build_at_once(tmp_path):
+    for locale in ("en", "de"):
+        (tmp_path / f"train.{locale}").write_text("".join(f"{n % 10} {n % 7}\n" for n in range(2000)))
+    killed = build_elsewhere(tmp_path, TRANSFORMER_JAX_KILL_AT="inside_token_cache:7")
+    assert killed.communicate()[0] == ""
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = (tmp_path / "cache").iterdir()
+    assert left.name.startswith(".building-train-")
+    together = [build_elsewhere(tmp_path) for _ in range(2)]
+    printed = [process.communicate()[0] for process in together]
+    assert [process.returncode for process in together] == [0, 0]
+    assert printed == ["6000 [[4, 4, 1, 0], [5, 5, 1, 0], [6, 6, 1, 0]]\n"] * 2
+    (cache,) = set((tmp_path / "cache").iterdir()) - {left}
+    assert re.fullmatch("train-[0-9a-f]{16}", cache.name)

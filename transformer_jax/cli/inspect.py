@@ -74,7 +74,8 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "/".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
     count = sum(leaf.size for leaf in leaves.values())
-    length = config.data.max_length
+    packed = config.data.batching == "packed"
+    length = config.data.packed_length if packed else config.data.max_length
     rows = config.data.tokens_per_batch // length // config.data.row_multiple * config.data.row_multiple
     num_devices = config.parallel.num_devices or len(jax.devices())
     part = max(rows // num_devices // config.training.accumulation_steps, 1)
@@ -113,6 +114,8 @@ def _compiled_memory(config: ExperimentConfig, rows: int, length: int) -> dict[s
     state = jax.eval_shape(lambda h: init_state(static, h), hyper)
     ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"inputs": ids, "targets": ids, "row_ids": jax.ShapeDtypeStruct((rows,), jnp.int32)}
+    if config.data.batching == "packed":
+        batch |= {f"{side}_{kind}": ids for side in ("inputs", "targets") for kind in ("segment_ids", "positions")}
     compiled = jax.jit(make_train_step(static), donate_argnums=0).lower(state, batch, hyper).compile()
     memory = compiled.memory_analysis()
     if memory is None:

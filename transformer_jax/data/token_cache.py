@@ -28,6 +28,7 @@ from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import DataError
+from transformer_jax.kill_points import kill_point
 from transformer_jax.progress import progress_bar
 
 _FORMAT = 1
@@ -189,6 +190,7 @@ def _write_arrays(
     """Tokenises chunk by chunk, so that memory does not grow with the corpus; returns the files' entries."""
     id_dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
     num_ids: dict[str, int] = {}
+    num_chunks = 0
     files: dict[str, _ArrayFile] = {}
     with contextlib.ExitStack() as stack:
         for chunk in chunks:
@@ -207,6 +209,8 @@ def _write_arrays(
                 # The rows before it in the chunk have grown by their eos, as has the row itself.
                 files[f"{side}.offsets"].append(num_ids[side] + offsets[1:] + np.arange(1, len(offsets)))
                 num_ids[side] += len(with_eos)
+            num_chunks += 1
+            kill_point("inside_token_cache", num_chunks)
             advance(len(chunk.targets))
     return {name: file.entry() for name, file in files.items()}
 
