@@ -137,10 +137,10 @@ def test_long_phases_are_said_when_they_take_place(source, tmp_path):
     said = []
     for _ in range(2):
         prepare_data(config(), tmp_path, say=said.append).splits["valid"]
-        assert said == ["training the tokenizer on 1,200 pairs", "cutting 20 examples of valid into pieces"]
+        assert said == ["training the tokenizer on 1,200 examples", "cutting 20 examples of valid into pieces"]
     said.clear()
     prepare_data(config(tokenizer_pairs=1000), tmp_path / "fewer", say=said.append).splits["train"]
-    assert said == ["training the tokenizer on 1,000 pairs", "cutting 1,200 examples of train into pieces"]
+    assert said == ["training the tokenizer on 1,000 examples", "cutting 1,200 examples of train into pieces"]
 
 
 def test_unknown_split_lists_those_there_are(source, tmp_path):

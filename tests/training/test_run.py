@@ -59,7 +59,7 @@ def test_long_pairs_are_left_out_and_counted(folder, capsys):
 
 
 def test_long_phases_are_said_when_they_take_place(folder, capsys):
-    phases = ["training the tokenizer on 150 pairs", "cutting 150 examples of train", "cutting 13 examples of valid"]
+    phases = ["training the tokenizer on 150 examples", "cutting 150 examples of train", "cutting 13 examples of valid"]
     for said in (True, False):
         assert train(folder, "--config.training.num_train_steps=1") == 0
         message = capsys.readouterr().err
