@@ -27,10 +27,10 @@ quickstart: $(READY)
 
 ## The tests that take a few seconds each; `make test-all` adds the slow ones.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -m "not slow"
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
 lint: $(READY)
 	$(BIN)/ruff check .
