@@ -10,8 +10,11 @@ Their recipe: 4 + 4 layers of width 128, feed-forward 256, 4 heads, Post-LN, ReL
 embeddings (9,708 pieces and 4 reserved ids: 2,568,192 parameters); dropout 0.3, none on attention or activations;
 label smoothing 0.1; Adam (0.9, 0.98), epsilon 1e-8, 5e-3 after 2,000 steps of warm-up, then inverse square root;
 gradients clipped at norm 25; 2 x 4,096 tokens an update; at most 8,000 updates, ended by 10 epochs without a better
-validation loss; the last 10 epochs' checkpoints averaged; beam 5, scores divided by the length. It differs in one
-thing: their k-th update has the rate that the (k-1)-th has here, and their first one 1e-7.
+validation loss; the last 10 epochs' checkpoints averaged; beam 5, scores divided by the length.
+
+Known differences: their k-th update has the rate that the (k-1)-th has here, and their first one 1e-7; they draw the
+projections of queries, keys and values from a range 1/sqrt(2) times as wide; their decoder begins with the end mark;
+which pairs share a batch is another choice.
 
 They report 41.02 BLEU on test2016, of lower-cased tokens, `tokenized_bleu` here.
 
