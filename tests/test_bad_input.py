@@ -70,6 +70,7 @@ BAD_FIELDS = {
     "training.num_train_steps=0": ["training.num_train_steps=0: expected at least 1"],
     "data.tokens_per_batch=16": ["data.tokens_per_batch=16 cannot hold"],
     "parallel.num_devices=3": ["parallel.num_devices=3, but JAX sees 1"],
+    "parallel.tensor=2": ["parallel.fsdp=1 x parallel.tensor=2 do not divide 1 devices"],
     "training.accumulation_steps=3": ["training.accumulation_steps=3 does not divide data.row_multiple=8"],
     "model.vocab_size=100000": ["model.vocab_size=100000", "at most"],
     "model.vocab_size=100": ["model.vocab_size=100", "at least"],

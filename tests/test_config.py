@@ -136,6 +136,7 @@ def test_resolution_is_idempotent():
             "model.position_encoding='sinusodial': expected one of sinusoidal, learned, rotary, relative, none "
             "(did you mean 'sinusoidal'?)",
         ),
+        ("parallel__fsdp", 0, "parallel.fsdp=0: expected at least 1"),
         ("parallel__launcher", "xyz", "parallel.launcher='xyz': expected one of jit, shard_map, pmap"),
     ],
 )
@@ -238,6 +239,14 @@ def test_limits_themselves_are_valid():
         ({"decode__prefix_ids": "5;6"}, ["decode.prefix_ids='5;6': expected ids separated by commas"]),
         ({"decode__forbidden_ids": "-1"}, ["decode.forbidden_ids='-1': expected ids separated by commas"]),
         ({"decode__num_best": 2}, ["decode.num_best=2 exceeds beam_size=1"]),
+        (
+            {"parallel__launcher": "pmap", "parallel__tensor": 2},
+            ["parallel.tensor=2 is not read with launcher='pmap'"],
+        ),
+        (
+            {"parallel__num_devices": 8, "parallel__fsdp": 3},
+            ["parallel.num_devices=8 is not a multiple of fsdp=3 x tensor=1"],
+        ),
         ({"decode__top_k": 5}, ["decode.top_k=5 is not read with method='search'"]),
         ({"decode__top_p": 0.0}, ["decode.top_p=0.0: expected more than 0"]),
         ({"decode__top_p": 1.5}, ["decode.top_p=1.5: expected at most 1.0"]),

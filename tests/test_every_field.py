@@ -37,7 +37,7 @@ from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import loading, translate
 from transformer_jax.models.encoder_decoder import decoding_params
-from transformer_jax.parallel.launchers import Jit, make_launcher
+from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
 from transformer_jax.training import loop, run
 from transformer_jax.training.hyper import split as split_config
 from transformer_jax.training.metric_log import MetricLog
@@ -373,6 +373,9 @@ def test_parallel():
     assert len(kinds) == 3
     with pytest.raises(ConfigError, match="num_devices=4096"):
         make_launcher(ExperimentConfig(parallel=ParallelConfig(num_devices=4096)), step)
+    for name in ("fsdp", "tensor"):
+        parallel = ParallelConfig(num_devices=8, **{name: 4})
+        assert mesh_sizes(ExperimentConfig(parallel=parallel)) == {"data": 2, "fsdp": 1, "tensor": 1, name: 4}
 
 
 def test_every_field_is_on_a_list():
@@ -381,7 +384,7 @@ def test_every_field_is_on_a_list():
         | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC)}
         | {f"evaluation.{name}" for name in EVALUATION}
         | {f"decode.{name}" for name in DECODE}
-        | {"parallel.launcher", "parallel.num_devices"}
+        | {f"parallel.{name}" for name in ("launcher", "num_devices", "fsdp", "tensor")}
     )
     elsewhere = {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)}
     elsewhere.add("optimizer.schedule")  # training/test_schedules.py

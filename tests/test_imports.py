@@ -29,7 +29,7 @@ ALLOWED = {
     "models": BASE | {"nn"},
     "decoding": MODEL,
     "data": BASE | {"kill_points"},
-    "parallel": BASE,
+    "parallel": BASE | {"nn"},  # gives the names of axes in nn a meaning
     "checkpoints": BASE | {"kill_points"},
     "training": SERVICES | {"__version__"},  # is handed an `evaluate` callable
     "evaluation": SERVICES | {"training"},  # its loss is the training loss

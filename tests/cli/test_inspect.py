@@ -11,7 +11,7 @@ import pytest
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.cli.inspect import inspection, subtotals
 from transformer_jax.cli.main import main
-from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TrainingConfig
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
 from transformer_jax.models.flops import activation_bytes, train_flops
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -63,6 +63,16 @@ def test_a_packed_batch_is_as_wide_as_its_rows():
     assert report["flops_per_step"] == unpacked["flops_per_step"]
     batch = 4 * 16 * 6 * 30  # inputs and targets, each with segment ids and positions: int32
     assert report["memory"]["compiled_state_and_batch"] >= 12 * report["num_parameters"] + batch
+
+
+def test_memory_is_that_of_one_device_of_the_mesh():
+    """Matrices are divided by 4 x 2, and rows by 2 x 4; biases and norms of the width are on every device."""
+    report = inspection(small(parallel=ParallelConfig(num_devices=16, fsdp=4, tensor=2)))
+    assert report["mesh"] == {"data": 2, "fsdp": 4, "tensor": 2}
+    attention, feed_forward, norm = 4 * 16 * 16 // 8 + 3 * 16 // 2 + 16, 2 * 16 * 24 // 8 + 24 // 2 + 16, 32
+    held = 50 * 16 // 8 + (attention + feed_forward + 2 * norm) + 2 * (2 * attention + feed_forward + 3 * norm)
+    assert report["memory"]["parameters"] == 4 * held
+    assert report["memory"]["activations_estimate"] == activation_bytes(small().model, 3, 20, 20)
 
 
 def test_subtotals_of_every_module():

@@ -22,9 +22,9 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import Batch
 from transformer_jax.data.datasets import plan_batches
 from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
-from transformer_jax.parallel.launchers import AXIS, make_launcher, replicated
+from transformer_jax.parallel.launchers import DATA, make_launcher
 from transformer_jax.training.hyper import StaticConfig, split
-from transformer_jax.training.state import TrainState, placed_state
+from transformer_jax.training.state import TrainState, placed_state, state_shapes
 from transformer_jax.training.step import make_gradient, make_train_step
 
 NUM_DEVICES = 8
@@ -85,10 +85,10 @@ class CheckedShardMap:
 
     def __init__(self, mesh: jax.sharding.Mesh, step: Any) -> None:
         self.mesh = mesh
-        everywhere, rows = PartitionSpec(), PartitionSpec(AXIS)
+        everywhere, rows = PartitionSpec(), PartitionSpec(DATA)
         self._step = jax.jit(
             jax.shard_map(
-                lambda s, b, h: step(s, b, h, AXIS),
+                lambda s, b, h: step(s, b, h, DATA),
                 mesh=mesh,
                 in_specs=(everywhere, rows, everywhere),
                 out_specs=(everywhere, everywhere),
@@ -96,7 +96,7 @@ class CheckedShardMap:
         )
 
     def step(self, state: Any, batch: Any, hyper: Any) -> Any:
-        return self._step(state, jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec(AXIS))), hyper)
+        return self._step(state, jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec(DATA))), hyper)
 
 
 compilations = 0
@@ -140,12 +140,20 @@ def factor(actual: Any, expected: Any) -> float:
 
 
 def everywhere_equal(tree: Any, num_devices: int) -> bool:
-    """Whether each device holds every array in full, and all the same bits."""
+    """Whether each device holds its part of every array, and all that hold one have the same bits."""
     for leaf in jax.tree.leaves(tree):
-        copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
-        if not (len(copies) == num_devices and all(np.array_equal(copy, leaf) for copy in copies)):
+        full, shards = np.asarray(leaf), leaf.addressable_shards
+        if not (len(shards) == num_devices and all(np.array_equal(s.data, full[s.index]) for s in shards)):
             return False
     return True
+
+
+def share(tree: Any) -> float:
+    """The largest part of all elements that one device holds."""
+    held = collections.Counter()
+    for leaf in jax.tree.leaves(tree):
+        held.update({shard.device: shard.data.size for shard in leaf.addressable_shards})
+    return max(held.values()) / sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def compared(step: str, state: TrainState, output: Any, expected: OneDevice, index: int) -> dict[str, Any]:
@@ -178,9 +186,13 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
         launch = CheckedShardMap(launch.mesh, STEPS[step](static))
 
     # One device computes its batch in one part, and with nothing wrong.
-    plain = {name: value for name, value in fields.items() if name != "training.accumulation_steps"}
+    plain = {
+        name: value
+        for name, value in fields.items()
+        if name != "training.accumulation_steps" and not name.startswith("parallel.")
+    }
     expected = reference(json.dumps(plain), "train" if step == "train" else "gradient")
-    state = placed_state(static, hyper, replicated(launch))
+    state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
     assert identical(state, expected.states[0])
     steps = []
     for i, batch in enumerate(batches_of(config)[:num_steps]):
@@ -192,11 +204,30 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
                 "step": int(state.step),
                 "compilations": compilations - before,
                 "donated": all(leaf.is_deleted() for leaf in jax.tree.leaves(previous.params)),
+                "share": share(state),
                 "everywhere_equal": everywhere_equal((state, output), launch.mesh.devices.size),
                 **compared(step, state, output, expected, i),
             }
         )
     return {"num_devices": launch.mesh.devices.size, "steps": steps}
+
+
+def losses(fields: dict[str, Any], num_steps: int) -> dict[str, list[float]]:
+    """The losses of Adam's first steps on the two batches by turns: of the mesh, and of one device."""
+    result = {}
+    for name, parallel in (
+        ("mesh", {}),
+        ("one", {"parallel.fsdp": 1, "parallel.tensor": 1, "parallel.num_devices": 1}),
+    ):
+        config = small_config({**fields, **parallel})
+        static, hyper = split(config)
+        launch = make_launcher(config, make_train_step(static))
+        state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+        result[name] = []
+        for step in range(num_steps):
+            state, metrics = launch.step(state, BATCHES[step % 2], hyper)
+            result[name].append(float(metrics["loss"]))
+    return result
 
 
 def shared_dropout(launcher: str) -> dict[str, float]:
@@ -206,7 +237,7 @@ def shared_dropout(launcher: str) -> dict[str, float]:
     launch = make_launcher(config, gradient_step(static))
     outputs = []
     for row_ids in (np.arange(len(LENGTHS)), np.arange(len(LENGTHS)) % (len(LENGTHS) // NUM_DEVICES)):
-        state = placed_state(static, hyper, replicated(launch))
+        state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
         batch = {**BATCHES[0], "row_ids": row_ids.astype(np.int32)}
         outputs.append(launch.step(state, batch, hyper)[1]["grads"])
     return {"grads": distance(*outputs)}
@@ -217,9 +248,8 @@ def communication(fields: dict[str, Any]) -> dict[str, int]:
     config = small_config({**fields, "parallel.launcher": "jit"})
     static, hyper = split(config)
     launch = make_launcher(config, make_train_step(static))
-    state = placed_state(static, hyper, replicated(launch))
-    batch = jax.device_put(BATCHES[0], NamedSharding(launch.mesh, PartitionSpec(AXIS)))
-    program = launch._step.lower(state, batch, hyper).compile().as_text()
+    state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+    program = launch.lower(state, BATCHES[0], hyper).compile().as_text()
     names = "all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast"
     return collections.Counter(re.findall(rf" ({names})(?:-start)?\(", program))
 

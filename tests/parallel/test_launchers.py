@@ -46,6 +46,28 @@ def case(
     }
 
 
+# data x fsdp x tensor; the vocabulary is one that 8 divides.
+MESH = {"model.vocab_size": 24, "model.num_heads": 4}
+MESHES = {
+    "2 x 2 x 2": {"parallel.fsdp": 2, "parallel.tensor": 2},
+    "1 x 8 x 1, rmsnorm, learned": {"parallel.fsdp": 8, "model.norm": "rmsnorm", "model.position_encoding": "learned"},
+    "1 x 2 x 4, pre, relative, gated": {
+        **{"parallel.fsdp": 2, "parallel.tensor": 4, "model.norm_position": "pre"},
+        **{"model.position_encoding": "relative", "model.activation": "geglu"},
+    },
+    "4 x 1 x 2, pre, rmsnorm, rotary, grouped, untied": {
+        **{"parallel.tensor": 2, "model.norm_position": "pre", "model.norm": "rmsnorm", "model.num_kv_heads": 2},
+        **{"model.position_encoding": "rotary", "model.tie_output": False, "model.share_embeddings": False},
+    },
+    "2 x 2 x 2, none, scanned, in parts": {
+        **{"parallel.fsdp": 2, "parallel.tensor": 2, "model.position_encoding": "none"},
+        **{"model.scan_layers": True, "training.accumulation_steps": 2},
+    },
+    "2 x 4 x 1, 1 head": {"parallel.fsdp": 4, "model.num_heads": 1},
+    "4 x 1 x 2, 2 heads, packed": {"parallel.tensor": 2, "model.num_heads": 2, **PACKED},
+    "1 x 1 x 8, 8 heads, no biases": {"parallel.tensor": 8, "model.num_heads": 8, "model.use_bias": False},
+}
+
 # What is compared to one device: summed gradients, and one update by plain gradient descent.
 GRADIENTS = {f"post {launcher}": case(launcher) for launcher in LAUNCHERS} | {
     "pre jit": case("jit", PRE),
@@ -70,6 +92,7 @@ SLOW_GRADIENTS = {
     ]
     if f"{name} {launcher}" not in GRADIENTS
 }
+SLOW_GRADIENTS |= {name: case("jit", {**MESH, **fields}) for name, fields in MESHES.items()}
 UPDATES = {f"train {launcher}": case(launcher, step="train") for launcher in ["jit", "shard_map"]}
 SLOW_UPDATES = {
     "train pmap": case("pmap", step="train"),
@@ -86,6 +109,7 @@ SLOW_OTHERS = {
     **{f"shared dropout {launcher}": ("shared_dropout", {"launcher": launcher}) for launcher in LAUNCHERS},
     "communication": ("communication", {"fields": {}}),
     "communication in parts": ("communication", {"fields": PARTS_2}),
+    "losses": ("losses", {"fields": {**MESH, **MESHES["2 x 2 x 2"]}, "num_steps": 20}),
 }
 
 
@@ -175,6 +199,22 @@ def test_training_steps_equal_those_of_one_device(results, name):
 def test_more_training_steps_equal_those_of_one_device(slow_results, name):
     check_launcher(SLOW_UPDATES[name], slow_results[name])
     check_update(slow_results[name])
+
+
+@pytest.mark.slow
+def test_losses_of_adam_on_a_mesh_equal_those_of_one_device(slow_results):
+    losses = slow_results["losses"]
+    assert len(losses["mesh"]) == 20
+    assert losses["mesh"] == pytest.approx(losses["one"], rel=1e-4)
+    assert losses["mesh"][-1] < losses["mesh"][0]
+
+
+@pytest.mark.slow
+def test_a_mesh_divides_the_state(slow_results):
+    """Vectors of the model's width stay whole; they are a tenth of this small model."""
+    for name, most in (("2 x 2 x 2", 0.3), ("1 x 8 x 1, rmsnorm, learned", 0.2), ("2 x 4 x 1, 1 head", 0.32)):
+        assert all(step["share"] < most for step in slow_results[name]["steps"]), name
+    assert all(step["share"] == 1 for step in slow_results["4 devices jit"]["steps"])
 
 
 @pytest.mark.slow

@@ -15,12 +15,12 @@ from transformer_jax.config import EOS_ID
 from transformer_jax.data.datasets import plan_batches
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
-from transformer_jax.parallel.launchers import make_launcher, replicated
+from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.training import loop
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import Run, run_loop
 from transformer_jax.training.metric_log import MetricLog
-from transformer_jax.training.state import placed_state, state_template
+from transformer_jax.training.state import placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
 
 SIDES = ("inputs", "targets")
@@ -122,8 +122,9 @@ def train(workdir):
     assert isinstance(plan, PackedPlan)
     assert 1 < plan.batches_per_epoch < NUM_STEPS
     store = CheckpointStore(workdir / "checkpoints", keep_last=1)
-    template = state_template(static, hyper, replicated(launcher))
-    state, record = placed_state(static, hyper, replicated(launcher)), {}
+    places = launcher.shardings(state_shapes(static, hyper))
+    template = state_template(static, hyper, places)
+    state, record = placed_state(static, hyper, places), {}
     if store.steps():
         _, state, record = store.restore(template)
     run = Run(config.training, plan, launcher, hyper, store, lambda params: {"loss": 1.0}, {}, {})

@@ -8,6 +8,7 @@ or allocated; with --compile the training step is compiled and the compiler's ow
 """
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,12 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
       config: resolved.
     """
     import jax
+    from jax.sharding import AbstractMesh
 
     from transformer_jax.models.encoder_decoder import init_params
     from transformer_jax.models.flops import activation_bytes, train_flops
+    from transformer_jax.parallel.launchers import mesh_sizes
+    from transformer_jax.parallel.rules import rules, shardings
 
     params = jax.eval_shape(lambda: init_params(config.model, 0))
     leaves = {
@@ -77,18 +81,24 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     packed = config.data.batching == "packed"
     length = config.data.packed_length if packed else config.data.max_length
     rows = config.data.tokens_per_batch // length // config.data.row_multiple * config.data.row_multiple
-    num_devices = config.parallel.num_devices or len(jax.devices())
-    part = max(rows // num_devices // config.training.accumulation_steps, 1)
+    sizes = mesh_sizes(config)
+    part = max(rows // (sizes["data"] * sizes["fsdp"]) // config.training.accumulation_steps, 1)
+    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
+    places = shardings(params, rules(config.model), mesh)
+    held = sum(
+        math.prod(place.shard_shape(leaf.shape))
+        for place, leaf in zip(jax.tree.leaves(places), jax.tree.leaves(params), strict=True)
+    )
     flops = train_flops(config.model, rows, length, length)
     memory = {
-        "parameters": 4 * count,
-        "gradients": 4 * count,
-        "adam_moments": 8 * count,
+        "parameters": 4 * held,
+        "gradients": 4 * held,
+        "adam_moments": 8 * held,
         "activations_estimate": activation_bytes(config.model, part, length, length),
     }
     memory["total_estimate"] = sum(memory.values())
     if compile_step:
-        memory |= _compiled_memory(config, rows // num_devices, length)
+        memory |= _compiled_memory(config, rows, length)
     return {
         "parameters": [{"path": p, "shape": list(leaf.shape), "count": leaf.size} for p, leaf in leaves.items()],
         "num_parameters": count,
@@ -96,6 +106,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "flops_per_step": flops,
         "flops_per_target_token": flops // (rows * length),
         "memory": memory,
+        "mesh": sizes,
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
         "config": config.to_dict(),
     }
@@ -106,18 +117,19 @@ def _compiled_memory(config: ExperimentConfig, rows: int, length: int) -> dict[s
     import jax
     import jax.numpy as jnp
 
+    from transformer_jax.parallel.launchers import make_launcher
     from transformer_jax.training.hyper import split
-    from transformer_jax.training.state import init_state
+    from transformer_jax.training.state import state_shapes, state_template
     from transformer_jax.training.step import make_train_step
 
     static, hyper = split(config)
-    state = jax.eval_shape(lambda h: init_state(static, h), hyper)
+    launcher = make_launcher(config, make_train_step(static))
+    state = state_template(static, hyper, launcher.shardings(state_shapes(static, hyper)))
     ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = {"inputs": ids, "targets": ids, "row_ids": jax.ShapeDtypeStruct((rows,), jnp.int32)}
     if config.data.batching == "packed":
         batch |= {f"{side}_{kind}": ids for side in ("inputs", "targets") for kind in ("segment_ids", "positions")}
-    compiled = jax.jit(make_train_step(static), donate_argnums=0).lower(state, batch, hyper).compile()
-    memory = compiled.memory_analysis()
+    memory = launcher.lower(state, batch, hyper).compile().memory_analysis()
     if memory is None:
         raise ConfigError(f"--compile: the {jax.default_backend()} backend gives no account of its memory")
     return {
@@ -186,5 +198,7 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     table.add_row("FLOPs per target piece", f"{report['flops_per_target_token']:.4g}")
     for name, size in report["memory"].items():
         table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
+    mesh = " x ".join(f"{name} {size}" for name, size in report["mesh"].items())
+    table.add_row("mesh", mesh)
     table.add_row("devices", ", ".join(report["devices"]))
     return table

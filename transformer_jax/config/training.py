@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, number, rate
 
@@ -79,4 +80,15 @@ class ParallelConfig:
     """How one step runs on many devices; parallel/launchers.py."""
 
     launcher: str = choice("jit", ("jit", "shard_map", "pmap"), "what compiles and distributes the training step")
-    num_devices: int | None = number(None, "devices that share a batch; default all", 1)
+    num_devices: int | None = number(None, "devices that take part; default all", 1)
+    fsdp: int = number(
+        1, "`jit`: devices that parameters and moments are divided among by width (FSDP); batches too, by rows", 1
+    )
+    tensor: int = number(1, "`jit`: devices that heads, feed-forward units and vocabulary are divided among", 1)
+
+    def problems(self) -> Iterator[str]:
+        for name in ("fsdp", "tensor"):
+            if self.launcher != "jit" and getattr(self, name) > 1:
+                yield f"{name}={getattr(self, name)} is not read with launcher='{self.launcher}'"
+        if self.num_devices is not None and self.num_devices % (self.fsdp * self.tensor):
+            yield f"num_devices={self.num_devices} is not a multiple of fsdp={self.fsdp} x tensor={self.tensor}"

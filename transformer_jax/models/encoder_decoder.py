@@ -14,6 +14,7 @@ from jax.core import Tracer
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.nn.attention import cache_layout
+from transformer_jax.nn.division import LOGITS, constrain
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
 from transformer_jax.nn.kv_cache import KVCache, empty_layer
@@ -98,7 +99,8 @@ class EncoderDecoder(nn.Module):
 
     def logits(self, x: Array) -> Array:
         """Decoder output [B, T, D] -> [B, T, V] float32."""
-        return self.embedding.logits(x) if self.config.tie_output else self.output(x)
+        logits = self.embedding.logits(x) if self.config.tie_output else self.output(x)
+        return constrain(logits, LOGITS)
 
     @staticmethod
     def _source_mask(batch: Batch) -> Array:

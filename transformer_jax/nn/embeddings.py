@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
+from transformer_jax.nn.division import constrain
 from transformer_jax.nn.linear import xavier_uniform
 from transformer_jax.nn.positions import LearnedPositions, sinusoidal
 from transformer_jax.typing import Activations, Array, Ids, Positions
@@ -31,7 +32,7 @@ class TokenEmbedding(nn.Module):
         Returns: [B, T, D] in the type of the computation.
         """
         config = self.config
-        x = self.embedding[ids].astype(config.dtype)
+        x = constrain(self.embedding, ("vocab", "emb"))[ids].astype(config.dtype)
         return x * jnp.asarray(config.emb_dim**0.5, x.dtype) if config.scale_embeddings else x
 
     def logits(self, x: Activations) -> Float[Array, "B T V"]:

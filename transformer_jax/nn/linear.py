@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from transformer_jax.nn.division import features_are_divided
 from transformer_jax.typing import Array
 
 
@@ -98,7 +99,12 @@ class Linear(nn.Module):
 
 
 def fused(x: Float[Array, "*batch D"], maps: Sequence[Linear]) -> list[Array]:
-    """[f(x) for f in maps] as one matrix product: x is read once, and a wide product runs faster than three narrow."""
+    """[f(x) for f in maps] as one matrix product: x is read once, and a wide product runs faster than three narrow.
+
+    Where features are divided among devices they stay several products, since one of all would move kernels.
+    """
+    if features_are_divided():
+        return [f(x) for f in maps]
     widths = [math.prod(f.features) for f in maps]
     kernel = jnp.concatenate([f.kernel.reshape(f.kernel.shape[0], -1).astype(x.dtype) for f in maps], axis=1)
     biases = [f.bias.reshape(-1) for f in maps if f.bias is not None]

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
+from transformer_jax.nn.division import constrain
 from transformer_jax.typing import Activations, Array, Heads, Ids, Positions
 
 
@@ -117,4 +118,4 @@ class LearnedPositions(nn.Module):
         table = self.param(
             "embedding", nn.initializers.normal(config.emb_dim**-0.5), (config.max_length, config.emb_dim)
         )
-        return table[positions]
+        return constrain(table, (None, "emb"))[positions]

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention import KeysValues, LayerCache, MultiHeadAttention
+from transformer_jax.nn.division import ACTIVATIONS, constrain
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.embeddings import PositionEmbedding
 from transformer_jax.nn.feed_forward import FeedForward
@@ -68,7 +69,7 @@ class EncoderLayer(nn.Module):
         x, _ = Residual(config, name="feed_forward_residual")(
             x, lambda y: (feed_forward(y, folded(dropout, 2)), None), folded(dropout, 3)
         )
-        return x, {"self_attention": weights} if self.return_weights else {}
+        return constrain(x, ACTIVATIONS), {"self_attention": weights} if self.return_weights else {}
 
 
 class DecoderLayer(nn.Module):
@@ -105,6 +106,7 @@ class DecoderLayer(nn.Module):
             lambda y: self.cross_attention.cross_attention(y, memory, inputs.memory_mask, folded(dropout, 4)),
             dropout,
         )
+        x = constrain(x, ACTIVATIONS)
         return x, {"self_attention": weights, "cross_attention": cross_weights} if self.return_weights else {}
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeysValues:
@@ -180,6 +182,7 @@ class Stack(nn.Module):
           positions: [B, T] or [1, T] int32; mask: bool, broadcastable to [B, N, T, T]; memory: [B, S, D].
         """
         x = drop(self.embed_positions(x, positions), folded(dropout, self.num_layers), "embedding")
+        x = constrain(x, ACTIVATIONS)
         inputs = LayerInputs(positions, mask, self.bias(positions, positions), memory, memory_mask)
         x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)
         return self.finish(x), weights

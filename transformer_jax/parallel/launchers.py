@@ -1,15 +1,17 @@
 """Three ways to run the same training step on several devices, by the name in `parallel.launcher`.
 
-- `jit`: one program over a mesh; the batch is sharded by rows and XLA finds the communication. The main path.
+- `jit`: one program over a mesh of data x fsdp x tensor; XLA finds the communication. The main path.
 - `shard_map`: every device runs the step on its rows; gradients are added over the mesh axis by the step itself.
 - `pmap`: the same over a leading device axis of the batch. Kept for teaching and for older code built on it.
 
-All three keep the parameters replicated and make the same update, up to rounding: rows carry their dropout with them,
-and sums are divided by the tokens of all devices.
+The last two keep a copy of the parameters on every device; `jit` divides them as `parallel/rules.py` says. All three
+make the same update, up to rounding: rows carry their dropout with them, and sums are divided by the tokens of all
+devices.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,22 +21,38 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.division import divided
+from transformer_jax.parallel.rules import Rule, rules, shardings
+from transformer_jax.typing import Array
 
 Step = Callable[..., tuple[Any, Any]]
 """step(state, batch, hyper, axis_name=None) -> (state, metrics), as `training.step.make_train_step` returns it."""
 
-AXIS = "data"
-"""The mesh axis that the rows of a batch are divided over."""
+DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+"""The axes of a mesh. Rows of a batch are divided over the first two together, parameters over the last two."""
 
 
 @runtime_checkable
 class Launcher(Protocol):
-    """Runs training steps; batches are host arrays with B rows, B a multiple of the number of devices."""
+    """Runs training steps; batches are host arrays with B rows, B a multiple of the devices that divide them."""
 
     mesh: Mesh
 
+    def shardings(self, state: Any) -> Any:
+        """Where every array of a state belongs, as a tree of jax.sharding.NamedSharding.
+
+        Args:
+          state: arrays or jax.ShapeDtypeStructs.
+        Raises: ConfigError if the mesh does not divide an array.
+        """
+        ...
+
     def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
         """One update of the state, which is donated and must not be used again, and its metrics."""
+        ...
+
+    def lower(self, state: Any, batch: Any, hyper: Any) -> jax.stages.Lowered:
+        """The program of `step` for arrays of these shapes, as jax.ShapeDtypeStructs, before it is compiled."""
         ...
 
 
@@ -44,64 +62,118 @@ def make_launcher(config: ExperimentConfig, step: Step) -> Launcher:
     Raises: ConfigError if there are fewer devices, or rows of a batch cannot be divided among them.
     """
     devices = jax.devices()
-    count = config.parallel.num_devices or len(devices)
+    sizes = mesh_sizes(config)
+    count = math.prod(sizes.values())
     if count > len(devices):
         raise ConfigError(f"parallel.num_devices={count}, but JAX sees {len(devices)}: {devices}")
-    divisor = count * config.training.accumulation_steps
+    dividing_rows = sizes[DATA] * sizes[FSDP]
+    divisor = dividing_rows * config.training.accumulation_steps
     if config.data.row_multiple % divisor:
         raise ConfigError(
-            f"data.row_multiple={config.data.row_multiple} is not a multiple of {count} devices x "
+            f"data.row_multiple={config.data.row_multiple} is not a multiple of {dividing_rows} devices x "
             f"training.accumulation_steps={config.training.accumulation_steps}; set it to a multiple of {divisor}"
         )
-    mesh = jax.make_mesh((count,), (AXIS,), devices=devices[:count], axis_types=(AxisType.Auto,))
-    return {"jit": Jit, "shard_map": ShardMap, "pmap": Pmap}[config.parallel.launcher](mesh, step)
+    if config.parallel.launcher == "jit":
+        return Jit(_mesh(sizes, devices), step, rules(config.model))
+    return {"shard_map": ShardMap, "pmap": Pmap}[config.parallel.launcher](_mesh({DATA: count}, devices), step)
 
 
-def replicated(launcher: Launcher) -> NamedSharding:
-    """The sharding of what every device holds in full: the state."""
-    return NamedSharding(launcher.mesh, PartitionSpec())
+def mesh_sizes(config: ExperimentConfig) -> dict[str, int]:
+    """The sizes of the mesh axes `data`, `fsdp` and `tensor` that the config asks for here.
+
+    Raises: ConfigError if the last two do not divide the number of devices.
+    """
+    parallel = config.parallel
+    count, divided_among = parallel.num_devices or len(jax.devices()), parallel.fsdp * parallel.tensor
+    if count % divided_among:
+        raise ConfigError(
+            f"parallel.fsdp={parallel.fsdp} x parallel.tensor={parallel.tensor} do not divide {count} devices"
+        )
+    return {DATA: count // divided_among, FSDP: parallel.fsdp, TENSOR: parallel.tensor}
 
 
-class _MeshLauncher:
-    """What `jit` and `shard_map` share: a compiled step, and batches sharded by rows."""
+def _mesh(sizes: Mapping[str, int], devices: list[jax.Device]) -> Mesh:
+    shape, axes = tuple(sizes.values()), tuple(sizes)
+    # Explicit axes, the default, would have every gather of the model name its output's sharding.
+    return jax.make_mesh(shape, axes, devices=devices[: math.prod(shape)], axis_types=(AxisType.Auto,) * len(axes))
 
-    def __init__(self, mesh: Mesh, step: Callable[..., Any]) -> None:
+
+class Jit:
+    """One program for the whole mesh; parameters are divided by rules, and XLA adds what moves them."""
+
+    def __init__(self, mesh: Mesh, step: Step, rules: tuple[Rule, ...]) -> None:
         self.mesh = mesh
-        self._rows = NamedSharding(mesh, PartitionSpec(AXIS))
+        self.features = mesh.shape[TENSOR] > 1
+        self._rules = rules
+        self._rows = NamedSharding(mesh, PartitionSpec((DATA, FSDP)))
         self._step = step
+        self._compiled: Any = None
+
+    def shardings(self, state: Any) -> Any:
+        return shardings(state, self._rules, self.mesh)
+
+    def constrain(self, x: Array, names: tuple[str | None, ...]) -> Array:
+        meaning = {"batch": (DATA, FSDP), "vocab": TENSOR}
+        spec = PartitionSpec(*(None if name is None else meaning.get(name) for name in names))
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
+
+    def _jitted(self, state: Any) -> Any:
+        """The jitted step(state, batch, hyper) for states of the shapes of this one."""
+        if self._compiled is None:
+
+            def step(state: Any, batch: Any, hyper: Any) -> tuple[Any, Any]:
+                with divided(self):
+                    return self._step(state, batch, hyper)
+
+            everywhere = NamedSharding(self.mesh, PartitionSpec())
+            self._compiled = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings(state), everywhere))
+        return self._compiled
 
     def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
-        return self._step(state, jax.device_put(dict(batch), self._rows), hyper)
+        return self._jitted(state)(state, jax.device_put(dict(batch), self._rows), hyper)
+
+    def lower(self, state: Any, batch: Any, hyper: Any) -> jax.stages.Lowered:
+        return self._jitted(state).lower(state, _with_sharding(batch, self._rows), hyper)
 
 
-class Jit(_MeshLauncher):
+class _Replicated:
+    """What `shard_map` and `pmap` share: every device holds the state in full."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+
+    def shardings(self, state: Any) -> Any:
+        return jax.tree.map(lambda _: NamedSharding(self.mesh, PartitionSpec()), state)
+
+
+class ShardMap(_Replicated):
     def __init__(self, mesh: Mesh, step: Step) -> None:
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        super().__init__(
-            mesh, jax.jit(lambda s, b, h: step(s, b, h), donate_argnums=0, out_shardings=(everywhere, everywhere))
-        )
-
-
-class ShardMap(_MeshLauncher):
-    def __init__(self, mesh: Mesh, step: Step) -> None:
-        everywhere, rows = PartitionSpec(), PartitionSpec(AXIS)
+        super().__init__(mesh)
+        everywhere, rows = PartitionSpec(), PartitionSpec(DATA)
+        self._rows = NamedSharding(mesh, rows)
         # With check_vma the transpose of replicated parameters would add the gradients a second time.
         mapped = jax.shard_map(
-            lambda s, b, h: step(s, b, h, AXIS),
+            lambda s, b, h: step(s, b, h, DATA),
             mesh=mesh,
             in_specs=(everywhere, rows, everywhere),
             out_specs=(everywhere, everywhere),
             check_vma=False,
         )
-        super().__init__(mesh, jax.jit(mapped, donate_argnums=0))
+        self._step = jax.jit(mapped, donate_argnums=0)
+
+    def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
+        return self._step(state, jax.device_put(dict(batch), self._rows), hyper)
+
+    def lower(self, state: Any, batch: Any, hyper: Any) -> jax.stages.Lowered:
+        return self._step.lower(state, _with_sharding(batch, self._rows), hyper)
 
 
-class Pmap:
+class Pmap(_Replicated):
     def __init__(self, mesh: Mesh, step: Step) -> None:
-        self.mesh = mesh
+        super().__init__(mesh)
         self._step = jax.pmap(
-            lambda s, b, h: step(s, b, h, AXIS),
-            axis_name=AXIS,
+            lambda s, b, h: step(s, b, h, DATA),
+            axis_name=DATA,
             in_axes=(None, 0, None),
             out_axes=(None, None),
             devices=list(mesh.devices.flat),
@@ -111,3 +183,14 @@ class Pmap:
     def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
         devices = self.mesh.devices.size
         return self._step(state, {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch.items()}, hyper)
+
+    def lower(self, state: Any, batch: Any, hyper: Any) -> jax.stages.Lowered:
+        devices = self.mesh.devices.size
+        parts = {
+            k: jax.ShapeDtypeStruct((devices, v.shape[0] // devices, *v.shape[1:]), v.dtype) for k, v in batch.items()
+        }
+        return self._step.lower(state, parts, hyper)
+
+
+def _with_sharding(batch: Mapping[str, Any], sharding: NamedSharding) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in batch.items()}

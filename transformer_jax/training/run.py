@@ -25,11 +25,11 @@ from transformer_jax.data.datasets import TOKENIZER_FILE, Data, plan_batches, pr
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
 from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.parallel.launchers import make_launcher, replicated
+from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import Run, Standing, TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog
-from transformer_jax.training.state import TrainState, placed_state, state_template
+from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
 from transformer_jax.typing import Params
 
@@ -82,6 +82,7 @@ def _prepare(
     """Everything before the first step; the record is that of the checkpoint the state comes from, or empty."""
     static, hyper = split(config)
     launcher = make_launcher(config, make_train_step(static))
+    places = launcher.shardings(state_shapes(static, hyper))
     store = CheckpointStore(
         directory.checkpoints,
         keep_last=config.training.keep_last,
@@ -92,7 +93,7 @@ def _prepare(
     )
     record, tokenizer = {}, None
     if store.steps():
-        step, state, record = store.restore(state_template(static, hyper, replicated(launcher)))
+        step, state, record = store.restore(state_template(static, hyper, places))
         if not directory.has_config():
             directory.check_config(record["config"], f"checkpoint {step}")
         tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
@@ -108,7 +109,7 @@ def _prepare(
         _check_corpus(record, corpus, directory.path)
         _say(f"resuming {directory.path} after step {step}")
     else:
-        state = placed_state(static, hyper, replicated(launcher))
+        state = placed_state(static, hyper, places)
     plan = plan_batches(config, data.splits["train"])
     run = Run(
         config=config.training,

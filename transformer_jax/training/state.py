@@ -27,12 +27,22 @@ def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
     return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.schedule, hyper).init(params))
 
 
-def placed_state(static: StaticConfig, hyper: Hyper, sharding: jax.sharding.Sharding) -> TrainState:
-    """The state before the first update, made where `sharding` wants it."""
-    return jax.jit(init_state, static_argnums=0, out_shardings=sharding)(static, hyper)
+def state_shapes(static: StaticConfig, hyper: Hyper) -> TrainState:
+    """Shapes and types of the state, as jax.ShapeDtypeStructs."""
+    return jax.eval_shape(lambda h: init_state(static, h), hyper)
 
 
-def state_template(static: StaticConfig, hyper: Hyper, sharding: jax.sharding.Sharding) -> TrainState:
-    """Shapes, types and sharding of the state: what a checkpoint is restored into."""
-    shapes = jax.eval_shape(lambda h: init_state(static, h), hyper)
-    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding), shapes)
+def placed_state(static: StaticConfig, hyper: Hyper, shardings: Any) -> TrainState:
+    """The state before the first update, made where it belongs.
+
+    Args:
+      shardings: of every array, as a tree like the state, or one for all.
+    """
+    return jax.jit(init_state, static_argnums=0, out_shardings=shardings)(static, hyper)
+
+
+def state_template(static: StaticConfig, hyper: Hyper, shardings: Any) -> TrainState:
+    """Shapes, types and sharding of the state: what a checkpoint is restored into; `shardings` as of `placed_state`."""
+    shapes = state_shapes(static, hyper)
+    places = jax.tree.broadcast(shardings, shapes)
+    return jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), shapes, places)
