@@ -240,6 +240,10 @@ def test_limits_themselves_are_valid():
         ({"decode__forbidden_ids": "-1"}, ["decode.forbidden_ids='-1': expected ids separated by commas"]),
         ({"decode__num_best": 2}, ["decode.num_best=2 exceeds beam_size=1"]),
         (
+            {"training__max_skipped_updates": 3},
+            ["training.max_skipped_updates=3 is not read with on_nonfinite='stop'"],
+        ),
+        (
             {"parallel__launcher": "pmap", "parallel__tensor": 2},
             ["parallel.tensor=2 is not read with launcher='pmap'"],
         ),

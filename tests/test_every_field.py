@@ -4,6 +4,7 @@ ModelConfig has its own lists in models/test_fields.py, and fields marked `hyper
 Here every other field has a pair of values, and an observer that must tell the two apart.
 """
 
+import contextlib
 import dataclasses
 import functools
 import types
@@ -34,7 +35,7 @@ from transformer_jax.data.tokenizers import EncodedTexts
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.decoding import translation
 from transformer_jax.decoding.hypotheses import Generated
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError, DataError, TrainingError
 from transformer_jax.evaluation import loading, translate
 from transformer_jax.models.encoder_decoder import decoding_params
 from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
@@ -200,6 +201,7 @@ def events(**fields):
             evaluate=lambda params: {"loss": 1.0},
             record={},
             side_files={},
+            keep_batch=lambda step, batch: Path("kept"),
         ),
         _fake(MetricLog, write=lambda step, split, values: seen.append((split, step))),
         state,
@@ -233,6 +235,7 @@ TRAINING_LOOP = {
     "checkpoint_every_steps": (4, 5),
     "patience": (0, 1),
 }
+TRAINING_NONFINITE = ("on_nonfinite", "max_skipped_updates")
 TRAINING_STORE = {"keep_last": (3, 4), "keep_best": (1, 2), "best_metric": ("loss", "sacrebleu")}
 TRAINING_STATIC = {"accumulation_steps": (1, 2)}
 
@@ -241,6 +244,16 @@ TRAINING_STATIC = {"accumulation_steps": (1, 2)}
 def test_training_loop(name):
     one, other = TRAINING_LOOP[name]
     assert events(**{name: one}) != events(**{name: other})
+
+
+def test_training_nonfinite():
+    """What a loop with these fields does about a third update that is not finite."""
+    with pytest.raises(TrainingError, match="may help"):
+        loop.Standing(TrainingConfig(on_nonfinite="stop"), {}).not_finite("loss")
+    for most in (2, 3):
+        standing = loop.Standing(TrainingConfig(on_nonfinite="skip", max_skipped_updates=most), {}, skipped=2)
+        with pytest.raises(TrainingError) if most == 2 else contextlib.nullcontext():
+            standing.not_finite("loss")
 
 
 @pytest.mark.parametrize("name", TRAINING_STORE)
@@ -381,7 +394,7 @@ def test_parallel():
 def test_every_field_is_on_a_list():
     listed = (
         {f"data.{name}" for name in DATA}
-        | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC)}
+        | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC, *TRAINING_NONFINITE)}
         | {f"evaluation.{name}" for name in EVALUATION}
         | {f"decode.{name}" for name in DECODE}
         | {f"parallel.{name}" for name in ("launcher", "num_devices", "fsdp", "tensor")}

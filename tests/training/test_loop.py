@@ -13,7 +13,7 @@ import pytest
 
 from transformer_jax.config import TrainingConfig
 from transformer_jax.errors import CheckpointError, TrainingError
-from transformer_jax.training.interruption import Interruption
+from transformer_jax.training.interruption import SIGNALS, Interruption
 
 
 def without_type_checks(name):
@@ -26,7 +26,8 @@ def without_type_checks(name):
 
 
 loop = without_type_checks("transformer_jax.training.loop")
-Run, TrainResult, Window, run_loop = loop.Run, loop.TrainResult, loop.Window, loop.run_loop
+Run, TrainResult, run_loop = loop.Run, loop.TrainResult, loop.run_loop
+Window = without_type_checks("transformer_jax.training.window").Window
 
 
 class State(NamedTuple):
@@ -95,6 +96,11 @@ class World:
         self.happens("evaluate", step)
         return {"loss": self.losses.get(step, 10.0 - step), "tokens": 7.0, "families": {}}
 
+    def keep_batch(self, step, batch):
+        assert batch["targets"].sum() == step - 1
+        self.happens("keep", step)
+        return f"step_{step}.npz"
+
     def train(self, first=0, record=None):
         run = Run(
             config=self.config,
@@ -105,6 +111,7 @@ class World:
             evaluate=self.evaluate,
             record={"config": "c"},
             side_files={"tokenizer.model": b"t"},
+            keep_batch=self.keep_batch,
         )
         return run_loop(run, self, State(jnp.int32(first), f"params {first}"), record or {})
 
@@ -218,6 +225,7 @@ def test_a_checkpoint_holds_what_a_resumed_run_needs():
         "window": [recorded(4), recorded(5)],
         "metrics": world.lines[1][2],
         "validations": {"metric": "loss", "best": 6.0, "stale": 0},
+        "skipped_updates": 0,
     }
     assert side_files == {"tokenizer.model": b"t"}
     assert metrics is None  # its parameters were not evaluated
@@ -274,22 +282,56 @@ def test_a_loss_that_is_not_finite_stops_the_run(name, value):
     with pytest.raises(TrainingError, match=rf"^{name} is {value} at step 5 \(.*learning rate 0\.625\)") as caught:
         world.train()
     assert "optimizer.learning_rate" in str(caught.value)
+    assert "its batch is in step_5.npz" in str(caught.value)
     # It is noticed when the checkpoint of step 5 is made, which is not.
-    assert world.events[-1] == ("step", 5)
+    assert world.events[-2:] == [("step", 5), ("keep", 5)]
     assert world.saved == {}
 
 
-@pytest.mark.parametrize(("bad", "noticed"), [(1, 3), (4, 4), (6, 6), (7, 8)])
+@pytest.mark.parametrize(("bad", "noticed"), [(1, 2), (4, 4), (6, 6), (7, 8)])
 def test_nothing_is_scored_logged_or_saved_once_the_loss_is_not_finite(bad, noticed):
     world = World()
     world.bad = {bad: {"loss": np.nan}}
     with pytest.raises(TrainingError, match=f"at step {bad} "):
         world.train()
-    assert world.events[-1] == ("step", noticed)
+    assert world.events[-2:] == [("step", noticed), ("keep", bad)]
 
 
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")])
-def test_a_signal_ends_the_run_after_its_step(number, name):
+def test_updates_that_are_not_finite_can_be_left_out(caplog):
+    world = World(on_nonfinite="skip", max_skipped_updates=3)
+    world.bad = {2: {"loss": np.nan}, 5: {"gradient_norm": np.inf}, 7: {"loss": np.nan}, 8: {"loss": np.nan}}
+    with pytest.raises(TrainingError, match=r"step 8 .*; 4 updates .* than training.max_skipped_updates=3$"):
+        world.train()
+    assert [step for name, *step in world.events if name == "keep"] == [[2], [5], [7], [8]]
+    assert "loss is nan at step 2" in caplog.text
+    (_, _, first), *_ = world.lines
+    assert first["loss"] == pytest.approx((101 * 1 + 103 * 3) / 204)
+    assert first["gradient_norm"] == pytest.approx((2 + 8) / 2)
+    assert (first["tokens"], first["nonfinite"]) == (204, 1)
+    assert world.saved[5][1]["skipped_updates"] == 2
+    assert world.saved[5][1]["window"] == [
+        recorded(4),
+        {"learning_rate": 5 / 8, "ids": 10.0, "slots": 106.0},
+    ]
+    # The count goes on after a restart.
+    rest = World(on_nonfinite="skip", max_skipped_updates=3)
+    rest.bad = world.bad
+    with pytest.raises(TrainingError, match="4 updates"):
+        rest.train(5, world.saved[5][1])
+
+
+def test_a_window_without_a_finite_step():
+    world = World(num_train_steps=3, on_nonfinite="skip")
+    world.bad = {step: {"loss": np.nan} for step in (1, 2, 3)}
+    assert world.train().reason == "finished"
+    line = world.lines[0][2]
+    assert np.isnan([line["loss"], line["nll"], line["accuracy"], line["gradient_norm"]]).all()
+    assert (line["tokens"], line["nonfinite"], line["learning_rate"]) == (0, 3, 3 / 8)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_the_run_after_its_step(number, capsys):
+    name = number.name
     world = World()
     world.on_event = {("step", 2): lambda: os.kill(os.getpid(), number)}
     before = signal.getsignal(number)
@@ -297,6 +339,8 @@ def test_a_signal_ends_the_run_after_its_step(number, name):
     assert world.events == [("step", 1), ("step", 2), ("save", 2), ("wait",)]
     assert world.saved[2][1]["window"] == [recorded(1), recorded(2)]
     assert signal.getsignal(number) is before
+    message = f"{name}: the checkpoint of step 2 is saved; the same command goes on from it\n"
+    assert capsys.readouterr().err.endswith(message)
 
 
 def test_a_signal_during_a_save_that_is_due_needs_no_second_one():
@@ -366,7 +410,11 @@ def test_without_a_terminal_there_is_a_line_per_log_interval(capsys):
 BATCH = {"inputs": np.array([[5, 1], [1, 0]]), "targets": np.array([[7, 1], [0, 0]])}
 
 
-def test_a_window_waits_for_no_step_but_the_last_two():
+def never(step, batch, values):
+    raise AssertionError(f"step {step} is finite")
+
+
+def test_a_window_waits_for_the_step_before_the_newest():
     fetched = []
 
     class Value:
@@ -375,24 +423,28 @@ def test_a_window_waits_for_no_step_but_the_last_two():
 
         def __float__(self):
             fetched.append(self._step)
-            return 1.5
+            return float(self._step)
 
-    window = Window([])
+    window = Window([], never)
     for step in range(1, 5):
-        window.add(step, BATCH, {"loss": Value(step)})
-    assert window.latest_loss() == 1.5
-    assert fetched == [3]
+        window.add(step, BATCH, {"loss": Value(step), "gradient_norm": 1.0})
+        assert fetched == list(range(1, step))
+        assert window.latest_loss == step - 1 or step == 1
+    assert [values["loss"] for values in window.values()] == [1, 2, 3, 4]
 
 
-def test_the_latest_loss_of_a_single_step():
-    window = Window([recorded(1)])
-    window.add(2, BATCH, {name: jnp.float32(value) for name, value in metrics_of(2).items()})
-    assert window.latest_loss() == 2.0
-    assert window.values() == [recorded(1), metrics_of(2) | {"ids": 5.0, "slots": 8.0}]
+def test_before_a_step_has_been_fetched_there_is_no_loss():
+    window = Window([], never)
+    assert np.isnan(window.latest_loss)
+    window.add(1, BATCH, {name: jnp.float32(value) for name, value in metrics_of(1).items()})
+    assert np.isnan(window.latest_loss)
+    assert window.values() == [metrics_of(1) | {"ids": 5.0, "slots": 8.0}]
+    assert window.latest_loss == 1.0
+    assert Window([recorded(3)], never).latest_loss == 3.0
 
 
 def test_a_window_of_an_earlier_version_does_not_count_into_padding_efficiency():
-    window = Window([metrics_of(1)])
+    window = Window([metrics_of(1)], never)
     window.add(2, BATCH, {name: jnp.float32(value) for name, value in metrics_of(2).items()})
     averages = window.close()
     assert averages["padding_efficiency"] == 5 / 8

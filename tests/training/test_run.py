@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 
+import numpy as np
 import pytest
 from run_support import (
     TOTAL,
@@ -17,11 +18,13 @@ from run_support import (
     saved_steps,
     snapshot,
     train,
+    trained_config,
     trained_folder,
     write_corpus,
 )
 
 from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.data.datasets import plan_batches, prepare_data
 from transformer_jax.training import loop
 from transformer_jax.training import run as training_run
 
@@ -165,9 +168,14 @@ def test_a_loss_that_is_not_finite_costs_nothing_that_was_saved(folder, monkeypa
 
 def test_a_loss_that_is_not_finite_from_the_start(folder, capsys):
     assert train(folder, "--config.optimizer.learning_rate=1e30", "--config.optimizer.warmup_steps=0") == 2
-    assert re.search(r" at step [12] \(", capsys.readouterr().err)
+    found = re.search(r" at step ([12]) \(.*; its batch is in (.*\.npz);", capsys.readouterr().err)
+    assert found
     assert saved_steps(folder) == []
     assert metric_lines(folder / "run") == []
+    config, kept = trained_config(), np.load(found[2])
+    splits = prepare_data(config, folder / "run").splits
+    expected = plan_batches(config, splits["train"]).batch(int(found[1]) - 1)
+    assert {name: kept[name].tolist() for name in kept} == {name: array.tolist() for name, array in expected.items()}
 
 
 @pytest.mark.slow

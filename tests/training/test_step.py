@@ -197,6 +197,26 @@ def test_steps_are_counted_and_the_schedule_follows():
         assert metrics["learning_rate"] == pytest.approx(float(expected), rel=1e-6)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_an_update_that_is_not_finite_can_be_left_out(parts):
+    """The state stays, but for the step; the next update is the one that would have been made in its place."""
+    overrides = {"training.on_nonfinite": "skip", "training.accumulation_steps": parts}
+    static, hyper = split(small_config(overrides))
+    state, metrics = compiled_step(static)(start(static, hyper), uneven_batch(), hyper)
+    broken = state._replace(params=jax.tree.map(lambda p: p, state.params))
+    broken.params["embedding"] = {"embedding": broken.params["embedding"]["embedding"].at[5, 0].set(jnp.inf)}
+    after, metrics = compiled_step(static)(broken, uneven_batch(seed=1), hyper)
+    assert not np.isfinite(metrics["loss"])
+    assert after.step == 2
+    assert identical(after[1:], broken[1:])
+    after, metrics = compiled_step(static)(state._replace(step=jnp.int32(2)), uneven_batch(seed=2), hyper)
+    assert metrics["learning_rate"] == pytest.approx(float(learning_rate(static.schedule, 2, hyper)), rel=1e-6)
+    # Where all is finite, the policy changes nothing.
+    plain, _ = split(small_config(overrides | {"training.on_nonfinite": "stop"}))
+    expected, _ = compiled_step(plain)(state._replace(step=jnp.int32(2)), uneven_batch(seed=2), hyper)
+    assert distance(after.params, expected.params) < 1e-6
+
+
 def test_a_run_is_a_function_of_its_seed():
     static, hyper = split(small_config())
 

@@ -5,8 +5,9 @@ DEFECT = 1  # a traceback: what Python itself exits with
 USER_ERROR = 2
 SOME_FAILED = 3  # all that could be done is done; what could not has been named
 INTERRUPTED = 130  # 128 + SIGINT, as of a process that the signal has ended
+WARNED = 138  # 128 + SIGUSR1
 TERMINATED = 143  # 128 + SIGTERM
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-OF_REASON = {"finished": OK, "SIGINT": INTERRUPTED, "SIGTERM": TERMINATED}
+OF_REASON = {"finished": OK, "SIGINT": INTERRUPTED, "SIGUSR1": WARNED, "SIGTERM": TERMINATED}
 """By `TrainResult.reason`: why training has ended."""

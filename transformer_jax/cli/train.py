@@ -2,8 +2,8 @@
 
     transformer-jax train --config=configs/quickstart.py --workdir=runs/first --config.model.norm_position=post
 
-WORKDIR gets config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. Ctrl-C and SIGTERM save a checkpoint
-first; the exit code is then 130 or 143.
+WORKDIR gets config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. Ctrl-C, SIGTERM and SIGUSR1 save a
+checkpoint first, within two steps; the exit code is then 130, 143 or 138, for a queue to start the command again.
 """
 
 from pathlib import Path

@@ -52,6 +52,10 @@ class TrainingConfig:
     patience: int = number(
         0, "training ends after so many validations in a row that best_metric has not improved in; 0: it does not", 0
     )
+    on_nonfinite: str = choice(
+        "stop", ("stop", "skip"), "what is done about an update whose loss or gradient is not finite"
+    )
+    max_skipped_updates: int = number(10, "with on_nonfinite='skip', as many in a run are left out before it stops", 0)
     checkpoint_every_steps: int = number(1000, "updates between two checkpoints", 1)
     keep_last: int = number(3, "newest checkpoints kept", 1)
     keep_best: int = number(1, "best checkpoints kept besides, by best_metric, of those that fall on a validation", 0)
@@ -60,6 +64,10 @@ class TrainingConfig:
         ("loss", "accuracy", "exact_match", "sacrebleu", "chrf"),
         "validation metric that ranks checkpoints; the last three translate the split at every evaluation",
     )
+
+    def problems(self) -> Iterator[str]:
+        if self.on_nonfinite != "skip" and self.max_skipped_updates != TrainingConfig.max_skipped_updates:
+            yield f"max_skipped_updates={self.max_skipped_updates} is not read with on_nonfinite='{self.on_nonfinite}'"
 
     @property
     def higher_is_better(self) -> bool:

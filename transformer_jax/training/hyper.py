@@ -38,6 +38,7 @@ class StaticConfig:
     model: ModelConfig
     schedule: str
     accumulation_steps: int
+    skip_nonfinite: bool
 
 
 def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
@@ -65,4 +66,7 @@ def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
     without_rates = dataclasses.replace(
         model, dropout_rate=0.0, embedding_dropout_rate=0.0, attention_dropout_rate=0.0, activation_dropout_rate=0.0
     )
-    return StaticConfig(without_rates, optimizer.schedule, config.training.accumulation_steps), hyper
+    training = config.training
+    return StaticConfig(
+        without_rates, optimizer.schedule, training.accumulation_steps, training.on_nonfinite == "skip"
+    ), hyper

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to save and stop, answered between two steps."""
+"""Ctrl-C, SIGTERM and SIGUSR1 as a request to save and stop, answered between two steps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+"""From a user; from a cluster that takes the machine away; and from Slurm, if it is asked to, some time before that."""
+
 
 class Interruption:
-    """While entered, the first SIGINT or SIGTERM is noted in `signal_name`; a second SIGINT interrupts at once.
+    """While entered, the first of SIGNALS is noted in `signal_name`; a second SIGINT interrupts at once.
 
     Outside the main thread, where Python delivers no signals, it does nothing.
     """
@@ -19,7 +22,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 self._previous[number] = signal.signal(number, self._note)
         return self
 

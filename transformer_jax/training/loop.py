@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
-
-import jax
-import numpy as np
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import TrainingConfig
@@ -21,12 +20,14 @@ from transformer_jax.training.hyper import Hyper
 from transformer_jax.training.interruption import Interruption
 from transformer_jax.training.metric_log import MetricLog, Progress
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.step import Metrics
+from transformer_jax.training.window import Window
 from transformer_jax.typing import Params
+
+logger = logging.getLogger(__name__)
 
 
 class TrainResult(NamedTuple):
-    """step: updates made; reason: "finished", "SIGINT" or "SIGTERM"; metrics: of the last evaluation."""
+    """step: updates made; reason: "finished" or the name of the signal; metrics: of the last evaluation."""
 
     step: int
     reason: str
@@ -36,7 +37,8 @@ class TrainResult(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Run:
     """What the loop works with. `evaluate(params)` returns validation metrics by name; `record` is the part of a
-    checkpoint's record that does not change, `side_files` what lies beside it."""
+    checkpoint's record that does not change, `side_files` what lies beside it. `keep_batch(step, batch)` keeps the
+    batch of a step that was not finite and returns where."""
 
     config: TrainingConfig
     plan: TrainingBatches
@@ -46,88 +48,27 @@ class Run:
     evaluate: Callable[[Params], dict[str, Any]]
     record: Mapping[str, Any]
     side_files: Mapping[str, bytes]
-
-
-class Window:
-    """Metrics of the steps since the last line of the log, fetched from the device as late as possible.
-
-    Whatever has been fetched goes into checkpoints, so that a resumed run logs the same averages.
-    """
-
-    def __init__(self, values: list[dict[str, float]]) -> None:
-        self._values = list(values)
-        self._pending: list[tuple[int, dict[str, float], Metrics]] = []
-
-    def add(self, step: int, batch: Batch, metrics: Metrics) -> None:
-        """Takes in the metrics of a step, and how much of its batch is no padding."""
-        sides = (batch["inputs"], batch["targets"])
-        filled = {"ids": float(sum(map(np.count_nonzero, sides))), "slots": float(sum(side.size for side in sides))}
-        self._pending.append((step, filled, metrics))
-
-    def latest_loss(self) -> float:
-        """The loss of the last step but one; waits for the device to finish it."""
-        return float(self._pending[max(len(self._pending) - 2, 0)][-1]["loss"])
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._values and not self._pending
-
-    def values(self) -> list[dict[str, float]]:
-        """Metrics of every step so far; waits for the device.
-
-        Raises: TrainingError that names the first step whose loss or gradient is not finite.
-        """
-        fetched = jax.device_get([metrics for _, _, metrics in self._pending])
-        for (step, filled, _), metrics in zip(self._pending, fetched, strict=True):
-            values = filled | {name: float(value) for name, value in metrics.items()}
-            for name in ("loss", "gradient_norm"):
-                if not math.isfinite(values[name]):
-                    raise TrainingError(
-                        f"{name} is {values[name]} at step {step} (loss {values['loss']:.4g}, gradient norm "
-                        f"{values['gradient_norm']:.4g}, learning rate {values['learning_rate']:.4g}); a lower "
-                        "optimizer.learning_rate, a longer optimizer.warmup_steps or norm_position='pre' may help"
-                    )
-            self._values.append(values)
-        self._pending.clear()
-        return self._values
-
-    def close(self) -> dict[str, float]:
-        """Averages over the window, per token where a metric is per token; the next window begins.
-
-        `padding_efficiency` is the part of the slots of inputs and targets that are no padding.
-        """
-        values = self.values()
-        tokens = math.fsum(v["tokens"] for v in values)
-        result = {
-            name: math.fsum(v[name] * v["tokens"] for v in values) / tokens for name in ("loss", "nll", "accuracy")
-        }
-        result["gradient_norm"] = math.fsum(v["gradient_norm"] for v in values) / len(values)
-        result["learning_rate"] = values[-1]["learning_rate"]
-        result["tokens"] = tokens
-        # Checkpoints of earlier versions do not know it of their steps.
-        ids, slots = (math.fsum(v.get(name, 0.0) for v in values) for name in ("ids", "slots"))
-        result["padding_efficiency"] = ids / slots
-        self._values = []
-        return result
+    keep_batch: Callable[[int, Batch], Path]
 
 
 @dataclasses.dataclass
 class Standing:
-    """What a run has found out so far and a checkpoint keeps, besides the state.
+    """What a run has found out so far and a checkpoint keeps, besides the state and the window.
 
     metrics: of the last validation. best: value of best_metric in the best validation. stale: validations since.
+    skipped: updates that were left out because they were not finite.
     """
 
     config: TrainingConfig
-    window: Window
     metrics: dict[str, float]
     best: float | None = None
     stale: int = 0
+    skipped: int = 0
 
     @classmethod
     def of(cls, record: Mapping[str, Any], config: TrainingConfig) -> Standing:
         """As a checkpoint's record has it; the record is empty at the start."""
-        standing = cls(config, Window(record.get("window", [])), dict(record.get("metrics", {})))
+        standing = cls(config, dict(record.get("metrics", {})), skipped=record.get("skipped_updates", 0))
         validations = record.get("validations", {})
         if validations.get("metric") == config.best_metric:  # values of another metric compare with nothing
             standing.best, standing.stale = validations["best"], validations["stale"]
@@ -135,7 +76,7 @@ class Standing:
 
     def record(self) -> dict[str, Any]:
         validations = {"metric": self.config.best_metric, "best": self.best, "stale": self.stale}
-        return {"window": self.window.values(), "metrics": self.metrics, "validations": validations}
+        return {"metrics": self.metrics, "validations": validations, "skipped_updates": self.skipped}
 
     def validated(self, metrics: dict[str, float]) -> None:
         """Takes the metrics of a validation in."""
@@ -150,6 +91,23 @@ class Standing:
             return ""
         return f"{self.config.best_metric} has not improved in {self.stale} validations"
 
+    def not_finite(self, problem: str) -> None:
+        """Takes in a step that was not finite: counts it, or raises TrainingError if training is not to go on."""
+        if self.config.on_nonfinite == "stop":
+            raise TrainingError(
+                f"{problem}; a lower optimizer.learning_rate, a longer optimizer.warmup_steps or norm_position='pre' "
+                "may help, and training.on_nonfinite='skip' leaves such updates out"
+            )
+        self.skipped += 1
+        if self.skipped > self.config.max_skipped_updates:
+            raise TrainingError(
+                f"{problem}; {self.skipped} updates of this run were not finite, more than "
+                f"training.max_skipped_updates={self.config.max_skipped_updates}"
+            )
+        logger.warning(
+            "%s; the update is left out, %d of at most %d", problem, self.skipped, self.config.max_skipped_updates
+        )
+
 
 def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, Any]) -> TrainResult:
     """Trains from `state` on to config.num_train_steps, to the end of config.patience, or until a signal.
@@ -160,28 +118,34 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
     Args:
       record: of the checkpoint that `state` comes from; empty at the start.
     Raises:
-      TrainingError: loss or gradient is not finite; the last checkpoint is from before.
+      TrainingError: loss or gradient is not finite, and config.on_nonfinite or max_skipped_updates has it stop; the
+        last checkpoint is from before.
       CheckpointError: a checkpoint or the log could not be written.
     """
     config = run.config
     step, total = int(state.step), config.num_train_steps
     standing = Standing.of(record, config)
-    clock = _Clock(math.fsum(values["tokens"] for values in record.get("window", [])))
+
+    def on_nonfinite(step: int, batch: Batch, values: Mapping[str, float]) -> None:
+        standing.not_finite(f"{_described(step, values)}; its batch is in {run.keep_batch(step, batch)}")
+
+    window = Window(record.get("window", []), on_nonfinite)
+    clock = _Clock(math.fsum(values.get("tokens", 0.0) for values in record.get("window", [])))
     with Progress(step, total) as progress, Interruption() as interruption:
         while step < total and not standing.out_of_patience and interruption.signal_name is None:
             batch = run.plan.batch(step)
             state, step_metrics = run.launcher.step(state, batch, run.hyper)
             step += 1
-            standing.window.add(step, batch, step_metrics)
+            window.add(step, batch, step_metrics)
             kill_point("after_batch", step)
             if progress.due():
-                progress.update(step, standing.window.latest_loss(), clock.tokens_per_s)
+                progress.update(step, window.latest_loss, clock.tokens_per_s)
             last = step == total
             if last or step % config.log_every_steps == 0:
-                _log_window(run, log, standing.window, clock, progress, step)
+                _log_window(run, log, window, clock, progress, step)
             evaluated = last or step % config.eval_every_steps == 0
             if evaluated:
-                standing.window.values()  # parameters that are no longer finite are not worth scoring
+                window.values()  # parameters that are no longer finite are not worth scoring
                 with clock.paused():
                     standing.validated(run.evaluate(state.params))
                     kill_point("inside_evaluation", step)
@@ -190,15 +154,18 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
                 if standing.out_of_patience and not last:
                     last = True
                     progress.say(f"step {step}  {standing.out_of_patience}")
-                    if not standing.window.is_empty:
-                        _log_window(run, log, standing.window, clock, progress, step)
+                    if not window.is_empty:
+                        _log_window(run, log, window, clock, progress, step)
             due = last or step % config.checkpoint_every_steps == 0
             if due or interruption.signal_name is not None:
-                standing.window.values()  # the steps still in flight belong to training
+                window.values()  # the steps still in flight belong to training
                 with clock.paused():
                     # The uninterrupted run has no checkpoint where this one is not due, so it cannot be the best.
-                    _save(run, step, state, standing, ranked=due and evaluated)
-        return _finish(run, state, step, standing, interruption.signal_name)
+                    _save(run, step, state, window, standing, ranked=due and evaluated)
+        result = _finish(run, state, step, window, standing, interruption.signal_name)
+        if result.reason != "finished":
+            progress.say(f"{result.reason}: the checkpoint of step {step} is saved; the same command goes on from it")
+        return result
 
 
 def _log_window(run: Run, log: MetricLog, window: Window, clock: _Clock, progress: Progress, step: int) -> None:
@@ -211,17 +178,27 @@ def _log_window(run: Run, log: MetricLog, window: Window, clock: _Clock, progres
     clock.start()
 
 
-def _save(run: Run, step: int, state: TrainState, standing: Standing, ranked: bool) -> None:
-    record = dict(run.record) | standing.record()
+def _described(step: int, values: Mapping[str, float]) -> str:
+    name = "loss" if not math.isfinite(values["loss"]) else "gradient_norm"
+    return (
+        f"{name} is {values[name]} at step {step} (loss {values['loss']:.4g}, gradient norm "
+        f"{values['gradient_norm']:.4g}, learning rate {values['learning_rate']:.4g})"
+    )
+
+
+def _save(run: Run, step: int, state: TrainState, window: Window, standing: Standing, ranked: bool) -> None:
+    record = dict(run.record) | {"window": window.values()} | standing.record()
     numbers = {k: v for k, v in standing.metrics.items() if isinstance(v, float)} if ranked else None
     run.store.save(step, state, record, run.side_files, numbers)
     kill_point("inside_save", step)
 
 
-def _finish(run: Run, state: TrainState, step: int, standing: Standing, signal_name: str | None) -> TrainResult:
+def _finish(
+    run: Run, state: TrainState, step: int, window: Window, standing: Standing, signal_name: str | None
+) -> TrainResult:
     """Waits for the last save; a signal that came after the step's checkpoint was decided has one of its own."""
     if signal_name is not None and step > 0 and not run.store.has(step):
-        _save(run, step, state, standing, ranked=False)
+        _save(run, step, state, window, standing, ranked=False)
     run.store.wait()
     finished = step == run.config.num_train_steps or bool(standing.out_of_patience)
     return TrainResult(step, "finished" if finished else signal_name or "finished", standing.metrics)

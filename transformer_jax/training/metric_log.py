@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 import struct
@@ -41,8 +42,11 @@ class MetricLog:
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """One line {"step", "split", **metrics}; numbers among the metrics become TensorBoard scalars SPLIT/NAME.
 
+        Numbers that are not finite, which JSON cannot write, become null.
+
         Raises: CheckpointError if the disk is full or a file cannot be written.
         """
+        metrics = {name: None if _is_nonfinite(value) else value for name, value in metrics.items()}
         with _named_errors(self._path):
             self._file.write(json.dumps({"step": step, "split": split, **metrics}) + "\n")
             self._file.flush()
@@ -98,6 +102,10 @@ class _Events:
         length = struct.pack("<Q", len(data))
         checksums = struct.pack("<I", masked_crc32c(length)), struct.pack("<I", masked_crc32c(data))
         self._file.write(length + checksums[0] + data + checksums[1])
+
+
+def _is_nonfinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 @contextlib.contextmanager

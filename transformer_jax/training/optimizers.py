@@ -9,7 +9,7 @@ import optax
 
 from transformer_jax.training.hyper import Hyper
 from transformer_jax.training.schedules import as_optax
-from transformer_jax.typing import Params
+from transformer_jax.typing import Array, Params
 
 
 def make_optimizer(schedule: str, hyper: Hyper) -> optax.GradientTransformation:
@@ -20,6 +20,12 @@ def make_optimizer(schedule: str, hyper: Hyper) -> optax.GradientTransformation:
         parts.append(optax.add_decayed_weights(hyper.weight_decay, mask=decayed))
     parts.append(optax.scale_by_learning_rate(as_optax(schedule, hyper)))
     return optax.chain(*parts)
+
+
+def updates_made(opt_state: Any) -> Array:
+    """How many updates the optimizer's state has seen, int32 []: what its schedule goes by."""
+    [count] = [part.count for part in opt_state if isinstance(part, optax.ScaleByScheduleState)]
+    return count
 
 
 def decayed(params: Params) -> Any:

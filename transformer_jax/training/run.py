@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
+import io
 import itertools
 import json
 import logging
@@ -15,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer_jax import __version__
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.checkpoints.workdir import WorkDirectory, open_workdir
+from transformer_jax.checkpoints.workdir import WorkDirectory, open_workdir, write_atomically
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.batching import TrainingBatches
+from transformer_jax.data.batching import Batch, TrainingBatches
 from transformer_jax.data.datasets import TOKENIZER_FILE, Data, plan_batches, prepare_data
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
 from transformer_jax.data.tokenizers.words import read_vocabulary
@@ -58,7 +61,7 @@ def train(
         vocabulary that the corpus cannot fill.
       DataError: the corpus cannot be read.
       CheckpointError: checkpoints cannot be read or written; the corpus has changed since the last one.
-      TrainingError: the loss is no longer finite.
+      TrainingError: the loss is no longer finite; WORKDIR/nonfinite/step_STEP.npz is the batch.
     """
     with open_workdir(workdir, config.to_dict(), allow_config_change) as directory:
         run, state, record = _prepare(config, directory, make_validate)
@@ -125,9 +128,23 @@ def _prepare(
             "versions": library_versions(),
         },
         side_files={TOKENIZER_FILE: data.tokenizer.model_bytes},
+        keep_batch=functools.partial(_keep_batch, directory.path / "nonfinite"),
     )
     _describe(config, plan, sum(x.size for x in jax.tree.leaves(state.params)))
     return run, state, record
+
+
+def _keep_batch(folder: Path, step: int, batch: Batch) -> Path:
+    """Writes the batch of a step into a folder, for replay, and returns the file."""
+    file, data = folder / f"step_{step}.npz", io.BytesIO()
+    arrays: dict[str, Any] = dict(batch)
+    np.savez(data, **arrays)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be made: {error.strerror}") from error
+    write_atomically(file, data.getvalue())
+    return file
 
 
 def _keep_log_without_checkpoints(directory: WorkDirectory) -> None:

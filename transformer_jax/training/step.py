@@ -12,7 +12,7 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.dropout import Dropout, fold
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.losses import LossSums, cross_entropy
-from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.optimizers import make_optimizer, updates_made
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import TrainState
 from transformer_jax.typing import Array, Batch, Params
@@ -68,7 +68,8 @@ def make_train_step(static: StaticConfig) -> TrainStep:
     The batch is a dict of `inputs` [B, S], `targets` [B, T] and `row_ids` [B], int32. Under `axis_name` it is one
     device's part of a batch: gradients and sums are added over the axis before they are divided by the tokens of all.
     Metrics are float32 scalars: `loss` (label-smoothed) and `nll` in nats per target token, `accuracy` in percent,
-    `gradient_norm` before clipping, `learning_rate`, `tokens` (targets without padding).
+    `gradient_norm` before clipping, `learning_rate`, `tokens` (targets without padding). With `skip_nonfinite` a step
+    whose loss or gradient norm is not finite changes nothing but the number of the step.
     """
     gradient = make_gradient(static)
 
@@ -85,10 +86,13 @@ def make_train_step(static: StaticConfig) -> TrainStep:
             "nll": sums.nll / sums.weight,
             "accuracy": 100.0 * sums.correct / sums.weight,
             "gradient_norm": optax.tree.norm(grads),
-            "learning_rate": learning_rate(static.schedule, state.step + 1, hyper),
+            "learning_rate": learning_rate(static.schedule, updates_made(state.opt_state) + 1, hyper),
             "tokens": sums.weight,
         }
-        params = jax.tree.map(jnp.add, state.params, updates)
-        return TrainState(state.step + 1, params, opt_state), metrics
+        updated = jax.tree.map(jnp.add, state.params, updates), opt_state
+        if static.skip_nonfinite:
+            finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+            updated = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, tuple(state[1:]))
+        return TrainState(state.step + 1, *updated), metrics
 
     return train_step

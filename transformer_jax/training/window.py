@@ -1,0 +1,95 @@
+"""Metrics of the steps since the last line of the log, and what becomes of a step that was not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from transformer_jax.data.batching import Batch
+from transformer_jax.training.step import Metrics
+
+_MEANS = ("loss", "nll", "accuracy")
+
+
+@runtime_checkable
+class OnNonfinite(Protocol):
+    """What is done about a step whose loss or gradient is not finite; raises if training is not to go on."""
+
+    def __call__(self, step: int, batch: Batch, values: Mapping[str, float]) -> None: ...
+
+
+class Window:
+    """Metrics of the steps since the last line of the log, fetched from the device one step late.
+
+    Fetching waits for the step before the newest, so that the device always has work, but never more than two steps of
+    it: a signal is answered within these, and a loss that is not finite is seen in the step after it. Whatever has been
+    fetched goes into checkpoints, so that a resumed run logs the same averages.
+    """
+
+    def __init__(self, values: list[dict[str, float]], on_nonfinite: OnNonfinite) -> None:
+        """values: of earlier steps, as `values` has returned them."""
+        self._values = list(values)
+        self._pending: list[tuple[int, Batch, Metrics]] = []
+        self._on_nonfinite = on_nonfinite
+
+    def add(self, step: int, batch: Batch, metrics: Metrics) -> None:
+        """Takes in the metrics of a step; waits for the one before it, and raises what `on_nonfinite` does."""
+        self._pending.append((step, batch, metrics))
+        self._fetch(leave=1)
+
+    @property
+    def latest_loss(self) -> float:
+        """Of the newest step that has been fetched; NaN if there is none."""
+        return next((values["loss"] for values in reversed(self._values) if "loss" in values), math.nan)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._values and not self._pending
+
+    def values(self) -> list[dict[str, float]]:
+        """Metrics of every step so far; waits for the device, and raises what `on_nonfinite` does.
+
+        A step that was not finite has no `loss`, as no other number that followed from it.
+        """
+        self._fetch(leave=0)
+        return self._values
+
+    def close(self) -> dict[str, Any]:
+        """Averages over the window, per token where a metric is per token; the next window begins.
+
+        `padding_efficiency` is the part of the slots of inputs and targets that are no padding. Steps that were not
+        finite count as `nonfinite` and in nothing else; averages over none are NaN.
+        """
+        values = self.values()
+        finite = [v for v in values if "loss" in v]
+        tokens = math.fsum(v["tokens"] for v in finite)
+        result: dict[str, Any] = {
+            name: math.fsum(v[name] * v["tokens"] for v in finite) / tokens if finite else math.nan for name in _MEANS
+        }
+        norms = math.fsum(v["gradient_norm"] for v in finite)
+        result["gradient_norm"] = norms / len(finite) if finite else math.nan
+        result["learning_rate"] = values[-1]["learning_rate"]
+        result["tokens"] = tokens
+        # Checkpoints of earlier versions do not know it of their steps.
+        ids, slots = (math.fsum(v.get(name, 0.0) for v in values) for name in ("ids", "slots"))
+        result["padding_efficiency"] = ids / slots
+        if len(finite) < len(values):
+            result["nonfinite"] = len(values) - len(finite)
+        self._values = []
+        return result
+
+    def _fetch(self, leave: int) -> None:
+        while len(self._pending) > leave:
+            step, batch, metrics = self._pending.pop(0)
+            sides = (batch["inputs"], batch["targets"])
+            filled = {"ids": float(sum(map(np.count_nonzero, sides))), "slots": float(sum(side.size for side in sides))}
+            values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            if math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):
+                self._values.append(filled | values)
+            else:
+                self._on_nonfinite(step, batch, values)
+                self._values.append(filled | {"learning_rate": values["learning_rate"]})
