@@ -183,14 +183,17 @@ def events(**fields):
     """What the loop does with these fields, without a model: steps, and after which it logs, evaluates and saves."""
     config = TrainingConfig(**{"num_train_steps": 12, "eval_every_steps": 4} | fields)
     seen = []
-    metrics = {name: jnp.ones(()) for name in ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens")}
+    names = ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens", "filled", "slots")
+    metrics = {name: jnp.ones(()) for name in names}
     side = RaggedIds(np.array([5, 1], np.int32), np.array([0, 2]))
     state = TrainState(jnp.zeros((), jnp.int32), {}, ())
     loop.run_loop(
         loop.Run(
             config=config,
             plan=plan_batches(ExperimentConfig(), TokenizedSplit(side, side)),
-            launcher=_fake(Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics)),
+            launcher=_fake(
+                Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics), local_rows=lambda rows: slice(rows)
+            ),
             hyper=split_config(ExperimentConfig().resolved())[1],
             store=_fake(
                 CheckpointStore,
@@ -237,7 +240,7 @@ TRAINING_LOOP = {
 }
 TRAINING_NONFINITE = ("on_nonfinite", "max_skipped_updates")
 TRAINING_STORE = {"keep_last": (3, 4), "keep_best": (1, 2), "best_metric": ("loss", "sacrebleu")}
-TRAINING_STATIC = {"accumulation_steps": (1, 2)}
+TRAINING_STATIC = {"accumulation_steps": (1, 2), "loss_chunks": (1, 2)}
 
 
 @pytest.mark.parametrize("name", TRAINING_LOOP)

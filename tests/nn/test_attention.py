@@ -16,6 +16,7 @@ from transformer_jax.nn.attention import (
     masked_softmax,
 )
 from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
+from transformer_jax.nn.masks import AttentionMask
 
 B, T, S, N, H, HV = 2, 3, 5, 4, 6, 7
 RNG = np.random.default_rng(0)
@@ -193,19 +194,19 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
     params = jax.tree.map(lambda p: p / 3, params)
     x, memory = normal(B, T, 16), normal(B, S, 16)
     positions, mask = jnp.array([[0, 1, 2], [4, 2, 3]]), random_mask(B, 1, T, T)
-    module = MultiHeadAttention(config)
+    module = MultiHeadAttention(config, return_weights=True)
     model = reference.Model(config, None)
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
     own, own_weights = module.apply(
-        {"params": params}, x, positions, mask, None, None, method=MultiHeadAttention.self_attention
+        {"params": params}, x, positions, AttentionMask(mask), None, None, method=MultiHeadAttention.self_attention
     )
     expected, expected_weights = model.heads(p, *float64(x, x), np.asarray(positions), mask, None)
     assert_close(own, expected, 2e-6)
     assert_close(own_weights, expected_weights, 2e-6)
 
     def cross(module, x, memory):
-        return module.cross_attention(x, module.memory_projections(memory), mask_of_keys, None)
+        return module.cross_attention(x, module.memory_projections(memory), AttentionMask(mask_of_keys), None)
 
     mask_of_keys = random_mask(B, 1, 1, S)
     expected, expected_weights = model.heads(p, *float64(x, memory), None, mask_of_keys, None)

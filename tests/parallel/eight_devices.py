@@ -22,7 +22,8 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import Batch
 from transformer_jax.data.datasets import plan_batches
 from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
-from transformer_jax.parallel.launchers import DATA, make_launcher
+from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.parallel.placement import DATA
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state, state_shapes
 from transformer_jax.training.step import make_gradient, make_train_step

@@ -101,7 +101,8 @@ def test_a_field_without_the_mark_is_static_or_no_part_of_the_step(name):
     [(field, value)] = [(field, value) for other, field, value in walk(config) if other == name]
     changed = replaced(config, name, other_value(config, name, field, value))
     (static, hyper), (other_static, other) = split(config), split(changed)
-    in_step = name.startswith("model.") or name in ("optimizer.schedule", "training.accumulation_steps")
+    in_training = [f"training.{field}" for field in ("accumulation_steps", "loss_chunks", "on_nonfinite")]
+    in_step = name.startswith("model.") or name in ("optimizer.schedule", *in_training)
     assert (other_static != static) == in_step
     assert scalars(other) == scalars(hyper)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import TrainingConfig
+from transformer_jax.data.batching import BatchShape
 from transformer_jax.errors import CheckpointError, TrainingError
 from transformer_jax.training.interruption import SIGNALS, Interruption
 
@@ -55,14 +56,21 @@ class World:
 
     # Plan.
 
-    def batch(self, step):
-        """6 + step ids in 106 slots."""
+    def shape(self, step):
+        return BatchShape(4, 3, 50)
+
+    def batch(self, step, rows):
+        """6 + step ids in 106 slots: two of four rows."""
+        assert rows == slice(2, 4)
         return {"inputs": np.full((2, 3), 1), "targets": (np.arange(100) < step).reshape(2, 50).astype(np.int32)}
 
     def epoch(self, step):
         return step // 5
 
     # Launcher.
+
+    def local_rows(self, num_rows):
+        return slice(num_rows // 2, num_rows)
 
     def step(self, state, batch, hyper):
         assert hyper == "hyper"
@@ -124,12 +132,9 @@ def metrics_of(step):
         "gradient_norm": 2.0**step,
         "learning_rate": step / 8,
         "tokens": 100.0 + step,
+        "filled": 6.0 + step,
+        "slots": 106.0,
     }
-
-
-def recorded(step):
-    """What a checkpoint holds of a step of the window; its batch is number step - 1."""
-    return metrics_of(step) | {"ids": 6.0 + step - 1, "slots": 106.0}
 
 
 def test_order_of_events():
@@ -206,7 +211,7 @@ def test_averages_are_over_tokens():
     assert line["gradient_norm"] == pytest.approx((2 + 4 + 8) / 3)
     assert line["learning_rate"] == 3 / 8
     assert line["tokens"] == tokens.sum()
-    assert line["padding_efficiency"] == pytest.approx((6 + 7 + 8) / (3 * 106))
+    assert line["padding_efficiency"] == pytest.approx((7 + 8 + 9) / (3 * 106))
     assert line["epoch"] == 0
     assert line["seconds"] > 0
     assert line["tokens_per_s"] == pytest.approx(tokens.sum() / line["seconds"])
@@ -222,7 +227,7 @@ def test_a_checkpoint_holds_what_a_resumed_run_needs():
     assert state == State(jnp.int32(5), "params 5")
     assert record == {
         "config": "c",
-        "window": [recorded(4), recorded(5)],
+        "window": [metrics_of(4), metrics_of(5)],
         "metrics": world.lines[1][2],
         "validations": {"metric": "loss", "best": 6.0, "stale": 0},
         "skipped_updates": 0,
@@ -310,8 +315,8 @@ def test_updates_that_are_not_finite_can_be_left_out(caplog):
     assert (first["tokens"], first["nonfinite"]) == (204, 1)
     assert world.saved[5][1]["skipped_updates"] == 2
     assert world.saved[5][1]["window"] == [
-        recorded(4),
-        {"learning_rate": 5 / 8, "ids": 10.0, "slots": 106.0},
+        metrics_of(4),
+        {"learning_rate": 5 / 8, "filled": 11.0, "slots": 106.0},
     ]
     # The count goes on after a restart.
     rest = World(on_nonfinite="skip", max_skipped_updates=3)
@@ -331,23 +336,23 @@ def test_a_window_without_a_finite_step():
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_the_run_after_its_step(number, capsys):
-    name = number.name
+    name = signal.Signals(number).name
     world = World()
     world.on_event = {("step", 2): lambda: os.kill(os.getpid(), number)}
     before = signal.getsignal(number)
     assert world.train() == TrainResult(2, name, {})
     assert world.events == [("step", 1), ("step", 2), ("save", 2), ("wait",)]
-    assert world.saved[2][1]["window"] == [recorded(1), recorded(2)]
+    assert world.saved[2][1]["window"] == [metrics_of(1), metrics_of(2)]
     assert signal.getsignal(number) is before
     message = f"{name}: the checkpoint of step 2 is saved; the same command goes on from it\n"
     assert capsys.readouterr().err.endswith(message)
 
 
-def test_a_signal_during_a_save_that_is_due_needs_no_second_one():
+def test_a_signal_during_a_save_is_answered_after_the_next_step():
     world = World()
     world.on_event = {("save", 5): lambda: os.kill(os.getpid(), signal.SIGTERM)}
-    assert world.train().reason == "SIGTERM"
-    assert world.events[-2:] == [("save", 5), ("wait",)]
+    assert world.train() == TrainResult(6, "SIGTERM", world.lines[1][2])
+    assert world.events[-5:] == [("save", 5), ("step", 6), ("train", 6), ("save", 6), ("wait",)]
 
 
 def test_a_signal_during_evaluation_is_answered_after_it():
@@ -358,30 +363,10 @@ def test_a_signal_during_evaluation_is_answered_after_it():
     assert world.saved[4][3] is None  # the uninterrupted run has no checkpoint here, so this is none of the best
 
 
-def test_a_signal_between_the_decision_not_to_save_and_the_next_step(monkeypatch):
-    class Late(Interruption):
-        """Seen the third time one looks: before the first step, after it, before the second."""
-
-        looks = 0
-
-        @property
-        def signal_name(self):
-            self.looks += 1
-            return None if self.looks < 3 else "SIGTERM"
-
-        @signal_name.setter
-        def signal_name(self, value):
-            assert value is None
-
-    monkeypatch.setattr(loop, "Interruption", Late)
+@pytest.mark.parametrize("event", ["step", "save"])
+def test_a_signal_in_the_last_step_changes_nothing(event):
     world = World()
-    assert world.train() == TrainResult(1, "SIGTERM", {})
-    assert world.events == [("step", 1), ("save", 1), ("wait",)]
-
-
-def test_a_signal_in_the_last_step_changes_nothing():
-    world = World()
-    world.on_event = {("save", 8): lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    world.on_event = {(event, 8): lambda: os.kill(os.getpid(), signal.SIGTERM)}
     assert world.train().reason == "finished"
 
 
@@ -438,16 +423,17 @@ def test_before_a_step_has_been_fetched_there_is_no_loss():
     assert np.isnan(window.latest_loss)
     window.add(1, BATCH, {name: jnp.float32(value) for name, value in metrics_of(1).items()})
     assert np.isnan(window.latest_loss)
-    assert window.values() == [metrics_of(1) | {"ids": 5.0, "slots": 8.0}]
+    assert window.values() == [metrics_of(1)]
     assert window.latest_loss == 1.0
-    assert Window([recorded(3)], never).latest_loss == 3.0
+    assert Window([metrics_of(3)], never).latest_loss == 3.0
 
 
 def test_a_window_of_an_earlier_version_does_not_count_into_padding_efficiency():
-    window = Window([metrics_of(1)], never)
+    earlier = {name: value for name, value in metrics_of(1).items() if name != "filled"}
+    window = Window([earlier | {"ids": 5.0}], never)
     window.add(2, BATCH, {name: jnp.float32(value) for name, value in metrics_of(2).items()})
     averages = window.close()
-    assert averages["padding_efficiency"] == 5 / 8
+    assert averages["padding_efficiency"] == 8 / 106
     assert averages["tokens"] == 101 + 102
 
 

@@ -1,3 +1,4 @@
+import functools
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ from jax.extend.core import jaxprs_in_params
 from training_support import distance
 
 from transformer_jax.config import PAD_ID
-from transformer_jax.training.losses import LossSums, cross_entropy
+from transformer_jax.training.losses import LossSums, chunked_cross_entropy, cross_entropy
 
 B, T, V = 3, 5, 11
 SMOOTHINGS = [None, 0.0, 0.1, 0.7]
@@ -160,3 +161,51 @@ def test_no_distribution_over_the_vocabulary_is_built():
 
     assert largest_array_made_from_targets(with_one_hot) == B * T * V
     assert largest_array_made_from_targets(cross_entropy) < B * T * V
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("smoothing", [None, 0.1])
+def test_in_parts_sums_and_gradients_are_the_same(num_chunks, smoothing):
+    """5 targets in parts of one length, the last of which may be shorter or empty."""
+    rng = np.random.default_rng(1)
+    x = jnp.asarray(rng.standard_normal((B, T, 4)), jnp.float32)
+    kernel = jnp.asarray(rng.standard_normal((4, V)), jnp.float32)
+    _, targets = examples()
+
+    def sums(x: Any, kernel: Any) -> tuple[Any, LossSums]:
+        result = chunked_cross_entropy(lambda y: y @ kernel, x, jnp.asarray(targets), smoothing, num_chunks)
+        return result.loss, result
+
+    def whole(x: Any, kernel: Any) -> tuple[Any, LossSums]:
+        result = cross_entropy(x @ kernel, jnp.asarray(targets), smoothing)
+        return result.loss, result
+
+    actual, expected = (jax.jit(jax.value_and_grad(f, (0, 1), has_aux=True))(x, kernel) for f in (sums, whole))
+    assert distance(actual[0], expected[0]) < 1e-6
+    assert distance(actual[1], expected[1]) < 1e-6
+
+
+def test_in_parts_no_array_holds_all_logits():
+    """Of 2 x 64 targets and 1,000 pieces, in either pass; the parts, of 2 x 8, are there."""
+
+    def loss(x: Any, kernel: Any, num_chunks: int) -> Any:
+        targets = jnp.ones((2, 64), jnp.int32)
+        return chunked_cross_entropy(lambda y: y @ kernel, x, targets, 0.1, num_chunks).loss
+
+    def largest(num_chunks: int) -> int:
+        x, kernel = jnp.ones((2, 64, 4)), jnp.ones((4, 1000))
+        jaxpr = jax.make_jaxpr(jax.grad(functools.partial(loss, num_chunks=num_chunks), (0, 1)))(x, kernel)
+        return max(size_of_arrays(jaxpr.jaxpr))
+
+    assert largest(1) == 2 * 64 * 1000
+    assert largest(8) == 2 * 8 * 1000
+
+
+def size_of_arrays(jaxpr: Any) -> list[int]:
+    """Elements of every array that a program makes."""
+    sizes = [0]
+    for equation in jaxpr.eqns:
+        sizes += [v.aval.size for v in equation.outvars]
+        for inner in jaxprs_in_params(equation.params):
+            sizes += size_of_arrays(inner)
+    return sizes

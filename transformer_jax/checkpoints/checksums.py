@@ -8,17 +8,19 @@ bijection; any other change goes unnoticed with probability 2^-32; exchanged ele
 It guards against broken disks and broken software, not against an adversary.
 
 It is computed where the array lives, before Orbax sees it and after Orbax has returned it, so that nothing in between
-is trusted: by a compiled function on devices, and by NumPy for an array that lies in host memory in one piece, where
-the same work takes as long and the compiler would take a second for the shapes of a model.
+is trusted: by a compiled function on devices, and by NumPy for what lies in host memory, where the same work takes as
+long and the compiler would take a second for the shapes of a model. Nor could CPU devices add their parts up: several
+programs at once that exchange numbers between processes may wait for each other for ever there.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 
 from transformer_jax.errors import CheckpointError
 from transformer_jax.hashing import mix
@@ -91,20 +93,40 @@ def checksum(x: jax.Array) -> jax.Array:
     return jnp.sum(mix(words ^ mix(index)), dtype=jnp.uint32)
 
 
-def checksum_on_host(x: np.ndarray) -> int:
-    """The same number by NumPy."""
+def checksum_on_host(x: np.ndarray, place: Sequence[slice] = (), shape: Sequence[int] = ()) -> int:
+    """The same number by NumPy; or, of a part of a larger array, what the part adds to its number.
+
+    Args:
+      place: of the part in an array of `shape`, one slice per axis; by default x is the whole.
+    """
     words = np.ascontiguousarray(x).reshape(-1).view(_WORDS[min(x.dtype.itemsize, 4)])
+    numbers = _indices(x, place, shape) if x.size < math.prod(shape) else None
     total = 0
     index, spare = np.empty((2, min(_BLOCK, len(words))), np.uint32)
     for start in range(0, len(words), _BLOCK):
         block = words[start : start + _BLOCK]
         size = len(block)
-        index[:size] = np.arange(start, start + size, dtype=np.uint64)  # modulo 2^32
+        # modulo 2^32
+        index[:size] = (
+            np.arange(start, start + size, dtype=np.uint64) if numbers is None else numbers[start : start + size]
+        )
         _mix_in_place(index[:size], spare[:size])
         index[:size] ^= block
         _mix_in_place(index[:size], spare[:size])
         total += int(index[:size].sum(dtype=np.uint64))
     return total % 2**32
+
+
+def _indices(x: np.ndarray, place: Sequence[slice], shape: Sequence[int]) -> np.ndarray:
+    """The index in the whole of every word of a part, uint32 [words]."""
+    words_each = max(x.dtype.itemsize // 4, 1)
+    result = np.arange(words_each, dtype=np.uint64)
+    stride = words_each
+    for part, size in zip(reversed(place), reversed(shape), strict=True):
+        positions = np.arange(size, dtype=np.uint64)[part] * np.uint64(stride)
+        result = (positions[:, None] + result).reshape(-1)
+        stride *= size
+    return result.astype(np.uint32)
 
 
 def _mix_in_place(x: np.ndarray, spare: np.ndarray) -> None:
@@ -115,14 +137,26 @@ def _mix_in_place(x: np.ndarray, spare: np.ndarray) -> None:
 
 
 def checksums(leaves: Mapping[str, jax.Array]) -> dict[str, int]:
-    """The checksum of every array; waits for the arrays to be computed."""
+    """The checksum of every array; waits for the arrays to be computed.
+
+    Of several processes all have to call it, with the same arrays, and all get the sums of the whole arrays.
+    """
     # One compiled function per shape and not one for all: it compiles and runs three times faster.
     on_devices = {path: checksum(x) for path, x in leaves.items() if not _on_host(x)}
-    sums = {path: checksum_on_host(np.asarray(x)) for path, x in leaves.items() if _on_host(x)}
+    sums = {path: _sum_of_parts(x) for path, x in leaves.items() if _on_host(x)}
+    if not all(x.is_fully_addressable for x in leaves.values()):
+        mine = np.array(list(sums.values()), np.uint32)
+        total = multihost_utils.process_allgather(mine).astype(np.uint64).sum(0) % 2**32
+        sums = dict(zip(sums, map(int, total), strict=True))
     return sums | {path: int(value) for path, value in jax.device_get(on_devices).items()}
+
+
+def _sum_of_parts(x: jax.Array) -> int:
+    """What this process's parts of an array add to its checksum; of parts that several devices hold one counts."""
+    parts = (shard for shard in x.addressable_shards if shard.replica_id == 0)
+    return sum(checksum_on_host(np.asarray(part.data), part.index, x.shape) for part in parts) % 2**32
 
 
 def _on_host(x: jax.Array) -> bool:
     """Whether NumPy sees the array without moving it."""
-    devices = x.sharding.device_set
-    return x.is_fully_addressable and len(devices) == 1 and next(iter(devices)).platform == "cpu"
+    return all(device.platform == "cpu" for device in x.sharding.device_set)

@@ -23,18 +23,23 @@ logger = logging.getLogger(__name__)
 CONFIG = "config.json"
 LOCK = ".lock"
 FLAG = "--allow_config_change"
+MACHINE = (
+    *("parallel.", "model.attention_implementation:", "model.scan_layers:", "model.remat:"),
+    *("training.loss_chunks:", "training.accumulation_steps:"),
+)
+"""How the lines of differences begin that change no more than the rounding of what is computed."""
 
 
 class WorkDirectory:
     """An open and locked work directory; `close` it, or use it as a context manager."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any], allow_config_change: bool) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], allow_config_change: bool, lock: bool = True) -> None:
         """Locks the directory, which exists; raises CheckpointError if it cannot be written or is in use."""
         self.path = path
         self._config = _plain(config)
         self._allow_config_change = allow_config_change
         self._accepted: dict[str, Any] | None = None
-        self._lock: int | None = _lock(path)
+        self._lock: int | None = _lock(path) if lock else None
 
     @property
     def checkpoints(self) -> Path:
@@ -47,12 +52,19 @@ class WorkDirectory:
           stored: the config from before, as nested dictionaries.
           where: the place it was found in, for the message.
 
-        Raises ConfigError that names every differing field, unless `allow_config_change` is set; then it is a warning.
+        Fields that say how the same numbers are computed, `MACHINE`, may differ; that is only told.
+
+        Raises ConfigError that names every other differing field, unless `allow_config_change` is set; then it is a
+        warning.
         """
         lines = config_differences(completed(stored, self._config), self._config, where)
         if not lines or _plain(stored) == self._accepted:
             return
         listing = "\n".join(f"  - {line}" for line in lines)
+        if all(line.startswith(MACHINE) for line in lines):
+            logger.warning("%s: goes on with the same batches, computed otherwise\n%s", self.path, listing)
+            self._accepted = _plain(stored)
+            return
         if not self._allow_config_change:
             raise ConfigError(
                 f"{self.path}: another config is in use here\n{listing}\n"
@@ -84,7 +96,9 @@ class WorkDirectory:
         self.close()
 
 
-def open_workdir(path: Path | str, config: Mapping[str, Any], allow_config_change: bool = False) -> WorkDirectory:
+def open_workdir(
+    path: Path | str, config: Mapping[str, Any], allow_config_change: bool = False, lock: bool = True
+) -> WorkDirectory:
     """Makes or reopens a work directory for training, locks it and sees that its config, if it has one, is this one.
 
     config.json is not written yet: `WorkDirectory.write_config` does that once training can begin.
@@ -93,6 +107,7 @@ def open_workdir(path: Path | str, config: Mapping[str, Any], allow_config_chang
       path: WORKDIR; made if it does not exist.
       config: the resolved config as nested dictionaries of JSON values.
       allow_config_change: go on where another config was in use, saying what has changed.
+      lock: False for a process that works for one which has the lock, and writes nothing.
 
     Raises:
       ConfigError: another config is there and `allow_config_change` is not set; every differing field is named.
@@ -105,7 +120,7 @@ def open_workdir(path: Path | str, config: Mapping[str, Any], allow_config_chang
         raise CheckpointError(f"{path}: cannot be a work directory, {_file_in(path)} is a file") from error
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be made: {error.strerror}") from error
-    workdir = WorkDirectory(path, config, allow_config_change)
+    workdir = WorkDirectory(path, config, allow_config_change, lock)
     try:
         stored = read_config(path)
         if stored is not None:

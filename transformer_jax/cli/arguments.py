@@ -88,7 +88,11 @@ class _IntegerParser(flags.ArgumentParser):
         return value
 
 
-def integer(values: flags.FlagValues, name: str, help: str, default: int, minimum: int) -> None:
+def choice_flag(values: flags.FlagValues, name: str, help: str, default: str, names: Sequence[str]) -> None:
+    flags.DEFINE_enum(name, default, list(names), help, flag_values=values, allow_overwrite=False)
+
+
+def integer(values: flags.FlagValues, name: str, help: str, default: int | None, minimum: int) -> None:
     parser, serializer = _IntegerParser(minimum), flags.ArgumentSerializer()
     flags.DEFINE(parser, name, default, help, values, serializer, allow_overwrite=False)
 

@@ -4,6 +4,7 @@ OK = 0
 DEFECT = 1  # a traceback: what Python itself exits with
 USER_ERROR = 2
 SOME_FAILED = 3  # all that could be done is done; what could not has been named
+LOST_PROCESS = 4  # one of several processes has died; started again, they go on
 INTERRUPTED = 130  # 128 + SIGINT, as of a process that the signal has ended
 WARNED = 138  # 128 + SIGUSR1
 TERMINATED = 143  # 128 + SIGTERM

@@ -12,7 +12,7 @@ from typing import cast
 from transformer_jax.cli.arguments import Command, declare, override_flags, positionals_of
 from transformer_jax.config import ExperimentConfig, walk
 
-COMMANDS = ("train", "evaluate", "compare", "generate", "inspect", "prepare", "quickstart")
+COMMANDS = ("train", "evaluate", "compare", "generate", "inspect", "prepare", "doctor", "quickstart")
 
 
 def command_module(name: str) -> Command:

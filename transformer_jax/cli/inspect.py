@@ -107,9 +107,20 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "flops_per_target_token": flops // (rows * length),
         "memory": memory,
         "mesh": sizes,
+        "attention": _attention(config),
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
         "config": config.to_dict(),
     }
+
+
+def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
+    """What computes each attention of the training step here, and why."""
+    from transformer_jax.nn.attention_kernels import choose
+
+    kinds = {"encoder self-attention": "lengths", "decoder self-attention": "causal", "cross-attention": "lengths"}
+    if config.data.batching == "packed":
+        kinds = dict.fromkeys(kinds, "any")
+    return {name: choose(config.model, kind)._asdict() for name, kind in kinds.items()}
 
 
 def _compiled_memory(config: ExperimentConfig, rows: int, length: int) -> dict[str, int]:
@@ -199,6 +210,8 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     for name, size in report["memory"].items():
         table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
     mesh = " x ".join(f"{name} {size}" for name, size in report["mesh"].items())
+    for name, choice in report["attention"].items():
+        table.add_row(name, f"{choice['name']} ({choice['why']})")
     table.add_row("mesh", mesh)
     table.add_row("devices", ", ".join(report["devices"]))
     return table

@@ -4,6 +4,10 @@
 
 WORKDIR gets config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. Ctrl-C, SIGTERM and SIGUSR1 save a
 checkpoint first, within two steps; the exit code is then 130, 143 or 138, for a queue to start the command again.
+
+Several processes train together, each on the devices that it sees, when the same command is started for each with
+--coordinator=HOST:PORT --num_processes=N --process_id=0, 1, ..., or by `srun` with --cluster=slurm. WORKDIR is one
+folder that all of them see. When one dies, the others end too, after at most a minute, with exit code 4 or SIGABRT.
 """
 
 from pathlib import Path
@@ -12,6 +16,7 @@ from absl import flags
 
 from transformer_jax.cli import exit_codes
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
+from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 
@@ -21,14 +26,17 @@ OVERRIDES = ("config",)
 def define(values: flags.FlagValues) -> None:
     config_flag(values)
     path_flag(values, "workdir", "folder of the run; made if it does not exist")
+    process_flags(values)
     switch(values, "allow_config_change", "go on in a folder that has been trained in with another config")
 
 
 def run(arguments: Arguments) -> int:
     spec, workdir = arguments.required("config"), Path(arguments.required("workdir"))
-    config = read_config(spec, arguments.overrides)
-
-    return exit_codes.OF_REASON[start(config, workdir, arguments.flags.allow_config_change)]
+    config, job = read_config(spec, arguments.overrides), job_of(arguments)
+    reasons = []
+    with joined(job):
+        reasons.append(start(config, workdir, arguments.flags.allow_config_change))
+    return exit_codes.OF_REASON[reasons[0]]
 
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:

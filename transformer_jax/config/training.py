@@ -46,6 +46,9 @@ class TrainingConfig:
     accumulation_steps: int = number(
         1, "gradient accumulation: parts a batch is computed in, in turn; the update stays the same", 1
     )
+    loss_chunks: int = number(
+        1, "parts of the target length whose logits are computed in turn, so that all are never in memory", 1
+    )
     label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
     log_every_steps: int = number(100, "updates between two lines of metrics", 1)
     eval_every_steps: int = number(1000, "updates between two validations, on the split `valid`", 1)

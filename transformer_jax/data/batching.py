@@ -248,6 +248,10 @@ class EvaluationBatches:
         """Every shape that a batch may have, smallest first."""
         return tuple(sorted({BatchShape(len(g.indices), *self._widths[g.width]) for g in self._groups}))
 
+    def num_rows(self, number: int) -> int:
+        """Rows of batch `number`, those of padding among them."""
+        return len(self._groups[number].indices)
+
     def batch(self, number: int, rows: slice | None = None) -> tuple[Batch, np.ndarray]:
         """Batch `number` and its pairs, or some of its rows, which keep their `row_ids`."""
         group = self._groups[number]

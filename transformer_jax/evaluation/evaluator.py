@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from transformer_jax.evaluation.lengths import check_lengths, position_capacity
 from transformer_jax.evaluation.scores import family_scores, token_scores, translation_scores
 from transformer_jax.evaluation.translate import Line, Translation, Translator
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.parallel.placement import Rows, mesh_of, on_one_device
 from transformer_jax.training.losses import LossSums, cross_entropy
 from transformer_jax.typing import Batch, Params
 
@@ -61,7 +62,12 @@ class Evaluator:
             max_width=position_capacity(self.config.model),
         )
         # Fetched at the end, so that the device does not wait for the host between batches.
-        parts = [loss_sums(self.config.model, params, batch) for batch, _ in batches]
+        parts = []
+        for batch in _placed(batches, params):
+            parts.append(loss_sums(self.config.model, params, batch))
+            if mesh_of(params) is not None and jax.default_backend() == "cpu":
+                # CPU devices that exchange numbers in several programs at once may wait for each other for ever.
+                jax.block_until_ready(parts[-1])
         loss, correct, weight = (
             math.fsum(float(getattr(part, name)) for part in jax.device_get(parts))
             for name in ("nll", "correct", "weight")
@@ -80,7 +86,7 @@ class Evaluator:
         """
         self.check(split)
         lines = [Line(source) for source in self.data.text(split).inputs]
-        return Translator(self.config, params, self.data.tokenizer).translate_chunk(lines)
+        return Translator(self.config, on_one_device(params), self.data.tokenizer).translate_chunk(lines)
 
     def references(self, split: str) -> list[str]:
         """What translations are scored against: the targets of a split, as one writes them."""
@@ -109,6 +115,17 @@ class Evaluator:
             scores, _ = self.translation_scores(params, "valid")
             metrics |= {name: scores[name] for name in _LOGGED if name in scores}
         return metrics
+
+
+def _placed(batches: EvaluationBatches, params: Params) -> Iterator[Any]:
+    """The batches, their rows divided among the devices that parameters lie on."""
+    mesh = mesh_of(params)
+    if mesh is None:
+        yield from (batch for batch, _ in batches)
+        return
+    rows = Rows(mesh)
+    for number in range(len(batches)):
+        yield rows.placed(batches.batch(number, rows.local(batches.num_rows(number)))[0])
 
 
 def make_validate(config: ExperimentConfig, data: Data) -> Callable[[Params], dict[str, Any]]:

@@ -161,6 +161,9 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
                 f"{nearest(dotted, known)}"
             )
         sections.setdefault(section, {})[name] = value
+    # How attention is computed is no part of what was trained, and another machine may not have it.
+    if sections["model"].get("attention_implementation") == "cudnn" and jax.default_backend() != "gpu":
+        sections["model"]["attention_implementation"] = "auto"
     # How many checkpoints are averaged is bounded by what is there, not by what this training was told to keep.
     keep = sections["training"]["keep_last"]
     sections["training"]["keep_last"] = max(keep, sections["evaluation"]["average_checkpoints"])

@@ -18,7 +18,7 @@ from transformer_jax.nn.division import LOGITS, constrain
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
 from transformer_jax.nn.kv_cache import KVCache, empty_layer
-from transformer_jax.nn.masks import cache_mask, causal_mask, padding_mask, segment_mask
+from transformer_jax.nn.masks import AttentionMask, cache_mask, of_causality, of_padding, padding_mask, segment_mask
 from transformer_jax.nn.positions import check_positions
 from transformer_jax.nn.stacks import DecoderLayer, DecodingState, EncoderLayer, LayerInputs, Stack, folded
 from transformer_jax.typing import Array, Batch, Params
@@ -66,34 +66,42 @@ class EncoderDecoder(nn.Module):
             self.output = OutputProjection(config)
 
     def __call__(self, batch: Batch, dropout: Dropout | None = None) -> tuple[Array, dict[str, Any]]:
-        """Logits of every target given the source and the targets before it.
+        """Logits of every target given the source and the targets before it: of what `decoder_output` returns.
+
+        Returns: logits [B, T, V] float32, and the attention weights.
+        """
+        x, weights = self.decoder_output(batch, dropout)
+        return self.logits(x), weights
+
+    def decoder_output(self, batch: Batch, dropout: Dropout | None = None) -> tuple[Array, dict[str, Any]]:
+        """What the decoder makes of the source and the targets before each target; `logits` maps it to logits.
 
         Args:
           batch: `inputs` [B, S] and `targets` [B, T] int32, 0 = padding; packed rows carry `inputs_segment_ids`,
             `inputs_positions`, `targets_segment_ids` and `targets_positions` of the same shapes; positions of a learned
             table are below `max_length`, which nothing checks here.
           dropout: None for a deterministic pass.
-        Returns: logits [B, T, V] float32 and, with `return_weights`, the attention weights
+        Returns: [B, T, D] and, with `return_weights`, the attention weights
           `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and
           `decoder_cross_attention` [L, B, N, T, S].
         """
         memory, encoder_weights = self.encode(batch, dropout)
         segments = batch.get("targets_segment_ids")
         x = self.embedding(shift_right(batch["targets"], self.config.decoder_start_id, segments))
-        mask, memory_mask = causal_mask(x.shape[1]), self._source_mask(batch)
+        mask, memory_mask = of_causality(x.shape[1]), of_padding(batch["inputs"])
         if segments is not None:
-            mask = mask & segment_mask(segments, segments)
-            memory_mask = segment_mask(segments, batch["inputs_segment_ids"])
+            mask = AttentionMask(mask.allowed & segment_mask(segments, segments))
+            memory_mask = AttentionMask(segment_mask(segments, batch["inputs_segment_ids"]))
         positions = _positions(self.config, batch, "targets")
         x, decoder_weights = self.decoder(x, positions, mask, folded(dropout, 1), memory, memory_mask)
         weights = {f"encoder_{k}": w for k, w in encoder_weights.items()}
-        return self.logits(x), weights | {f"decoder_{k}": w for k, w in decoder_weights.items()}
+        return x, weights | {f"decoder_{k}": w for k, w in decoder_weights.items()}
 
     def encode(self, batch: Batch, dropout: Dropout | None = None) -> tuple[Array, dict[str, Any]]:
         """The encoder's output [B, S, D], and its attention weights."""
-        mask, segments = self._source_mask(batch), batch.get("inputs_segment_ids")
+        mask, segments = of_padding(batch["inputs"]), batch.get("inputs_segment_ids")
         if segments is not None:
-            mask = segment_mask(segments, segments)
+            mask = AttentionMask(segment_mask(segments, segments))
         x = self.source_embedding(batch["inputs"])
         return self.encoder(x, _positions(self.config, batch, "inputs"), mask, folded(dropout, 0))
 
@@ -101,10 +109,6 @@ class EncoderDecoder(nn.Module):
         """Decoder output [B, T, D] -> [B, T, V] float32."""
         logits = self.embedding.logits(x) if self.config.tie_output else self.output(x)
         return constrain(logits, LOGITS)
-
-    @staticmethod
-    def _source_mask(batch: Batch) -> Array:
-        return padding_mask(batch["inputs"])
 
     def embed_targets(self, ids: Array, positions: Array) -> Array:
         """Decoder inputs ids [B, T] at positions [B, T] -> [B, T, D]."""
@@ -234,7 +238,8 @@ def decode_step(
     mask = cache_mask(positions, known) if visible is None else visible[:, None]
     x = _call(model, params, EncoderDecoder.embed_targets, ids, jnp.maximum(positions, 0))
     bias = _call(model, params, EncoderDecoder.decoder_bias, positions, known)
-    inputs = LayerInputs(positions, mask, bias, memory_mask=cache.cross_mask)
+    memory_mask = None if cache.cross_mask is None else AttentionMask(cache.cross_mask)
+    inputs = LayerInputs(positions, AttentionMask(mask), bias, memory_mask=memory_mask)
     caches = []
     for p, own, cross in zip(params["decoder"]["layers"], cache.self_attention, cache.cross_attention, strict=True):
         state = DecodingState(own, cache.index)

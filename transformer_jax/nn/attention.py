@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.nn.attention_kernels import choose, library_attention
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.linear import Linear, fused, product_float32
+from transformer_jax.nn.masks import AttentionMask
 from transformer_jax.nn.positions import rotary
 from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positions, Weights
 
@@ -65,6 +67,10 @@ def masked_softmax(logits: Float[Array, "*batch S"], mask: Bool[Array, "*#batch 
     # A large finite number instead of -inf: in a row without any allowed entry -inf - -inf would be NaN.
     weights = jax.nn.softmax(jnp.where(mask, logits, jnp.finfo(logits.dtype).min), axis=-1)
     return jnp.where(mask, weights, 0.0)
+
+
+def _allowed(mask: AttentionMask | None) -> Mask | None:
+    return None if mask is None else mask.allowed
 
 
 class KeysValues(NamedTuple):
@@ -130,6 +136,7 @@ class MultiHeadAttention(nn.Module):
     """
 
     config: ModelConfig
+    return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
@@ -152,27 +159,44 @@ class MultiHeadAttention(nn.Module):
         return KeysValues(*fused(memory, [self.key, self.value]))
 
     def self_attention(
-        self, x: Activations, positions: Positions, mask: Mask | None, bias: Bias | None, dropout: Dropout | None
-    ) -> tuple[Activations, Weights]:
-        """x [B, T, D] attends to itself: [B, T, D] and weights [B, N, T, T]."""
+        self,
+        x: Activations,
+        positions: Positions,
+        mask: AttentionMask | None,
+        bias: Bias | None,
+        dropout: Dropout | None,
+    ) -> tuple[Activations, Weights | None]:
+        """x [B, T, D] attends to itself: [B, T, D] and, with `return_weights`, weights [B, N, T, T]."""
         query, tokens = self.self_projections(x, positions)
         return self._attend(query, tokens, mask, bias, dropout)
 
     def cross_attention(
-        self, x: Activations, memory: KeysValues, mask: Mask | None, dropout: Dropout | None
-    ) -> tuple[Activations, Weights]:
-        """x [B, T, D] attends to projected memory: [B, T, D] and weights [B, N, T, S]."""
+        self, x: Activations, memory: KeysValues, mask: AttentionMask | None, dropout: Dropout | None
+    ) -> tuple[Activations, Weights | None]:
+        """x [B, T, D] attends to projected memory: [B, T, D] and, with `return_weights`, weights [B, N, T, S]."""
         return self._attend(self.query(x), memory, mask, None, dropout)
 
-    def attend_cache(self, query: Heads, cache: LayerCache, mask: Mask | None, bias: Bias | None) -> Activations:
+    def attend_cache(
+        self, query: Heads, cache: LayerCache, mask: AttentionMask | None, bias: Bias | None
+    ) -> Activations:
         """Queries [B, T, N, H] attend to what a cache holds: [B, T, D]."""
-        return self.out(cached_attention(query, cache, mask, bias, self._scale))
+        return self.out(cached_attention(query, cache, _allowed(mask), bias, self._scale))
 
     def _attend(
-        self, query: Heads, tokens: KeysValues, mask: Mask | None, bias: Bias | None, dropout: Dropout | None
-    ) -> tuple[Activations, Weights]:
-        heads, weights = dot_product_attention(query, tokens.key, tokens.value, mask, bias, self._scale, dropout)
-        return self.out(heads), weights
+        self,
+        query: Heads,
+        tokens: KeysValues,
+        mask: AttentionMask | None,
+        bias: Bias | None,
+        dropout: Dropout | None,
+    ) -> tuple[Activations, Weights | None]:
+        drops = dropout is not None and dropout.rates.attention is not None
+        kind = "any" if mask is None else mask.kind
+        name = choose(self.config, kind, returns_weights=self.return_weights, drops_weights=drops).name
+        if name != "reference":
+            return self.out(library_attention(query, *tokens, mask, bias, self._scale, name)), None
+        heads, weights = dot_product_attention(query, *tokens, _allowed(mask), bias, self._scale, dropout)
+        return self.out(heads), weights if self.return_weights else None
 
     @property
     def _scale(self) -> float:

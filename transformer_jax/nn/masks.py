@@ -1,12 +1,36 @@
-"""Attention masks: boolean, True = attend, broadcastable to [B, N, T, S]."""
+"""Attention masks: boolean, True = attend, broadcastable to [B, N, T, S]; and what kernels want to know of them."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Bool, Int
 
 from transformer_jax.config import PAD_ID
 from transformer_jax.typing import Array
+
+
+@struct.dataclass
+class AttentionMask:
+    """A mask, and a description of it where it has one, by which a kernel need not read it.
+
+    allowed: bool, broadcastable to [B, 1, T, S]. kind: `causal`; `lengths`: the first `lengths` [B] keys, int32; or
+    `any`.
+    """
+
+    allowed: Array
+    lengths: Array | None = None
+    kind: str = struct.field(pytree_node=False, default="any")
+
+
+def of_padding(ids: Int[Array, "B S"]) -> AttentionMask:
+    """`padding_mask`, for ids [B, S] whose padding stands at the end of the rows."""
+    return AttentionMask(padding_mask(ids), (ids != PAD_ID).sum(-1, dtype=jnp.int32), "lengths")
+
+
+def of_causality(length: int) -> AttentionMask:
+    """`causal_mask`."""
+    return AttentionMask(causal_mask(length), kind="causal")
 
 
 def padding_mask(ids: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention import KeysValues, LayerCache, MultiHeadAttention
@@ -16,6 +17,7 @@ from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.embeddings import PositionEmbedding
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.kv_cache import append
+from transformer_jax.nn.masks import AttentionMask
 from transformer_jax.nn.norms import Norm
 from transformer_jax.nn.positions import RelativeBias
 from transformer_jax.nn.residual import Residual
@@ -24,6 +26,13 @@ from transformer_jax.typing import Activations, Array, Bias, Positions
 
 def folded(dropout: Dropout | None, number: Array | int) -> Dropout | None:
     return None if dropout is None else dropout.fold(number)
+
+
+# What the forward pass keeps for the backward pass, by the name in `remat`.
+_SAVED = {
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 class DecodingState(NamedTuple):
@@ -36,15 +45,15 @@ class DecodingState(NamedTuple):
 class LayerInputs(NamedTuple):
     """What is the same for every layer of a stack.
 
-    positions: [B, T] or [1, T]; mask, bias: broadcastable to [B, N, T, S]; memory: [B, S, D], memory_mask:
-    [B, 1, 1 or T, S] bool.
+    positions: [B, T] or [1, T]; bias: broadcastable to [B, N, T, S]; memory: [B, S, D]; the masks: of the stack's own
+    tokens and of the memory.
     """
 
     positions: Array
-    mask: Array | None
+    mask: AttentionMask | None
     bias: Array | None
     memory: Array | None = None
-    memory_mask: Array | None = None
+    memory_mask: AttentionMask | None = None
 
 
 class EncoderLayer(nn.Module):
@@ -59,7 +68,7 @@ class EncoderLayer(nn.Module):
     ) -> tuple[Activations, dict[str, Array]]:
         """x [B, T, D] -> [B, T, D], and the attention weights [B, N, T, T] if asked for."""
         config, dropout = self.config, folded(dropout, index)
-        attention = MultiHeadAttention(config, name="self_attention")
+        attention = MultiHeadAttention(config, self.return_weights, name="self_attention")
         feed_forward = FeedForward(config, name="feed_forward")
         x, weights = Residual(config, name="self_attention_residual")(
             x,
@@ -80,9 +89,9 @@ class DecoderLayer(nn.Module):
 
     def setup(self) -> None:
         config = self.config
-        self.self_attention = MultiHeadAttention(config)
+        self.self_attention = MultiHeadAttention(config, self.return_weights)
         self.self_attention_residual = Residual(config)
-        self.cross_attention = MultiHeadAttention(config)
+        self.cross_attention = MultiHeadAttention(config, self.return_weights)
         self.cross_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
@@ -155,8 +164,14 @@ class Stack(nn.Module):
         if config.position_encoding == "relative":
             self.relative_bias = RelativeBias(config, bidirectional=not self.causal)
         # Parameters are stacked [L, ...] whether the loop over layers is unrolled or not.
+        # Unrolled layers are one program, in which XLA would find what is computed twice and compute it once.
+        layer = (
+            self.layer
+            if config.remat == "none"
+            else nn.remat(self.layer, prevent_cse=not config.scan_layers, policy=_SAVED[config.remat])
+        )
         scanned = nn.scan(
-            self.layer,
+            layer,
             variable_axes={"params": 0},
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast, nn.broadcast),
@@ -171,15 +186,15 @@ class Stack(nn.Module):
         self,
         x: Activations,
         positions: Positions,
-        mask: Bool[Array, "#B #N #T T"] | None,
+        mask: AttentionMask | None,
         dropout: Dropout | None,
         memory: Float[Array, "B S D"] | None = None,
-        memory_mask: Bool[Array, "B 1 #T S"] | None = None,
+        memory_mask: AttentionMask | None = None,
     ) -> tuple[Activations, dict[str, Any]]:
         """Embedded tokens x [B, T, D] -> [B, T, D] and a dict of attention weights [L, B, N, T, S].
 
         Args:
-          positions: [B, T] or [1, T] int32; mask: bool, broadcastable to [B, N, T, T]; memory: [B, S, D].
+          positions: [B, T] or [1, T] int32; memory: [B, S, D].
         """
         x = drop(self.embed_positions(x, positions), folded(dropout, self.num_layers), "embedding")
         x = constrain(x, ACTIVATIONS)

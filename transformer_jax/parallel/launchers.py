@@ -22,21 +22,26 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.nn.division import divided
+from transformer_jax.parallel.placement import DATA, FSDP, TENSOR, Rows
 from transformer_jax.parallel.rules import Rule, rules, shardings
 from transformer_jax.typing import Array
 
 Step = Callable[..., tuple[Any, Any]]
 """step(state, batch, hyper, axis_name=None) -> (state, metrics), as `training.step.make_train_step` returns it."""
 
-DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-"""The axes of a mesh. Rows of a batch are divided over the first two together, parameters over the last two."""
-
 
 @runtime_checkable
 class Launcher(Protocol):
-    """Runs training steps; batches are host arrays with B rows, B a multiple of the devices that divide them."""
+    """Runs training steps; a batch has B rows, B a multiple of the devices that divide them.
+
+    Of several processes each hands in the rows of its own devices only, as host arrays.
+    """
 
     mesh: Mesh
+
+    def local_rows(self, num_rows: int) -> slice:
+        """Which rows of a batch of so many this process's devices compute."""
+        ...
 
     def shardings(self, state: Any) -> Any:
         """Where every array of a state belongs, as a tree of jax.sharding.NamedSharding.
@@ -105,9 +110,12 @@ class Jit:
         self.mesh = mesh
         self.features = mesh.shape[TENSOR] > 1
         self._rules = rules
-        self._rows = NamedSharding(mesh, PartitionSpec((DATA, FSDP)))
+        self._rows = Rows(mesh)
         self._step = step
         self._compiled: Any = None
+
+    def local_rows(self, num_rows: int) -> slice:
+        return self._rows.local(num_rows)
 
     def shardings(self, state: Any) -> Any:
         return shardings(state, self._rules, self.mesh)
@@ -130,10 +138,10 @@ class Jit:
         return self._compiled
 
     def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
-        return self._jitted(state)(state, jax.device_put(dict(batch), self._rows), hyper)
+        return self._jitted(state)(state, self._rows.placed(batch), hyper)
 
     def lower(self, state: Any, batch: Any, hyper: Any) -> jax.stages.Lowered:
-        return self._jitted(state).lower(state, _with_sharding(batch, self._rows), hyper)
+        return self._jitted(state).lower(state, self._rows.template(batch), hyper)
 
 
 class _Replicated:
@@ -141,6 +149,10 @@ class _Replicated:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
+        self._rows = Rows(mesh)
+
+    def local_rows(self, num_rows: int) -> slice:
+        return self._rows.local(num_rows)
 
     def shardings(self, state: Any) -> Any:
         return jax.tree.map(lambda _: NamedSharding(self.mesh, PartitionSpec()), state)
@@ -150,7 +162,6 @@ class ShardMap(_Replicated):
     def __init__(self, mesh: Mesh, step: Step) -> None:
         super().__init__(mesh)
         everywhere, rows = PartitionSpec(), PartitionSpec(DATA)
-        self._rows = NamedSharding(mesh, rows)
         # With check_vma the transpose of replicated parameters would add the gradients a second time.
         mapped = jax.shard_map(
             lambda s, b, h: step(s, b, h, DATA),
@@ -162,10 +173,10 @@ class ShardMap(_Replicated):
         self._step = jax.jit(mapped, donate_argnums=0)
 
     def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
-        return self._step(state, jax.device_put(dict(batch), self._rows), hyper)
+        return self._step(state, self._rows.placed(batch), hyper)
 
     def lower(self, state: Any, batch: Any, hyper: Any) -> jax.stages.Lowered:
-        return self._step.lower(state, _with_sharding(batch, self._rows), hyper)
+        return self._step.lower(state, self._rows.template(batch), hyper)
 
 
 class Pmap(_Replicated):
@@ -181,16 +192,21 @@ class Pmap(_Replicated):
         )
 
     def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
-        devices = self.mesh.devices.size
-        return self._step(state, {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch.items()}, hyper)
+        devices = len(self.mesh.local_devices)
+        parts = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in batch.items()}
+        return jax.tree.map(self._of_all_processes, self._step(state, parts, hyper))
+
+    def _of_all_processes(self, x: jax.Array) -> jax.Array:
+        """pmap gives every process arrays on its own devices; a checkpoint is of arrays on all devices."""
+        if x.sharding.device_set == set(self.mesh.devices.flat):
+            return x
+        copies = [shard.data for shard in x.addressable_shards]
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        return jax.make_array_from_single_device_arrays(x.shape, everywhere, copies)
 
     def lower(self, state: Any, batch: Any, hyper: Any) -> jax.stages.Lowered:
-        devices = self.mesh.devices.size
+        devices = len(self.mesh.local_devices)
         parts = {
             k: jax.ShapeDtypeStruct((devices, v.shape[0] // devices, *v.shape[1:]), v.dtype) for k, v in batch.items()
         }
         return self._step.lower(state, parts, hyper)
-
-
-def _with_sharding(batch: Mapping[str, Any], sharding: NamedSharding) -> dict[str, jax.ShapeDtypeStruct]:
-    return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in batch.items()}

@@ -38,6 +38,7 @@ class StaticConfig:
     model: ModelConfig
     schedule: str
     accumulation_steps: int
+    loss_chunks: int
     skip_nonfinite: bool
 
 
@@ -67,6 +68,11 @@ def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
         model, dropout_rate=0.0, embedding_dropout_rate=0.0, attention_dropout_rate=0.0, activation_dropout_rate=0.0
     )
     training = config.training
-    return StaticConfig(
-        without_rates, optimizer.schedule, training.accumulation_steps, training.on_nonfinite == "skip"
-    ), hyper
+    static = StaticConfig(
+        model=without_rates,
+        schedule=optimizer.schedule,
+        accumulation_steps=training.accumulation_steps,
+        loss_chunks=training.loss_chunks,
+        skip_nonfinite=training.on_nonfinite == "skip",
+    )
+    return static, hyper

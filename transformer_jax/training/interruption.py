@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
+
+import jax
+from jax.experimental import multihost_utils
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """From a user; from a cluster that takes the machine away; and from Slurm, if it is asked to, some time before that."""
@@ -13,16 +17,24 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 class Interruption:
     """While entered, the first of SIGNALS is noted in `signal_name`; a second SIGINT interrupts at once.
 
-    Outside the main thread, where Python delivers no signals, it does nothing.
+    Of several processes all stop after the same step, whichever has had the signal: JAX, which waits for SIGTERM in
+    each of them, has them agree. Outside the main thread, where Python delivers no signals, it does nothing.
     """
 
     def __init__(self) -> None:
         self.signal_name: str | None = None
         self._previous: dict[int, object] = {}
+        self._several = jax.process_count() > 1
+
+    def stops_after(self, step: int) -> str | None:
+        """The signal that ends the run after this step, if one does; to be asked once after every step."""
+        if not self._several:
+            return self.signal_name
+        return (self.signal_name or "SIGTERM") if multihost_utils.reached_preemption_sync_point(step) else None
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in SIGNALS if not self._several else [s for s in SIGNALS if s != signal.SIGTERM]:
                 self._previous[number] = signal.signal(number, self._note)
         return self
 
@@ -34,3 +46,5 @@ class Interruption:
         if self.signal_name is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal_name = signal.Signals(number).name
+        if self._several:
+            os.kill(os.getpid(), signal.SIGTERM)

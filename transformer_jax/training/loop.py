@@ -16,9 +16,10 @@ from transformer_jax.data.batching import Batch, TrainingBatches
 from transformer_jax.errors import TrainingError
 from transformer_jax.kill_points import kill_point
 from transformer_jax.parallel.launchers import Launcher
+from transformer_jax.parallel.processes import is_primary
 from transformer_jax.training.hyper import Hyper
 from transformer_jax.training.interruption import Interruption
-from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.metric_log import MetricLog, NoLog, Progress
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.window import Window
 from transformer_jax.typing import Params
@@ -109,7 +110,7 @@ class Standing:
         )
 
 
-def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, Any]) -> TrainResult:
+def run_loop(run: Run, log: MetricLog | NoLog, state: TrainState, record: Mapping[str, Any]) -> TrainResult:
     """Trains from `state` on to config.num_train_steps, to the end of config.patience, or until a signal.
 
     After every step, in this order: metrics, evaluation, checkpoint. A checkpoint thus holds all that was logged at
@@ -131,9 +132,10 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
 
     window = Window(record.get("window", []), on_nonfinite)
     clock = _Clock(math.fsum(values.get("tokens", 0.0) for values in record.get("window", [])))
-    with Progress(step, total) as progress, Interruption() as interruption:
-        while step < total and not standing.out_of_patience and interruption.signal_name is None:
-            batch = run.plan.batch(step)
+    stopped_by = None
+    with Progress(step, total, is_primary()) as progress, Interruption() as interruption:
+        while step < total and not standing.out_of_patience and stopped_by is None:
+            batch = run.plan.batch(step, run.launcher.local_rows(run.plan.shape(step).rows))
             state, step_metrics = run.launcher.step(state, batch, run.hyper)
             step += 1
             window.add(step, batch, step_metrics)
@@ -157,18 +159,20 @@ def run_loop(run: Run, log: MetricLog, state: TrainState, record: Mapping[str, A
                     if not window.is_empty:
                         _log_window(run, log, window, clock, progress, step)
             due = last or step % config.checkpoint_every_steps == 0
-            if due or interruption.signal_name is not None:
+            stopped_by = interruption.stops_after(step)
+            if due or stopped_by is not None:
                 window.values()  # the steps still in flight belong to training
                 with clock.paused():
                     # The uninterrupted run has no checkpoint where this one is not due, so it cannot be the best.
                     _save(run, step, state, window, standing, ranked=due and evaluated)
-        result = _finish(run, state, step, window, standing, interruption.signal_name)
-        if result.reason != "finished":
-            progress.say(f"{result.reason}: the checkpoint of step {step} is saved; the same command goes on from it")
-        return result
+        run.store.wait()
+        if step == total or standing.out_of_patience or stopped_by is None:
+            return TrainResult(step, "finished", standing.metrics)
+        progress.say(f"{stopped_by}: the checkpoint of step {step} is saved; the same command goes on from it")
+        return TrainResult(step, stopped_by, standing.metrics)
 
 
-def _log_window(run: Run, log: MetricLog, window: Window, clock: _Clock, progress: Progress, step: int) -> None:
+def _log_window(run: Run, log: MetricLog | NoLog, window: Window, clock: _Clock, progress: Progress, step: int) -> None:
     """Logs the averages since the last line, and begins the next window."""
     averages = window.close()
     clock.stop(averages["tokens"])
@@ -191,17 +195,6 @@ def _save(run: Run, step: int, state: TrainState, window: Window, standing: Stan
     numbers = {k: v for k, v in standing.metrics.items() if isinstance(v, float)} if ranked else None
     run.store.save(step, state, record, run.side_files, numbers)
     kill_point("inside_save", step)
-
-
-def _finish(
-    run: Run, state: TrainState, step: int, window: Window, standing: Standing, signal_name: str | None
-) -> TrainResult:
-    """Waits for the last save; a signal that came after the step's checkpoint was decided has one of its own."""
-    if signal_name is not None and step > 0 and not run.store.has(step):
-        _save(run, step, state, window, standing, ranked=False)
-    run.store.wait()
-    finished = step == run.config.num_train_steps or bool(standing.out_of_patience)
-    return TrainResult(step, "finished" if finished else signal_name or "finished", standing.metrics)
 
 
 def _summary(metrics: Mapping[str, Any]) -> str:

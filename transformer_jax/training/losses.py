@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float, Int
 
 from transformer_jax.config import PAD_ID
 from transformer_jax.typing import Array
@@ -22,6 +24,39 @@ class LossSums(NamedTuple):
     nll: Array
     correct: Array
     weight: Array
+
+
+def chunked_cross_entropy(
+    logits: Callable[[Array], Array],
+    x: Float[Array, "B T D"],
+    targets: Int[Array, "B T"],
+    label_smoothing: Array | float | None,
+    num_chunks: int,
+) -> LossSums:
+    """`cross_entropy` of logits(x), a part of the targets' length at a time.
+
+    Neither the forward nor the backward pass holds the logits of more than one part, [B, T / num_chunks, V]: they are
+    computed again for the gradient.
+
+    Args:
+      logits: maps [B, t, D] to [B, t, V].
+      x: [B, T, D]; targets: [B, T] int32, 0 = padding.
+      num_chunks: parts; the last may be shorter.
+    """
+    if num_chunks == 1:
+        return cross_entropy(logits(x), targets, label_smoothing)
+    (rows, length), width = targets.shape, -(-targets.shape[1] // num_chunks)
+    missing = num_chunks * width - length
+    parts = jnp.pad(x, ((0, 0), (0, missing), (0, 0))).reshape(rows, num_chunks, width, -1).swapaxes(0, 1)
+    target_parts = jnp.pad(targets, ((0, 0), (0, missing))).reshape(rows, num_chunks, width).swapaxes(0, 1)
+
+    @jax.checkpoint
+    def add(sums: LossSums, part: tuple[Array, Array]) -> tuple[LossSums, None]:
+        new = cross_entropy(logits(part[0]), part[1], label_smoothing)
+        return LossSums(*map(jnp.add, sums, new)), None
+
+    zeros = LossSums(*(jnp.zeros(()) for _ in LossSums._fields))
+    return jax.lax.scan(add, zeros, (parts, target_parts))[0]
 
 
 def cross_entropy(logits: Array, targets: Array, label_smoothing: Array | float | None = None) -> LossSums:

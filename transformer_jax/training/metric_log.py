@@ -22,6 +22,19 @@ CLOCK_FIELDS = ("seconds", "tokens_per_s")
 """Fields of metrics.jsonl that differ between two runs of the same config."""
 
 
+class NoLog:
+    """In place of MetricLog, in a process that writes nothing."""
+
+    def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def __enter__(self) -> NoLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        pass
+
+
 class MetricLog:
     """Appends lines of metrics to WORKDIR/metrics.jsonl and scalars to WORKDIR/tensorboard."""
 
@@ -133,12 +146,13 @@ def _cut_back(path: Path, step: int) -> None:
 class Progress:
     """A bar on a terminal, a line per log interval elsewhere; on stderr, from the first step of this process on."""
 
-    def __init__(self, first_step: int, num_steps: int) -> None:
+    def __init__(self, first_step: int, num_steps: int, shown: bool = True) -> None:
+        self._silent = not shown
         self._first, self._total = first_step, num_steps
         self._start = time.monotonic()
         self._shown = 0.0
         self._bar: Any = None
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        if shown and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
             self._bar, self._task = _bar(first_step, num_steps)
 
     def due(self) -> bool:
@@ -167,7 +181,7 @@ class Progress:
         """A line above the bar."""
         if self._bar is not None:
             self._bar.console.print(message, highlight=False, markup=False)
-        else:
+        elif not self._silent:
             print(message, file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:

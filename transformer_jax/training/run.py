@@ -28,10 +28,12 @@ from transformer_jax.data.datasets import TOKENIZER_FILE, Data, plan_batches, pr
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
 from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.parallel.processes import is_primary, primary_first
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import Run, Standing, TrainResult, run_loop
-from transformer_jax.training.metric_log import MetricLog
+from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
 from transformer_jax.typing import Params
@@ -63,7 +65,9 @@ def train(
       CheckpointError: checkpoints cannot be read or written; the corpus has changed since the last one.
       TrainingError: the loss is no longer finite; WORKDIR/nonfinite/step_STEP.npz is the batch.
     """
-    with open_workdir(workdir, config.to_dict(), allow_config_change) as directory:
+    with primary_first("opening the work directory"):
+        opened = open_workdir(workdir, config.to_dict(), allow_config_change, lock=is_primary())
+    with opened as directory:
         run, state, record = _prepare(config, directory, make_validate)
         step, total = int(state.step), config.training.num_train_steps
         if step >= total:
@@ -72,10 +76,11 @@ def train(
         if why := Standing.of(record, config.training).out_of_patience:
             _say(f"{directory.path}: nothing to do, {why} up to step {step}")
             return TrainResult(step, "finished", record["metrics"])
-        directory.write_config()  # not earlier: what has done nothing shall not be in the way of another config
-        if not record:
-            _keep_log_without_checkpoints(directory)
-        with MetricLog(directory.path, step) as log, run.store:
+        if is_primary():
+            directory.write_config()  # not earlier: what has done nothing shall not be in the way of another config
+            if not record:
+                _keep_log_without_checkpoints(directory)
+        with MetricLog(directory.path, step) if is_primary() else NoLog() as log, run.store:
             return run_loop(run, log, state, record)
 
 
@@ -83,17 +88,19 @@ def _prepare(
     config: ExperimentConfig, directory: WorkDirectory, make_validate: MakeValidate
 ) -> tuple[Run, TrainState, dict[str, Any]]:
     """Everything before the first step; the record is that of the checkpoint the state comes from, or empty."""
+    choose(config.model)  # raises what would be raised when the first step is traced
     static, hyper = split(config)
     launcher = make_launcher(config, make_train_step(static))
     places = launcher.shardings(state_shapes(static, hyper))
-    store = CheckpointStore(
-        directory.checkpoints,
-        keep_last=config.training.keep_last,
-        keep_best=config.training.keep_best,
-        best_metric=config.training.best_metric,
-        higher_is_better=config.training.higher_is_better,
-        every=config.training.checkpoint_every_steps,
-    )
+    with primary_first("opening the checkpoints"):
+        store = CheckpointStore(
+            directory.checkpoints,
+            keep_last=config.training.keep_last,
+            keep_best=config.training.keep_best,
+            best_metric=config.training.best_metric,
+            higher_is_better=config.training.higher_is_better,
+            every=config.training.checkpoint_every_steps,
+        )
     record, tokenizer = {}, None
     if store.steps():
         step, state, record = store.restore(state_template(static, hyper, places))
@@ -101,26 +108,27 @@ def _prepare(
             directory.check_config(record["config"], f"checkpoint {step}")
         tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
         _check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, step)
-    else:
-        # What a run has left that died before its first checkpoint may be of another config, or another corpus.
-        (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
     if config.data.monolingual:
         raise ConfigError("config: data.monolingual=true: the encoder-decoder is trained on pairs")
-    data = prepare_data(config, directory.path, tokenizer, _say, needed=("train", "valid"))
-    corpus = data.source.fingerprint()
+    with primary_first("preparing the data"):
+        if not record and is_primary():
+            # What a run has left that died before its first checkpoint may be of another config, or another corpus.
+            (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
+        data = prepare_data(config, directory.path, tokenizer, _say, needed=("train", "valid"))
+        corpus, plan = data.source.fingerprint(), plan_batches(config, data.splits["train"])
+        validate = make_validate(config, data)
     if record:
         _check_corpus(record, corpus, directory.path)
         _say(f"resuming {directory.path} after step {step}")
     else:
         state = placed_state(static, hyper, places)
-    plan = plan_batches(config, data.splits["train"])
     run = Run(
         config=config.training,
         plan=plan,
         launcher=launcher,
         hyper=hyper,
         store=store,
-        evaluate=make_validate(config, data),
+        evaluate=validate,
         record={
             "config": config.to_dict(),
             "corpus": corpus,
@@ -136,7 +144,8 @@ def _prepare(
 
 def _keep_batch(folder: Path, step: int, batch: Batch) -> Path:
     """Writes the batch of a step into a folder, for replay, and returns the file."""
-    file, data = folder / f"step_{step}.npz", io.BytesIO()
+    part = "" if jax.process_count() == 1 else f"_rows_of_process_{jax.process_index()}"
+    file, data = folder / f"step_{step}{part}.npz", io.BytesIO()
     arrays: dict[str, Any] = dict(batch)
     np.savez(data, **arrays)
     try:
@@ -239,4 +248,5 @@ def _describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) 
 
 
 def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    if is_primary():
+        print(message, file=sys.stderr, flush=True)

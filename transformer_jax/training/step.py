@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import optax
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.dropout import Dropout, fold
 from transformer_jax.training.hyper import Hyper, StaticConfig
-from transformer_jax.training.losses import LossSums, cross_entropy
+from transformer_jax.training.losses import LossSums, chunked_cross_entropy
 from transformer_jax.training.optimizers import make_optimizer, updates_made
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import TrainState
@@ -30,8 +31,12 @@ def make_loss(static: StaticConfig) -> Callable[[Params, Batch, Array, Hyper], t
         if any(rate is not None for rate in hyper.dropout):
             seed = fold(fold(jnp.uint32(0), hyper.seed), step)
             dropout = Dropout(seed, batch["row_ids"], hyper.dropout)
-        logits, _ = model.apply({"params": params}, batch, dropout)
-        sums = cross_entropy(logits, batch["targets"], hyper.label_smoothing)
+        x, _ = model.apply({"params": params}, batch, dropout, method=EncoderDecoder.decoder_output)
+
+        def logits(x: Array) -> Any:
+            return model.apply({"params": params}, x, method=EncoderDecoder.logits)
+
+        sums = chunked_cross_entropy(logits, x, batch["targets"], hyper.label_smoothing, static.loss_chunks)
         return sums.loss, sums
 
     return loss
@@ -68,7 +73,8 @@ def make_train_step(static: StaticConfig) -> TrainStep:
     The batch is a dict of `inputs` [B, S], `targets` [B, T] and `row_ids` [B], int32. Under `axis_name` it is one
     device's part of a batch: gradients and sums are added over the axis before they are divided by the tokens of all.
     Metrics are float32 scalars: `loss` (label-smoothed) and `nll` in nats per target token, `accuracy` in percent,
-    `gradient_norm` before clipping, `learning_rate`, `tokens` (targets without padding). With `skip_nonfinite` a step
+    `gradient_norm` before clipping, `learning_rate`, `tokens` (targets without padding), `slots` of inputs
+    and targets and `filled`, how many of them are no padding. With `skip_nonfinite` a step
     whose loss or gradient norm is not finite changes nothing but the number of the step.
     """
     gradient = make_gradient(static)
@@ -77,8 +83,11 @@ def make_train_step(static: StaticConfig) -> TrainStep:
         state: TrainState, batch: Batch, hyper: Hyper, axis_name: str | None = None
     ) -> tuple[TrainState, Metrics]:
         grads, sums = gradient(state.params, batch, state.step, hyper)
+        sides = batch["inputs"], batch["targets"]
+        filled = (jnp.count_nonzero(sides[0]) + jnp.count_nonzero(sides[1])).astype(jnp.float32)
+        slots = jnp.float32(sides[0].size + sides[1].size)
         if axis_name is not None:
-            grads, sums = jax.lax.psum((grads, sums), axis_name)
+            grads, sums, filled, slots = jax.lax.psum((grads, sums, filled, slots), axis_name)
         grads = jax.tree.map(lambda g: g / sums.weight, grads)
         updates, opt_state = make_optimizer(static.schedule, hyper).update(grads, state.opt_state, state.params)
         metrics = {
@@ -88,6 +97,8 @@ def make_train_step(static: StaticConfig) -> TrainStep:
             "gradient_norm": optax.tree.norm(grads),
             "learning_rate": learning_rate(static.schedule, updates_made(state.opt_state) + 1, hyper),
             "tokens": sums.weight,
+            "filled": filled,
+            "slots": slots,
         }
         updated = jax.tree.map(jnp.add, state.params, updates), opt_state
         if static.skip_nonfinite:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import numpy as np
 
 from transformer_jax.data.batching import Batch
 from transformer_jax.training.step import Metrics
@@ -74,9 +73,9 @@ class Window:
         result["gradient_norm"] = norms / len(finite) if finite else math.nan
         result["learning_rate"] = values[-1]["learning_rate"]
         result["tokens"] = tokens
-        # Checkpoints of earlier versions do not know it of their steps.
-        ids, slots = (math.fsum(v.get(name, 0.0) for v in values) for name in ("ids", "slots"))
-        result["padding_efficiency"] = ids / slots
+        known = [v for v in values if "filled" in v]  # not by checkpoints of earlier versions
+        filled, slots = (math.fsum(v[name] for v in known) for name in ("filled", "slots"))
+        result["padding_efficiency"] = filled / slots
         if len(finite) < len(values):
             result["nonfinite"] = len(values) - len(finite)
         self._values = []
@@ -85,11 +84,9 @@ class Window:
     def _fetch(self, leave: int) -> None:
         while len(self._pending) > leave:
             step, batch, metrics = self._pending.pop(0)
-            sides = (batch["inputs"], batch["targets"])
-            filled = {"ids": float(sum(map(np.count_nonzero, sides))), "slots": float(sum(side.size for side in sides))}
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
             if math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):
-                self._values.append(filled | values)
+                self._values.append(values)
             else:
                 self._on_nonfinite(step, batch, values)
-                self._values.append(filled | {"learning_rate": values["learning_rate"]})
+                self._values.append({name: values[name] for name in ("learning_rate", "filled", "slots")})

@@ -1,0 +1,136 @@
+"""The library's attention equals the reference, and the choice between them is the one that is told."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import assert_close, random_params, tiny
+from training_support import distance, small_config, uneven_batch
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.nn.attention import dot_product_attention
+from transformer_jax.nn.attention_kernels import choose, library_attention
+from transformer_jax.nn.masks import AttentionMask, of_causality, of_padding, segment_mask
+from transformer_jax.training.hyper import split
+from transformer_jax.training.state import init_state
+from transformer_jax.training.step import make_gradient
+
+B, T, S, H = 3, 5, 6, 8
+
+
+def heads(length, number, seed):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal((B, length, number, H)), jnp.float32)
+
+
+def masks():
+    """By kind; the second row of `lengths` and the padding of `any` allow nothing."""
+    ids = jnp.asarray(np.arange(S) < np.array([[4], [0], [6]]), jnp.int32)
+    segments = jnp.array([[1, 1, 2, 2, 0], [1, 2, 3, 0, 0], [1, 1, 1, 1, 1]])
+    keys = jnp.array([[1, 2, 2, 0, 0, 0], [3, 3, 1, 2, 0, 0], [1, 1, 1, 1, 1, 0]])
+    return {
+        "none": (S, None),
+        "lengths": (S, of_padding(ids)),
+        "causal": (T, of_causality(T)),
+        "any": (S, AttentionMask(segment_mask(segments, keys))),
+    }
+
+
+@pytest.mark.parametrize("kind", ["none", "lengths", "causal", "any"])
+@pytest.mark.parametrize(("query_heads", "kv_heads"), [(4, 4), (4, 2), (2, 1)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_outputs_and_gradients_equal_the_reference(kind, query_heads, kv_heads, with_bias):
+    length, mask = masks()[kind]
+    arrays = heads(T, query_heads, 0), heads(length, kv_heads, 1), heads(length, kv_heads, 2)
+    bias = jnp.asarray(np.random.default_rng(3).standard_normal((1, query_heads, T, length)), jnp.float32)
+    arrays = (*arrays, bias)
+
+    def of(function):
+        def loss(query, key, value, bias):
+            output = function(query, key, value, bias if with_bias else None)
+            return jnp.square(output).sum(), output
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3), has_aux=True))(*arrays)
+
+    allowed = None if mask is None else mask.allowed
+    (_, expected), gradients = of(lambda q, k, v, b: dot_product_attention(q, k, v, allowed, b, 0.4)[0])
+    (_, actual), actual_gradients = of(lambda q, k, v, b: library_attention(q, k, v, mask, b, 0.4, "xla"))
+    assert_close(actual, expected, 1e-6)
+    assert distance(actual_gradients, gradients) < 1e-5
+
+
+def test_a_query_that_may_attend_to_nothing_gets_zeros():
+    _, mask = masks()["any"]
+    output = library_attention(heads(T, 2, 0), heads(S, 2, 1), heads(S, 2, 2), mask, None, 1.0, "xla")
+    nothing = ~np.asarray(mask.allowed)[:, 0].any(-1)
+    assert nothing.sum() == 3
+    np.testing.assert_array_equal(np.asarray(output)[nothing], 0.0)
+    assert (np.abs(np.asarray(output)[~nothing]) > 0).all()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"model.position_encoding": "relative", "model.num_kv_heads": 1}, {"model.position_encoding": "rotary"}],
+    ids=str,
+)
+def test_a_model_has_the_same_gradients_by_either(fields):
+    results = []
+    for name in ("reference", "xla"):
+        config = small_config({"model.attention_dropout_rate": 0.0, "model.attention_implementation": name, **fields})
+        static, hyper = split(config)
+        state = init_state(static, hyper)
+        results.append(jax.jit(make_gradient(static))(state.params, uneven_batch(), jnp.int32(0), hyper))
+    assert distance(*results) < 1e-5
+
+
+def test_weights_are_returned_whatever_is_asked_for():
+    """Those of the reference; and the logits of either are the same."""
+    config, batch = tiny(attention_implementation="xla"), uneven_batch()
+    batch = {name: jnp.asarray(array) for name, array in batch.items()}
+    params = random_params(config)
+    logits, none = EncoderDecoder(config).apply({"params": params}, batch)
+    same, weights = EncoderDecoder(config, return_weights=True).apply({"params": params}, batch)
+    assert none == {}
+    assert set(weights) == {"encoder_self_attention", "decoder_self_attention", "decoder_cross_attention"}
+    assert_close(logits, same, 1e-5)
+
+
+GPU = {"dtype": "bfloat16", "head_dim": 64}
+CHOICES = [
+    ({}, "causal", "cpu", "reference", "on a CPU"),
+    ({}, "causal", "tpu", "xla", "JAX computes on a TPU"),
+    ({}, "causal", "gpu", "xla", "dtype='float32'"),
+    (GPU, "causal", "gpu", "cudnn", "on a GPU, with a mask that is causal"),
+    (GPU, "lengths", "gpu", "cudnn", "on a GPU, with a mask that is one of lengths"),
+    (GPU, "any", "gpu", "xla", "the mask of packed rows as a bias"),
+    (GPU | {"head_dim": 12}, "causal", "gpu", "xla", "head_dim=12"),
+    (GPU | {"head_dim": 256}, "causal", "gpu", "xla", "head_dim=256"),
+    (GPU | {"position_encoding": "relative"}, "causal", "gpu", "xla", "position_encoding='relative'"),
+    (GPU | {"value_head_dim": 32}, "causal", "gpu", "reference", "value_head_dim=32 is not head_dim=64"),
+    (GPU | {"attention_dropout_rate": 0.1}, "causal", "gpu", "reference", "attention_dropout_rate is not 0"),
+    ({"attention_implementation": "xla"}, "any", "cpu", "xla", "asked for"),
+    (GPU | {"attention_implementation": "cudnn"}, "causal", "gpu", "cudnn", "asked for"),
+    (GPU | {"attention_implementation": "reference"}, "causal", "gpu", "reference", "asked for"),
+]
+
+
+@pytest.mark.parametrize(("fields", "kind", "backend", "name", "why"), CHOICES)
+def test_the_choice(fields, kind, backend, name, why):
+    choice = choose(tiny(**fields), kind, backend=backend)
+    assert choice.name == name
+    assert why in choice.why
+    assert choose(tiny(**fields), kind, backend=backend, returns_weights=True).name == "reference"
+
+
+@pytest.mark.parametrize(
+    ("fields", "backend", "message"),
+    [
+        ({"attention_implementation": "cudnn"} | GPU, "cpu", "'cudnn' cannot be: JAX computes on a CPU"),
+        ({"attention_implementation": "cudnn"}, "gpu", "'cudnn' cannot be: dtype='float32'"),
+        ({"attention_implementation": "xla", "attention_dropout_rate": 0.1}, "cpu", "'xla' cannot be: attention_dro"),
+        ({"attention_implementation": "xla", "value_head_dim": 3}, "tpu", "'xla' cannot be: value_head_dim=3"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields, backend, message):
+    with pytest.raises(ConfigError, match=message):
+        choose(tiny(**fields), backend=backend)

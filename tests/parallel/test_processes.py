@@ -1,0 +1,220 @@
+"""Several real processes on this machine: the same training as in one, and no hang when one of them ends."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from run_support import ROOT, argv, metric_lines, saved_steps, train, trained_folder, write_corpus
+
+from transformer_jax import kill_points
+from transformer_jax.cli.doctor import problems_of
+from transformer_jax.cli.main import main
+from transformer_jax.errors import ConfigError
+from transformer_jax.parallel.processes import Job, slurm_job
+
+# Little time is spent in programs that run eight times.
+FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+BOUND_SECONDS = 240  # of a hang
+
+
+def start(words: Sequence[str], num_processes: int, num_devices: int = 1, kill: tuple[int, str] | None = None) -> list:
+    """The same command in several processes; `kill`: which of them dies, and where."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    processes = []
+    for number in range(num_processes):
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices), "XLA_FLAGS": FAST}
+        if kill is not None and kill[0] == number:
+            environment[kill_points.VARIABLE] = kill[1]
+        flags = [f"--coordinator=localhost:{port}", f"--num_processes={num_processes}", f"--process_id={number}"]
+        command = [sys.executable, "-m", "transformer_jax", *words, *flags]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdout=pipe, stderr=pipe))
+    return processes
+
+
+def ended(processes: list) -> list[tuple[int, str, str]]:
+    """Exit code, stdout and stderr of each."""
+    try:
+        results = [(p.communicate(timeout=BOUND_SECONDS), p.returncode) for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(code, out, err) for (out, err), code in results]
+
+
+def job(words: Sequence[str], num_processes: int, **options) -> list[tuple[int, str, str]]:
+    return ended(start(words, num_processes, **options))
+
+
+def assert_same_losses(actual: Path, expected: Path) -> None:
+    ours, theirs = metric_lines(actual / "run"), metric_lines(expected / "run")
+    assert len(ours) == len(theirs) > 3
+    for our, their in zip(ours, theirs, strict=True):
+        assert our == {k: v if isinstance(v, str) else pytest.approx(v, rel=1e-4) for k, v in their.items()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_corpus(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [["parallel.fsdp=2"], ["parallel.launcher=pmap"]], ids=str)
+def test_two_processes_train_as_one_does(folder, flags):
+    results = job(argv("train", folder, *(f"--config.{flag}" for flag in flags)), 2)
+    assert [code for code, _, _ in results] == [0, 0], results
+    assert "step 8  valid" in results[0][2]
+    assert "step" not in results[1][2]  # only the first speaks, and writes
+    assert_same_losses(folder, trained_folder())
+    assert saved_steps(folder) == saved_steps(trained_folder())
+
+
+@pytest.mark.slow
+def test_when_one_of_four_dies_all_end_and_two_go_on(folder):
+    """From a checkpoint of four devices, each in a process, to a mesh of four devices in two processes, to one."""
+    often = "--config.training.checkpoint_every_steps=2"
+    words = argv("train", folder, often, "--config.parallel.launcher=shard_map")
+    results = job(words, 4, kill=(2, "after_batch:7"))
+    codes = [code for code, _, _ in results]
+    assert codes[2] == -signal.SIGKILL
+    # Who exchanges numbers with it sees it gone; the rest lose their coordinator, which is process 0.
+    assert all(code in (4, -signal.SIGABRT) for number, code in enumerate(codes) if number != 2), results
+    assert any("process 0 of 4: error: another process of the job has ended" in err for _, _, err in results)
+    assert (folder / "run" / "checkpoints" / "4").is_dir()
+    words = argv("train", folder, often, "--config.parallel.fsdp=2", "--config.parallel.tensor=2")
+    results = job(words, 2, num_devices=2)
+    assert [code for code, _, _ in results] == [0, 0], results
+    assert "goes on with the same batches, computed otherwise\n  - parallel.launcher: " in results[0][2]
+    assert_same_losses(folder, trained_folder())
+    (folder / "run" / "checkpoints" / "8").rename(folder / "8")
+    assert train(folder, often) == 0
+    assert_same_losses(folder, trained_folder())
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_all_after_the_same_step(folder):
+    words = argv("train", folder, "--config.training.num_train_steps=100000", "--config.training.log_every_steps=10")
+    processes = start(words, 2)
+    log, deadline = folder / "run" / "metrics.jsonl", time.monotonic() + BOUND_SECONDS
+    while not (log.exists() and log.read_text().count("\n") > 2) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    processes[1].send_signal(signal.SIGUSR1)
+    results = ended(processes)
+    assert [code for code, _, _ in results] == [143, 138], results
+    last = saved_steps(folder)[-1]
+    assert f"SIGTERM: the checkpoint of step {last} is saved; the same command goes on from it" in results[0][2]
+
+
+def test_what_keeps_process_0_from_starting_ends_the_others(folder):
+    (folder / "train.en").unlink()
+    results = job(argv("train", folder), 2)
+    assert [code for code, _, _ in results] == [2, 2]
+    assert "process 0 of 2: error: " in results[0][2]
+    assert "train.en" in results[0][2]
+    assert "process 1 ends: process 0 has failed in preparing the data" in results[1][2]
+
+
+def test_the_doctor_asks_every_process(tmp_path):
+    (code, out, err), (other, nothing, _) = job(["doctor", f"--workdir={tmp_path / 'new'}"], 2, num_devices=3)
+    assert (code, other) == (0, 0), err
+    assert out.count("3 x cpu") == 2
+    assert out.count(" 21 ") == 2  # 1 + 2 + ... + 6
+    assert "3 x cpu" not in nothing
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_the_doctor_of_one_process(capsys):
+    assert main(["doctor"]) == 0
+    assert " x cpu" in capsys.readouterr().out
+
+
+def report(**changes):
+    values = {"process": 0, "host": "a", "devices": ["cpu"], "sum": 1, "expected_sum": 1, "shared": None}
+    return values | {"versions": {"jax": "1"}} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sum": 3}, "the sum over all devices is 3, not 1"),
+        ({"shared": ""}, "does not see what process 0 on a has written to --workdir"),
+        ({"devices": ["cpu"] * 2}, "has 2 devices, process 0 1"),
+        ({"versions": {"jax": "2"}}, "has jax 2, process 0 1"),
+    ],
+)
+def test_what_the_doctor_finds(changes, message):
+    assert problems_of([report(), report(process=1)]) == []
+    assert problems_of([report(), report(process=1, host="b", **changes)]) == [f"  - process 1 on b: {message}"]
+
+
+# Who is who.
+
+SLURM = {"SLURM_JOB_ID": "70001", "SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("node7", "node7"),
+        ("node7,other1", "node7"),
+        ("node[7-9,12]", "node7"),
+        ("node[07,09],x", "node07"),
+        ("gpu-a-[001-003]", "gpu-a-001"),
+    ],
+)
+def test_what_slurm_says(nodes, host):
+    environment = SLURM | {"SLURM_STEP_NODELIST": nodes}
+    assert slurm_job(environment) == Job(f"{host}:{61440 + 70001 % 4096}", 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "device"),
+    [
+        ({}, None),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, None),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "0,1"}, 1),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "1"}, None),  # its own already
+    ],
+)
+def test_the_device_of_one_of_several_tasks_of_a_node(more, device):
+    assert slurm_job(SLURM | {"SLURM_STEP_NODELIST": "a"} | more).device == device
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS, SLURM_PROCID, SLURM_LOCALID not set; start .* by srun"),
+        (SLURM, "SLURM_STEP_NODELIST not set"),
+        (SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "x"}, "expected numbers"),
+        (SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "4"}, "--process_id=4 is none of the 4 processes 0 to 3"),
+    ],
+)
+def test_what_slurm_does_not_say(environment, message):
+    with pytest.raises(ConfigError, match=message):
+        slurm_job(environment)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--coordinator=a:1"], "--coordinator without --num_processes, --process_id: several processes need all"),
+        (["--num_processes=2", "--process_id=0"], "--num_processes, --process_id without --coordinator"),
+        (["--coordinator=a", "--num_processes=2", "--process_id=0"], "--coordinator=a: expected HOST:PORT"),
+        (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id=2 is none of the 2 processes"),
+        (["--coordinator=a:1", "--cluster=slurm"], "--cluster=slurm says what --coordinator would say"),
+        (["--cluster=slrum"], "--cluster=slrum"),
+        (["--num_processes=0"], "--num_processes=0: expected at least 1"),
+    ],
+)
+def test_flags_that_do_not_go_together(capsys, flags, message):
+    assert main(["doctor", *flags]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,120 @@
+"""Show what JAX sees here, or what each process of a job sees, and whether they compute together.
+
+    transformer-jax doctor
+    srun transformer-jax doctor --cluster=slurm --workdir=runs/first
+
+Every process adds up a number over all devices, and tells its versions; with --workdir it looks for a file that
+process 0 has just written there, since training needs a folder that all processes see.
+"""
+
+import json
+import os
+import socket
+import uuid
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, path_flag
+from transformer_jax.cli.processes import job_of, joined, process_flags
+from transformer_jax.errors import ConfigError
+
+OVERRIDES = ()
+
+
+def define(values: flags.FlagValues) -> None:
+    process_flags(values)
+    path_flag(values, "workdir", "a folder that all processes are to see; made if it does not exist")
+
+
+def run(arguments: Arguments) -> int:
+    job, workdir = job_of(arguments), arguments.flags.workdir
+    with joined(job):
+        from transformer_jax.parallel.processes import is_primary
+
+        reports = examine(Path(workdir) if workdir else None)
+        if is_primary():
+            _print_table(reports)
+        if problems := problems_of(reports):
+            raise ConfigError("\n".join(["doctor: the processes cannot train together", *problems]))
+    return exit_codes.OK
+
+
+def examine(workdir: Path | None) -> list[dict[str, Any]]:
+    """What each process says of itself, in order; all processes have to call it."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    from transformer_jax.parallel.processes import gathered, primary_first
+    from transformer_jax.training.run import library_versions
+
+    shared = None
+    if workdir is not None:
+        file = workdir / ".doctor"
+        with primary_first("writing to the work directory"):
+            if jax.process_index() == 0:
+                try:
+                    workdir.mkdir(parents=True, exist_ok=True)
+                    file.write_text(str(uuid.uuid4()))
+                except OSError as error:
+                    raise ConfigError(f"--workdir={workdir}: cannot be written: {error.strerror}") from error
+            shared = file.read_text() if file.exists() else ""
+    count = jax.device_count()
+    mesh = jax.make_mesh((count,), ("data",))
+    numbers = jax.make_array_from_callback(
+        (count,), NamedSharding(mesh, PartitionSpec("data")), lambda index: jnp.arange(1, count + 1)[index]
+    )
+    total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, PartitionSpec()))(numbers)
+    device = jax.local_devices()[0]
+    mine = {
+        "process": jax.process_index(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "backend": jax.default_backend(),
+        "devices": [device.device_kind for device in jax.local_devices()],
+        "memory_gb": round((device.memory_stats() or {}).get("bytes_limit", 0) / 2**30, 1),
+        "sum": int(total),
+        "expected_sum": count * (count + 1) // 2,
+        "versions": library_versions(),
+        "shared": shared,
+    }
+    reports = [json.loads(text) for text in gathered(json.dumps(mine))]
+    if workdir is not None and jax.process_index() == 0:
+        file.unlink(missing_ok=True)
+    return reports
+
+
+def problems_of(reports: list[dict[str, Any]]) -> list[str]:
+    """What keeps processes with these reports from training together."""
+    first, problems = reports[0], []
+    for report in reports:
+        name = f"  - process {report['process']} on {report['host']}"
+        if report["sum"] != report["expected_sum"]:
+            problems.append(f"{name}: the sum over all devices is {report['sum']}, not {report['expected_sum']}")
+        if report["shared"] != first["shared"]:
+            problems.append(f"{name}: does not see what process 0 on {first['host']} has written to --workdir")
+        if len(report["devices"]) != len(first["devices"]):
+            problems.append(f"{name}: has {len(report['devices'])} devices, process 0 {len(first['devices'])}")
+        for package, version in report["versions"].items():
+            if version != first["versions"][package]:
+                problems.append(f"{name}: has {package} {version}, process 0 {first['versions'][package]}")
+    return problems
+
+
+def _print_table(reports: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    from transformer_jax.evaluation.table import drawn
+
+    table = Table("process", "host", "pid", "backend", "devices", "memory of each", "sum over all devices")
+    for report in reports:
+        devices = f"{len(report['devices'])} x {report['devices'][0]}"
+        memory = f"{report['memory_gb']} GB" if report["memory_gb"] else "of the machine"
+        table.add_row(
+            *(str(report[name]) for name in ("process", "host", "pid", "backend")), devices, memory, str(report["sum"])
+        )
+    print(drawn(table, minimum_width=100))
+    print(", ".join(f"{name} {version}" for name, version in reports[0]["versions"].items()))

@@ -1,0 +1,132 @@
+"""Which implementation computes attention in training and evaluation, and why.
+
+- `reference`: `attention.dot_product_attention`, the equation written out; the only one that can drop attention weights
+  or return them.
+- `xla`: `jax.nn.dot_product_attention`, the same products by the library.
+- `cudnn`: the same function on an NVIDIA GPU by cuDNN's fused kernel (Dao et al. 2022), which holds no [B, N, T, S].
+- `auto`: the first of `cudnn`, `xla` and `reference` that fits; on a CPU `reference`, which is written for it.
+
+Decoding with a cache has its own function, `attention.cached_attention`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.nn.masks import AttentionMask
+from transformer_jax.typing import Array, Bias, Heads
+
+
+class Choice(NamedTuple):
+    """name: `reference`, `xla` or `cudnn`. why: in words."""
+
+    name: Literal["reference", "xla", "cudnn"]
+    why: str
+
+
+def choose(
+    config: ModelConfig,
+    kind: str = "any",
+    *,
+    returns_weights: bool = False,
+    drops_weights: bool = False,
+    backend: str | None = None,
+) -> Choice:
+    """The implementation for one attention of a model.
+
+    Args:
+      config: resolved.
+      kind: of its mask, as `masks.AttentionMask` has it.
+      returns_weights: whether the attention weights are asked for.
+      drops_weights: whether some are dropped.
+      backend: `cpu`, `gpu` or `tpu`; default the one that JAX computes on.
+    Raises: ConfigError if the config asks for what cannot be.
+    """
+    backend = backend or jax.default_backend()
+    asked: Any = config.attention_implementation
+    drops_weights = drops_weights or config.attention_dropout_rate > 0
+    obstacles = {
+        "xla": _xla_obstacle(config, drops_weights),
+        "cudnn": _xla_obstacle(config, drops_weights) or _cudnn_obstacle(config, backend),
+    }
+    if obstacles.get(asked):
+        raise ConfigError(f"config: model.attention_implementation='{asked}' cannot be: {obstacles[asked]}")
+    if returns_weights:
+        return Choice("reference", "attention weights are returned")
+    if asked != "auto":
+        return Choice(asked, "asked for")
+    if obstacles["xla"]:
+        return Choice("reference", obstacles["xla"])
+    if backend == "cpu":
+        return Choice("reference", "on a CPU")
+    if obstacles["cudnn"]:
+        return Choice("xla", f"not cudnn: {obstacles['cudnn']}")
+    if kind == "any":
+        return Choice("xla", "not cudnn: it would need the mask of packed rows as a bias, [B, 1, T, S]")
+    return Choice("cudnn", f"on a GPU, with a mask that is {_KINDS[kind]}")
+
+
+_KINDS = {"causal": "causal", "lengths": "one of lengths"}
+
+
+def _xla_obstacle(config: ModelConfig, drops_weights: bool) -> str:
+    """Why the library's function cannot compute the attention; empty if it can."""
+    if drops_weights:
+        return "attention_dropout_rate is not 0, and only 'reference' drops attention weights"
+    if config.value_head_dim != config.head_dim:
+        return f"value_head_dim={config.value_head_dim} is not head_dim={config.head_dim}"
+    return ""
+
+
+def _cudnn_obstacle(config: ModelConfig, backend: str) -> str:
+    """The same of cuDNN's kernel, besides."""
+    if backend != "gpu":
+        return f"JAX computes on a {backend.upper()}"
+    if config.dtype != "bfloat16":
+        return f"dtype='{config.dtype}', and it computes in bfloat16"
+    if config.position_encoding == "relative":
+        return "position_encoding='relative' adds a bias, which it would need for every row"
+    if config.head_dim % 8 or config.head_dim > 128:
+        return f"head_dim={config.head_dim}, and it takes multiples of 8 up to 128"
+    return ""
+
+
+def library_attention(
+    query: Heads,
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K H"],
+    mask: AttentionMask | None,
+    bias: Bias | None,
+    scale: float,
+    implementation: Literal["xla", "cudnn"],
+) -> Float[Array, "B T N H"]:
+    """`attention.dot_product_attention` by `jax.nn.dot_product_attention`, without weights and without dropout.
+
+    Args:
+      implementation: `xla` or `cudnn`.
+    Returns: [B, T, N, H] in the type of query; zeros for a query that may attend to nothing.
+    """
+    if mask is None:
+        return jax.nn.dot_product_attention(query, key, value, bias, scale=scale, implementation=implementation)
+    described = implementation == "cudnn" and mask.kind != "any"
+    output = jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        bias,
+        None if described else mask.allowed,
+        scale=scale,
+        is_causal=described and mask.kind == "causal",
+        key_value_seq_lengths=mask.lengths if described and mask.kind == "lengths" else None,
+        implementation=implementation,
+    )
+    if mask.kind == "causal":  # every query may attend to itself
+        return output
+    allows_any = mask.allowed.any(-1).any(1)[:, :, None, None]  # [B, T or 1, 1, 1]; masks are the same for all heads
+    return jnp.where(allows_any, output, jnp.zeros((), output.dtype))
