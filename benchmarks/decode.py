@@ -1,6 +1,7 @@
 """Speed of decoding with random parameters: 32 sentences of 32 tokens, 64 new tokens each, greedy or with a beam.
 
     python -m benchmarks.decode --shape small --beam_size 4
+    python -m benchmarks.decode --shape transformer_big --device gpu --dtype bfloat16 --batch 256
 
 Prints one JSON object: `ms` per batch (median), `tokens_per_s` of the best hypotheses, `ms_per_token` of one step of
 the whole batch; `first_run_s` compiles too. --uncached makes a whole forward pass for every token, for comparison.
@@ -17,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.shapes import SHAPES, model_config
+from benchmarks.devices import device_flag, use_device
+from benchmarks.shapes import PUBLISHED, SHAPES, WITHOUT_ENCODER, model_config
 from transformer_jax.config import DecodeConfig, ModelConfig
 from transformer_jax.decoding.translation import translate
 from transformer_jax.huge_pages import restart_with_huge_pages
@@ -94,7 +96,9 @@ def measure(
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--shape", choices=SHAPES, default="small")
+    with_encoder = [shape for shape in (*SHAPES, *PUBLISHED) if shape not in WITHOUT_ENCODER]
+    result.add_argument("--shape", choices=with_encoder, default="small")
+    device_flag(result)
     result.add_argument("--beam_size", type=int, default=1)
     result.add_argument("--batch", type=int, default=32, help="sentences")
     result.add_argument("--length", type=int, default=64, help="new tokens of every sentence")
@@ -108,7 +112,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     if arguments.uncached and arguments.beam_size > 1:
         parser().error("--uncached is greedy: leave --beam_size away")
-    print(json.dumps(measure(**vars(arguments))))
+    options = vars(arguments)
+    use_device(options.pop("device"))
+    print(json.dumps(measure(**options)))
 
 
 if __name__ == "__main__":

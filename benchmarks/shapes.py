@@ -3,6 +3,7 @@
 from typing import Any
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.models.presets import gpt2_small, transformer_base, transformer_big
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"emb_dim": 128, "num_heads": 4, "mlp_dim": 256, "num_encoder_layers": 4, "num_decoder_layers": 4},
@@ -11,6 +12,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+PUBLISHED = {"transformer_base": transformer_base, "transformer_big": transformer_big, "decoder_124m": gpt2_small}
+"""Published models, with their own vocabulary and norms; for accelerators."""
+WITHOUT_ENCODER = ("decoder_124m",)
+
+
 def model_config(shape: str, **fields: Any) -> ModelConfig:
-    """A Pre-LN model with a vocabulary of 8,192; not resolved."""
+    """A published model, or a Pre-LN model with a vocabulary of 8,192; not resolved."""
+    if shape in PUBLISHED:
+        return PUBLISHED[shape](**fields)
     return ModelConfig(vocab_size=8192, norm_position="pre", **SHAPES[shape], **fields)

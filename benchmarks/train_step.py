@@ -1,92 +1,158 @@
-"""Speed of the training step: forward, backward, clipping and Adam, with dropout everywhere and label smoothing.
+"""Speed of the training step: forward, backward, clipping and Adam, with dropout and label smoothing.
 
     python -m benchmarks.train_step --shape small
+    python -m benchmarks.train_step --shape transformer_big --device gpu --dtype bfloat16
 
-prints one line of JSON: target tokens per second, GFLOP/s of the model's own arithmetic, seconds to compile, peak
-memory of the process. The loss is fetched after every step, as a loop that logs every step would.
+prints one line of JSON: target tokens per second, GFLOP/s of the model's own arithmetic and, on a device whose peak is
+known, what share of the peak that is (MFU, Chowdhery et al. 2022, appendix B: nothing for what is computed twice);
+seconds to compile; peak memory of the device, or on a CPU of the process. The loss is fetched after every step, as a
+loop that logs every step would. The shapes of the published models have their dropout on embeddings and sub-layers
+alone; the others drop attention weights and feed-forward activations too.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import resource
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks.shapes import SHAPES, model_config
-from transformer_jax.config import ExperimentConfig
+from benchmarks.devices import device_flag, peak_flops, use_device
+from benchmarks.shapes import PUBLISHED, SHAPES, WITHOUT_ENCODER, model_config
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
+from transformer_jax.errors import UserError
 from transformer_jax.huge_pages import restart_with_huge_pages
-from transformer_jax.models.flops import train_flops
+from transformer_jax.models import decoder_only, encoder_decoder
+from transformer_jax.models.flops import decoder_only_train_flops, train_flops
+from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 
-_BATCHES = {"tiny": (128, 32), "small": (64, 32), "base": (16, 64)}
-"""Sentences, and tokens of source and target."""
+_BATCHES = {
+    **{"tiny": (128, 32), "small": (64, 32), "base": (16, 64)},
+    **{"transformer_base": (256, 256), "transformer_big": (128, 256), "decoder_124m": (32, 1024)},
+}
+"""Rows, and tokens of source and target."""
 RATE = 0.1
 
 
-def measure(shape: str, seconds: float, dtype: str, scan_layers: bool) -> dict[str, float | int | str]:
+def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
+    """The config of what is measured, resolved."""
+    fields = {name: getattr(arguments, name) for name in ("dtype", "scan_layers", "remat", "attention_implementation")}
+    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"), RATE)
+    if arguments.shape in PUBLISHED:
+        rates = {"attention_dropout_rate": 0.0}
+    model = model_config(arguments.shape, **rates, **fields)
+    batch, length = _sizes(arguments)
+    return ExperimentConfig(
+        model=dataclasses.replace(model, max_length=max(model.max_length, length)),
+        data=DataConfig(row_multiple=batch, max_length=length, tokens_per_batch=max(batch * length, 16)),
+        training=TrainingConfig(loss_chunks=arguments.loss_chunks, accumulation_steps=arguments.accumulation_steps),
+        parallel=ParallelConfig(launcher=arguments.launcher, fsdp=arguments.fsdp, tensor=arguments.tensor),
+    ).resolved()
+
+
+def _sizes(arguments: argparse.Namespace) -> tuple[int, int]:
+    batch, length = _BATCHES[arguments.shape]
+    return arguments.batch or batch, arguments.length or length
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Compiles the step for a shape and runs it for about `seconds`."""
-    batch_size, length = _BATCHES[shape]
-    model = model_config(
-        shape,
-        dropout_rate=RATE,
-        attention_dropout_rate=RATE,
-        activation_dropout_rate=RATE,
-        dtype=dtype,
-        scan_layers=scan_layers,
-    )
-    config = ExperimentConfig(model=model).resolved()
+    config, (batch_size, length) = experiment(arguments), _sizes(arguments)
     static, hyper = split(config)
-    state = jax.jit(init_state, static_argnums=0)(static, hyper)
-    random = np.random.default_rng(0)
-    ids = random.integers(4, model.vocab_size, (2, batch_size, length)).astype(np.int32)
-    batch = {"inputs": ids[0], "targets": ids[1], "row_ids": np.arange(batch_size, dtype=np.int32)}
-    train_step = make_train_step(static)
+    has_encoder = arguments.shape not in WITHOUT_ENCODER
+    architecture = encoder_decoder if has_encoder else decoder_only
+    module = encoder_decoder.EncoderDecoder if has_encoder else decoder_only.DecoderOnly
+    launcher = make_launcher(config, make_train_step(static, module))
+    shapes = jax.eval_shape(lambda h: init_state(static, h, architecture.init_params), hyper)
+    places = launcher.shardings(shapes)
+    state = jax.jit(lambda h: init_state(static, h, architecture.init_params), out_shardings=places)(hyper)
+    num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    batch = _batch(config.model, batch_size, length, has_encoder)
+
     start = time.perf_counter()
-    compiled = jax.jit(lambda s, b, h: train_step(s, b, h), donate_argnums=0).lower(state, batch, hyper).compile()
+    state, metrics = launcher.step(state, batch, hyper)
+    float(metrics["loss"])
     compile_s = time.perf_counter() - start
     times: list[float] = []
     start = time.perf_counter()
-    while len(times) < 8 or time.perf_counter() - start < seconds:
+    while len(times) < 8 or time.perf_counter() - start < arguments.seconds:
         begin = time.perf_counter()
-        state, metrics = compiled(state, batch, hyper)
+        state, metrics = launcher.step(state, batch, hyper)
         float(metrics["loss"])
         times.append(time.perf_counter() - begin)
     step_s = float(np.median(times[3:]))
-    device = jax.devices()[0]
-    memory = (device.memory_stats() or {}).get("peak_bytes_in_use")
-    peak = memory / 2**20 if memory else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    flops = (
+        train_flops(config.model, batch_size, length, length)
+        if has_encoder
+        else decoder_only_train_flops(config.model, batch_size, length)
+    )
+    device, count = jax.devices()[0], jax.device_count()
+    peak, memory = peak_flops(device.device_kind), (device.memory_stats() or {}).get("peak_bytes_in_use")
     return {
-        "shape": shape,
+        "shape": arguments.shape,
+        "parameters": num_params,
         "device": device.device_kind,
-        "dtype": dtype,
-        "scan_layers": scan_layers,
+        "devices": count,
+        "launcher": arguments.launcher,
+        "batch": batch_size,
+        "length": length,
+        "dtype": arguments.dtype,
+        "scan_layers": arguments.scan_layers,
+        "remat": arguments.remat,
+        "loss_chunks": arguments.loss_chunks,
+        "attention_implementation": arguments.attention_implementation,
         "ms": step_s * 1e3,
         "steps": len(times) - 3,
         "target_tokens_per_s": batch_size * length / step_s,
-        "gflops": train_flops(config.model, batch_size, length, length) / step_s / 1e9,
+        "gflops": flops / step_s / 1e9,
+        "mfu": flops / step_s / (peak * count) if peak is not None else None,
         "compile_s": compile_s,
-        "peak_memory_mb": peak,
+        "peak_memory_mb": memory / 2**20 if memory else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
     }
+
+
+def _batch(model: ModelConfig, batch_size: int, length: int, has_encoder: bool) -> dict[str, np.ndarray]:
+    """Random ids, none of them padding."""
+    ids = np.random.default_rng(0).integers(4, model.vocab_size, (2, batch_size, length)).astype(np.int32)
+    batch = {"targets": ids[1], "row_ids": np.arange(batch_size, dtype=np.int32)}
+    return {"inputs": ids[0], **batch} if has_encoder else batch
 
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--shape", choices=SHAPES, default="small")
+    result.add_argument("--shape", choices=[*SHAPES, *PUBLISHED], default="small")
+    device_flag(result)
+    result.add_argument("--batch", type=int, help="rows; default depends on the shape")
+    result.add_argument("--length", type=int, help="tokens of each side; default depends on the shape")
     result.add_argument("--seconds", type=float, default=20.0, help="time to run steps for, after compilation")
     result.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     result.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")
+    result.add_argument("--remat", choices=("none", "dots", "full"), default="none")
+    result.add_argument("--loss_chunks", type=int, default=1)
+    result.add_argument("--accumulation_steps", type=int, default=1)
+    result.add_argument("--attention_implementation", choices=("auto", "reference", "xla", "cudnn"), default="auto")
+    result.add_argument("--launcher", choices=("jit", "shard_map", "pmap"), default="jit")
+    result.add_argument("--fsdp", type=int, default=1)
+    result.add_argument("--tensor", type=int, default=1)
     return result
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    print(json.dumps(measure(**vars(parser().parse_args(argv)))))
+    arguments = parser().parse_args(argv)
+    use_device(arguments.device)
+    try:
+        print(json.dumps(measure(arguments)))
+    except UserError as error:
+        raise SystemExit(f"train_step: error: {error}") from error
 
 
 if __name__ == "__main__":

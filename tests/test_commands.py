@@ -1,6 +1,7 @@
 """Every command, benchmark and study starts, and every command line that the documents show can be parsed."""
 
 import ast
+import functools
 import json
 import os
 import re
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import decode, decode_cost, input_pipeline, shapes, train_step
+from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, train_step
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
+from transformer_jax.models.flops import decoder_only_train_flops
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,7 +49,7 @@ def test_help_of_every_command(capsys, name, flag):
     [
         (["transformer_jax", "--help"], "usage: transformer-jax COMMAND"),
         (["experiments.run", "--help"], "python -m experiments.run norm_placement"),
-        (["benchmarks.train_step", "--help"], "--shape {tiny,small,base}"),
+        (["benchmarks.train_step", "--help"], "--shape {tiny,small,base,transformer_base,"),
         (["benchmarks.decode", "--help"], "--beam_size"),
         (["benchmarks.decode_cost", "--help"], "--figure"),
     ],
@@ -87,6 +89,34 @@ def test_the_training_benchmark_measures(nano, capsys):
     for name in ("target_tokens_per_s", "gflops", "compile_s", "peak_memory_mb", "ms"):
         assert result[name] > 0
     assert result["target_tokens_per_s"] == pytest.approx(2 * 8 / (result["ms"] / 1e3))
+
+
+def test_the_training_benchmark_takes_what_a_run_takes(nano, capsys):
+    flags = ["--dtype=bfloat16", "--remat=full", "--scan_layers", "--loss_chunks=2", "--launcher=shard_map"]
+    result = measured(train_step, capsys, nano, "--seconds=0", "--device=cpu", "--batch=4", "--length=6", *flags)
+    assert (result["dtype"], result["remat"], result["loss_chunks"]) == ("bfloat16", "full", 2)
+    assert (result["launcher"], result["batch"], result["length"], result["mfu"]) == ("shard_map", 4, 6, None)
+
+
+def test_the_training_benchmark_of_a_decoder_alone(monkeypatch, capsys):
+    sizes = {"vocab_size": 20, "emb_dim": 16, "num_heads": 2, "num_decoder_layers": 2}
+    monkeypatch.setitem(shapes.PUBLISHED, "decoder_124m", functools.partial(shapes.gpt2_small, **sizes))
+    result = measured(train_step, capsys, "--shape=decoder_124m", "--seconds=0", "--batch=2", "--length=8")
+    # Tokens, positions, 2 layers of 12 D^2 and 13 D, the last norm.
+    assert result["parameters"] == 20 * 16 + 1024 * 16 + 2 * (12 * 16**2 + 13 * 16) + 2 * 16
+    config = shapes.model_config("decoder_124m").resolved()
+    flops = decoder_only_train_flops(config, 2, 8)
+    assert result["gflops"] == pytest.approx(flops / (result["ms"] / 1e3) / 1e9)
+
+
+def test_a_device_that_is_not_there():
+    result = python_m("benchmarks.decode", "--shape=tiny", "--device=tpu")
+    assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "--device=tpu: JAX sees none")
+
+
+def test_peaks_are_found_by_the_kind_of_a_device():
+    assert devices.peak_flops("NVIDIA H200") == devices.peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert devices.peak_flops("cpu") is None
 
 
 @pytest.mark.parametrize("flags", [["--beam_size=1"], ["--beam_size=2"], ["--uncached"], ["--dtype=bfloat16"]])

@@ -38,7 +38,7 @@ def shift_right(targets: Array, start_id: int, segment_ids: Array | None = None)
     return jnp.where(segment_ids == previous, shifted, start_id)
 
 
-def _positions(config: ModelConfig, batch: Batch, name: str) -> Array:
+def token_positions(config: ModelConfig, batch: Batch, name: str) -> Array:
     """Positions of a packed batch, or 0, 1, 2, ...: [B, T] or [1, T].
 
     Raises: DataError if a learned position table has fewer rows than there are positions to count.
@@ -92,7 +92,7 @@ class EncoderDecoder(nn.Module):
         if segments is not None:
             mask = AttentionMask(mask.allowed & segment_mask(segments, segments))
             memory_mask = AttentionMask(segment_mask(segments, batch["inputs_segment_ids"]))
-        positions = _positions(self.config, batch, "targets")
+        positions = token_positions(self.config, batch, "targets")
         x, decoder_weights = self.decoder(x, positions, mask, folded(dropout, 1), memory, memory_mask)
         weights = {f"encoder_{k}": w for k, w in encoder_weights.items()}
         return x, weights | {f"decoder_{k}": w for k, w in decoder_weights.items()}
@@ -103,7 +103,7 @@ class EncoderDecoder(nn.Module):
         if segments is not None:
             mask = AttentionMask(segment_mask(segments, segments))
         x = self.source_embedding(batch["inputs"])
-        return self.encoder(x, _positions(self.config, batch, "inputs"), mask, folded(dropout, 0))
+        return self.encoder(x, token_positions(self.config, batch, "inputs"), mask, folded(dropout, 0))
 
     def logits(self, x: Array) -> Array:
         """Decoder output [B, T, D] -> [B, T, V] float32."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from transformer_jax.config import ModelConfig
 
 
@@ -25,18 +27,53 @@ def train_flops(config: ModelConfig, batch: int, source_length: int, target_leng
       batch: sentence pairs, B; source_length, target_length: tokens of each, S and T, padding included.
     """
     config = config.resolved()
-    width, heads, kv_heads = config.emb_dim, config.num_heads, config.num_kv_heads
-    head = config.head_dim + config.value_head_dim
-    queries, keys = 2 * width * heads * head, 2 * width * kv_heads * head
-    mlp = 2 * (3 if config.activation in ("swiglu", "geglu") else 2) * width * config.mlp_dim
+    queries, keys, mlp, attend = _costs(config)
     source, target = batch * source_length, batch * target_length
-    attend = 2 * batch * heads * head
-
-    encoder = source * (queries + keys + mlp) + attend * source_length**2
+    encoder = source * (queries + keys + mlp) + batch * attend * source_length**2
     decoder = target * (2 * queries + keys + mlp) + source * keys
-    decoder += attend * target_length * (target_length + source_length)
-    output = 2 * target * width * config.vocab_size
+    decoder += batch * attend * target_length * (target_length + source_length)
+    output = 2 * target * config.emb_dim * config.vocab_size
     return 3 * (config.num_encoder_layers * encoder + config.num_decoder_layers * decoder + output)
+
+
+def decoder_only_train_flops(config: ModelConfig, batch: int, length: int) -> int:
+    """The same of `models.decoder_only`, for B rows of T tokens: 3 (L encoder layers with S = T, + 2 B T D V)."""
+    config = config.resolved()
+    queries, keys, mlp, attend = _costs(config)
+    tokens = batch * length
+    layer = tokens * (queries + keys + mlp) + batch * attend * length**2
+    return 3 * (config.num_decoder_layers * layer + 2 * tokens * config.emb_dim * config.vocab_size)
+
+
+class _Costs(NamedTuple):
+    """Forward operations: of a token for queries and output, for keys and values, for the feed-forward network; and of
+    a pair of tokens for attention."""
+
+    queries: int
+    keys: int
+    mlp: int
+    attend: int
+
+
+def _costs(config: ModelConfig) -> _Costs:
+    width, head = config.emb_dim, config.head_dim + config.value_head_dim
+    return _Costs(
+        queries=2 * width * config.num_heads * head,
+        keys=2 * width * config.num_kv_heads * head,
+        mlp=2 * (3 if config.activation in ("swiglu", "geglu") else 2) * width * config.mlp_dim,
+        attend=2 * config.num_heads * head,
+    )
+
+
+def palm_flops_per_token(config: ModelConfig, num_params: int, length: int) -> int:
+    """6 N + 12 L H Q T: operations per token of training a decoder-only model (Chowdhery et al. 2022, appendix B).
+
+    Args:
+      num_params: N, without those that no product is made with, as a table of positions.
+      length: T, of the rows.
+    """
+    config = config.resolved()
+    return 6 * num_params + 12 * config.num_decoder_layers * config.num_heads * config.head_dim * length
 
 
 def activation_bytes(config: ModelConfig, batch: int, source_length: int, target_length: int) -> int:

@@ -22,6 +22,28 @@ _BASE = ModelConfig(
 _BIG = dataclasses.replace(_BASE, emb_dim=1024, num_heads=16, mlp_dim=4096, dropout_rate=0.3)
 
 
+_GPT2 = ModelConfig(
+    vocab_size=50_257,
+    emb_dim=768,
+    num_heads=12,
+    num_decoder_layers=12,
+    max_length=1024,
+    norm_position="pre",
+    norm_epsilon=1e-5,
+    position_encoding="learned",
+    activation="gelu_tanh",
+    scale_embeddings=False,
+    dropout_rate=0.1,
+    attention_dropout_rate=0.1,
+)
+
+
+def gpt2_small(**overrides: Any) -> ModelConfig:
+    """GPT-2's smallest model (Radford et al. 2019, table 2, as released), with fields replaced: 124.4 million
+    parameters in `models.decoder_only`."""
+    return dataclasses.replace(_GPT2, **overrides)
+
+
 def transformer_base(**overrides: Any) -> ModelConfig:
     """The base model of Vaswani et al. 2017, table 3, with fields replaced: 63.1 million parameters.
 

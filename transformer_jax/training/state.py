@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.config import ModelConfig
 from transformer_jax.models.encoder_decoder import init_params
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer
@@ -21,8 +23,14 @@ class TrainState(NamedTuple):
     opt_state: Any
 
 
-def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
-    """The state before the first update; a function of `hyper.seed`."""
+def init_state(
+    static: StaticConfig, hyper: Hyper, init_params: Callable[[ModelConfig, Any], Params] = init_params
+) -> TrainState:
+    """The state before the first update; a function of `hyper.seed`.
+
+    Args:
+      init_params: of the model's architecture.
+    """
     params = init_params(static.model, hyper.seed)
     return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.schedule, hyper).init(params))
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.dropout import Dropout, fold
 from transformer_jax.training.hyper import Hyper, StaticConfig
@@ -20,21 +21,24 @@ from transformer_jax.typing import Array, Batch, Params
 
 Metrics = dict[str, Array]
 TrainStep = Callable[..., tuple[TrainState, Metrics]]
+Architecture = type[EncoderDecoder] | type[DecoderOnly]
 
 
-def make_loss(static: StaticConfig) -> Callable[[Params, Batch, Array, Hyper], tuple[Array, LossSums]]:
+def make_loss(
+    static: StaticConfig, architecture: Architecture = EncoderDecoder
+) -> Callable[[Params, Batch, Array, Hyper], tuple[Array, LossSums]]:
     """Returns loss(params, batch, step, hyper) -> (sum of the batch's loss, all its sums)."""
-    model = EncoderDecoder(static.model)
+    model = architecture(static.model)
 
     def loss(params: Params, batch: Batch, step: Array, hyper: Hyper) -> tuple[Array, LossSums]:
         dropout = None
         if any(rate is not None for rate in hyper.dropout):
             seed = fold(fold(jnp.uint32(0), hyper.seed), step)
             dropout = Dropout(seed, batch["row_ids"], hyper.dropout)
-        x, _ = model.apply({"params": params}, batch, dropout, method=EncoderDecoder.decoder_output)
+        x, _ = model.apply({"params": params}, batch, dropout, method=architecture.decoder_output)
 
         def logits(x: Array) -> Any:
-            return model.apply({"params": params}, x, method=EncoderDecoder.logits)
+            return model.apply({"params": params}, x, method=architecture.logits)
 
         sums = chunked_cross_entropy(logits, x, batch["targets"], hyper.label_smoothing, static.loss_chunks)
         return sums.loss, sums
@@ -42,12 +46,14 @@ def make_loss(static: StaticConfig) -> Callable[[Params, Batch, Array, Hyper], t
     return loss
 
 
-def make_gradient(static: StaticConfig) -> Callable[[Params, Batch, Array, Hyper], tuple[Params, LossSums]]:
+def make_gradient(
+    static: StaticConfig, architecture: Architecture = EncoderDecoder
+) -> Callable[[Params, Batch, Array, Hyper], tuple[Params, LossSums]]:
     """Returns gradient(params, batch, step, hyper) -> gradients of the summed loss, and the sums.
 
     With accumulation_steps > 1 the batch is computed in that many parts, whose sums are those of the whole.
     """
-    value_and_grad = jax.value_and_grad(make_loss(static), has_aux=True)
+    value_and_grad = jax.value_and_grad(make_loss(static, architecture), has_aux=True)
     parts = static.accumulation_steps
 
     def gradient(params: Params, batch: Batch, step: Array, hyper: Hyper) -> tuple[Params, LossSums]:
@@ -67,25 +73,25 @@ def make_gradient(static: StaticConfig) -> Callable[[Params, Batch, Array, Hyper
     return gradient
 
 
-def make_train_step(static: StaticConfig) -> TrainStep:
+def make_train_step(static: StaticConfig, architecture: Architecture = EncoderDecoder) -> TrainStep:
     """Returns train_step(state, batch, hyper, axis_name=None) -> (state, metrics).
 
-    The batch is a dict of `inputs` [B, S], `targets` [B, T] and `row_ids` [B], int32. Under `axis_name` it is one
+    The batch is a dict of `inputs` [B, S], `targets` [B, T] and `row_ids` [B], int32; without `inputs` for an
+    architecture that has no encoder. Under `axis_name` it is one
     device's part of a batch: gradients and sums are added over the axis before they are divided by the tokens of all.
     Metrics are float32 scalars: `loss` (label-smoothed) and `nll` in nats per target token, `accuracy` in percent,
     `gradient_norm` before clipping, `learning_rate`, `tokens` (targets without padding), `slots` of inputs
     and targets and `filled`, how many of them are no padding. With `skip_nonfinite` a step
     whose loss or gradient norm is not finite changes nothing but the number of the step.
     """
-    gradient = make_gradient(static)
+    gradient = make_gradient(static, architecture)
 
     def train_step(
         state: TrainState, batch: Batch, hyper: Hyper, axis_name: str | None = None
     ) -> tuple[TrainState, Metrics]:
         grads, sums = gradient(state.params, batch, state.step, hyper)
-        sides = batch["inputs"], batch["targets"]
-        filled = (jnp.count_nonzero(sides[0]) + jnp.count_nonzero(sides[1])).astype(jnp.float32)
-        slots = jnp.float32(sides[0].size + sides[1].size)
+        ids = jnp.concatenate([batch[side].reshape(-1) for side in ("inputs", "targets") if side in batch])
+        filled, slots = jnp.count_nonzero(ids).astype(jnp.float32), jnp.float32(ids.size)
         if axis_name is not None:
             grads, sums, filled, slots = jax.lax.psum((grads, sums, filled, slots), axis_name)
         grads = jax.tree.map(lambda g: g / sums.weight, grads)
