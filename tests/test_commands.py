@@ -215,7 +215,9 @@ def test_a_command_line_that_is_shown_can_be_used(document, program, words, monk
             config = read_config(arguments.flags.config, arguments.overrides)
             assert config == config.resolved()
         else:
-            assert arguments.positionals or {"checkpoint", "dataset", "cluster"}.intersection(arguments.flags.flag_values_dict())
+            assert arguments.positionals or {"checkpoint", "dataset", "cluster"}.intersection(
+                arguments.flags.flag_values_dict()
+            )
     elif program == "transformer-jax":
         assert words[0] in COMMANDS
     elif program == "experiments.run":

@@ -75,6 +75,11 @@ def test_an_unresolved_config_counts_as_its_resolved_one():
     assert activation_bytes(ModelConfig(), 2, 3, 4) == activation_bytes(ModelConfig().resolved(), 2, 3, 4)
 
 
+def test_logits_in_parts_need_a_part_of_their_bytes():
+    whole, parts = (activation_bytes(ModelConfig(), 2, 3, 4, loss_chunks) for loss_chunks in (1, 4))
+    assert whole - parts == 12 * 2 * 4 * 8192 * 3 // 4
+
+
 def test_half_the_bytes_in_bfloat16_but_for_the_logits():
     logits = 12 * 2 * 4 * 8192
     full, half = (activation_bytes(ModelConfig(dtype=dtype), 2, 3, 4) - logits for dtype in ("float32", "bfloat16"))
@@ -88,6 +93,9 @@ def test_half_the_bytes_in_bfloat16_but_for_the_logits():
         ({"vocab_size": 4096, "num_encoder_layers": 3}, (32, 64, 16)),
         ({"num_heads": 16}, (8, 128, 128)),
         ({"activation": "swiglu", "mlp_dim": 512}, (64, 32, 32)),
+        ({"vocab_size": 4096, "remat": "dots", "scan_layers": True}, (32, 64, 16)),
+        ({"num_encoder_layers": 6, "num_decoder_layers": 6, "remat": "dots", "scan_layers": True}, (32, 64, 64)),
+        ({"num_encoder_layers": 6, "num_decoder_layers": 6, "remat": "full", "scan_layers": True}, (32, 64, 64)),
     ],
     ids=str,
 )

@@ -94,7 +94,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "parameters": 4 * held,
         "gradients": 4 * held,
         "adam_moments": 8 * held,
-        "activations_estimate": activation_bytes(config.model, part, length, length),
+        "activations_estimate": activation_bytes(config.model, part, length, length, config.training.loss_chunks),
     }
     memory["total_estimate"] = sum(memory.values())
     if compile_step:

@@ -76,29 +76,45 @@ def palm_flops_per_token(config: ModelConfig, num_params: int, length: int) -> i
     return 6 * num_params + 12 * config.num_decoder_layers * config.num_heads * config.head_dim * length
 
 
-def activation_bytes(config: ModelConfig, batch: int, source_length: int, target_length: int) -> int:
+def activation_bytes(
+    config: ModelConfig, batch: int, source_length: int, target_length: int, loss_chunks: int = 1
+) -> int:
     """Roughly the memory that one training step needs beside parameters, gradients and moments.
 
     What XLA keeps for the backward pass, fitted to its allocations on CPU over depths, heads, lengths,
     feed-forward widths and vocabularies; with the letters of `transformer_jax.typing` and E bytes per element,
 
-        E [B S (L_enc (14 D + M F) + 6 D) + B T (L_dec (24 D + M F) + 6 D)         M = 2, gated 4
-           + 3 B N (L_enc S^2 + L_dec (T^2 + T S))]                                attention weights
-        + 12 B T V                                                                 logits and their gradients, float32
+        encoder layer   E (B S (14 D + M F) + 3 B N S^2)                           M = 2, gated 4
+        decoder layer   E (B T (24 D + M F) + 3 B N (T^2 + T S))                   with attention weights
+        embeddings      E 6 D B (S + T)
+        logits          12 B T V / loss_chunks                                     and their gradients, float32
 
-    Other backends fuse differently; `transformer-jax inspect --compile` asks the compiler.
+    and all of it is there at once. With `remat` a layer keeps less; one layer, or the logits, are there in full in turn:
+
+        full            E D a token
+        dots            E (6 D + M F / 2) a token of the encoder, E (9 D + M F / 2) of the decoder, E 2 D for its source
+
+    Other backends fuse differently, and cuDNN's kernel keeps no attention weights; `transformer-jax inspect --compile`
+    asks the compiler.
 
     Args:
       batch: sentence pairs of one device, B; source_length, target_length: tokens of each, S and T.
+      loss_chunks: parts that the logits are computed in.
     """
     config = config.resolved()
     element = 2 if config.dtype == "bfloat16" else 4
-    width, layers = config.emb_dim, (config.num_encoder_layers, config.num_decoder_layers)
+    width, num_encoder, num_decoder = config.emb_dim, config.num_encoder_layers, config.num_decoder_layers
     mlp = (4 if config.activation in ("swiglu", "geglu") else 2) * config.mlp_dim
     source, target = batch * source_length, batch * target_length
-
-    tokens = source * (layers[0] * (14 * width + mlp) + 6 * width)
-    tokens += target * (layers[1] * (24 * width + mlp) + 6 * width)
-    squares = layers[0] * source_length**2 + layers[1] * target_length * (target_length + source_length)
-    weights = 3 * batch * config.num_heads * squares
-    return element * (tokens + weights) + 12 * target * config.vocab_size
+    weights = 3 * batch * config.num_heads
+    encoder = element * (source * (14 * width + mlp) + weights * source_length**2)
+    decoder = element * (target * (24 * width + mlp) + weights * target_length * (target_length + source_length))
+    embeddings = element * 6 * width * (source + target)
+    logits = 12 * target * config.vocab_size // loss_chunks
+    if config.remat == "none":
+        return num_encoder * encoder + num_decoder * decoder + embeddings + logits
+    kept = num_encoder * source * width + num_decoder * target * width
+    if config.remat == "dots":
+        kept = num_encoder * source * (6 * width + mlp // 2)
+        kept += num_decoder * (target * (9 * width + mlp // 2) + source * 2 * width)
+    return element * kept + embeddings + max(encoder, decoder, logits)
