@@ -144,3 +144,21 @@ def test_numpy_leaves_become_arrays():
     arrays = as_arrays({"x": np.arange(3, dtype=np.int16)})
     assert isinstance(arrays["x"], jax.Array)
     assert arrays["x"].dtype == jnp.int16
+
+
+PLACES = [
+    [(slice(0, 2), slice(0, 6), slice(0, 4)), (slice(2, 5), slice(0, 6), slice(0, 4))],
+    [(slice(0, 5), slice(0, 3), slice(0, 4)), (slice(0, 5), slice(3, 6), slice(0, 4))],
+    [(slice(a, a + 1), slice(b, b + 2), slice(c, c + 2)) for a in range(5) for b in (0, 2, 4) for c in (0, 2)],
+    [(slice(None), slice(None), slice(0, 1)), (slice(None), slice(None), slice(1, None))],
+]
+
+
+@pytest.mark.parametrize("places", PLACES, ids=len)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "int8", "uint16", "float64", "int64"])
+def test_parts_add_up_to_the_whole(dtype, places):
+    values = np.random.default_rng(0).integers(0, 200, (5, 6, 4)).astype(jnp.dtype(dtype))
+    parts = [checksum_on_host(values[place], place, values.shape) for place in places]
+    assert sum(parts) % 2**32 == checksum_on_host(values)
+    elsewhere = [checksum_on_host(values[place], places[0], values.shape) for place in places[:1] * len(places)]
+    assert sum(elsewhere) % 2**32 != checksum_on_host(values)

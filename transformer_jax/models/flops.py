@@ -89,7 +89,7 @@ def activation_bytes(
         embeddings      E 6 D B (S + T)
         logits          12 B T V / loss_chunks                                     and their gradients, float32
 
-    and all of it is there at once. With `remat` a layer keeps less; one layer, or the logits, are there in full in turn:
+    and all of it is there at once. With `remat` a layer keeps less; one layer, or the logits, are in full in turn:
 
         full            E D a token
         dots            E (6 D + M F / 2) a token of the encoder, E (9 D + M F / 2) of the decoder, E 2 D for its source
