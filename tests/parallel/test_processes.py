@@ -113,6 +113,12 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(folder):
     assert f"SIGTERM: the checkpoint of step {last} is saved; the same command goes on from it" in results[0][2]
 
 
+def test_several_processes_use_all_their_devices(folder):
+    results = job(argv("train", folder, "--config.parallel.num_devices=1"), 2)
+    assert [code for code, _, _ in results] == [2, 2]
+    assert "parallel.num_devices=1 of 2: several processes train on all devices" in results[0][2]
+
+
 def test_what_keeps_process_0_from_starting_ends_the_others(folder):
     (folder / "train.en").unlink()
     results = job(argv("train", folder), 2)

@@ -71,6 +71,10 @@ def make_launcher(config: ExperimentConfig, step: Step) -> Launcher:
     count = math.prod(sizes.values())
     if count > len(devices):
         raise ConfigError(f"parallel.num_devices={count}, but JAX sees {len(devices)}: {devices}")
+    if count < len(devices) and jax.process_count() > 1:
+        raise ConfigError(
+            f"parallel.num_devices={count} of {len(devices)}: several processes train on all devices that they see"
+        )
     dividing_rows = sizes[DATA] * sizes[FSDP]
     divisor = dividing_rows * config.training.accumulation_steps
     if config.data.row_multiple % divisor:
