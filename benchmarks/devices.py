@@ -8,14 +8,18 @@ import jax
 
 PEAK_FLOPS = {
     "NVIDIA A100": 312e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 NVL": 835e12,
     "NVIDIA H100": 989e12,
     "NVIDIA H200": 989e12,
     "TPU v4": 275e12,
     "TPU v5 lite": 197e12,
     "TPU v5p": 459e12,
+    "TPU v5": 459e12,
     "TPU v6 lite": 918e12,
 }
-"""bfloat16 operations per second without sparsity, by the beginning of a device's kind, as their makers state them."""
+"""bfloat16 operations per second without sparsity, by the beginning of a device's kind, the first that fits; as their
+makers state them."""
 
 
 def peak_flops(device_kind: str) -> float | None:

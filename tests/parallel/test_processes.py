@@ -1,12 +1,15 @@
 """Several real processes on this machine: the same training as in one, and no hang when one of them ends."""
 
+import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from transformer_jax import kill_points
 from transformer_jax.cli.doctor import problems_of
 from transformer_jax.cli.main import main
 from transformer_jax.errors import ConfigError
+from transformer_jax.parallel import processes
 from transformer_jax.parallel.processes import Job, slurm_job
 
 # Little time is spent in programs that run eight times.
@@ -23,29 +27,38 @@ FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=t
 BOUND_SECONDS = 240  # of a hang
 
 
-def start(words: Sequence[str], num_processes: int, num_devices: int = 1, kill: tuple[int, str] | None = None) -> list:
-    """The same command in several processes; `kill`: which of them dies, and where."""
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    processes = []
+        return probe.getsockname()[1]
+
+
+def start(
+    words: Sequence[str],
+    num_processes: int,
+    num_devices: int | Sequence[int] = 1,
+    kill: tuple[int, str] | None = None,
+) -> list:
+    """The same command in several processes; `kill`: which of them dies, and where."""
+    port, started = free_port(), []
     for number in range(num_processes):
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(num_devices), "XLA_FLAGS": FAST}
+        devices = num_devices if isinstance(num_devices, int) else num_devices[number]
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": FAST}
         if kill is not None and kill[0] == number:
             environment[kill_points.VARIABLE] = kill[1]
         flags = [f"--coordinator=localhost:{port}", f"--num_processes={num_processes}", f"--process_id={number}"]
         command = [sys.executable, "-m", "transformer_jax", *words, *flags]
         pipe = subprocess.PIPE
-        processes.append(subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdout=pipe, stderr=pipe))
-    return processes
+        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdout=pipe, stderr=pipe))
+    return started
 
 
-def ended(processes: list) -> list[tuple[int, str, str]]:
+def ended(started: list) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each."""
     try:
-        results = [(p.communicate(timeout=BOUND_SECONDS), p.returncode) for p in processes]
+        results = [(p.communicate(timeout=BOUND_SECONDS), p.returncode) for p in started]
     finally:
-        for process in processes:
+        for process in started:
             process.kill()
     return [(code, out, err) for (out, err), code in results]
 
@@ -67,7 +80,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [["parallel.fsdp=2"], ["parallel.launcher=pmap"]], ids=str)
+@pytest.mark.parametrize("flags", [["parallel.fsdp=2"], ["parallel.tensor=2"], ["parallel.launcher=pmap"]], ids=str)
 def test_two_processes_train_as_one_does(folder, flags):
     results = job(argv("train", folder, *(f"--config.{flag}" for flag in flags)), 2)
     assert [code for code, _, _ in results] == [0, 0], results
@@ -100,14 +113,24 @@ def test_when_one_of_four_dies_all_end_and_two_go_on(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", ["after_batch:7", "inside_evaluation:4"])
+def test_when_process_0_dies_the_other_ends(folder, place):
+    """JAX's coordination service ends with it, so that it may be JAX that ends the other."""
+    (code, _, _), (other, _, err) = job(argv("train", folder), 2, kill=(0, place))
+    assert code == -signal.SIGKILL
+    assert other in (4, -signal.SIGABRT), err
+    assert "another process of the job has ended" in err or "another task died" in err
+
+
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_all_after_the_same_step(folder):
     words = argv("train", folder, "--config.training.num_train_steps=100000", "--config.training.log_every_steps=10")
-    processes = start(words, 2)
+    started = start(words, 2)
     log, deadline = folder / "run" / "metrics.jsonl", time.monotonic() + BOUND_SECONDS
     while not (log.exists() and log.read_text().count("\n") > 2) and time.monotonic() < deadline:
         time.sleep(0.05)
-    processes[1].send_signal(signal.SIGUSR1)
-    results = ended(processes)
+    started[1].send_signal(signal.SIGUSR1)
+    results = ended(started)
     assert [code for code, _, _ in results] == [143, 138], results
     last = saved_steps(folder)[-1]
     assert f"SIGTERM: the checkpoint of step {last} is saved; the same command goes on from it" in results[0][2]
@@ -137,6 +160,42 @@ def test_the_doctor_asks_every_process(tmp_path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
+def test_processes_with_unequal_devices_are_told_so(folder):
+    for words, message in (
+        (["doctor"], "process 1 on .*: has 2 x cpu, process 0 1 x cpu"),
+        (argv("train", folder), "equally many devices each, and process 0 has 1, process 1 has 2"),
+    ):
+        results = job(words, 2, num_devices=[1, 2])
+        assert [code for code, _, _ in results] == [2, 2], results
+        assert re.search(message, results[0][2])
+
+
+def test_who_does_not_come_is_named(monkeypatch):
+    monkeypatch.setattr(processes, "START_SECONDS", 1)
+    port = free_port()
+    with pytest.raises(ConfigError, match=f"of 3 processes, 1, 2 did not come to localhost:{port} in time"):
+        processes.start(Job(f"localhost:{port}", 3, 0))
+    with pytest.raises(ConfigError, match=f"process 1 of 2 did not find process 0 at localhost:{port}: Connection ref"):
+        processes.start(Job(f"localhost:{port}", 2, 1))
+    with socket.create_server(("", port)), pytest.raises(ConfigError, match=f"{port}: cannot listen there: Address al"):
+        processes.start(Job(f"localhost:{port}", 2, 0))
+
+
+def test_all_meet_and_strangers_do_not_count():
+    port = free_port()
+    jobs, deadline = [Job(f"localhost:{port}", 3, number) for number in range(3)], time.monotonic() + BOUND_SECONDS
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(processes._meet, jobs[number], deadline) for number in (0, 2)]
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("localhost", port)) as stranger:
+                stranger.sendall(b"GET / HTTP/1.1")
+                break
+        assert not any(meeting.done() for meeting in waiting)
+        waiting.append(pool.submit(processes._meet, jobs[1], deadline))
+        for meeting in waiting:
+            meeting.result(BOUND_SECONDS)
+
+
 def test_the_doctor_of_one_process(capsys):
     assert main(["doctor"]) == 0
     assert " x cpu" in capsys.readouterr().out
@@ -152,7 +211,8 @@ def report(**changes):
     [
         ({"sum": 3}, "the sum over all devices is 3, not 1"),
         ({"shared": ""}, "does not see what process 0 on a has written to --workdir"),
-        ({"devices": ["cpu"] * 2}, "has 2 devices, process 0 1"),
+        ({"devices": ["cpu"] * 2}, "has 2 x cpu, process 0 1 x cpu"),
+        ({"devices": ["NVIDIA H200"]}, "has 1 x NVIDIA H200, process 0 1 x cpu"),
         ({"versions": {"jax": "2"}}, "has jax 2, process 0 1"),
     ],
 )
@@ -189,6 +249,9 @@ def test_what_slurm_says(nodes, host):
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, 1),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "0,1"}, 1),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "1"}, None),  # its own already
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_GPUS_PER_TASK": "4"}, None),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,2", "SLURM_NODEID": "0"}, None),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,2", "SLURM_NODEID": "1"}, 1),
     ],
 )
 def test_the_device_of_one_of_several_tasks_of_a_node(more, device):
@@ -200,6 +263,10 @@ def test_the_device_of_one_of_several_tasks_of_a_node(more, device):
     [
         ({}, "SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS, SLURM_PROCID, SLURM_LOCALID not set; start .* by srun"),
         (SLURM, "SLURM_STEP_NODELIST not set"),
+        (
+            SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1,2"},
+            "2 tasks of this node see 3 GPUs, .* srun --gpus-per-task=N",
+        ),
         (SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "x"}, "expected numbers"),
         (SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "4"}, "--process_id=4 is none of the 4 processes 0 to 3"),
     ],

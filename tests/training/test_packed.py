@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,7 +128,9 @@ def train(workdir):
     state, record = placed_state(static, hyper, places), {}
     if store.steps():
         _, state, record = store.restore(template)
-    run = Run(config.training, plan, launcher, hyper, store, lambda params: {"loss": 1.0}, {}, {})
+    run = Run(
+        config.training, plan, launcher, hyper, store, lambda params: {"loss": 1.0}, {}, {}, lambda *batch: Path()
+    )
     with MetricLog(workdir, int(state.step)) as log, store:
         result = run_loop(run, log, state, record)
     return result, store.restore(template).state

@@ -1,11 +1,11 @@
 """`CheckpointStore`: save, restore and keep the checkpoints of one run."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -30,6 +30,8 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.kill_points import kill_point
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 
 class Restored(NamedTuple):
@@ -195,23 +197,35 @@ class CheckpointStore:
         """The same for `state.params` alone, without reading the rest; `state` of the result is the parameters."""
         return self._restore(template, step, "params")
 
+    def newest_good(self) -> int | None:
+        """The newest checkpoint whose files are what was written, None if there is no checkpoint at all.
+
+        For one of several processes to decide what all `restore`; the numbers are not read. Damaged ones are treated,
+        and errors raised, as `restore` does.
+        """
+        return self._first_good(lambda step: verify(self._existing(step)).step) if self.steps() else None
+
     def _restore(self, template: Any, step: int | None, prefix: str) -> Restored:
         if step is not None:
             return self._load(step, template, prefix)
+        return self._first_good(lambda candidate: self._load(candidate, template, prefix))
+
+    def _first_good(self, use: Callable[[int], _Result]) -> _Result:
+        """What `use` returns for the newest step that it finds no damage in."""
         damaged: list[tuple[int, DamagedCheckpointError]] = []
         steps = self.steps()
         for candidate in reversed(steps):
             try:
-                restored = self._load(candidate, template, prefix)
+                result = use(candidate)
             except DamagedCheckpointError as error:
                 logger.warning("DAMAGED CHECKPOINT %s\n  it is skipped, the next older one is tried", error)
                 damaged.append((candidate, error))
                 continue
             except VanishedCheckpointError:  # the training that this reads beside has newer ones
-                return self._restore(template, None, prefix)
+                return self._first_good(use)
             if damaged:
                 self._set_aside([skipped for skipped, _ in damaged], candidate)
-            return restored
+            return result
         if not steps:
             raise CheckpointError(f"{self.directory}: no checkpoint in it")
         raise CheckpointError(

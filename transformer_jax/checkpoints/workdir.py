@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from transformer_jax.config import completed
+from transformer_jax.config import completed, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -23,11 +23,6 @@ logger = logging.getLogger(__name__)
 CONFIG = "config.json"
 LOCK = ".lock"
 FLAG = "--allow_config_change"
-MACHINE = (
-    *("parallel.", "model.attention_implementation:", "model.scan_layers:", "model.remat:"),
-    *("training.loss_chunks:", "training.accumulation_steps:"),
-)
-"""How the lines of differences begin that change no more than the rounding of what is computed."""
 
 
 class WorkDirectory:
@@ -52,16 +47,16 @@ class WorkDirectory:
           stored: the config from before, as nested dictionaries.
           where: the place it was found in, for the message.
 
-        Fields that say how the same numbers are computed, `MACHINE`, may differ; that is only told.
+        Fields that say how the same numbers are computed may differ; that is only told.
 
         Raises ConfigError that names every other differing field, unless `allow_config_change` is set; then it is a
         warning.
         """
-        lines = config_differences(completed(stored, self._config), self._config, where)
-        if not lines or _plain(stored) == self._accepted:
+        differences = config_differences(completed(stored, self._config), self._config, where)
+        if not differences or _plain(stored) == self._accepted:
             return
-        listing = "\n".join(f"  - {line}" for line in lines)
-        if all(line.startswith(MACHINE) for line in lines):
+        listing = "\n".join(f"  - {line}" for line in differences.values())
+        if all(map(is_rounding, differences)):
             logger.warning("%s: goes on with the same batches, computed otherwise\n%s", self.path, listing)
             self._accepted = _plain(stored)
             return
@@ -131,15 +126,15 @@ def open_workdir(
     return workdir
 
 
-def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> list[str]:
-    """One line per differing field, as in `model.num_heads: 8 in WHERE, 4 now`, in the order of `new`."""
+def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> dict[str, str]:
+    """A line per differing field, as in `model.num_heads: 8 in WHERE, 4 now`, by its name and in the order of `new`."""
     before, after = dict(_flat(_plain(old))), dict(_flat(_plain(new)))
     names = [*after, *(name for name in before if name not in after)]
-    return [
-        f"{name}: {_shown(before, name)} in {where}, {_shown(after, name)} now"
+    return {
+        name: f"{name}: {_shown(before, name)} in {where}, {_shown(after, name)} now"
         for name in names
         if name not in before or name not in after or not _same(before[name], after[name])
-    ]
+    }
 
 
 def read_config(workdir: Path) -> dict[str, Any] | None:

@@ -7,9 +7,11 @@ Every process adds up a number over all devices, and tells its versions; with --
 process 0 has just written there, since training needs a folder that all processes see.
 """
 
+import collections
 import json
 import os
 import socket
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -31,15 +33,18 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     job, workdir = job_of(arguments), arguments.flags.workdir
+    problems: list[str] = []
     with joined(job):
-        from transformer_jax.parallel.processes import is_primary
-
         reports = examine(Path(workdir) if workdir else None)
-        if is_primary():
+        problems += problems_of(reports)
+        if job is None or job.process_id == 0:
             _print_table(reports)
-        if problems := problems_of(reports):
-            raise ConfigError("\n".join(["doctor: the processes cannot train together", *problems]))
-    return exit_codes.OK
+            if problems:
+                print(
+                    "\n".join(["transformer-jax: error: the processes cannot train together", *problems]),
+                    file=sys.stderr,
+                )
+    return exit_codes.USER_ERROR if problems else exit_codes.OK
 
 
 def examine(workdir: Path | None) -> list[dict[str, Any]]:
@@ -96,12 +101,17 @@ def problems_of(reports: list[dict[str, Any]]) -> list[str]:
             problems.append(f"{name}: the sum over all devices is {report['sum']}, not {report['expected_sum']}")
         if report["shared"] != first["shared"]:
             problems.append(f"{name}: does not see what process 0 on {first['host']} has written to --workdir")
-        if len(report["devices"]) != len(first["devices"]):
-            problems.append(f"{name}: has {len(report['devices'])} devices, process 0 {len(first['devices'])}")
+        if report["devices"] != first["devices"]:
+            problems.append(f"{name}: has {_kinds(report)}, process 0 {_kinds(first)}")
         for package, version in report["versions"].items():
             if version != first["versions"][package]:
                 problems.append(f"{name}: has {package} {version}, process 0 {first['versions'][package]}")
     return problems
+
+
+def _kinds(report: dict[str, Any]) -> str:
+    kinds = collections.Counter(report["devices"])
+    return " and ".join(f"{count} x {kind}" for kind, count in kinds.items())
 
 
 def _print_table(reports: list[dict[str, Any]]) -> None:
@@ -111,10 +121,12 @@ def _print_table(reports: list[dict[str, Any]]) -> None:
 
     table = Table("process", "host", "pid", "backend", "devices", "memory of each", "sum over all devices")
     for report in reports:
-        devices = f"{len(report['devices'])} x {report['devices'][0]}"
         memory = f"{report['memory_gb']} GB" if report["memory_gb"] else "of the machine"
         table.add_row(
-            *(str(report[name]) for name in ("process", "host", "pid", "backend")), devices, memory, str(report["sum"])
+            *(str(report[name]) for name in ("process", "host", "pid", "backend")),
+            _kinds(report),
+            memory,
+            str(report["sum"]),
         )
     print(drawn(table, minimum_width=100))
     print(", ".join(f"{name} {version}" for name, version in reports[0]["versions"].items()))

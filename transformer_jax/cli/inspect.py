@@ -81,7 +81,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     packed = config.data.batching == "packed"
     length = config.data.packed_length if packed else config.data.max_length
     rows = config.data.tokens_per_batch // length // config.data.row_multiple * config.data.row_multiple
-    sizes = mesh_sizes(config)
+    sizes = mesh_sizes(config, smallest=True)
     part = max(rows // (sizes["data"] * sizes["fsdp"]) // config.training.accumulation_steps, 1)
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
     places = shardings(params, rules(config.model), mesh)
@@ -120,7 +120,13 @@ def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
     kinds = {"encoder self-attention": "lengths", "decoder self-attention": "causal", "cross-attention": "lengths"}
     if config.data.batching == "packed":
         kinds = dict.fromkeys(kinds, "any")
-    return {name: choose(config.model, kind)._asdict() for name, kind in kinds.items()}
+    result = {}
+    for name, kind in kinds.items():
+        try:
+            result[name] = choose(config.model, kind)._asdict()
+        except ConfigError as error:  # of a config for another machine
+            result[name] = {"name": config.model.attention_implementation, "why": str(error)}
+    return result
 
 
 def _compiled_memory(config: ExperimentConfig, rows: int, length: int) -> dict[str, int]:

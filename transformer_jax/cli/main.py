@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.metadata
 import io
 import logging
@@ -13,17 +12,11 @@ from collections.abc import Sequence
 
 from transformer_jax.cli import exit_codes
 from transformer_jax.cli.arguments import parse
+from transformer_jax.cli.failures import user_message
 from transformer_jax.cli.help import COMMANDS, command_help, command_module, program_help
 from transformer_jax.cli.streams import STDOUT, name_stdout, release_stdout
 from transformer_jax.config import nearest
-from transformer_jax.errors import ConfigError, UserError
-
-# What the machine refuses is for the user to put right, wherever it happens.
-_MACHINE = {
-    getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE", "ENFILE")
-    if hasattr(errno, name)
-}
+from transformer_jax.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,17 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:  # as where it was closed before we began
             sys.stdout.flush()
         return code
-    except UserError as error:
-        return _report(str(error), argv)
     except KeyboardInterrupt:
         print("transformer-jax: interrupted", file=sys.stderr)
         return exit_codes.INTERRUPTED
-    except OSError as error:
+    except Exception as error:
         if isinstance(error, BrokenPipeError) and error.filename == STDOUT:  # its reader has seen enough
             return exit_codes.BROKEN_PIPE
-        if error.errno not in _MACHINE:
+        message = user_message(error)
+        if message is None:
             raise
-        return _report(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror), argv)
+        return _report(message, argv)
     finally:
         release_stdout()
 

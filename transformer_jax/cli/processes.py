@@ -14,7 +14,8 @@ from absl import flags
 
 from transformer_jax.cli import exit_codes
 from transformer_jax.cli.arguments import Arguments, choice_flag, integer, text
-from transformer_jax.errors import ConfigError, UserError
+from transformer_jax.cli.failures import lost_process, user_message
+from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformer_jax.parallel.processes import Job
@@ -72,27 +73,16 @@ def joined(job: Job | None) -> Generator[None]:
     except KeyboardInterrupt:
         _end(job, "interrupted", exit_codes.INTERRUPTED)
     except Exception as error:
-        if lost := _runtime_error(error):
+        if lost := lost_process(error):
             _end(
                 job,
                 "error: another process of the job has ended or cannot be reached; start them all again to go on from "
                 f"the newest checkpoint ({lost})",
                 exit_codes.LOST_PROCESS,
             )
-        if isinstance(error, UserError):
-            _end(job, f"error: {error}", exit_codes.USER_ERROR)
+        if message := user_message(error):
+            _end(job, f"error: {message}", exit_codes.USER_ERROR)
         _end(job, traceback.format_exc(), exit_codes.DEFECT)
-
-
-def _runtime_error(error: BaseException | None) -> str:
-    """What JAX's runtime says, if that is where an error comes from: a save can fail, too, for lack of a process."""
-    import jax
-
-    while error is not None:
-        if isinstance(error, jax.errors.JaxRuntimeError):
-            return str(error).strip().partition("\n")[0][:300]
-        error = error.__cause__ or error.__context__
-    return ""
 
 
 def _end(job: Job, message: str, code: int) -> None:

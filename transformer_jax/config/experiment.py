@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from transformer_jax.config.conversion import config_error, from_mapping, problems_of, to_config_dict
+from transformer_jax.config.conversion import config_error, from_mapping, problems_of, to_config_dict, walk
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
@@ -138,6 +138,11 @@ def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(old_section), dict) and name in values[old_section]:
             values.setdefault(new_section, {}).setdefault(new_name, values[old_section].pop(name))
     return values
+
+
+def is_rounding(name: str) -> bool:
+    """Whether a field, by its dotted name, is marked `rounding`."""
+    return any(field.metadata.get("rounding") for other, field, _ in walk(ExperimentConfig()) if other == name)
 
 
 def completed(stored: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ def field(default: Any, doc: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
 
 
-def choice(default: str | None, names: tuple[str, ...], doc: str) -> Any:
-    return field(default, doc, choices=names)
+def choice(default: str | None, names: tuple[str, ...], doc: str, **metadata: Any) -> Any:
+    return field(default, doc, choices=names, **metadata)
 
 
 def number(default: Any, doc: str, minimum: float | None = None, maximum: float | None = None, **metadata: Any) -> Any:

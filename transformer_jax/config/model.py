@@ -48,15 +48,18 @@ class ModelConfig:
     activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation")
     decoder_start_id: int = number(BOS_ID, "first decoder input", 0)
     attention_implementation: str = choice(
-        "auto", ("auto", "reference", "xla", "cudnn"), "what computes attention; nn/attention_kernels.py"
+        "auto", ("auto", "reference", "xla", "cudnn"), "what computes attention; nn/attention_kernels.py", rounding=True
     )
     dtype: str = choice("float32", ("float32", "bfloat16"), "type of the computation; parameters stay float32")
-    scan_layers: bool = field(False, "compile one layer and loop over it: faster to compile, slower to run")
+    scan_layers: bool = field(
+        False, "compile one layer and loop over it: faster to compile, slower to run", rounding=True
+    )
     remat: str = choice(
         "none",
         ("none", "dots", "full"),
         "what training computes twice to save memory: nothing, all but products with parameters, or whole layers; on "
         "a CPU only with scan_layers, since XLA there undoes it elsewhere",
+        rounding=True,
     )
 
     def resolved(self) -> ModelConfig:

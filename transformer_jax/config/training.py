@@ -44,10 +44,10 @@ class TrainingConfig:
 
     num_train_steps: int = number(100_000, "optimizer updates", 1, MAX_STEPS)
     accumulation_steps: int = number(
-        1, "gradient accumulation: parts a batch is computed in, in turn; the update stays the same", 1
+        1, "gradient accumulation: parts a batch is computed in, in turn; the update stays the same", 1, rounding=True
     )
     loss_chunks: int = number(
-        1, "parts of the target length whose logits are computed in turn, so that all are never in memory", 1
+        1, "parts of the target length whose logits are computed in turn: never all in memory", 1, rounding=True
     )
     label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
     log_every_steps: int = number(100, "updates between two lines of metrics", 1)
@@ -58,7 +58,9 @@ class TrainingConfig:
     on_nonfinite: str = choice(
         "stop", ("stop", "skip"), "what is done about an update whose loss or gradient is not finite"
     )
-    max_skipped_updates: int = number(10, "with on_nonfinite='skip', as many in a run are left out before it stops", 0)
+    max_skipped_updates: int = number(
+        10, "with on_nonfinite='skip': as many in the whole run, and with one more it ends", 0
+    )
     checkpoint_every_steps: int = number(1000, "updates between two checkpoints", 1)
     keep_last: int = number(3, "newest checkpoints kept", 1)
     keep_best: int = number(1, "best checkpoints kept besides, by best_metric, of those that fall on a validation", 0)
@@ -90,12 +92,19 @@ class EvaluationConfig:
 class ParallelConfig:
     """How one step runs on many devices; parallel/launchers.py."""
 
-    launcher: str = choice("jit", ("jit", "shard_map", "pmap"), "what compiles and distributes the training step")
-    num_devices: int | None = number(None, "devices that take part; default all", 1)
-    fsdp: int = number(
-        1, "`jit`: devices that parameters and moments are divided among by width (FSDP); batches too, by rows", 1
+    launcher: str = choice(
+        "jit", ("jit", "shard_map", "pmap"), "what compiles and distributes the training step", rounding=True
     )
-    tensor: int = number(1, "`jit`: devices that heads, feed-forward units and vocabulary are divided among", 1)
+    num_devices: int | None = number(None, "devices that take part; default all", 1, rounding=True)
+    fsdp: int = number(
+        1,
+        "`jit`: devices that parameters and moments are divided among by width (FSDP); batches too, by rows",
+        1,
+        rounding=True,
+    )
+    tensor: int = number(
+        1, "`jit`: devices that heads, feed-forward units and vocabulary are divided among", 1, rounding=True
+    )
 
     def problems(self) -> Iterator[str]:
         for name in ("fsdp", "tensor"):

@@ -20,18 +20,27 @@ from transformer_jax.evaluation.scores import family_scores, token_scores, trans
 from transformer_jax.evaluation.translate import Line, Translation, Translator
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.parallel.placement import Rows, mesh_of, on_one_device
-from transformer_jax.training.losses import LossSums, cross_entropy
-from transformer_jax.typing import Batch, Params
+from transformer_jax.training.losses import LossSums, chunked_cross_entropy
+from transformer_jax.typing import Array, Batch, Params
 
 TRANSLATION_METRICS = ("exact_match", "sacrebleu", "chrf")
 _LOGGED = (*TRANSLATION_METRICS, "tokenized_bleu")
 
 
-@functools.partial(jax.jit, static_argnames="config")
-def loss_sums(config: ModelConfig, params: Params, batch: Batch) -> LossSums:
-    """Sums of the loss without label smoothing over a batch; compiled once per shape in a process."""
-    logits, _ = EncoderDecoder(config).apply({"params": params}, batch)
-    return cross_entropy(logits, batch["targets"])
+@functools.partial(jax.jit, static_argnames=("config", "num_chunks"))
+def loss_sums(config: ModelConfig, params: Params, batch: Batch, num_chunks: int = 1) -> LossSums:
+    """Sums of the loss without label smoothing over a batch; compiled once per shape in a process.
+
+    Args:
+      num_chunks: parts that the logits are computed in.
+    """
+    model = EncoderDecoder(config)
+    x, _ = model.apply({"params": params}, batch, method=EncoderDecoder.decoder_output)
+
+    def logits(x: Array) -> Any:
+        return model.apply({"params": params}, x, method=EncoderDecoder.logits)
+
+    return chunked_cross_entropy(logits, x, batch["targets"], None, num_chunks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Evaluator:
         # Fetched at the end, so that the device does not wait for the host between batches.
         parts = []
         for batch in _placed(batches, params):
-            parts.append(loss_sums(self.config.model, params, batch))
+            parts.append(loss_sums(self.config.model, params, batch, self.config.training.loss_chunks))
             if mesh_of(params) is not None and jax.default_backend() == "cpu":
                 # CPU devices that exchange numbers in several programs at once may wait for each other for ever.
                 jax.block_until_ready(parts[-1])

@@ -32,7 +32,7 @@ class Choice(NamedTuple):
 
 def choose(
     config: ModelConfig,
-    kind: str = "any",
+    kind: str,
     *,
     returns_weights: bool = False,
     drops_weights: bool = False,
@@ -53,7 +53,7 @@ def choose(
     drops_weights = drops_weights or config.attention_dropout_rate > 0
     obstacles = {
         "xla": _xla_obstacle(config, drops_weights),
-        "cudnn": _xla_obstacle(config, drops_weights) or _cudnn_obstacle(config, backend),
+        "cudnn": _xla_obstacle(config, drops_weights) or _cudnn_obstacle(config, kind, backend),
     }
     if obstacles.get(asked):
         raise ConfigError(f"config: model.attention_implementation='{asked}' cannot be: {obstacles[asked]}")
@@ -67,8 +67,6 @@ def choose(
         return Choice("reference", "on a CPU")
     if obstacles["cudnn"]:
         return Choice("xla", f"not cudnn: {obstacles['cudnn']}")
-    if kind == "any":
-        return Choice("xla", "not cudnn: it would need the mask of packed rows as a bias, [B, 1, T, S]")
     return Choice("cudnn", f"on a GPU, with a mask that is {_KINDS[kind]}")
 
 
@@ -84,16 +82,32 @@ def _xla_obstacle(config: ModelConfig, drops_weights: bool) -> str:
     return ""
 
 
-def _cudnn_obstacle(config: ModelConfig, backend: str) -> str:
+def _cudnn_obstacle(config: ModelConfig, kind: str, backend: str) -> str:
     """The same of cuDNN's kernel, besides."""
     if backend != "gpu":
         return f"JAX computes on a {backend.upper()}"
+    if problem := _gpu_obstacle():
+        return problem
+    if kind == "any":
+        return "it would need the mask of packed rows as a bias, [B, 1, T, S]"
     if config.dtype != "bfloat16":
         return f"dtype='{config.dtype}', and it computes in bfloat16"
     if config.position_encoding == "relative":
         return "position_encoding='relative' adds a bias, which it would need for every row"
     if config.head_dim % 8 or config.head_dim > 128:
         return f"head_dim={config.head_dim}, and it takes multiples of 8 up to 128"
+    return ""
+
+
+def _gpu_obstacle() -> str:
+    """Why the GPU that JAX sees has no cuDNN kernel; empty if it has one, or if there is none to ask."""
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        return ""
+    if "cuda" not in device.client.platform_version.lower():
+        return "the GPU is none of NVIDIA's"
+    if float(getattr(device, "compute_capability", "0")) < 8.0:
+        return f"the {device.device_kind} is older than Ampere"
     return ""
 
 
@@ -115,6 +129,8 @@ def library_attention(
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, bias, scale=scale, implementation=implementation)
     described = implementation == "cudnn" and mask.kind != "any"
+    # A row of padding alone attends to its first key, and is zeroed below: over no keys the kernel has no gradient.
+    lengths = jnp.maximum(mask.lengths, 1) if described and mask.lengths is not None else None
     output = jax.nn.dot_product_attention(
         query,
         key,
@@ -123,7 +139,7 @@ def library_attention(
         None if described else mask.allowed,
         scale=scale,
         is_causal=described and mask.kind == "causal",
-        key_value_seq_lengths=mask.lengths if described and mask.kind == "lengths" else None,
+        key_value_seq_lengths=lengths,
         implementation=implementation,
     )
     if mask.kind == "causal":  # every query may attend to itself

@@ -11,6 +11,7 @@ devices.
 
 from __future__ import annotations
 
+import collections
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -71,29 +72,45 @@ def make_launcher(config: ExperimentConfig, step: Step) -> Launcher:
     count = math.prod(sizes.values())
     if count > len(devices):
         raise ConfigError(f"parallel.num_devices={count}, but JAX sees {len(devices)}: {devices}")
-    if count < len(devices) and jax.process_count() > 1:
-        raise ConfigError(
-            f"parallel.num_devices={count} of {len(devices)}: several processes train on all devices that they see"
-        )
+    if jax.process_count() > 1:
+        _check_processes(count, devices)
     dividing_rows = sizes[DATA] * sizes[FSDP]
     divisor = dividing_rows * config.training.accumulation_steps
     if config.data.row_multiple % divisor:
         raise ConfigError(
             f"data.row_multiple={config.data.row_multiple} is not a multiple of {dividing_rows} devices x "
-            f"training.accumulation_steps={config.training.accumulation_steps}; set it to a multiple of {divisor}"
+            f"training.accumulation_steps={config.training.accumulation_steps}; set it to a multiple of {divisor}, or, "
+            "to go on with the same batches, choose other parallel.num_devices or parallel.tensor"
         )
     if config.parallel.launcher == "jit":
         return Jit(_mesh(sizes, devices), step, rules(config.model))
     return {"shard_map": ShardMap, "pmap": Pmap}[config.parallel.launcher](_mesh({DATA: count}, devices), step)
 
 
-def mesh_sizes(config: ExperimentConfig) -> dict[str, int]:
+def _check_processes(count: int, devices: list[jax.Device]) -> None:
+    """Raises ConfigError unless the processes have as many devices each, and all are asked for."""
+    if count < len(devices):
+        raise ConfigError(
+            f"parallel.num_devices={count} of {len(devices)}: several processes train on all devices that they see"
+        )
+    held = collections.Counter(device.process_index for device in devices)
+    if len(set(held.values())) > 1:
+        counts = ", ".join(f"process {number} has {held[number]}" for number in sorted(held))
+        raise ConfigError(f"several processes train on equally many devices each, and {counts}")
+
+
+def mesh_sizes(config: ExperimentConfig, smallest: bool = False) -> dict[str, int]:
     """The sizes of the mesh axes `data`, `fsdp` and `tensor` that the config asks for here.
 
+    Args:
+      smallest: where the devices here cannot be divided so, and the config does not say how many there are, the
+        smallest mesh that it fits.
     Raises: ConfigError if the last two do not divide the number of devices.
     """
     parallel = config.parallel
     count, divided_among = parallel.num_devices or len(jax.devices()), parallel.fsdp * parallel.tensor
+    if count % divided_among and smallest and parallel.num_devices is None:
+        count = divided_among
     if count % divided_among:
         raise ConfigError(
             f"parallel.fsdp={parallel.fsdp} x parallel.tensor={parallel.tensor} do not divide {count} devices"
@@ -103,6 +120,8 @@ def mesh_sizes(config: ExperimentConfig) -> dict[str, int]:
 
 def _mesh(sizes: Mapping[str, int], devices: list[jax.Device]) -> Mesh:
     shape, axes = tuple(sizes.values()), tuple(sizes)
+    if jax.process_count() > 1:  # in the order of processes, so that the rows of each adjoin
+        return Mesh(np.array(devices).reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
     # Explicit axes, the default, would have every gather of the model name its output's sharding.
     return jax.make_mesh(shape, axes, devices=devices[: math.prod(shape)], axis_types=(AxisType.Auto,) * len(axes))
 

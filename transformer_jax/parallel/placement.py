@@ -38,7 +38,7 @@ class Rows:
 
     def placed(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """The rows of this process, on its devices, as its part of the whole batch."""
-        if self._held == self._parts:
+        if jax.process_count() == 1:  # of several, it would compare with the others what it is given
             return jax.device_put(dict(batch), self.sharding)
         return {
             name: jax.make_array_from_process_local_data(

@@ -1,25 +1,35 @@
 """Several processes as one program: how they find each other, and who does what only one may do.
 
-Process 0 is the primary: it alone writes files and speaks to the user. The others compute, and need to read what it has
-written, so that the work directory is on a file system that all of them see.
+Process 0 is the primary: it alone writes what is not an array, and speaks to the user. The others need to read what it
+has written, so that the work directory is on a file system that all of them see. What they tell each other here goes
+through JAX's coordination service, not through devices: it may take long, and works whatever devices they have.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import json
 import re
-from collections.abc import Generator, Mapping
+import socket
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
 
 import jax
-import numpy as np
-from jax.experimental import multihost_utils
+from jax._src import distributed  # jax.distributed starts the coordination service, and has no way to use it
 
 from transformer_jax.errors import ConfigError, TrainingError
 
 HEARTBEAT_SECONDS = 60
 """A process that has not been heard of for so long is taken for dead, and the others end."""
-_START_SECONDS = 300
+START_SECONDS = 300
+"""How long processes wait for each other at the start."""
+_WAIT_MS = 7 * 24 * 3600 * 1000  # of a process for another that works; for one that is dead nobody waits
+_HELLO = b"transformer_jax"
+
+_numbers = itertools.count()  # every process asks the same questions in the same order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +57,10 @@ class Job:
 def slurm_job(environment: Mapping[str, str]) -> Job:
     """What Slurm says to a task that `srun` has started.
 
-    Process 0 listens on the first node of the step, at a port that follows from the job's number. Where several tasks
-    of a node see the same devices, each takes the one of its local number.
+    Process 0 listens on the first node of the step, at a port that follows from the job's number. A task uses all GPUs
+    that it sees if they are its own, and the one of its local number if the tasks of its node see one each.
 
-    Raises: ConfigError if this is no task of Slurm's.
+    Raises: ConfigError if this is no task of Slurm's, or Slurm does not say which GPUs are the task's.
     """
     names = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
     if missing := [name for name in names if not environment.get(name)]:
@@ -63,16 +73,31 @@ def slurm_job(environment: Mapping[str, str]) -> Job:
         raise ConfigError(f"--cluster=slurm: {', '.join(names)}: expected numbers, not {job}, {numbers}") from None
     first_name = re.compile(r"([^,\[]*)(?:\[([^\],-]*))?")  # of node7,other1 or node[07-09,12]
     [(name, number), *_] = first_name.findall(nodes)
+    return Job(f"{name}{number}:{port}", num_processes, process_id, _slurm_device(environment, local_id))
+
+
+def _slurm_device(environment: Mapping[str, str], local_id: int) -> int | None:
+    """The GPU of a task, None for all that it sees."""
+    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))  # 2(x3),1
+    tasks_by_node = [int(tasks) for tasks, nodes in runs for _ in range(int(nodes or 1))]
+    tasks = tasks_by_node[min(int(environment.get("SLURM_NODEID") or 0), len(tasks_by_node) - 1)]
     visible = [name for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    several = int(environment.get("SLURM_STEP_TASKS_PER_NODE", "1").partition("(")[0].partition(",")[0] or 1) > 1
-    return Job(f"{name}{number}:{port}", num_processes, process_id, local_id if several and len(visible) != 1 else None)
+    if tasks == 1 or len(visible) == 1 or environment.get("SLURM_GPUS_PER_TASK"):
+        return None
+    if len(visible) in (0, tasks):
+        return local_id
+    raise ConfigError(
+        f"--cluster=slurm: {tasks} tasks of this node see {len(visible)} GPUs, and Slurm does not say which are whose; "
+        "start them with srun --gpus-per-task=N"
+    )
 
 
 def start(job: Job) -> None:
     """Joins the job's other processes; to be called before anything is computed.
 
-    Raises: ConfigError if they cannot be reached in five minutes.
+    Raises: ConfigError if they are not all there in five minutes; it says which are not.
     """
+    _meet(job, time.monotonic() + START_SECONDS)
     try:
         jax.distributed.initialize(
             job.coordinator,
@@ -80,7 +105,7 @@ def start(job: Job) -> None:
             job.process_id,
             local_device_ids=job.device,
             cluster_detection_method="deactivate",
-            initialization_timeout=_START_SECONDS,
+            initialization_timeout=START_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except RuntimeError as error:
@@ -88,6 +113,65 @@ def start(job: Job) -> None:
         raise ConfigError(
             f"process {job.process_id} of {job.num_processes} cannot join the others at {job.coordinator}: {first_line}"
         ) from error
+
+
+def _meet(job: Job, deadline: float) -> None:
+    """Waits until all processes are there: JAX's own waiting ends in an abort that does not say who is missing."""
+    host, _, port = job.coordinator.rpartition(":")
+    if job.process_id:
+        _call(job, (host, int(port)), deadline)
+    elif job.num_processes > 1:
+        _listen(job, int(port), deadline)
+
+
+def _listen(job: Job, port: int, deadline: float) -> None:
+    """Process 0: hears the numbers of all others, then lets them go on."""
+    missing, connections = set(range(1, job.num_processes)), []
+    with contextlib.ExitStack() as stack:
+        try:
+            both = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if both else socket.AF_INET
+            server = stack.enter_context(socket.create_server(("", port), family=family, dualstack_ipv6=both))
+        except OSError as error:
+            raise ConfigError(f"--coordinator={job.coordinator}: cannot listen there: {error.strerror}") from error
+        while missing:
+            try:
+                server.settimeout(max(deadline - time.monotonic(), 0.01))
+                connection = stack.enter_context(server.accept()[0])
+                connection.settimeout(5)
+                hello, number = connection.recv(100).split()
+            except TimeoutError:
+                names = ", ".join(map(str, sorted(missing)))
+                raise ConfigError(
+                    f"of {job.num_processes} processes, {names} did not come to {job.coordinator} in time"
+                ) from None
+            except (OSError, ValueError):  # somebody else
+                continue
+            if hello == _HELLO and int(number) in missing:
+                missing.remove(int(number))
+                connections.append(connection)
+        for connection in connections:
+            connection.sendall(_HELLO)
+            connection.recv(1)  # until the other has closed it, so that the port is free for the service
+
+
+def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
+    """Another process: tells process 0 its number, and waits until all are there."""
+    problem: object = "nobody answers"
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(address, timeout=5) as connection:
+                connection.sendall(_HELLO + b" %d" % job.process_id)
+                connection.settimeout(max(deadline - time.monotonic(), 0.01))
+                if connection.recv(100) == _HELLO:
+                    return
+                problem = "process 0 has ended, or has a process of this number already"
+        except OSError as error:
+            problem = error.strerror or error
+        time.sleep(0.2)
+    raise ConfigError(
+        f"process {job.process_id} of {job.num_processes} did not find process 0 at {job.coordinator}: {problem}"
+    )
 
 
 def is_primary() -> bool:
@@ -99,10 +183,34 @@ def gathered(text: str) -> list[str]:
     """What every process has called this with, in their order."""
     if jax.process_count() == 1:
         return [text]
-    data = np.frombuffer(text.encode(), np.uint8)
-    sizes = multihost_utils.process_allgather(np.int32(len(data)))
-    rows = multihost_utils.process_allgather(np.pad(data, (0, int(sizes.max()) - len(data))))
-    return [row[:size].tobytes().decode() for row, size in zip(rows, sizes, strict=True)]
+    client: Any = distributed.global_state.client
+    key = f"transformer_jax/{next(_numbers)}"
+    client.key_value_set(f"{key}/{jax.process_index()}", text)
+    return [client.blocking_key_value_get(f"{key}/{number}", _WAIT_MS) for number in range(jax.process_count())]
+
+
+def from_primary(work: Callable[[], Any], what: str) -> Any:
+    """What `work` returns in process 0, as JSON brings it to the others, who wait for it.
+
+    Args:
+      what: names the work in the error of the others.
+    Raises: whatever `work` does, in process 0; TrainingError in the others then.
+    """
+    if jax.process_count() == 1:
+        return work()
+    client: Any = distributed.global_state.client
+    key = f"transformer_jax/{next(_numbers)}"
+    if is_primary():
+        answer = {"failed": True}
+        try:
+            answer = {"result": work()}
+        finally:
+            client.key_value_set(key, json.dumps(answer))
+        return answer["result"]
+    answer = json.loads(client.blocking_key_value_get(key, _WAIT_MS))
+    if "failed" in answer:
+        raise TrainingError(f"process {jax.process_index()} ends: process 0 has failed in {what}")
+    return answer["result"]
 
 
 @contextlib.contextmanager
@@ -113,17 +221,25 @@ def primary_first(what: str) -> Generator[None]:
       what: names the work in the error of the others.
     Raises: TrainingError in the others if process 0 has failed, which says why itself.
     """
-    if jax.process_count() == 1:
+    if not is_primary():
+        from_primary(lambda: None, what)
         yield
         return
-    if is_primary():
-        done = False
-        try:
-            yield
-            done = True
-        finally:
-            multihost_utils.broadcast_one_to_all(np.int32(done))
-    else:
-        if not multihost_utils.broadcast_one_to_all(np.int32(0)):
-            raise TrainingError(f"process {jax.process_index()} ends: process 0 has failed in {what}")
+    failed = True
+    try:
         yield
+        failed = False
+    finally:
+        if failed and jax.process_count() > 1:
+            with contextlib.suppress(_Failed):
+                from_primary(_fail, what)
+        elif not failed:
+            from_primary(lambda: None, what)
+
+
+class _Failed(Exception):
+    pass
+
+
+def _fail() -> None:
+    raise _Failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import math
 import time
@@ -16,7 +17,7 @@ from transformer_jax.data.batching import Batch, TrainingBatches
 from transformer_jax.errors import TrainingError
 from transformer_jax.kill_points import kill_point
 from transformer_jax.parallel.launchers import Launcher
-from transformer_jax.parallel.processes import is_primary
+from transformer_jax.parallel.processes import gathered, is_primary
 from transformer_jax.training.hyper import Hyper
 from transformer_jax.training.interruption import Interruption
 from transformer_jax.training.metric_log import MetricLog, NoLog, Progress
@@ -97,7 +98,7 @@ class Standing:
         if self.config.on_nonfinite == "stop":
             raise TrainingError(
                 f"{problem}; a lower optimizer.learning_rate, a longer optimizer.warmup_steps or norm_position='pre' "
-                "may help, and training.on_nonfinite='skip' leaves such updates out"
+                "may help, and training.on_nonfinite='skip' (here with --allow_config_change) leaves such updates out"
             )
         self.skipped += 1
         if self.skipped > self.config.max_skipped_updates:
@@ -149,7 +150,9 @@ def run_loop(run: Run, log: MetricLog | NoLog, state: TrainState, record: Mappin
             if evaluated:
                 window.values()  # parameters that are no longer finite are not worth scoring
                 with clock.paused():
-                    standing.validated(run.evaluate(state.params))
+                    # Of several processes one decides: each may have computed another last bit.
+                    metrics = gathered(json.dumps(run.evaluate(state.params)))[0]
+                    standing.validated(json.loads(metrics))
                     kill_point("inside_evaluation", step)
                 log.write(step, "valid", standing.metrics)
                 progress.say(f"step {step}  valid  " + _summary(standing.metrics))

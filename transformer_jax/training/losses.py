@@ -46,6 +46,7 @@ def chunked_cross_entropy(
     if num_chunks == 1:
         return cross_entropy(logits(x), targets, label_smoothing)
     (rows, length), width = targets.shape, -(-targets.shape[1] // num_chunks)
+    num_chunks = -(-length // width)  # none of padding alone
     missing = num_chunks * width - length
     parts = jnp.pad(x, ((0, 0), (0, missing), (0, 0))).reshape(rows, num_chunks, width, -1).swapaxes(0, 1)
     target_parts = jnp.pad(targets, ((0, 0), (0, missing))).reshape(rows, num_chunks, width).swapaxes(0, 1)

@@ -30,7 +30,7 @@ from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.parallel.launchers import make_launcher
-from transformer_jax.parallel.processes import is_primary, primary_first
+from transformer_jax.parallel.processes import from_primary, is_primary, primary_first
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import Run, Standing, TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog, NoLog
@@ -88,7 +88,8 @@ def _prepare(
     config: ExperimentConfig, directory: WorkDirectory, make_validate: MakeValidate
 ) -> tuple[Run, TrainState, dict[str, Any]]:
     """Everything before the first step; the record is that of the checkpoint the state comes from, or empty."""
-    choose(config.model)  # raises what would be raised when the first step is traced
+    for kind in ("any",) if config.data.batching == "packed" else ("causal", "lengths"):
+        choose(config.model, kind)  # raises what would be raised when the first step is traced
     static, hyper = split(config)
     launcher = make_launcher(config, make_train_step(static))
     places = launcher.shardings(state_shapes(static, hyper))
@@ -102,8 +103,10 @@ def _prepare(
             every=config.training.checkpoint_every_steps,
         )
     record, tokenizer = {}, None
-    if store.steps():
-        step, state, record = store.restore(state_template(static, hyper, places))
+    # Of several processes one chooses, since all have to read the same.
+    chosen = from_primary(store.newest_good, "choosing a checkpoint") if jax.process_count() > 1 else None
+    if chosen is not None or (jax.process_count() == 1 and store.steps()):
+        step, state, record = store.restore(state_template(static, hyper, places), chosen)
         if not directory.has_config():
             directory.check_config(record["config"], f"checkpoint {step}")
         tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
