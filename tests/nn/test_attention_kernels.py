@@ -123,14 +123,49 @@ def test_the_choice(fields, kind, backend, name, why):
 
 
 @pytest.mark.parametrize(
-    ("fields", "backend", "message"),
+    ("fields", "kind", "backend", "message"),
     [
-        ({"attention_implementation": "cudnn"} | GPU, "cpu", "'cudnn' cannot be: JAX computes on a CPU"),
-        ({"attention_implementation": "cudnn"}, "gpu", "'cudnn' cannot be: dtype='float32'"),
-        ({"attention_implementation": "xla", "attention_dropout_rate": 0.1}, "cpu", "'xla' cannot be: attention_dro"),
-        ({"attention_implementation": "xla", "value_head_dim": 3}, "tpu", "'xla' cannot be: value_head_dim=3"),
+        ({"attention_implementation": "cudnn"} | GPU, "causal", "cpu", "'cudnn' cannot be: JAX computes on a CPU"),
+        ({"attention_implementation": "cudnn"}, "causal", "gpu", "'cudnn' cannot be: dtype='float32'"),
+        (
+            {"attention_implementation": "cudnn"} | GPU,
+            "any",
+            "gpu",
+            "'cudnn' cannot be: it would need the mask of packed",
+        ),
+        (
+            {"attention_implementation": "xla", "attention_dropout_rate": 0.1},
+            "any",
+            "cpu",
+            "'xla' .*: attention_dropout",
+        ),
+        ({"attention_implementation": "xla", "value_head_dim": 3}, "any", "tpu", "'xla' cannot be: value_head_dim=3"),
     ],
 )
-def test_what_cannot_be_is_refused(fields, backend, message):
+def test_what_cannot_be_is_refused(fields, kind, backend, message):
     with pytest.raises(ConfigError, match=message):
-        choose(tiny(**fields), backend=backend)
+        choose(tiny(**fields), kind, backend=backend)
+
+
+@pytest.mark.skipif(
+    jax.default_backend() != "gpu", reason="cuDNN is on a GPU; tests run on the CPU unless JAX_PLATFORMS says"
+)
+@pytest.mark.parametrize("kind", ["lengths", "causal"])
+def test_cudnn_equals_the_reference(kind):
+    """In bfloat16, rows of padding alone among them: outputs, and gradients that are all finite."""
+    length, mask = masks()[kind]
+    arrays = [
+        jnp.tile(heads(n, 4, seed), (1, 1, 1, 8)).astype(jnp.bfloat16) for seed, n in enumerate((T, length, length))
+    ]
+
+    def of(function):
+        def loss(query, key, value):
+            output = function(query, key, value).astype(jnp.float32)
+            return jnp.square(output).sum(), output
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*arrays)
+
+    (_, expected), gradients = of(lambda q, k, v: dot_product_attention(q, k, v, mask.allowed, None, 0.125)[0])
+    (_, actual), actual_gradients = of(lambda q, k, v: library_attention(q, k, v, mask, None, 0.125, "cudnn"))
+    assert distance(actual, expected) < 0.02
+    assert distance(actual_gradients, gradients) < 0.02
