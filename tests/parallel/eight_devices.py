@@ -9,6 +9,7 @@ import functools
 import json
 import re
 import sys
+import tempfile
 import traceback
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from training_support import VOCAB_SIZE, distance, identical, small_config, uneven_batch
 
+from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import Batch
 from transformer_jax.data.datasets import plan_batches
@@ -25,7 +27,7 @@ from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.parallel.placement import DATA
 from transformer_jax.training.hyper import StaticConfig, split
-from transformer_jax.training.state import TrainState, placed_state, state_shapes
+from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_gradient, make_train_step
 
 NUM_DEVICES = 8
@@ -228,6 +230,38 @@ def losses(fields: dict[str, Any], num_steps: int) -> dict[str, list[float]]:
         for step in range(num_steps):
             state, metrics = launch.step(state, BATCHES[step % 2], hyper)
             result[name].append(float(metrics["loss"]))
+    return result
+
+
+def elastic(fields: dict[str, Any], others: list[dict[str, Any]], num_steps: int) -> list[list[float]]:
+    """The losses after a checkpoint of a mesh of 8 devices: of the mesh itself, then of what else goes on from it."""
+
+    def losses(launch: Any, state: TrainState, hyper: Any) -> list[float]:
+        result = []
+        for step in range(2, 2 + num_steps):
+            state, metrics = launch.step(state, BATCHES[step % 2], hyper)
+            result.append(float(metrics["loss"]))
+        return result
+
+    def launched(fields: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
+        config = small_config(fields)
+        static, hyper = split(config)
+        launch = make_launcher(config, make_train_step(static))
+        return static, hyper, launch, launch.shardings(state_shapes(static, hyper))
+
+    static, hyper, launch, places = launched(fields)
+    state = placed_state(static, hyper, places)
+    for batch in BATCHES:
+        state, _ = launch.step(state, batch, hyper)
+    with tempfile.TemporaryDirectory() as folder, CheckpointStore(folder) as store:
+        store.save(2, state, {}, {})
+        store.wait()
+        result = [losses(launch, state, hyper)]
+        for other in others:
+            static, hyper, launch, places = launched({**fields, "parallel.fsdp": 1, "parallel.tensor": 1, **other})
+            restored = store.restore(state_template(static, hyper, places)).state
+            assert everywhere_equal(restored, launch.mesh.devices.size)
+            result.append(losses(launch, restored, hyper))
     return result
 
 

@@ -68,6 +68,14 @@ MESHES = {
     "1 x 1 x 8, 8 heads, no biases": {"parallel.tensor": 8, "model.num_heads": 8, "model.use_bias": False},
 }
 
+# What goes on from a checkpoint of the mesh 2 x 2 x 2.
+ELASTIC = [
+    {"parallel.num_devices": 1},
+    {"parallel.num_devices": 2, "parallel.launcher": "shard_map"},
+    {"parallel.num_devices": 4, "parallel.launcher": "pmap"},
+    {"parallel.num_devices": 4, "parallel.tensor": 4},
+]
+
 # What is compared to one device: summed gradients, and one update by plain gradient descent.
 GRADIENTS = {f"post {launcher}": case(launcher) for launcher in LAUNCHERS} | {
     "pre jit": case("jit", PRE),
@@ -109,6 +117,7 @@ SLOW_OTHERS = {
     **{f"shared dropout {launcher}": ("shared_dropout", {"launcher": launcher}) for launcher in LAUNCHERS},
     "communication": ("communication", {"fields": {}}),
     "communication in parts": ("communication", {"fields": PARTS_2}),
+    "elastic": ("elastic", {"fields": {**MESH, **MESHES["2 x 2 x 2"]}, "others": ELASTIC, "num_steps": 20}),
     "losses": ("losses", {"fields": {**MESH, **MESHES["2 x 2 x 2"]}, "num_steps": 20}),
 }
 
@@ -208,6 +217,15 @@ def test_losses_of_adam_on_a_mesh_equal_those_of_one_device(slow_results):
     assert len(losses["mesh"]) == 20
     assert losses["mesh"] == pytest.approx(losses["one"], rel=1e-4)
     assert losses["mesh"][-1] < losses["mesh"][0]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_a_mesh_goes_on_elsewhere(slow_results):
+    expected, *others = slow_results["elastic"]
+    assert len(expected) == 20
+    assert len(others) == len(ELASTIC)
+    for losses in others:
+        assert losses == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.slow
