@@ -49,6 +49,8 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"), RATE)
     if arguments.shape in PUBLISHED:
         rates = {"attention_dropout_rate": 0.0}
+    if arguments.num_layers is not None:
+        fields |= dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), arguments.num_layers)
     model = model_config(arguments.shape, **rates, **fields)
     batch, length = _sizes(arguments)
     return ExperimentConfig(
@@ -105,6 +107,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "launcher": arguments.launcher,
         "batch": batch_size,
         "length": length,
+        "num_layers": config.model.num_decoder_layers,
         "dtype": arguments.dtype,
         "scan_layers": arguments.scan_layers,
         "remat": arguments.remat,
@@ -133,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     device_flag(result)
     result.add_argument("--batch", type=int, help="rows; default depends on the shape")
     result.add_argument("--length", type=int, help="tokens of each side; default depends on the shape")
+    result.add_argument("--num_layers", type=int, help="of each stack; default depends on the shape")
     result.add_argument("--seconds", type=float, default=20.0, help="time to run steps for, after compilation")
     result.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     result.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")

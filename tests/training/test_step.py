@@ -218,6 +218,17 @@ def test_what_saves_memory_changes_no_gradient(fields):
     assert distance(actual, expected) < 1e-6
 
 
+def test_a_program_that_loops_over_layers_does_not_grow_with_them():
+    """So that its compilation does not, which is not timed here; benchmarks/README.md has the seconds."""
+    sizes = []
+    for layers in (2, 16):
+        fields = {"model.num_encoder_layers": layers, "model.num_decoder_layers": layers, "model.scan_layers": True}
+        static, hyper = split(small_config(fields))
+        lowered = jax.jit(make_train_step(static)).lower(state_shapes(static, hyper), uneven_batch(), hyper)
+        sizes.append(len(lowered.as_text()))
+    assert sizes[1] < 1.05 * sizes[0]
+
+
 def test_layers_that_are_computed_twice_need_less_memory():
     """More is saved by computing all of them twice than by keeping the products with parameters."""
     fields = {"model.num_encoder_layers": 4, "model.num_decoder_layers": 4, "model.scan_layers": True}
