@@ -21,4 +21,5 @@ def model_config(shape: str, **fields: Any) -> ModelConfig:
     """A published model, or a Pre-LN model with a vocabulary of 8,192; not resolved."""
     if shape in PUBLISHED:
         return PUBLISHED[shape](**fields)
-    return ModelConfig(**{"vocab_size": 8192, "norm_position": "pre"} | SHAPES[shape] | fields)
+    values: dict[str, Any] = {"vocab_size": 8192, "norm_position": "pre"}
+    return ModelConfig(**(values | SHAPES[shape] | fields))
