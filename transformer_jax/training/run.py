@@ -118,12 +118,12 @@ def _prepare(
             # What a run has left that died before its first checkpoint may be of another config, or another corpus.
             (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
         data = prepare_data(config, directory.path, tokenizer, _say, needed=("train", "valid"))
-        corpus, plan = data.source.fingerprint(), plan_batches(config, data.splits["train"])
-        validate = make_validate(config, data)
-    if record:
-        _check_corpus(record, corpus, directory.path)
-        _say(f"resuming {directory.path} after step {step}")
-    else:
+        corpus = data.source.fingerprint()
+        if record:
+            _check_corpus(record, corpus, directory.path)
+            _say(f"resuming {directory.path} after step {step}")
+        plan, validate = plan_batches(config, data.splits["train"]), make_validate(config, data)
+    if not record:
         state = placed_state(static, hyper, places)
     run = Run(
         config=config.training,
