@@ -135,17 +135,18 @@ def _listen(job: Job, port: int, deadline: float) -> None:
         except OSError as error:
             raise ConfigError(f"--coordinator={job.coordinator}: cannot listen there: {error.strerror}") from error
         while missing:
+            server.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
-                server.settimeout(max(deadline - time.monotonic(), 0.01))
                 connection = stack.enter_context(server.accept()[0])
-                connection.settimeout(5)
-                hello, number = connection.recv(100).split()
             except TimeoutError:
                 names = ", ".join(map(str, sorted(missing)))
                 raise ConfigError(
                     f"of {job.num_processes} processes, {names} did not come to {job.coordinator} in time"
                 ) from None
-            except (OSError, ValueError):  # somebody else
+            connection.settimeout(5)
+            try:
+                hello, number = connection.recv(100).split()
+            except (OSError, ValueError):  # somebody else, who says something else or nothing
                 continue
             if hello == _HELLO and int(number) in missing:
                 missing.remove(int(number))
@@ -183,8 +184,7 @@ def gathered(text: str) -> list[str]:
     """What every process has called this with, in their order."""
     if jax.process_count() == 1:
         return [text]
-    client: Any = distributed.global_state.client
-    key = f"transformer_jax/{next(_numbers)}"
+    client, key = _client(), _next_key()
     client.key_value_set(f"{key}/{jax.process_index()}", text)
     return [client.blocking_key_value_get(f"{key}/{number}", _WAIT_MS) for number in range(jax.process_count())]
 
@@ -198,18 +198,13 @@ def from_primary(work: Callable[[], Any], what: str) -> Any:
     """
     if jax.process_count() == 1:
         return work()
-    client: Any = distributed.global_state.client
-    key = f"transformer_jax/{next(_numbers)}"
-    if is_primary():
-        answer = {"failed": True}
-        try:
-            answer = {"result": work()}
-        finally:
-            client.key_value_set(key, json.dumps(answer))
-        return answer["result"]
-    answer = json.loads(client.blocking_key_value_get(key, _WAIT_MS))
-    if "failed" in answer:
-        raise TrainingError(f"process {jax.process_index()} ends: process 0 has failed in {what}")
+    key, answer = _next_key(), {"failed": True}
+    if not is_primary():
+        return _answered(key, what)
+    try:
+        answer = {"result": work()}
+    finally:
+        _client().key_value_set(key, json.dumps(answer))
     return answer["result"]
 
 
@@ -221,25 +216,32 @@ def primary_first(what: str) -> Generator[None]:
       what: names the work in the error of the others.
     Raises: TrainingError in the others if process 0 has failed, which says why itself.
     """
-    if not is_primary():
-        from_primary(lambda: None, what)
+    if jax.process_count() == 1:
         yield
         return
-    failed = True
+    key, answer = _next_key(), {"failed": True}
+    if not is_primary():
+        _answered(key, what)
+        yield
+        return
     try:
         yield
-        failed = False
+        answer = {"result": None}
     finally:
-        if failed and jax.process_count() > 1:
-            with contextlib.suppress(_Failed):
-                from_primary(_fail, what)
-        elif not failed:
-            from_primary(lambda: None, what)
+        _client().key_value_set(key, json.dumps(answer))
 
 
-class _Failed(Exception):
-    pass
+def _answered(key: str, what: str) -> Any:
+    """What process 0 has put under a key, once it has; raises TrainingError if it has failed."""
+    answer = json.loads(_client().blocking_key_value_get(key, _WAIT_MS))
+    if "failed" in answer:
+        raise TrainingError(f"process {jax.process_index()} ends: process 0 has failed in {what}")
+    return answer["result"]
 
 
-def _fail() -> None:
-    raise _Failed
+def _client() -> Any:
+    return distributed.global_state.client
+
+
+def _next_key() -> str:
+    return f"transformer_jax/{next(_numbers)}"
