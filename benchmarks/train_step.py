@@ -40,15 +40,17 @@ _BATCHES = {
     **{"transformer_base": (256, 256), "transformer_big": (128, 256), "decoder_124m": (32, 1024)},
 }
 """Rows, and tokens of source and target."""
-RATE = 0.1
 
 
 def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     """The config of what is measured, resolved."""
     fields = {name: getattr(arguments, name) for name in ("dtype", "scan_layers", "remat", "attention_implementation")}
-    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"), RATE)
+    rate = arguments.dropout_rate
     if arguments.shape in PUBLISHED:
-        rates = {"attention_dropout_rate": 0.0}
+        rates = {"attention_dropout_rate": 0.0} | ({} if rate is None else {"dropout_rate": rate})
+    else:
+        places = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+        rates = dict.fromkeys(places, 0.1 if rate is None else rate)
     if arguments.num_layers is not None:
         fields |= dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), arguments.num_layers)
     model = model_config(arguments.shape, **rates, **fields)
@@ -109,6 +111,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "length": length,
         "num_layers": config.model.num_decoder_layers,
         "dtype": arguments.dtype,
+        "dropout_rate": config.model.dropout_rate,
         "scan_layers": arguments.scan_layers,
         "remat": arguments.remat,
         "loss_chunks": arguments.loss_chunks,
@@ -139,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--num_layers", type=int, help="of each stack; default depends on the shape")
     result.add_argument("--seconds", type=float, default=20.0, help="time to run steps for, after compilation")
     result.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    result.add_argument("--dropout_rate", type=float, help="default: 0.1, or that of the published model")
     result.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")
     result.add_argument("--remat", choices=("none", "dots", "full"), default="none")
     result.add_argument("--loss_chunks", type=int, default=1)

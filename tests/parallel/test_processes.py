@@ -22,8 +22,6 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.processes import Job, slurm_job
 
-# Little time is spent in programs that run eight times.
-FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 BOUND_SECONDS = 240  # of a hang
 
 
@@ -43,7 +41,7 @@ def start(
     port, started = free_port(), []
     for number in range(num_processes):
         devices = num_devices if isinstance(num_devices, int) else num_devices[number]
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "XLA_FLAGS": FAST}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
         if kill is not None and kill[0] == number:
             environment[kill_points.VARIABLE] = kill[1]
         flags = [f"--coordinator=localhost:{port}", f"--num_processes={num_processes}", f"--process_id={number}"]

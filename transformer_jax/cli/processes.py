@@ -86,6 +86,9 @@ def joined(job: Job | None) -> Generator[None]:
 
 
 def _end(job: Job, message: str, code: int) -> None:
+    from transformer_jax.parallel.processes import farewell
+
     print(f"transformer-jax: process {job.process_id} of {job.num_processes}: {message}", file=sys.stderr, flush=True)
     sys.stdout.flush()
+    farewell(job)
     os._exit(code)  # without the clean-up, which waits for the others

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models.encoder_decoder import shift_right, token_positions
-from transformer_jax.nn.division import LOGITS, constrain
+from transformer_jax.nn.activation_sharding import LOGITS, constrain
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
 from transformer_jax.nn.masks import AttentionMask, of_causality, segment_mask

@@ -13,8 +13,8 @@ from jax.core import Tracer
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.activation_sharding import LOGITS, constrain
 from transformer_jax.nn.attention import cache_layout
-from transformer_jax.nn.division import LOGITS, constrain
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
 from transformer_jax.nn.kv_cache import KVCache, empty_layer

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
-from transformer_jax.nn.division import constrain
+from transformer_jax.nn.activation_sharding import constrain
 from transformer_jax.nn.linear import xavier_uniform
 from transformer_jax.nn.positions import LearnedPositions, sinusoidal
 from transformer_jax.typing import Activations, Array, Ids, Positions

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from transformer_jax.nn.division import features_are_divided
+from transformer_jax.nn.activation_sharding import features_are_sharded
 from transformer_jax.typing import Array
 
 
@@ -103,7 +103,7 @@ def fused(x: Float[Array, "*batch D"], maps: Sequence[Linear]) -> list[Array]:
 
     Where features are divided among devices they stay several products, since one of all would move kernels.
     """
-    if features_are_divided():
+    if features_are_sharded():
         return [f(x) for f in maps]
     widths = [math.prod(f.features) for f in maps]
     kernel = jnp.concatenate([f.kernel.reshape(f.kernel.shape[0], -1).astype(x.dtype) for f in maps], axis=1)

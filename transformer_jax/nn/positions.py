@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
-from transformer_jax.nn.division import constrain
+from transformer_jax.nn.activation_sharding import constrain
 from transformer_jax.typing import Activations, Array, Heads, Ids, Positions
 
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.nn.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.nn.attention import KeysValues, LayerCache, MultiHeadAttention
-from transformer_jax.nn.division import ACTIVATIONS, constrain
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.embeddings import PositionEmbedding
 from transformer_jax.nn.feed_forward import FeedForward

@@ -22,7 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.nn.division import divided
+from transformer_jax.nn.activation_sharding import activations_sharded
 from transformer_jax.parallel.placement import DATA, FSDP, TENSOR, Rows
 from transformer_jax.parallel.rules import Rule, rules, shardings
 from transformer_jax.typing import Array
@@ -153,7 +153,7 @@ class Jit:
         if self._compiled is None:
 
             def step(state: Any, batch: Any, hyper: Any) -> tuple[Any, Any]:
-                with divided(self):
+                with activations_sharded(self):
                     return self._step(state, batch, hyper)
 
             everywhere = NamedSharding(self.mesh, PartitionSpec())

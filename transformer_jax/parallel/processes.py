@@ -26,6 +26,8 @@ HEARTBEAT_SECONDS = 60
 """A process that has not been heard of for so long is taken for dead, and the others end."""
 START_SECONDS = 300
 """How long processes wait for each other at the start."""
+FAREWELL_SECONDS = 3
+"""How long process 0, with which the coordination service ends, leaves the others to fail by themselves."""
 _WAIT_MS = 7 * 24 * 3600 * 1000  # of a process for another that works; for one that is dead nobody waits
 _HELLO = b"transformer_jax"
 
@@ -173,6 +175,22 @@ def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
     raise ConfigError(
         f"process {job.process_id} of {job.num_processes} did not find process 0 at {job.coordinator}: {problem}"
     )
+
+
+def farewell(job: Job) -> None:
+    """To be called by a process that has failed and ends at once.
+
+    What fails in all of them is an error that each reports itself, unless process 0 is the first: the others would be
+    aborted by the runtime then, so that it waits for them a little.
+    """
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        if job.process_id:
+            _client().key_value_set(f"transformer_jax/ends/{job.process_id}", "")
+            return
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        for number in range(1, job.num_processes):
+            milliseconds = max(int((deadline - time.monotonic()) * 1000), 1)
+            _client().blocking_key_value_get(f"transformer_jax/ends/{number}", milliseconds)
 
 
 def is_primary() -> bool:

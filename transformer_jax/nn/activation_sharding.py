@@ -1,4 +1,4 @@
-"""The places of a model where its activations may be divided among devices.
+"""The places of a model where its activations may be sharded over devices.
 
 `nn` knows no mesh. It names the axes of an activation at three places: after the embedding, after each layer, and at
 the logits. Tables are named too before rows are looked up in them, so that whole rows come out. Whoever traces the
@@ -19,40 +19,42 @@ LOGITS = ("batch", "length", "vocab")
 
 
 @runtime_checkable
-class Division(Protocol):
-    """What axis names mean; `features`: whether heads and feed-forward units are divided."""
+class ActivationSharding(Protocol):
+    """What axis names mean; `features`: whether heads and feed-forward units are sharded."""
 
     features: bool
 
     def constrain(self, x: Array, names: tuple[str | None, ...]) -> Array:
-        """x, divided as its axis names say."""
+        """x, sharded as its axis names say."""
         ...
 
 
-_division: contextvars.ContextVar[Division | None] = contextvars.ContextVar("division", default=None)
+_sharding: contextvars.ContextVar[ActivationSharding | None] = contextvars.ContextVar(
+    "activation_sharding", default=None
+)
 
 
 @contextlib.contextmanager
-def divided(division: Division) -> Generator[None]:
-    """What is traced inside has its activations divided so."""
-    token = _division.set(division)
+def activations_sharded(sharding: ActivationSharding) -> Generator[None]:
+    """What is traced inside has its activations sharded so."""
+    token = _sharding.set(sharding)
     try:
         yield
     finally:
-        _division.reset(token)
+        _sharding.reset(token)
 
 
 def constrain(x: Array, names: tuple[str | None, ...]) -> Array:
-    """x itself, and where a division holds, on the devices that it says.
+    """x itself, or within `activations_sharded` x on the devices that it says.
 
     Args:
       x: an array with one axis per name.
     """
-    division = _division.get()
-    return x if division is None else division.constrain(x, names)
+    sharding = _sharding.get()
+    return x if sharding is None else sharding.constrain(x, names)
 
 
-def features_are_divided() -> bool:
+def features_are_sharded() -> bool:
     """Whether heads and feed-forward units are on several devices, so that their concatenation would move them."""
-    division = _division.get()
-    return division is not None and division.features
+    sharding = _sharding.get()
+    return sharding is not None and sharding.features
