@@ -179,7 +179,8 @@ def test_who_does_not_come_is_named(monkeypatch):
         processes.start(Job(f"localhost:{port}", 2, 0))
 
 
-def test_all_meet_and_strangers_do_not_count():
+def test_all_meet_and_strangers_do_not_count(monkeypatch):
+    monkeypatch.setattr(processes, "_HELLO_SECONDS", 0.1)
     port = free_port()
     jobs, deadline = [Job(f"localhost:{port}", 3, number) for number in range(3)], time.monotonic() + BOUND_SECONDS
     with ThreadPoolExecutor() as pool:
@@ -188,10 +189,12 @@ def test_all_meet_and_strangers_do_not_count():
             with contextlib.suppress(OSError), socket.create_connection(("localhost", port)) as stranger:
                 stranger.sendall(b"GET / HTTP/1.1")
                 break
+        silent = socket.create_connection(("localhost", port))
         assert not any(meeting.done() for meeting in waiting)
         waiting.append(pool.submit(processes._meet, jobs[1], deadline))
         for meeting in waiting:
             meeting.result(BOUND_SECONDS)
+        silent.close()
 
 
 def test_the_doctor_of_one_process(capsys):

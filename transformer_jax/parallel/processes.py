@@ -30,6 +30,7 @@ FAREWELL_SECONDS = 3
 """How long process 0, with which the coordination service ends, leaves the others to fail by themselves."""
 _WAIT_MS = 7 * 24 * 3600 * 1000  # of a process for another that works; for one that is dead nobody waits
 _HELLO = b"transformer_jax"
+_HELLO_SECONDS = 5  # for somebody who has called to say it
 
 _numbers = itertools.count()  # every process asks the same questions in the same order
 
@@ -145,17 +146,25 @@ def _listen(job: Job, port: int, deadline: float) -> None:
                 raise ConfigError(
                     f"of {job.num_processes} processes, {names} did not come to {job.coordinator} in time"
                 ) from None
-            connection.settimeout(5)
-            try:
-                hello, number = connection.recv(100).split()
-            except (OSError, ValueError):  # somebody else, who says something else or nothing
-                continue
-            if hello == _HELLO and int(number) in missing:
-                missing.remove(int(number))
+            connection.settimeout(_HELLO_SECONDS)
+            number = _greeted(connection)
+            if number in missing:
+                missing.remove(number)
                 connections.append(connection)
+            else:
+                connection.close()  # one of ours who was too slow calls again
         for connection in connections:
             connection.sendall(_HELLO)
             connection.recv(1)  # until the other has closed it, so that the port is free for the service
+
+
+def _greeted(connection: socket.socket) -> int | None:
+    """The number of the process that calls; None for somebody else, who says something else or nothing."""
+    try:
+        hello, number = connection.recv(100).split()
+        return int(number) if hello == _HELLO else None
+    except (OSError, ValueError):
+        return None
 
 
 def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
