@@ -18,8 +18,17 @@ which pairs share a batch is another choice.
 
 They report 41.02 BLEU on test2016, of lower-cased tokens, `tokenized_bleu` here.
 
-Hardware: 2 cores of an AMD EPYC, which other work shared.
-Result: not trained to its end yet; validation loss 4.08 nats per piece after 549 of the 8,000 updates.
+Hardware: 2 cores of an AMD EPYC, which other work shared; 4 hours of training, resumed several times.
+Result: tokenized_bleu 40.91, of the same output sacreBLEU 40.91 and chrF 65.20, on test2016, with one seed (0). Ended
+by patience after 7,381 updates (121 epochs). Validation loss in nats per piece: 4.08 after 549 updates, 3.26 after
+1,037, 2.41 after 1,525, 2.07 after 2,013, 1.78 after 3,050, 1.67 after 5,002, 1.643 at its best, after 6,771.
+
+Three seeds, on an accelerator or with time:
+
+    for seed in 0 1 2; do
+      transformer-jax train --config=configs/multi30k_wu2021.py --config.seed=$seed --workdir=runs/wu2021_$seed \\
+        --config.data.dir=PATH && transformer-jax evaluate --checkpoint=runs/wu2021_$seed --splits=test
+    done
 """
 
 from transformer_jax.config import (
