@@ -23,12 +23,10 @@ Result: tokenized_bleu 40.91, of the same output sacreBLEU 40.91 and chrF 65.20,
 by patience after 7,381 updates (121 epochs). Validation loss in nats per piece: 4.08 after 549 updates, 3.26 after
 1,037, 2.41 after 1,525, 2.07 after 2,013, 1.78 after 3,050, 1.67 after 5,002, 1.643 at its best, after 6,771.
 
-Three seeds, on an accelerator or with time:
+Three seeds, on an accelerator or with time: both commands with --config.seed=0, 1 and 2, each in its work directory.
 
-    for seed in 0 1 2; do
-      transformer-jax train --config=configs/multi30k_wu2021.py --config.seed=$seed --workdir=runs/wu2021_$seed \\
-        --config.data.dir=PATH && transformer-jax evaluate --checkpoint=runs/wu2021_$seed --splits=test
-    done
+    transformer-jax train --config=configs/multi30k_wu2021.py --workdir=runs/wu_1 --config.seed=1 --config.data.dir=PATH
+    transformer-jax evaluate --checkpoint=runs/wu_1 --splits=test
 """
 
 from transformer_jax.config import (

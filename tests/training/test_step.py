@@ -260,7 +260,15 @@ def test_an_update_that_is_not_finite_can_be_left_out(parts):
     # Where all is finite, the policy changes nothing.
     plain, _ = split(small_config(overrides | {"training.on_nonfinite": "stop"}))
     expected, _ = compiled_step(plain)(state._replace(step=jnp.int32(2)), uneven_batch(seed=2), hyper)
-    assert distance(after.params, expected.params) < 1e-6
+    params, expected = map(without_key_biases, (after.params, expected.params))
+    assert distance(params, expected) < 1e-6
+
+
+def without_key_biases(params: Any) -> Any:
+    """Their gradients are zero but for rounding, of which Adam makes steps of full size."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, p: jnp.zeros_like(p) if jax.tree_util.keystr(path).endswith("['key']['bias']") else p, params
+    )
 
 
 def test_a_run_is_a_function_of_its_seed():

@@ -200,6 +200,7 @@ def farewell(job: Job) -> None:
         for number in range(1, job.num_processes):
             milliseconds = max(int((deadline - time.monotonic()) * 1000), 1)
             _client().blocking_key_value_get(f"transformer_jax/ends/{number}", milliseconds)
+        time.sleep(0.5)  # the last to say so needs a moment to end
 
 
 def is_primary() -> bool:
