@@ -66,7 +66,7 @@ def test_killed_at(tmp_path, place, saved):
 
 # At random moments.
 
-STEPS, LOG_EVERY = 600, 3
+STEPS, LOG_EVERY = 300, 3
 _LONG = [f"--config.training.num_train_steps={STEPS}"]
 
 
@@ -112,10 +112,9 @@ def killed(folder: Path, seed: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_killed_twice_at_random_moments(tmp_path, seed):
+def test_killed_twice_at_random_moments(tmp_path):
     uninterrupted(tmp_path / "expected")
-    print(killed(tmp_path / "killed", seed))
+    print(killed(tmp_path / "killed", seed=0))
     assert_same_run(tmp_path / "killed", tmp_path / "expected", STEPS)
 
 

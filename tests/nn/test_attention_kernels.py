@@ -70,7 +70,11 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros():
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"model.position_encoding": "relative", "model.num_kv_heads": 1}, {"model.position_encoding": "rotary"}],
+    [
+        {},
+        {"model.position_encoding": "relative", "model.num_kv_heads": 1},
+        pytest.param({"model.position_encoding": "rotary"}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_a_model_has_the_same_gradients_by_either(fields):

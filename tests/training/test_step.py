@@ -203,8 +203,13 @@ def test_steps_are_counted_and_the_schedule_follows():
         {"training.loss_chunks": 2},
         {"model.remat": "full", "training.accumulation_steps": 2, "training.loss_chunks": 3},
         {"model.remat": "dots", "model.scan_layers": True},
-        {"model.remat": "full", "model.scan_layers": True, "model.norm_position": "pre"},
-        {"model.remat": "dots", "model.tie_output": False, "model.position_encoding": "relative"},
+        *(
+            pytest.param(fields, marks=pytest.mark.slow)
+            for fields in (
+                {"model.remat": "full", "model.scan_layers": True, "model.norm_position": "pre"},
+                {"model.remat": "dots", "model.tie_output": False, "model.position_encoding": "relative"},
+            )
+        ),
     ],
     ids=str,
 )
@@ -229,6 +234,7 @@ def test_a_program_that_loops_over_layers_does_not_grow_with_them():
     assert sizes[1] < 1.05 * sizes[0]
 
 
+@pytest.mark.slow
 def test_layers_that_are_computed_twice_need_less_memory():
     """More is saved by computing all of them twice than by keeping the products with parameters."""
     fields = {"model.num_encoder_layers": 4, "model.num_decoder_layers": 4, "model.scan_layers": True}
@@ -243,7 +249,7 @@ def test_layers_that_are_computed_twice_need_less_memory():
     assert full < 0.3 * none
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_update_that_is_not_finite_can_be_left_out(parts):
     """The state stays, but for the step; the next update is the one that would have been made in its place."""
     overrides = {"training.on_nonfinite": "skip", "training.accumulation_steps": parts}
