@@ -98,6 +98,9 @@ class CheckedShardMap:
             )
         )
 
+    def shardings(self, state: Any) -> Any:
+        return NamedSharding(self.mesh, PartitionSpec())
+
     def step(self, state: Any, batch: Any, hyper: Any) -> Any:
         return self._step(state, jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec(DATA))), hyper)
 

@@ -85,7 +85,9 @@ class CheckpointStore:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+        # A save of several processes would wait for the one whose death may be the error.
+        if error is None or jax.process_count() == 1:
+            self.close()
 
     # Writing.
 

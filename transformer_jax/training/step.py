@@ -90,8 +90,9 @@ def make_train_step(static: StaticConfig, architecture: Architecture = EncoderDe
         state: TrainState, batch: Batch, hyper: Hyper, axis_name: str | None = None
     ) -> tuple[TrainState, Metrics]:
         grads, sums = gradient(state.params, batch, state.step, hyper)
-        ids = jnp.concatenate([batch[side].reshape(-1) for side in ("inputs", "targets") if side in batch])
-        filled, slots = jnp.count_nonzero(ids).astype(jnp.float32), jnp.float32(ids.size)
+        sides = [batch[side] for side in ("inputs", "targets") if side in batch]
+        filled = jnp.float32(sum(jnp.count_nonzero(ids) for ids in sides))
+        slots = jnp.float32(sum(ids.size for ids in sides))
         if axis_name is not None:
             grads, sums, filled, slots = jax.lax.psum((grads, sums, filled, slots), axis_name)
         grads = jax.tree.map(lambda g: g / sums.weight, grads)
