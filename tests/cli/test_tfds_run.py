@@ -25,6 +25,7 @@ def get_config(arg=""):
 """
 
 
+@pytest.mark.slow
 def test_prepare_train_resume_and_evaluate_a_copy(tmp_path, capsys, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
         monkeypatch.delitem(sys.modules, name)  # of tests that ask what is missing without it

@@ -47,11 +47,12 @@ ENCODER_LAYER = ["attention", "residual", "activation", "residual"]
 DECODER_LAYER = ["attention", "residual", "attention", "residual", "activation", "residual"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
         {"norm_position": "post", "activation": "swiglu", "scan_layers": True},
-        pytest.param({"norm_position": "pre", "num_kv_heads": 2}, marks=pytest.mark.slow),
+        {"norm_position": "pre", "num_kv_heads": 2},
     ],
     ids=["post", "pre"],
 )
