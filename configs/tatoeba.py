@@ -1,0 +1,60 @@
+"""Tatoeba, English to German: 164,032 pairs of everyday sentences (www.manythings.org/anki, 2018-04-07, CC BY 2.0).
+
+    transformer-jax train --config=configs/tatoeba.py --workdir=runs/tatoeba --config.data.dir=PATH
+    transformer-jax evaluate --checkpoint=runs/tatoeba --splits=test
+
+PATH holds train, valid and test, each as .en and .de, plain or .gz. Here 1,655 pairs are for validation and 1,687 for
+the test, drawn by their English side, so that no English sentence is in two splits; of the German test sentences 11 %
+are in the training split too.
+
+Hardware: 2 cores of an AMD EPYC, which other work shared: 93 minutes of training, at about 2,400 target tokens/s when
+it was alone.
+Result: sacreBLEU 38.80 and chrF 58.04 on test, loss 1.432 nats per piece, with one seed. That two checkpoints are
+averaged, and not one, three or five, was chosen on the validation split (39.74 sacreBLEU).
+"""
+
+from transformer_jax.config import (
+    DataConfig,
+    DecodeConfig,
+    EvaluationConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+from transformer_jax.config_file import check_argument
+
+
+def get_config(arg=""):
+    check_argument(arg)
+    return ExperimentConfig(
+        model=ModelConfig(
+            vocab_size=8000,
+            emb_dim=256,
+            num_heads=4,
+            mlp_dim=1024,
+            num_encoder_layers=3,
+            num_decoder_layers=3,
+            max_length=128,
+            norm_position="pre",
+            dropout_rate=0.1,
+        ),
+        data=DataConfig(
+            source="text",
+            source_locale="en",
+            target_locale="de",
+            tokenizer="unigram",
+            max_length=64,
+            tokens_per_batch=4096,
+        ),
+        optimizer=OptimizerConfig(schedule="inverse_sqrt", warmup_steps=1000),
+        training=TrainingConfig(
+            num_train_steps=3000,
+            label_smoothing=0.1,
+            eval_every_steps=1000,
+            checkpoint_every_steps=500,
+            keep_last=2,
+        ),
+        evaluation=EvaluationConfig(average_checkpoints=2),
+        decode=DecodeConfig(beam_size=4),
+    ).to_config_dict()
