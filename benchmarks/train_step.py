@@ -68,60 +68,76 @@ def _sizes(arguments: argparse.Namespace) -> tuple[int, int]:
     return arguments.batch or batch, arguments.length or length
 
 
+class _Run:
+    """A training step on one batch, compiled; `first_s`: seconds of the first step, compilation included."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.config, (batch_size, length) = experiment(arguments), _sizes(arguments)
+        static, self._hyper = split(self.config)
+        has_encoder = arguments.shape not in WITHOUT_ENCODER
+        architecture = encoder_decoder if has_encoder else decoder_only
+        module = encoder_decoder.EncoderDecoder if has_encoder else decoder_only.DecoderOnly
+        self._launcher = make_launcher(self.config, make_train_step(static, module))
+        shapes = jax.eval_shape(lambda h: init_state(static, h, architecture.init_params), self._hyper)
+        places = self._launcher.shardings(shapes)
+        self._state = jax.jit(lambda h: init_state(static, h, architecture.init_params), out_shardings=places)(
+            self._hyper
+        )
+        self.num_params = sum(leaf.size for leaf in jax.tree.leaves(self._state.params))
+        self._batch = _batch(self.config.model, batch_size, length, has_encoder)
+        model = self.config.model
+        self.flops = (
+            train_flops(model, batch_size, length, length)
+            if has_encoder
+            else decoder_only_train_flops(model, batch_size, length)
+        )
+        self.first_s = self.step()
+
+    def step(self) -> float:
+        """Seconds of one step, the fetching of its loss included."""
+        start = time.perf_counter()
+        self._state, metrics = self._launcher.step(self._state, self._batch, self._hyper)
+        float(metrics["loss"])
+        return time.perf_counter() - start
+
+
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Compiles the step for a shape and runs it for about `seconds`."""
-    config, (batch_size, length) = experiment(arguments), _sizes(arguments)
-    static, hyper = split(config)
-    has_encoder = arguments.shape not in WITHOUT_ENCODER
-    architecture = encoder_decoder if has_encoder else decoder_only
-    module = encoder_decoder.EncoderDecoder if has_encoder else decoder_only.DecoderOnly
-    launcher = make_launcher(config, make_train_step(static, module))
-    shapes = jax.eval_shape(lambda h: init_state(static, h, architecture.init_params), hyper)
-    places = launcher.shardings(shapes)
-    state = jax.jit(lambda h: init_state(static, h, architecture.init_params), out_shardings=places)(hyper)
-    num_params = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    batch = _batch(config.model, batch_size, length, has_encoder)
-
+    batch_size, length = _sizes(arguments)
+    run = _Run(arguments)
+    runs = [run]
+    if arguments.against_no_dropout:
+        runs.append(_Run(argparse.Namespace(**{**vars(arguments), "dropout_rate": 0.0})))
+    times: list[list[float]] = [[] for _ in runs]
     start = time.perf_counter()
-    state, metrics = launcher.step(state, batch, hyper)
-    float(metrics["loss"])
-    first_s = time.perf_counter() - start
-    times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < 8 or time.perf_counter() - start < arguments.seconds:
-        begin = time.perf_counter()
-        state, metrics = launcher.step(state, batch, hyper)
-        float(metrics["loss"])
-        times.append(time.perf_counter() - begin)
-    step_s = float(np.median(times[3:]))
-    flops = (
-        train_flops(config.model, batch_size, length, length)
-        if has_encoder
-        else decoder_only_train_flops(config.model, batch_size, length)
-    )
+    while len(times[0]) < 8 or time.perf_counter() - start < arguments.seconds:
+        for each, of_it in zip(runs, times, strict=True):
+            of_it.append(each.step())
+    step_s, *without = (float(np.median(of_it[3:])) for of_it in times)
     device, count = jax.devices()[0], jax.device_count()
     peak, memory = peak_flops(device.device_kind), (device.memory_stats() or {}).get("peak_bytes_in_use")
     return {
         "shape": arguments.shape,
-        "parameters": num_params,
+        "parameters": run.num_params,
         "device": device.device_kind,
         "devices": count,
         "launcher": arguments.launcher,
         "batch": batch_size,
         "length": length,
-        "num_layers": config.model.num_decoder_layers,
+        "num_layers": run.config.model.num_decoder_layers,
         "dtype": arguments.dtype,
-        "dropout_rate": config.model.dropout_rate,
+        "dropout_rate": run.config.model.dropout_rate,
         "scan_layers": arguments.scan_layers,
         "remat": arguments.remat,
         "loss_chunks": arguments.loss_chunks,
         "attention_implementation": arguments.attention_implementation,
         "ms": step_s * 1e3,
-        "steps": len(times) - 3,
+        "steps": len(times[0]) - 3,
+        **({"ms_without_dropout": without[0] * 1e3, "dropout_cost": step_s / without[0] - 1} if without else {}),
         "target_tokens_per_s": batch_size * length / step_s,
-        "gflops": flops / step_s / 1e9,
-        "mfu": flops / step_s / (peak * count) if peak is not None else None,
-        "compile_s": first_s - step_s,
+        "gflops": run.flops / step_s / 1e9,
+        "mfu": run.flops / step_s / (peak * count) if peak is not None else None,
+        "compile_s": run.first_s - step_s,
         "peak_memory_mb": memory / 2**20 if memory else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
     }
 
@@ -143,6 +159,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--seconds", type=float, default=20.0, help="time to run steps for, after compilation")
     result.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     result.add_argument("--dropout_rate", type=float, help="default: 0.1, or that of the published model")
+    result.add_argument("--against_no_dropout", action="store_true", help="by turns with steps without dropout")
     result.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")
     result.add_argument("--remat", choices=("none", "dots", "full"), default="none")
     result.add_argument("--loss_chunks", type=int, default=1)

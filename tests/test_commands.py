@@ -98,6 +98,12 @@ def test_the_training_benchmark_takes_what_a_run_takes(nano, capsys):
     assert (result["launcher"], result["batch"], result["length"], result["mfu"]) == ("shard_map", 4, 6, None)
 
 
+def test_the_training_benchmark_goes_by_turns_with_steps_without_dropout(nano, capsys):
+    result = measured(train_step, capsys, nano, "--seconds=0", "--against_no_dropout", "--dropout_rate=0.3")
+    assert (result["dropout_rate"], result["steps"]) == (0.3, 5)
+    assert result["dropout_cost"] == pytest.approx(result["ms"] / result["ms_without_dropout"] - 1)
+
+
 def test_the_training_benchmark_of_a_decoder_alone(monkeypatch, capsys):
     sizes = {"vocab_size": 20, "emb_dim": 16, "num_heads": 2, "num_decoder_layers": 2}
     monkeypatch.setitem(shapes.PUBLISHED, "decoder_124m", functools.partial(shapes.gpt2_small, **sizes))
