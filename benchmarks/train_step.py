@@ -159,7 +159,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--seconds", type=float, default=20.0, help="time to run steps for, after compilation")
     result.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     result.add_argument("--dropout_rate", type=float, help="default: 0.1, or that of the published model")
-    result.add_argument("--against_no_dropout", action="store_true", help="by turns with steps without dropout")
+    result.add_argument("--against_no_dropout", action="store_true", help="time steps without dropout by turns")
     result.add_argument("--scan_layers", action="store_true", help="loop over layers instead of unrolling them")
     result.add_argument("--remat", choices=("none", "dots", "full"), default="none")
     result.add_argument("--loss_chunks", type=int, default=1)

@@ -2,8 +2,9 @@
 
 Tests run on the CPU wherever they are started, so that their tolerances mean the same on every machine; set
 JAX_PLATFORMS to run them elsewhere. They spend their time compiling small programs that run once, so LLVM is told not
-to optimise them: half the compile time, the same arithmetic. JAX 0.10's new code generator for fused loops on the CPU
-takes as long again as the one before, which it still has. What XLA_FLAGS says already is kept and wins.
+to optimise them: half the compile time, the same arithmetic. With JAX 0.10's new code generator for fused loops on the
+CPU test files take up to twice the time of the one before, which it still has. What XLA_FLAGS says already is kept and
+wins.
 """
 
 import os

@@ -192,6 +192,8 @@ def farewell(job: Job) -> None:
     What fails in all of them is an error that each reports itself, unless process 0 is the first: the others would be
     aborted by the runtime then, so that it waits for them a little.
     """
+    if _client() is None:  # it has left the job in order
+        return
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         if job.process_id:
             _client().key_value_set(f"transformer_jax/ends/{job.process_id}", "")
