@@ -184,6 +184,7 @@ def test_bad_text_files(folder, capsys, spoil):
     assert not list((folder / "run").glob("checkpoints/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", [missing, not_utf8])
 def test_bad_text_files_do_not_harm_a_run(tmp_path, capsys, spoil):
     """Neither going on nor evaluating."""

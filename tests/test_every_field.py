@@ -40,6 +40,7 @@ from transformer_jax.evaluation import loading, translate
 from transformer_jax.models.encoder_decoder import decoding_params
 from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
 from transformer_jax.training import loop, run
+from transformer_jax.training.course import Run, Standing
 from transformer_jax.training.hyper import split as split_config
 from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.state import TrainState
@@ -188,13 +189,9 @@ def events(**fields):
     side = RaggedIds(np.array([5, 1], np.int32), np.array([0, 2]))
     state = TrainState(jnp.zeros((), jnp.int32), {}, ())
     loop.run_loop(
-        loop.Run(
+        Run(
             config=config,
             plan=plan_batches(ExperimentConfig(), TokenizedSplit(side, side)),
-            launcher=_fake(
-                Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics), local_rows=lambda rows: slice(rows)
-            ),
-            hyper=split_config(ExperimentConfig().resolved())[1],
             store=_fake(
                 CheckpointStore,
                 save=lambda step, *_: seen.append(("save", step)),
@@ -206,6 +203,8 @@ def events(**fields):
             side_files={},
             keep_batch=lambda step, batch: Path("kept"),
         ),
+        _fake(Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics), local_rows=lambda rows: slice(rows)),
+        split_config(ExperimentConfig().resolved())[1],
         _fake(MetricLog, write=lambda step, split, values: seen.append((split, step))),
         state,
         {},
@@ -252,9 +251,9 @@ def test_training_loop(name):
 def test_training_nonfinite():
     """What a loop with these fields does about a third update that is not finite."""
     with pytest.raises(TrainingError, match="may help"):
-        loop.Standing(TrainingConfig(on_nonfinite="stop"), {}).not_finite("loss")
+        Standing(TrainingConfig(on_nonfinite="stop"), {}).not_finite("loss")
     for most in (2, 3):
-        standing = loop.Standing(TrainingConfig(on_nonfinite="skip", max_skipped_updates=most), {}, skipped=2)
+        standing = Standing(TrainingConfig(on_nonfinite="skip", max_skipped_updates=most), {}, skipped=2)
         with pytest.raises(TrainingError) if most == 2 else contextlib.nullcontext():
             standing.not_finite("loss")
 
@@ -281,7 +280,12 @@ class _Stopped(Exception):
 def averaged_steps(monkeypatch, **fields):
     """The checkpoints that are averaged."""
     config = ExperimentConfig().to_dict()
-    store = _fake(CheckpointStore, steps=lambda: [1, 2, 3], read_record=lambda step: {"config": config})
+    store = _fake(
+        CheckpointStore,
+        steps=lambda: [1, 2, 3],
+        read_record=lambda step: {"config": config},
+        parts=lambda step, item: ["decoder", "encoder"],
+    )
 
     def average(store, template, steps):
         raise _Stopped(steps)

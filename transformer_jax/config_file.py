@@ -42,7 +42,7 @@ def load(spec: str) -> ml_collections.ConfigDict:
 
     name, _, arg = spec.partition(":")
     path = Path(name).expanduser()
-    get_config = getattr(_run(path), "get_config", None)
+    get_config = getattr(run_file(path), "get_config", None)
     if not callable(get_config):
         raise ConfigError(f"{path}: has no function get_config(arg=''), which a config file must define")
     try:
@@ -166,14 +166,17 @@ def _parsed(text: str, annotation: Any) -> Any:
     return expected(text)
 
 
-def _run(path: Path) -> types.ModuleType:
-    """Executes a Python file; not imported, so that nothing is cached beside it and equal names do not clash."""
+def run_file(path: Path, what: str = "config file") -> types.ModuleType:
+    """Executes a Python file; not imported, so that nothing is cached beside it and equal names do not clash.
+
+    Raises: ConfigError if it cannot be read, or raises something; it names the file as a `what`, and the line.
+    """
     try:
         source = path.read_bytes()
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such config file{_files_near(path)}") from None
+        raise ConfigError(f"{path}: no such {what}{_files_near(path)}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder, not a config file{_files_near(path / ' ')}") from None
+        raise ConfigError(f"{path}: is a folder, not a {what}{_files_near(path / ' ')}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     module = types.ModuleType(path.stem)

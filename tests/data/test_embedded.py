@@ -144,6 +144,7 @@ def test_what_a_source_says_has_one_translation(locales):
     assert {source: targets for source, targets in translations.items() if len(targets) > 1} == {}
 
 
+@pytest.mark.slow
 def test_text_is_plain(german):
     for name in german.split_names:
         for text in itertools.chain(german.split(name).inputs, german.split(name).targets):
@@ -237,6 +238,7 @@ def test_two_processes_agree():
     assert first == second == EmbeddedSource("en", "de", 300, 20).fingerprint()
 
 
+@pytest.mark.slow
 def test_fingerprint(german):
     fingerprint = german.fingerprint()
     assert re.fullmatch("[0-9a-f]{64}", fingerprint["sha256"])

@@ -27,8 +27,12 @@ def without_type_checks(name):
 
 
 loop = without_type_checks("transformer_jax.training.loop")
-Run, TrainResult, run_loop = loop.Run, loop.TrainResult, loop.run_loop
-Window = without_type_checks("transformer_jax.training.window").Window
+course = without_type_checks("transformer_jax.training.course")
+window = without_type_checks("transformer_jax.training.window")
+loop.Course, loop.InFlight = course.Course, window.InFlight
+course.Window = window.Window
+Run, TrainResult, run_loop = course.Run, loop.TrainResult, loop.run_loop
+InFlight, Window = window.InFlight, window.Window
 
 
 class State(NamedTuple):
@@ -113,15 +117,13 @@ class World:
         run = Run(
             config=self.config,
             plan=self,
-            launcher=self,
-            hyper="hyper",
             store=self,
             evaluate=self.evaluate,
             record={"config": "c"},
             side_files={"tokenizer.model": b"t"},
             keep_batch=self.keep_batch,
         )
-        return run_loop(run, self, State(jnp.int32(first), f"params {first}"), record or {})
+        return run_loop(run, self, "hyper", self, State(jnp.int32(first), f"params {first}"), record or {})
 
 
 def metrics_of(step):
@@ -271,7 +273,7 @@ def test_time_of_evaluation_and_saving_does_not_count(monkeypatch):
     def pass_time(seconds):
         now[0] += seconds
 
-    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(course.time, "monotonic", lambda: now[0])
     world = World(num_train_steps=6, log_every_steps=6, eval_every_steps=2, checkpoint_every_steps=3)
     world.on_event = {("step", s): lambda: pass_time(1.0) for s in range(1, 7)}
     world.on_event |= {(name, s): lambda: pass_time(100.0) for name in ("evaluate", "save") for s in range(1, 6)}
@@ -399,31 +401,22 @@ def never(step, batch, values):
     raise AssertionError(f"step {step} is finite")
 
 
-def test_a_window_waits_for_the_step_before_the_newest():
-    fetched = []
-
-    class Value:
-        def __init__(self, step):
-            self._step = step
-
-        def __float__(self):
-            fetched.append(self._step)
-            return float(self._step)
-
-    window = Window([], never)
+def test_metrics_are_fetched_one_step_late():
+    taken = []
+    in_flight = InFlight(lambda step, batch, metrics: taken.append((step, batch, metrics)))
     for step in range(1, 5):
-        window.add(step, BATCH, {"loss": Value(step), "gradient_norm": 1.0})
-        assert fetched == list(range(1, step))
-        assert window.latest_loss == step - 1 or step == 1
-    assert [values["loss"] for values in window.values()] == [1, 2, 3, 4]
+        in_flight.push(step, f"batch {step}", {"loss": jnp.float32(step)})
+        assert [number for number, _, _ in taken] == list(range(1, step))
+    in_flight.drain()
+    assert taken == [(step, f"batch {step}", {"loss": step}) for step in range(1, 5)]
+    assert all(isinstance(metrics["loss"], np.ndarray) for _, _, metrics in taken)  # on the host
 
 
-def test_before_a_step_has_been_fetched_there_is_no_loss():
+def test_before_a_step_has_been_taken_there_is_no_loss():
     window = Window([], never)
     assert np.isnan(window.latest_loss)
-    window.add(1, BATCH, {name: jnp.float32(value) for name, value in metrics_of(1).items()})
-    assert np.isnan(window.latest_loss)
-    assert window.values() == [metrics_of(1)]
+    window.take(1, BATCH, {name: np.float32(value) for name, value in metrics_of(1).items()})
+    assert window.values == [metrics_of(1)]
     assert window.latest_loss == 1.0
     assert Window([metrics_of(3)], never).latest_loss == 3.0
 
@@ -431,7 +424,7 @@ def test_before_a_step_has_been_fetched_there_is_no_loss():
 def test_a_window_of_an_earlier_version_does_not_count_into_padding_efficiency():
     earlier = {name: value for name, value in metrics_of(1).items() if name != "filled"}
     window = Window([earlier | {"ids": 5.0}], never)
-    window.add(2, BATCH, {name: jnp.float32(value) for name, value in metrics_of(2).items()})
+    window.take(2, BATCH, {name: np.float32(value) for name, value in metrics_of(2).items()})
     averages = window.close()
     assert averages["padding_efficiency"] == 8 / 106
     assert averages["tokens"] == 101 + 102

@@ -18,8 +18,9 @@ from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.training import loop
+from transformer_jax.training.course import Run
 from transformer_jax.training.hyper import split
-from transformer_jax.training.loop import Run, run_loop
+from transformer_jax.training.loop import run_loop
 from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.state import placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
@@ -128,11 +129,9 @@ def train(workdir):
     state, record = placed_state(static, hyper, places), {}
     if store.steps():
         _, state, record = store.restore(template)
-    run = Run(
-        config.training, plan, launcher, hyper, store, lambda params: {"loss": 1.0}, {}, {}, lambda *batch: Path()
-    )
+    run = Run(config.training, plan, store, lambda params: {"loss": 1.0}, {}, {}, lambda *batch: Path())
     with MetricLog(workdir, int(state.step)) as log, store:
-        result = run_loop(run, log, state, record)
+        result = run_loop(run, launcher, hyper, log, state, record)
     return result, store.restore(template).state
 
 

@@ -200,12 +200,12 @@ def test_steps_are_counted_and_the_schedule_follows():
 @pytest.mark.parametrize(
     "fields",
     [
-        {"training.loss_chunks": 2},
         {"model.remat": "full", "training.accumulation_steps": 2, "training.loss_chunks": 3},
-        {"model.remat": "dots", "model.scan_layers": True},
         *(
             pytest.param(fields, marks=pytest.mark.slow)
             for fields in (
+                {"training.loss_chunks": 2},
+                {"model.remat": "dots", "model.scan_layers": True},
                 {"model.remat": "full", "model.scan_layers": True, "model.norm_position": "pre"},
                 {"model.remat": "dots", "model.tie_output": False, "model.position_encoding": "relative"},
             )

@@ -174,6 +174,11 @@ class CheckpointStore:
         """What `save` was given; raises as `restore` of this step does."""
         return read_manifest(self._existing(step)).record
 
+    def parts(self, step: int, prefix: str) -> list[str]:
+        """Names right below a path of the arrays, such as "params", in order; raises as `restore` of this step does."""
+        paths = read_manifest(self._existing(step)).leaves
+        return sorted({path[len(prefix) + 1 :].partition("/")[0] for path in paths if path.startswith(f"{prefix}/")})
+
     def read_side_file(self, step: int, name: str) -> bytes:
         """A side file, as it was given to `save`; raises as `restore` of this step does."""
         return read_checked(self._existing(step), name)

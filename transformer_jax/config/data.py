@@ -65,7 +65,9 @@ class DataConfig:
     row_multiple: int = number(8, "rows of a batch are a multiple of this, so that devices can divide them", 1)
     num_buckets: int = number(6, "`buckets`: shapes that training batches are padded to, at most", 1)
     packed_length: int = number(256, "`packed`: width of a row, on the side with more tokens", 2)
-    cache_dir: str = field("", "token cache; default: inside the work directory")
+    cache_dir: str = field(
+        "", "tokens, and trained tokenizers, for several runs; default: in the work directory", rounding=True
+    )
 
     def problems(self) -> Iterator[str]:
         for name, sources in _READ_BY.items():

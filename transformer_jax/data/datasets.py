@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import importlib.metadata
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -108,14 +111,7 @@ def prepare_data(
         tokenizer = read_vocabulary(Path(os.path.expanduser(config.data.vocabulary_file)), config.model.vocab_size)
         write_tokenizer(path, tokenizer)
     else:
-        train = source.split_names[0]
-        num_examples = source.num_examples(train)
-        if config.data.tokenizer != "words":  # which are counted, in no time; a sample would lack the rare ones
-            num_examples = min(num_examples, config.data.tokenizer_pairs)
-        if say is not None:
-            say(f"training the tokenizer on {num_examples:,} examples")
-        texts = _sample(source, train, num_examples)
-        tokenizer = train_tokenizer(texts, config.data.tokenizer, config.model.vocab_size)
+        tokenizer = _trained_tokenizer(config, source, say)
         write_tokenizer(path, tokenizer)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise ConfigError(
@@ -145,6 +141,34 @@ def plan_batches(config: ExperimentConfig, split: PairsOfIds) -> TrainingBatches
         num_buckets=data.num_buckets,
         seed=config.seed,
     )
+
+
+def _trained_tokenizer(config: ExperimentConfig, source: Source, say: Say | None) -> Tokenizer:
+    """A tokenizer of the training split, or the same one that another run has left in the common cache directory."""
+    data, train = config.data, source.split_names[0]
+    shared = None
+    if data.cache_dir:
+        versions = [importlib.metadata.version(library) for library in ("sentencepiece", "tokenizers")]
+        made_of = [
+            source.fingerprint()["sha256"],
+            data.tokenizer,
+            config.model.vocab_size,
+            data.tokenizer_pairs,
+            versions,
+        ]
+        name = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
+        shared = Path(os.path.expanduser(data.cache_dir)) / f"tokenizer-{name}.model"
+        if shared.exists():
+            return read_tokenizer(shared)
+    num_examples = source.num_examples(train)
+    if data.tokenizer != "words":  # which are counted, in no time; a sample would lack the rare ones
+        num_examples = min(num_examples, data.tokenizer_pairs)
+    if say is not None:
+        say(f"training the tokenizer on {num_examples:,} examples")
+    tokenizer = train_tokenizer(_sample(source, train, num_examples), data.tokenizer, config.model.vocab_size)
+    if shared is not None:
+        write_tokenizer(shared, tokenizer)
+    return tokenizer
 
 
 def _sample(source: Source, split: str, num_examples: int) -> Iterator[str]:

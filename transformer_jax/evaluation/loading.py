@@ -13,7 +13,7 @@ import jax
 from transformer_jax.checkpoints import folders
 from transformer_jax.checkpoints.averaging import average_params
 from transformer_jax.checkpoints.manifest import DamagedCheckpointError, VanishedCheckpointError
-from transformer_jax.checkpoints.opening import open_checkpoint
+from transformer_jax.checkpoints.opening import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import (
     DecodeConfig,
@@ -54,6 +54,15 @@ class Loaded(NamedTuple):
     directory: Path
     name: str | None
 
+    @property
+    def workdir(self) -> Path:
+        """WORKDIR of WORKDIR/checkpoints; a folder of checkpoints elsewhere is its own."""
+        return self.directory.parent if self.directory.name == CHECKPOINTS else self.directory
+
+    def folder(self, kind: str) -> Path:
+        """Where files of a kind go that are made of this checkpoint: WORKDIR/KIND, or WORKDIR/KIND/NAME."""
+        return self.workdir / kind / (self.name or "")
+
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
     """Parameters, config and tokenizer of WORKDIR, its newest good checkpoint, or of WORKDIR/checkpoints/STEP.
@@ -65,7 +74,8 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
       path: also WORKDIR/checkpoints/best, or a copy of a checkpoint anywhere.
       overrides: config fields by dotted name that replace the checkpoint's: of `evaluation`, `decode`, and `data.dir`.
     Raises:
-      CheckpointError: there is no good checkpoint, or fewer than are to be averaged.
+      CheckpointError: there is no good checkpoint, or fewer than are to be averaged; or it is of another model than an
+        encoder-decoder.
       ConfigError: an override that is no such field.
     """
     # A training that goes on deletes its old checkpoints, perhaps while they are being read.
@@ -124,7 +134,11 @@ def _load(path: Path, overrides: Mapping[str, Any]) -> Loaded:
 
 
 def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path, name: str | None) -> Loaded:
-    record = store.read_record(step)
+    record, parts = store.read_record(step), store.parts(step, "params")
+    if not {"encoder", "decoder"} <= set(parts):
+        raise CheckpointError(
+            f"{path}: step {step} is of another model than an encoder-decoder; its parts are {', '.join(parts)}"
+        )
     config = apply_overrides(record["config"], overrides)
     template = jax.eval_shape(lambda: init_params(config.model, 0))
     count = config.evaluation.average_checkpoints

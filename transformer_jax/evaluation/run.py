@@ -84,10 +84,9 @@ class Scorer:
             )
         steps = ", ".join(map(str, loaded.steps))
         _say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
-        workdir = _workdir(loaded.directory)
-        data = prepare_data(loaded.config, workdir, loaded.tokenizer, _say)
+        data = prepare_data(loaded.config, loaded.workdir, loaded.tokenizer, _say)
         _check_corpus(loaded, data)
-        return cls(loaded, Evaluator(loaded.config, data), workdir / "evaluation" / (loaded.name or ""))
+        return cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"))
 
     def check_splits(self, names: Sequence[str]) -> None:
         """Raises DataError for a name that is none of the corpus."""
@@ -203,11 +202,6 @@ def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: in
     for name in results:
         files = [path for path in (folder / f"{name}.json", folder / f"{name}.txt") if path.exists()]
         print(f"{name}: {', '.join(map(str, files))}", file=sys.stderr)
-
-
-def _workdir(checkpoints: Path) -> Path:
-    """WORKDIR of WORKDIR/checkpoints; a folder of checkpoints elsewhere is its own."""
-    return checkpoints.parent if checkpoints.name == "checkpoints" else checkpoints
 
 
 def _check_corpus(loaded: Loaded, data: Data) -> None:

@@ -14,7 +14,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -29,10 +29,11 @@ from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_toke
 from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.nn.attention_kernels import choose
-from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.parallel.launchers import Launcher, make_launcher
 from transformer_jax.parallel.processes import from_primary, is_primary, primary_first
-from transformer_jax.training.hyper import split
-from transformer_jax.training.loop import Run, Standing, TrainResult, run_loop
+from transformer_jax.training.course import Run, Standing
+from transformer_jax.training.hyper import Hyper, split
+from transformer_jax.training.loop import TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
@@ -41,7 +42,8 @@ from transformer_jax.typing import Params
 logger = logging.getLogger(__name__)
 
 
-MakeValidate = Callable[[ExperimentConfig, Data], Callable[[Params], dict[str, Any]]]
+Validate = Callable[[Params], dict[str, Any]]
+MakeValidate = Callable[[ExperimentConfig, Data], Validate]
 
 
 def train(
@@ -68,81 +70,135 @@ def train(
     with primary_first("opening the work directory"):
         opened = open_workdir(workdir, config.to_dict(), allow_config_change, lock=is_primary())
     with opened as directory:
-        run, state, record = _prepare(config, directory, make_validate)
-        step, total = int(state.step), config.training.num_train_steps
+        start = _prepare(config, directory, make_validate)
+        run, step, total = start.run, int(start.state.step), config.training.num_train_steps
         if step >= total:
             _say(f"{directory.path}: nothing to do, {step} of {total} steps are made")
-            return TrainResult(step, "finished", record["metrics"])
-        if why := Standing.of(record, config.training).out_of_patience:
+            return TrainResult(step, "finished", start.record["metrics"])
+        if why := Standing.of(start.record, config.training).out_of_patience:
             _say(f"{directory.path}: nothing to do, {why} up to step {step}")
-            return TrainResult(step, "finished", record["metrics"])
-        if is_primary():
-            directory.write_config()  # not earlier: what has done nothing shall not be in the way of another config
-            if not record:
-                _keep_log_without_checkpoints(directory)
+            return TrainResult(step, "finished", start.record["metrics"])
+        open_files(directory, start.record)
         with MetricLog(directory.path, step) if is_primary() else NoLog() as log, run.store:
-            return run_loop(run, log, state, record)
+            return run_loop(run, start.launcher, start.hyper, log, start.state, start.record)
 
 
-def _prepare(
-    config: ExperimentConfig, directory: WorkDirectory, make_validate: MakeValidate
-) -> tuple[Run, TrainState, dict[str, Any]]:
+class _Start(NamedTuple):
     """Everything before the first step; the record is that of the checkpoint the state comes from, or empty."""
-    for kind in ("any",) if config.data.batching == "packed" else ("causal", "lengths"):
-        choose(config.model, kind)  # raises what would be raised when the first step is traced
+
+    run: Run
+    launcher: Launcher
+    hyper: Hyper
+    state: TrainState
+    record: dict[str, Any]
+
+
+def _prepare(config: ExperimentConfig, directory: WorkDirectory, make_validate: MakeValidate) -> _Start:
+    check_attention(config)
     static, hyper = split(config)
     launcher = make_launcher(config, make_train_step(static))
     places = launcher.shardings(state_shapes(static, hyper))
     with primary_first("opening the checkpoints"):
-        store = CheckpointStore(
-            directory.checkpoints,
-            keep_last=config.training.keep_last,
-            keep_best=config.training.keep_best,
-            best_metric=config.training.best_metric,
-            higher_is_better=config.training.higher_is_better,
-            every=config.training.checkpoint_every_steps,
-        )
-    record, tokenizer = {}, None
+        store = open_store(config, directory)
     # Of several processes one chooses, since all have to read the same.
     chosen = from_primary(store.newest_good, "choosing a checkpoint") if jax.process_count() > 1 else None
+    record, tokenizer = {}, None
     if chosen is not None or (jax.process_count() == 1 and store.steps()):
-        step, state, record = store.restore(state_template(static, hyper, places), chosen)
-        if not directory.has_config():
-            directory.check_config(record["config"], f"checkpoint {step}")
-        tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
-        _check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, step)
-    if config.data.monolingual:
-        raise ConfigError("config: data.monolingual=true: the encoder-decoder is trained on pairs")
+        state, record, tokenizer = restore(config, directory, store, state_template(static, hyper, places), chosen)
     with primary_first("preparing the data"):
-        if not record and is_primary():
-            # What a run has left that died before its first checkpoint may be of another config, or another corpus.
-            (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
-        data = prepare_data(config, directory.path, tokenizer, _say, needed=("train", "valid"))
-        corpus = data.source.fingerprint()
+        data = open_data(config, directory, record, tokenizer)
         if record:
-            _check_corpus(record, corpus, directory.path)
-            _say(f"resuming {directory.path} after step {step}")
-        plan, validate = plan_batches(config, data.splits["train"]), make_validate(config, data)
+            _say(f"resuming {directory.path} after step {int(state.step)}")
+        run = make_run(config, directory, store, data, make_validate)
     if not record:
         state = placed_state(static, hyper, places)
-    run = Run(
+    _describe(config, run.plan, sum(x.size for x in jax.tree.leaves(state.params)))
+    return _Start(run, launcher, hyper, state, record)
+
+
+def check_attention(config: ExperimentConfig) -> None:
+    """Raises the ConfigError now that would be raised when the first step is traced."""
+    for kind in ("any",) if config.data.batching == "packed" else ("causal", "lengths"):
+        choose(config.model, kind)
+
+
+def open_store(config: ExperimentConfig, directory: WorkDirectory) -> CheckpointStore:
+    """The checkpoints of a run, for writing; raises CheckpointError if they cannot be listed."""
+    training = config.training
+    return CheckpointStore(
+        directory.checkpoints,
+        keep_last=training.keep_last,
+        keep_best=training.keep_best,
+        best_metric=training.best_metric,
+        higher_is_better=training.higher_is_better,
+        every=training.checkpoint_every_steps,
+    )
+
+
+def restore(
+    config: ExperimentConfig, directory: WorkDirectory, store: CheckpointStore, template: TrainState, step: int | None
+) -> tuple[TrainState, dict[str, Any], Tokenizer]:
+    """State, record and tokenizer of a checkpoint, the newest good one if `step` is None.
+
+    Raises: CheckpointError if there is none, or it does not belong to the work directory; ConfigError if another config
+      was in use.
+    """
+    step, state, record = store.restore(template, step)
+    if not directory.has_config():
+        directory.check_config(record["config"], f"checkpoint {step}")
+    tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
+    _check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, step)
+    return state, record, tokenizer
+
+
+def open_data(
+    config: ExperimentConfig, directory: WorkDirectory, record: Mapping[str, Any], tokenizer: Tokenizer | None
+) -> Data:
+    """The corpus of a run, in pieces.
+
+    Args:
+      record, tokenizer: of the checkpoint that it goes on from; empty and None at the start.
+    Raises: DataError; ConfigError for a corpus that the config cannot have; CheckpointError if it is not the one of the
+      checkpoint.
+    """
+    if config.data.monolingual:
+        raise ConfigError("config: data.monolingual=true: the encoder-decoder is trained on pairs")
+    if not record and is_primary():
+        # What a run has left that died before its first checkpoint may be of another config, or another corpus.
+        (directory.path / TOKENIZER_FILE).unlink(missing_ok=True)
+    data = prepare_data(config, directory.path, tokenizer, _say, needed=("train", "valid"))
+    if record:
+        _check_corpus(record, data.source.fingerprint(), directory.path)
+    return data
+
+
+def make_run(
+    config: ExperimentConfig, directory: WorkDirectory, store: CheckpointStore, data: Data, make_validate: MakeValidate
+) -> Run:
+    """A run that trains on the training split of `data`; cuts what it needs of the corpus into pieces."""
+    plan = plan_batches(config, data.splits["train"])
+    return Run(
         config=config.training,
         plan=plan,
-        launcher=launcher,
-        hyper=hyper,
         store=store,
-        evaluate=validate,
+        evaluate=make_validate(config, data),
         record={
             "config": config.to_dict(),
-            "corpus": corpus,
+            "corpus": data.source.fingerprint(),
             "data": {"train_pairs": plan.num_pairs, "left_out": plan.num_dropped},
             "versions": library_versions(),
         },
         side_files={TOKENIZER_FILE: data.tokenizer.model_bytes},
         keep_batch=functools.partial(_keep_batch, directory.path / "nonfinite"),
     )
-    _describe(config, plan, sum(x.size for x in jax.tree.leaves(state.params)))
-    return run, state, record
+
+
+def open_files(directory: WorkDirectory, record: Mapping[str, Any]) -> None:
+    """Writes config.json, not earlier: what has done nothing shall not be in the way of another config."""
+    if is_primary():
+        directory.write_config()
+        if not record:
+            _keep_log_without_checkpoints(directory)
 
 
 def _keep_batch(folder: Path, step: int, batch: Batch) -> Path:

@@ -15,6 +15,9 @@ from transformer_jax.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 RESERVED = {PAD_ID: "<pad>", EOS_ID: "</s>", UNK_ID: "<unk>", BOS_ID: "<s>"}
 """The ids from 0 that are no pieces of text, and their names."""
 
+SPACE = "\u2581"
+"""What stands for a space where a piece is shown: SentencePiece's `▁`."""
+
 # Trainers need minutes for a word of a million characters, or leave it out; cut into parts of this many characters,
 # such lines count like others.
 _TRAINING_CHARACTERS = 1000
@@ -58,6 +61,10 @@ class Tokenizer(Protocol):
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         """`decode` of every row, which may be an int array [B, T]."""
+        ...
+
+    def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """How every id is written by itself: a reserved one by its name, a space as `SPACE`."""
         ...
 
 

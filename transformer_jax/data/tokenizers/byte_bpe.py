@@ -17,6 +17,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformer_jax.config import BOS_ID, PAD_ID
 from transformer_jax.data.tokenizers.base import (
     RESERVED,
+    SPACE,
     EncodedTexts,
     ModelBytes,
     before_eos,
@@ -66,6 +67,18 @@ class ByteBPETokenizer(ModelBytes):
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return self._tokenizer.decode_batch([_with_text(row) for row in rows], skip_special_tokens=False)
+
+    def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """As of `Tokenizer`; bytes that are no character are written as the library stores them, as in `Ã`."""
+        return [self._piece(int(id)) for id in ids]
+
+    def _piece(self, id: int) -> str:
+        text = self._tokenizer.decode([id], skip_special_tokens=False)
+        if "\ufffd" not in text:
+            return text.replace(" ", SPACE)
+        stored = self._tokenizer.id_to_token(id)
+        assert stored is not None, f"id {id} is below vocab_size"
+        return stored
 
 
 def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> ByteBPETokenizer:

@@ -12,7 +12,14 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
-from transformer_jax.data.tokenizers.base import EncodedTexts, ModelBytes, before_eos, concatenated, training_lines
+from transformer_jax.data.tokenizers.base import (
+    RESERVED,
+    EncodedTexts,
+    ModelBytes,
+    before_eos,
+    concatenated,
+    training_lines,
+)
 from transformer_jax.errors import ConfigError, DataError
 
 # SentencePiece's unigram pieces depend on how many threads share the corpus, so the number is part of the recipe.
@@ -52,6 +59,10 @@ class SentencePieceTokenizer(ModelBytes):
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]
+
+    def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """As of `Tokenizer`; a byte is written `<0x41>`."""
+        return [RESERVED[int(id)] if int(id) in RESERVED else self._processor.id_to_piece(int(id)) for id in ids]
 
 
 def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int) -> SentencePieceTokenizer:

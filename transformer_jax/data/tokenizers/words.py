@@ -66,6 +66,10 @@ class WordTokenizer(ModelBytes):
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]
 
+    def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """As of `Tokenizer`; a piece is a word, and no piece has a space."""
+        return [self._words[id] for id in ids]
+
 
 def train_words(texts: Iterable[str], vocab_size: int) -> WordTokenizer:
     """The `vocab_size` - 4 most frequent words of the texts; among equally frequent ones, those that sort first.
