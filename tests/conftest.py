@@ -51,3 +51,10 @@ def _few_compiled_programs() -> Iterator[None]:
     mappings = Path("/proc/self/maps")
     if mappings.exists() and mappings.read_bytes().count(b"\n") > _MAX_MAPPINGS:
         jax.clear_caches()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what needs a cluster, unless `-m` asks for it."""
+    if "cluster" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("cluster")])
+        items[:] = [item for item in items if not item.get_closest_marker("cluster")]

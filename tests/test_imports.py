@@ -33,8 +33,10 @@ ALLOWED = {
     "checkpoints": BASE | {"kill_points"},
     "training": SERVICES | {"__version__"},  # is handed an `evaluate` callable
     "evaluation": SERVICES | {"training"},  # its loss is the training loss
-    "sweeps": SERVICES | {"config_file", "training", "evaluation"},
-    "cli": SERVICES | {"__version__", "compilation_cache", "config_file", "training", "evaluation", "sweeps"},
+    "inspection": SERVICES | {"training", "evaluation"},  # draws the training schedule, translates what it looks at
+    "sweeps": SERVICES | {"compilation_cache", "config_file", "huge_pages", "training", "evaluation"},
+    "cli": SERVICES
+    | {"__version__", "compilation_cache", "config_file", "training", "evaluation", "sweeps", "inspection"},
     "__main__": {"cli", "huge_pages"},
     "__init__": set(),  # names the homes of the public names as text
 }
@@ -42,7 +44,8 @@ ALLOWED = {
 # Imported inside functions only, so that `--help` and a wrong flag answer at once.
 HEAVY = {
     *("jax", "flax", "optax", "orbax", "sentencepiece", "tokenizers", "sacrebleu", "sacremoses", "babel", "num2words"),
-    *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow"),
+    *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow", "scipy", "matplotlib"),
+    *("optuna", "sqlalchemy", "submitit", "ray"),
 }
 
 

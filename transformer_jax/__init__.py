@@ -18,6 +18,8 @@ _HOMES = {
     "evaluate": "evaluation.run",
     "Translator": "evaluation.translate",
     "compare": "evaluation.comparison",
+    "attention_maps": "inspection.attention",
+    "heat_map": "inspection.heat_maps",
 }
 
 

@@ -12,7 +12,10 @@ from typing import cast
 from transformer_jax.cli.arguments import Command, declare, override_flags, positionals_of
 from transformer_jax.config import ExperimentConfig, walk
 
-COMMANDS = ("train", "evaluate", "compare", "generate", "inspect", "prepare", "doctor", "quickstart")
+COMMANDS = (
+    *("train", "evaluate", "compare", "generate", "inspect", "attention", "plot", "embeddings"),
+    *("sweep", "report", "prepare", "doctor", "quickstart"),
+)
 
 
 def command_module(name: str) -> Command:
@@ -61,7 +64,10 @@ def _flag(name: str, boolean: bool) -> str:
 
 
 def _flag_text(flag) -> str:
-    default = {None: "", False: "", True: " (default: yes)"}.get(flag.default, f" (default: {flag.default})")
+    if flag.boolean:
+        default = " (default: yes)" if flag.default else ""
+    else:
+        default = "" if flag.default in (None, "") else f" (default: {flag.default})"
     return f"{flag.help}{default}"
 
 

@@ -1,0 +1,79 @@
+"""Work directories of studies whose trials have not been trained: their files are made up."""
+
+import math
+from pathlib import Path
+
+from transformer_jax.sweeps.results import TRIALS, Result, claim, write_spec
+from transformer_jax.sweeps.study import load_study
+from transformer_jax.sweeps.trials import Trial, grid
+from transformer_jax.training.metric_log import MetricLog
+
+BASELINE = """
+from transformer_jax.config import *
+
+
+def get_config(arg=""):
+    sizes = dict(vocab_size=290, emb_dim=16, mlp_dim=24, num_encoder_layers=1, num_decoder_layers=1, max_length=48)
+    return ExperimentConfig(model=ModelConfig(num_heads=2, **sizes)).to_config_dict()
+"""
+STUDY = """
+from transformer_jax.sweeps.figures import *
+from transformer_jax.sweeps.study import *
+
+STUDY = Study(
+    question="Is it <b>heads</b> & *what* else? <script>alert(1)</script>",
+    baseline="tiny.py",
+    axes=(over("model.num_heads", 1, 2, 4, 8, 16),),
+    metrics=(Metric("test/exact_match", "max"), Metric("test/loss", "min")),
+    FIELDS
+)
+"""
+NAMES = [f"num_heads={heads}" for heads in (1, 2, 4, 8, 16)]
+DIVERGED = "num_heads=4,seed=1"
+
+
+def write_study(root: Path, fields: str = "", text: str = STUDY) -> Path:
+    """ROOT/tiny.py and ROOT/experiments/heads/study.py; returns the study's folder."""
+    folder = root / "experiments" / "heads"
+    folder.mkdir(parents=True, exist_ok=True)
+    (root / "tiny.py").write_text(BASELINE)
+    (folder / "study.py").write_text(text.replace("FIELDS", fields))
+    return folder
+
+
+def metrics_of(index: int, seed: int) -> dict[str, float]:
+    """Of the index-th variant; seeds are in common, and bins are of both ends of sorting."""
+    loss = 0.1 + 0.15 * index + 0.031 * seed + 0.01 * math.sin(7 * index + 3 * seed)
+    bins = {f"test[{name}]/exact_match": 90 - 9.7 * at - index for at, name in enumerate(("1-5", "6-10", "11+"))}
+    return {"test/exact_match": 100 * math.exp(-loss), "test/loss": loss, **dict(reversed(bins.items()))}
+
+
+def write_trial(trial: Trial, metrics, folder: Path, index: int, status: str | None = "finished", why="") -> None:
+    """The files of a trial; without a status it has no result."""
+    write_spec(folder, trial, metrics)
+    steps = range(10, 60 if status == "finished" else 40, 10)
+    with MetricLog(folder, 0) as log:
+        for step in steps:
+            loss = 3 / step + metrics_of(index, trial.seed)["test/loss"]
+            log.write(step, "train", {"loss": loss, "gradient_norm": 1 + index / step, "seconds": 1.5})
+            log.write(step, "valid", {"loss": loss + 0.1, "by_length": {"1-5": 1.0}})
+    numbers = metrics_of(index, trial.seed) if status == "finished" else {}
+    machine, versions = "1 x <cpu>", {"jax": "0.10.2", "python": "3.11.9"}
+    if status is not None:
+        of = trial.labels, trial.seed, status, why, numbers, max(steps), 7.5, 1000 + index, machine, versions
+        Result(*of).write(folder)
+
+
+def write_workdir(root: Path, fields: str = "", text: str = STUDY) -> tuple[Path, Path]:
+    """A study of 5 variants with 3 seeds, of which one trial has diverged: (work directory, folder of the study)."""
+    folder, workdir = write_study(root, fields, text), root / "runs" / "heads"
+    claim(workdir, folder)
+    study = load_study(folder)
+    trials = grid(study, root, {"data.cache_dir": str(workdir / "token_cache"), "model.mlp_dim": "40"}).trials
+    order = list(dict.fromkeys(trial.variant for trial in trials))
+    for trial in trials:
+        place = workdir / TRIALS / trial.name
+        lost = trial.name == DIVERGED
+        why = f"loss is nan; its batch is in {place}/<batch>" if lost else ""
+        write_trial(trial, study.metrics, place, order.index(trial.variant), "diverged" if lost else "finished", why)
+    return workdir, folder

@@ -1,0 +1,101 @@
+"""What the tests of sweeps share: a study of rates, and an executor that trains nothing."""
+
+import json
+import math
+from pathlib import Path
+
+from run_support import metric_lines, write_corpus
+
+from transformer_jax.sweeps.results import RESULT, TRIALS, Result, pruned_because, read_result, read_spec
+from transformer_jax.sweeps.search.base import Listed
+from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
+from transformer_jax.sweeps.sweep import Sweep
+from transformer_jax.sweeps.trials import grid
+
+ROOT = Path(__file__).parent.parent
+RATE = Range("optimizer.learning_rate", 1e-5, 1e-1, log=True)
+HEADS = over("model.num_heads", 1, 2)
+
+
+def study(*axes, metric="valid/loss", direction="min", seeds=(3, 5), **fields):
+    return Study(
+        "Which?", "configs/quickstart.py", axes or (RATE, HEADS), (Metric(metric, direction),), seeds=seeds, **fields
+    )
+
+
+def loss_of(config, seed=0):
+    """Least, 0, at a rate of 1e-3 and two heads."""
+    rate, heads = config.optimizer.learning_rate, config.model.num_heads
+    return (math.log10(rate) + 3) ** 2 + 0.5 * (heads == 1) + 0.01 * seed
+
+
+class Job:
+    """Logs a validation at every poll, and after the last has the result; stopped, it is pruned or just ends."""
+
+    def __init__(self, folder, loss, validations):
+        self.folder, self._validations, self._stopped = folder, validations, False
+        self._trial = read_spec(folder)[0]
+        self._loss = loss(self._trial.config, self._trial.seed)
+        self._steps = 0
+
+    def poll(self):
+        if (self.folder / RESULT).exists():
+            return 0
+        if self._stopped:
+            if (why := pruned_because(self.folder)) is not None:
+                self._write("pruned", why, {})
+                return 0
+            return 143
+        self._steps += 1
+        with (self.folder / "metrics.jsonl").open("a") as file:
+            line = {"step": 100 * self._steps, "split": "valid", "loss": self._loss + 1 / self._steps}
+            file.write(json.dumps(line) + "\n")
+        if self._steps < self._validations:
+            return None
+        if math.isfinite(self._loss):
+            self._write("finished", "", {"valid/loss": self._loss})
+        else:
+            self._write("diverged", "loss is nan", {})
+        return 0
+
+    def stop(self):
+        self._stopped = True
+
+    def _write(self, status, why, metrics):
+        trial = self._trial
+        Result(trial.labels, trial.seed, status, why, metrics, 8, 1.0, 10, "cpu", {}).write(self.folder)
+
+
+class FakeExecutor:
+    """Has every trial's loss by a function of its config and seed."""
+
+    def __init__(self, loss=loss_of, num_workers=1, validations=1):
+        self.num_workers, self.started = num_workers, []
+        self._loss, self._validations = loss, validations
+
+    def jobs(self, trials):
+        return [[folder] for _, folder in trials]
+
+    def start(self, folders, slot):
+        self.started.append(folders[0].name)
+        return Job(folders[0], self._loss, self._validations)
+
+    def close(self):
+        pass
+
+
+def tiny_study(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> Study:
+    """Of two rates, on the tiny corpus, to be trained in earnest."""
+    write_corpus(folder)
+    axis = Axis("rate", {"slow": {"optimizer.learning_rate": 1e-3}, "fast": {"optimizer.learning_rate": 1e-2}})
+    settings = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
+    return Study("Which?", str(folder / "tiny.py"), (axis,), (Metric("test/loss", "min"),), seeds, settings)
+
+
+def trained(study: Study, workdir: Path, executor, show=lambda standings: None):
+    """Metrics and logs of every trial, run to its end by an executor."""
+    trials = grid(study, ROOT).trials
+    assert Sweep(Listed(trials), study.metrics, workdir, executor).run(show)
+    found = [read_result(workdir / TRIALS / trial.name) for trial in trials]
+    assert {result.status for result in found} == {"finished"}
+    return [result.metrics for result in found], [metric_lines(workdir / TRIALS / trial.name) for trial in trials]

@@ -1,0 +1,263 @@
+"""What is read of a work directory, and what is refused."""
+
+import dataclasses
+import json
+import shutil
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+from report_support import DIVERGED, NAMES, STUDY, write_study, write_workdir
+
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.sweeps.figures import Curves, Dots, Lines
+from transformer_jax.sweeps.report import plots
+from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.drawing import draw_figures
+from transformer_jax.sweeps.report.prose import answer, subject
+from transformer_jax.sweeps.report.summary import summarise, summary_records
+from transformer_jax.sweeps.report.wording import trials_of
+from transformer_jax.sweeps.results import RESULT, SPEC, TRIALS
+from transformer_jax.sweeps.results import STUDY as RECORD
+
+
+@pytest.fixture(scope="module")
+def prototype(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study")
+    write_workdir(root)
+    return root
+
+
+@pytest.fixture
+def workdir(tmp_path, prototype):
+    shutil.copytree(prototype, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "runs" / "heads"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "experiments" / "heads"
+
+
+def change(file, **values):
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def trial_of(results, name):
+    return next(trial for trial in results.trials if trial.trial.name == name)
+
+
+def test_variants_are_in_the_order_of_the_study_and_trials_of_their_seeds(workdir, folder):
+    results = collect(workdir, folder)
+    assert [variant.name for variant in results.variants] == NAMES  # 16 after 8, not after 1
+    assert [trial.trial.seed for trial in results.variants[2].trials] == [0, 1, 2]
+    assert results.variants[2].counts == {"finished": 2, "diverged": 1}
+    assert set(results.variants[2].values("test/loss")) == {0, 2}
+    assert results.reference is results.variants[0]
+    assert results.metrics[:2] == ["test/exact_match", "test/loss"]
+    assert results.logged == ["train/gradient_norm", "train/loss", "train/seconds", "valid/loss"]
+    assert list(trial_of(results, DIVERGED).logged("valid/loss")) == [10, 20, 30]
+
+
+def test_where_the_study_is_is_recorded(workdir, folder):
+    assert collect(workdir).study == collect(workdir, folder).study
+    change(workdir / RECORD, folder=str(folder.parent / "gone" / "heads"))
+    with pytest.raises(ConfigError, match="gone/heads is not there; name it"):
+        collect(workdir)
+    change(workdir / RECORD, folder=None)
+    with pytest.raises(ConfigError, match="does not say where the study is; name it, --study="):
+        collect(workdir)
+
+
+def test_what_is_no_work_directory_of_a_study(tmp_path, workdir, folder):
+    for other in (tmp_path, tmp_path / "nowhere", workdir / RECORD):
+        with pytest.raises(ConfigError, match=r"has no study.json.*transformer-jax sweep --study=experiments/NAME"):
+            collect(other, folder)
+    other = shutil.copytree(folder, folder.with_name("tails"))
+    with pytest.raises(ConfigError, match="is that of the study 'heads', not of 'tails'"):
+        collect(workdir, other)
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ('8, 16, name="many")', "it has the axes num_heads, and the study has many"),
+        ("8)", "the axis 'num_heads' has no value '16' now"),
+    ],
+)
+def test_a_study_that_has_been_changed_since(workdir, folder, new, message):
+    write_study(folder.parent.parent, text=STUDY.replace("8, 16)", new))
+    with pytest.raises(ConfigError, match=f"is no trial of .*study.py as it is now: {message}.*put the study back"):
+        collect(workdir, folder)
+
+
+def test_a_trial_without_a_result_is_there(workdir, folder):
+    (workdir / TRIALS / DIVERGED / RESULT).unlink()
+    with (workdir / TRIALS / DIVERGED / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 40, "spl')  # it may be at it
+    results = collect(workdir, folder)
+    assert results.variants[2].counts == {"finished": 2, "none yet": 1}
+    assert list(trial_of(results, DIVERGED).logged("valid/loss")) == [10, 20, 30]
+
+
+@pytest.mark.parametrize("status", ["failed", "pruned"])
+def test_other_ends_are_their_own(workdir, folder, status):
+    change(workdir / TRIALS / DIVERGED / RESULT, status=status)
+    assert collect(workdir, folder).variants[2].counts == {"finished": 2, status: 1}
+
+
+def test_an_unknown_status(workdir, folder):
+    change(workdir / TRIALS / DIVERGED / RESULT, status="lost")
+    with pytest.raises(DataError):
+        collect(workdir, folder)
+
+
+@pytest.mark.parametrize("finished", [0, 1])
+def test_no_trial_has_finished(workdir, folder, finished):
+    for number, file in enumerate(sorted(workdir.glob(f"{TRIALS}/*/{RESULT}"))):
+        if json.loads(file.read_text())["status"] == "finished" and number >= finished:
+            file.unlink()
+    if finished:
+        assert len([t for t in collect(workdir, folder).trials if t.status == "finished"]) == 1
+    else:
+        with pytest.raises(ConfigError, match=r"no trial has finished \(.*\), so .*sweep --study=.* runs them"):
+            collect(workdir, folder)
+
+
+def test_a_metric_that_nobody_has_measured(workdir, folder):
+    write_study(folder.parent.parent, text=STUDY.replace("test/loss", "test/chrf"))
+    with pytest.raises(ConfigError, match="'test/chrf': no trial has measured it"):
+        collect(workdir, folder)
+
+
+@pytest.mark.parametrize("name", [RESULT, SPEC])
+def test_a_file_that_is_cut_short_is_named(workdir, folder, name):
+    file = workdir / TRIALS / DIVERGED / name
+    file.write_text(file.read_text()[:40])
+    with pytest.raises(DataError, match=f"{file}: cannot be read, or was cut short"):
+        collect(workdir, folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"study": 3}'])
+def test_a_record_that_is_cut_short_is_named(workdir, folder, text):
+    (workdir / RECORD).write_text(text)
+    with pytest.raises(DataError, match=f"{workdir / RECORD}: "):
+        collect(workdir, folder)
+
+
+@pytest.mark.parametrize("status", ["pruned", "failed"])
+def test_what_was_stopped_may_have_half_a_line(workdir, folder, status):
+    change(workdir / TRIALS / DIVERGED / RESULT, status=status)
+    with (workdir / TRIALS / DIVERGED / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 40, "spl')
+    assert list(trial_of(collect(workdir, folder), DIVERGED).logged("valid/loss")) == [10, 20, 30]
+
+
+@pytest.mark.parametrize("line", ['{"step": 60, "spl', "[]", '{"step": 60}'])
+def test_a_log_that_is_cut_short_is_named(workdir, folder, line):
+    file = workdir / TRIALS / DIVERGED / "metrics.jsonl"
+    with file.open("a") as opened:
+        opened.write(line)
+    results = collect(workdir, folder)
+    with pytest.raises(DataError, match=f"{file}: line 7 cannot be read"):
+        _ = trial_of(results, DIVERGED).log
+
+
+def test_a_seed_that_has_not_begun_is_counted(workdir, folder):
+    shutil.rmtree(workdir / TRIALS / "num_heads=1,seed=2")
+    results = collect(workdir, folder)
+    first = results.variants[0]
+    assert (first.counts, first.is_complete) == ({"finished": 2, "not begun": 1}, False)
+    assert trials_of(first) == "2 finished, 1 of 3 not begun"
+    rows = summarise(results)
+    assert [row.variant.name for row in rows if row.best] == ["num_heads=2"] * 2  # not the better one with a seed less
+    assert answer(results, rows).startswith("num_heads=2 has the highest test exact match")
+    assert subject(results).endswith("with seeds 0, 1, 2: 15 trials, 13 finished, 1 diverged, 1 not begun.")
+    assert "(1 of 3 not begun)" in draw(results, Dots("test/loss")).light.decode()
+    assert [record["not_begun"] for record in summary_records(rows) if record["metric"] == "test/loss"] == [
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert {record["trials"] for record in summary_records(rows)} == {3}
+
+
+def test_more_seeds_in_the_study_are_not_begun(workdir, folder):
+    write_study(folder.parent.parent, "seeds=(0, 1, 2, 3, 4),")
+    assert collect(workdir, folder).variants[0].counts == {"finished": 3, "not begun": 2}
+
+
+NORMS = """axes=(
+        over("model.num_heads", 1, 2, 4, 8, 16),
+        Axis("norm", {name: {"model.norm_position": at} for name, at in dict(a="post", b="pre", c="post").items()}),
+    ),
+    reference={"num_heads": "2", "norm": "c"},"""
+
+
+@pytest.fixture
+def twice(tmp_path):
+    """The results of a study in which norm=c, the reference too, is norm=a by another name."""
+    return collect(
+        *write_workdir(tmp_path, text=STUDY.replace('axes=(over("model.num_heads", 1, 2, 4, 8, 16),),', NORMS))
+    )
+
+
+def test_a_reference_that_is_another_variant_by_name(twice):
+    assert len(twice.variants) == 10
+    assert twice.reference is trial_variant(twice, "num_heads=2, norm=a")
+    assert twice.absent["num_heads=2, norm=c"] == "num_heads=2, norm=a"
+    losses = [row for row in summarise(twice) if row.metric == "test/loss"]
+    assert [row.difference is None for row in losses] == [row.variant is twice.reference for row in losses]
+    assert all(row.difference.count >= 2 for row in losses if row.difference is not None)
+
+
+def test_lines_go_through_what_is_another_variant_by_name(twice):
+    alt = draw(twice, Lines("test/loss", x="num_heads", by="norm")).alt
+    assert "3 lines" in alt
+    assert [v.name for v in twice.everywhere[:3]] == [f"num_heads=1, norm={n}" for n in ("a", "b", "c")]
+    assert twice.everywhere[2].trials is twice.everywhere[0].trials
+
+
+def trial_variant(results, name):
+    return next(variant for variant in results.variants if variant.name == name)
+
+
+def draw(results, figure):
+    (drawn,) = draw_figures(dataclasses.replace(results, study=dataclasses.replace(results.study, figures=(figure,))))
+    return drawn
+
+
+@pytest.fixture
+def decoded(workdir, folder):
+    """The trials of two variants have no log: those of the first have trained them."""
+    for heads in (2, 8):
+        for seed in (0, 1, 2):
+            place = workdir / TRIALS / f"num_heads={heads},seed={seed}"
+            change(place / SPEC, trained_by=f"num_heads=1,seed={seed}")
+            (place / "metrics.jsonl").unlink()
+    return collect(workdir, folder)
+
+
+def test_what_another_trial_has_trained_has_its_log(decoded):
+    first, second, *_ = decoded.variants
+    for trial, trainer in zip(second.trials, first.trials, strict=True):
+        assert trial.logged("valid/loss") == trainer.logged("valid/loss") != {}
+
+
+def test_equal_curves_are_one_line_with_both_names(decoded):
+    axes = Figure().subplots()
+    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle("#123456")}):
+        alt = plots.curves(Curves("valid/loss"), axes, decoded)
+    (legend,) = axes.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["1 and 2 and 8", "4 (1 of 3 diverged)", "16"]
+    assert len([line for line in axes.lines if line.get_linewidth() == 1.6]) == 3
+    assert "lowest num_heads=1 and num_heads=2 and num_heads=8, " in alt
+
+
+def test_sentences_name_the_axis_and_tables_need_not(workdir, folder):
+    variant = collect(workdir, folder).variants[1]
+    assert (variant.name, variant.short_name) == ("num_heads=2", "2")
+    two = dataclasses.replace(variant, labels={"a": "1", "b": "2"})
+    assert (two.name, two.short_name) == ("a=1, b=2", "a=1, b=2")

@@ -1,0 +1,283 @@
+"""Figures show the numbers of the summary, and say what they show."""
+
+import dataclasses
+import itertools
+import re
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import pytest
+from matplotlib.figure import Figure
+from report_support import DIVERGED, metrics_of, write_workdir
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.figures import Curves, Dots, Lines, Own, Profile
+from transformer_jax.sweeps.report import plots
+from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.drawing import LIGHT, _height, _rc, draw_figures
+from transformer_jax.sweeps.report.variants import Variant
+from transformer_jax.sweeps.statistics import estimate
+from transformer_jax.sweeps.study import Axis
+
+FIRST_HEADS = (1, 2, 4, 8, 16)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return collect(*write_workdir(tmp_path_factory.mktemp("study")))
+
+
+@pytest.fixture
+def axes():
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams["axes.prop_cycle"] = plots.cycle("#123456")
+        yield Figure().subplots()
+
+
+def drawn(results, *figures):
+    study = dataclasses.replace(results.study, figures=figures)
+    return list(draw_figures(dataclasses.replace(results, study=study)))
+
+
+def with_variants(results, variants, names=("num_heads",)):
+    """The results with other variants, whose values nobody has declared."""
+    study = dataclasses.replace(results.study, figures=())
+    made = []
+    for name in names:
+        axis = Axis(name, {"a": {}, "b": {}})
+        object.__setattr__(axis, "values", {v.labels[name]: {} for v in variants})
+        made.append(axis)
+    object.__setattr__(study, "axes", tuple(made))
+    return dataclasses.replace(results, study=study, variants=tuple(variants))
+
+
+def losses(index):
+    seeds = (0, 2) if index == 2 else (0, 1, 2)
+    return [metrics_of(index, seed)["test/loss"] for seed in seeds]
+
+
+def bars_of(container):
+    """Ends of the error bars."""
+    (collection,) = container[2]
+    return [segment[:, 1] for segment in collection.get_segments()]
+
+
+def test_dots_are_means_with_intervals_and_every_trial(axes, results):
+    alt = plots.dots(Dots("test/loss"), axes, results)
+    for row, container in enumerate(axes.containers):
+        found = estimate(losses(row))
+        assert container[0].get_xydata().tolist() == [pytest.approx([found.mean, row])]
+        (segment,) = container[2][0].get_segments()
+        ends = [found.mean - found.half_width, found.mean + found.half_width]
+        assert segment[:, 0] == pytest.approx(ends)
+    trials = [line.get_xdata().tolist() for line in axes.lines if len(line.get_xdata()) > 1]
+    assert trials == [losses(row) for row in range(5)]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["1 (reference)", "2", "4\n(1 of 3 diverged)", "8", "16"]
+    assert axes.get_ylim() == (4.5, -0.5)  # the first is on top
+    assert axes.get_xlabel() == "test loss (nats per token)\n(lower is better)"
+    assert "best num_heads=1, 0.1305; worst num_heads=16, 0.7323." in alt
+    assert alt.endswith("num_heads=4: 2 finished, 1 of 3 diverged.")
+
+
+def test_curves_are_means_of_what_has_finished_and_the_rest_is_shown(axes, results):
+    alt = plots.curves(Curves("valid/loss"), axes, results)
+    thick = [line for line in axes.lines if line.get_linewidth() == 1.6]
+    for index, line in enumerate(thick):
+        expected = [3 / step + estimate(losses(index)).mean + 0.1 for step in range(10, 60, 10)]
+        assert line.get_xdata().tolist() == [10, 20, 30, 40, 50]
+        assert line.get_ydata() == pytest.approx(expected)
+    thin, cross = (line for line in axes.lines if line not in thick)
+    assert thin.get_xdata().tolist() == [10, 20, 30]
+    assert thin.get_color() == cross.get_color() == thick[2].get_color()
+    assert (cross.get_marker(), cross.get_xdata().tolist()) == ("x", [30])
+    assert len({(line.get_color(), line.get_linestyle()) for line in thick}) == 5
+    (legend,) = axes.figure.legends
+    assert [t.get_text() for t in legend.get_texts()] == ["1", "2", "4 (1 of 3 diverged)", "8", "16"]
+    assert legend.get_title().get_text() == "num_heads"
+    assert "steps 10 to 50" in alt
+    assert "lowest num_heads=1, 0.2905; highest num_heads=16, 0.8923." in alt
+
+
+@pytest.mark.parametrize("direction", ["min", "max"])
+def test_the_best_is_one_whose_trials_have_all_finished(axes, results, direction):
+    metric = dataclasses.replace(results.study.metrics[1], direction=direction)
+    study = dataclasses.replace(results.study, metrics=(metric,))
+    changed = dataclasses.replace(results, study=study, variants=results.variants[1:3])
+    for alt in (
+        plots.dots(Dots("test/loss"), axes, changed),
+        plots.lines(Lines("test/loss", x="num_heads"), axes, changed),
+    ):
+        assert re.search("best num_heads.2, .*; worst num_heads.2, ", alt)
+
+
+def test_a_variant_that_has_diverged_altogether_is_there(axes, results):
+    one = next(trial for trial in results.trials if trial.trial.name == DIVERGED)
+    lost = dataclasses.replace(results.variants[2], trials=(one,), seeds=(1,))
+    changed = dataclasses.replace(results, variants=(*results.variants[:2], lost))
+    plots.dots(Dots("test/loss"), axes, changed)
+    assert [label.get_text() for label in axes.get_yticklabels()][2] == "4\n(1 of 1 diverged)"
+    assert len(axes.containers) == 2
+    axes.clear()
+    alt = plots.lines(Lines("test/loss", x="num_heads"), axes, changed)
+    cross = next(line for line in axes.lines if line.get_marker() == "x")
+    assert cross.get_xdata().tolist() == [4]
+    assert alt.endswith("num_heads=4: 1 of 1 diverged.")
+    axes.clear()
+    plots.curves(Curves("valid/loss"), axes, changed)
+    assert [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"] == [[30]]
+
+
+def test_lines_go_over_numbers(axes, results):
+    alt = plots.lines(Lines("test/loss", x="num_heads", log_x=True), axes, results)
+    (container,) = axes.containers
+    found = [estimate(losses(index)) for index in range(5)]
+    points = [[heads, e.mean] for heads, e in zip(FIRST_HEADS, found, strict=True)]
+    assert container[0].get_xydata().tolist() == [pytest.approx(point) for point in points]
+    ends = [[e.mean - e.half_width, e.mean + e.half_width] for e in found]
+    assert bars_of(container) == [pytest.approx(end) for end in ends]
+    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "4", "8", "16"]
+    assert "best num_heads 1, 0.1305" in alt
+
+
+def two_axes(results):
+    """Its five variants as those of two axes: depth 1 to 3, norm pre; and 1, 2, norm post."""
+    labels = [(1, "pre"), (2, "pre"), (3, "pre"), (1, "post"), (2, "post")]
+    variants = [
+        dataclasses.replace(variant, labels={"depth": str(depth), "norm": norm, "rest": "x"})
+        for variant, (depth, norm) in zip(results.variants, labels, strict=True)
+    ]
+    return with_variants(results, variants, ("depth", "norm", "rest"))
+
+
+@pytest.mark.parametrize("by", ["", "norm"])
+def test_there_is_a_line_for_every_value_of_another_axis(axes, results, by):
+    alt = plots.lines(Lines("test/loss", x="depth", by=by), axes, two_axes(results))
+    assert [container[0].get_xdata().tolist() for container in axes.containers] == [[1, 2, 3], [1, 2]]
+    (legend,) = axes.figure.legends
+    rest = "" if by else ", rest=x"
+    names = [f"norm=pre{rest} (1 of 9 diverged)", f"norm=post{rest}"]
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert axes.get_title("left") == ("all else: rest=x" if by else "")
+    assert f"2 lines, means over seeds with 95 % intervals: best norm=pre{rest}, depth 1, 0.1305" in alt
+
+
+def test_profiles_go_over_bins(axes, results):
+    alt = plots.profile(Profile("test[*]/exact_match", label="length"), axes, results)
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1-5", "6-10", "11+"]
+    for index, container in enumerate(axes.containers):
+        assert container[0].get_ydata() == pytest.approx([90 - 9.7 * at - index for at in range(3)])
+        assert container[0].get_xdata() == pytest.approx([0, 1, 2], abs=0.2)
+    assert axes.get_ylabel() == "test exact match (%)"
+    assert "In 1-5: lowest num_heads=16, 86.00; highest num_heads=1, 90.00. In 11+: " in alt
+
+
+@pytest.mark.parametrize(("draw", "most"), [(plots.dots, plots.MOST_DOTS), (plots.curves, plots.MOST_LINES)])
+def test_of_very_many_variants_the_best_are_shown_and_it_is_said(axes, results, draw, most):
+    base = results.variants[0].trials
+    variants = []
+    for number in range(most + 3):
+        metrics = {"test/exact_match": float(number), "test/loss": 1.0}
+        trials = tuple(dataclasses.replace(t, result=dataclasses.replace(t.result, metrics=metrics)) for t in base)
+        variants.append(Variant({"num_heads": f"v{number}"}, trials))
+    figure = Dots("test/exact_match") if draw is plots.dots else Curves("valid/loss")
+    alt = draw(figure, axes, with_variants(results, variants))
+    said = f"the {most} best of {most + 3} variants by test exact match"
+    assert axes.get_title("left") == said
+    assert said in alt
+    if draw is plots.dots:
+        assert [label.get_text() for label in axes.get_yticklabels()] == [f"v{n}" for n in range(3, most + 3)]
+
+
+@pytest.mark.parametrize("label", ["_hidden", "$x_1$", "$", "a" * 200, r"\frac{$"])
+def test_labels_are_shown_as_they_are(results, label):
+    variants = [dataclasses.replace(results.variants[0], labels={"num_heads": label}), results.variants[1]]
+    for figure in draw_figures(with_variants(results, variants)):
+        ElementTree.fromstring(figure.light)  # and nothing has been said of mathematics or of labels left out
+        assert label in figure.alt
+
+
+def long_named(results, count):
+    """Variants of four axes, whose names are of one to four lines beside a row."""
+    names = ("position_encoding", "norm_position", "num_encoder_layers", "learning_rate_schedule")
+    variants = []
+    for number in range(count):
+        long = ("_and_" + "x" * 8) * (number % 3)
+        trials = results.variants[number % 5].trials
+        variants.append(Variant(dict.fromkeys(names, f"{number}{long}"), trials))
+    return with_variants(results, variants, names)
+
+
+def test_labels_of_rows_do_not_touch(results):
+    changed = long_named(results, 20)
+    with matplotlib.rc_context():
+        matplotlib.rcParams.update(_rc(LIGHT))
+        figure = Figure(figsize=(5.2, _height(Dots("test/loss"), changed)), layout="constrained")
+        plots.dots(Dots("test/loss"), axes := figure.subplots(), changed)
+        figure.draw_without_rendering()
+        boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+    assert len(boxes) == 20
+    assert all(above.y0 > below.y1 for above, below in itertools.pairwise(boxes))
+
+
+def test_long_names_in_a_legend_are_whole(axes, results):
+    changed = long_named(results, 5)
+    plots.curves(Curves("valid/loss"), axes, changed)
+    (legend,) = axes.figure.legends
+    for text, variant in zip(legend.get_texts(), changed.variants, strict=True):
+        assert text.get_text().replace("\n", " ").partition(" (")[0] == variant.name
+        assert max(map(len, text.get_text().splitlines())) <= 54
+
+
+def test_a_figure_is_drawn_for_light_and_dark(results):
+    (figure,) = drawn(results, Dots("test/loss", title="Losses, at last"))
+    assert (figure.file, figure.title) == ("1_losses_at_last.svg", "Losses, at last")
+    assert b"#ffffff" in figure.light
+    assert b"#ffffff" not in figure.dark
+    assert b"<dc:date>" not in figure.light
+
+
+def test_a_study_draws_its_own(results):
+    seen = []
+
+    def draw(axes, given):
+        seen.append(matplotlib.rcParams["text.color"])
+        axes.plot([variant.trials[0].result.parameters for variant in given.variants])
+
+    figures = Own(draw, "Ours", "Sizes"), Own(draw, "Ours too", lambda given: f"{len(given.variants)} sizes")
+    assert [figure.alt for figure in drawn(results, *figures)] == ["Sizes", "5 sizes"]
+    assert len(set(seen)) == 2
+
+    def fails(axes, given):
+        raise KeyError("depth")
+
+    with pytest.raises(ConfigError, match="figure 'Ours': its function raised KeyError: 'depth'"):
+        drawn(results, Own(fails, "Ours", "Sizes"))
+    with pytest.raises(ConfigError, match="figure 'Ours': its function raised ValueError"):  # when it is written
+        drawn(results, Own(lambda axes, given: axes.set_title("$\\frac$") and None, "Ours", "Sizes"))
+    with pytest.raises(ConfigError, match="raised ValueError: an empty alt text"):
+        drawn(results, Own(draw, "Ours", lambda given: ""))
+
+
+def test_what_the_user_has_set_changes_nothing(results):
+    (before,) = drawn(results, Dots("test/loss"))
+    with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "none"}):
+        (after,) = drawn(results, Dots("test/loss"))
+        assert matplotlib.rcParams["font.size"] == 30
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("figure", "message"),
+    [
+        (Dots("test/los"), r"figure Dots: no trial has measured 'test/los'; .*did you mean 'test/loss'"),
+        (Lines("test/chrf", x="num_heads"), "figure Lines: no trial has measured 'test/chrf'; there are test/exact"),
+        (Curves("train/los"), r"figure Curves: no trial has logged 'train/los'; .*did you mean 'train/loss'"),
+        (Profile("valid[*]/loss"), r"no trial has measured a metric 'valid\[\*\]/loss'; there are test/exact"),
+    ],
+)
+def test_what_nobody_has_is_refused(results, figure, message):
+    with pytest.raises(ConfigError, match=message):
+        drawn(results, figure)

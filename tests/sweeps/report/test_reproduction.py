@@ -1,0 +1,148 @@
+"""The command that a report names makes the configs that it reports on."""
+
+import dataclasses
+import json
+import shlex
+
+import pytest
+from report_support import STUDY, write_study, write_trial, write_workdir
+
+from transformer_jax.cli import sweep as sweep_command_of_cli
+from transformer_jax.cli.arguments import parse
+from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.prose import notes
+from transformer_jax.sweeps.report.remade import config_of, fields_of
+from transformer_jax.sweeps.report.reproduction import (
+    command_note,
+    differing_fields,
+    exact_config,
+    sweep_command,
+    versions,
+)
+from transformer_jax.sweeps.results import TRIALS, claim
+from transformer_jax.sweeps.search import make_search
+from transformer_jax.sweeps.search.base import SearchOptions, Space
+from transformer_jax.sweeps.search.random import random_search
+from transformer_jax.sweeps.study import Axis, Range, load_study
+from transformer_jax.sweeps.trials import grid
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return collect(*write_workdir(tmp_path_factory.mktemp("study")))
+
+
+def test_the_command_makes_the_same_trials(results):
+    program, name, *words = shlex.split(sweep_command(results))
+    assert (program, name) == ("transformer-jax", "sweep")
+    arguments = parse(sweep_command_of_cli, "transformer-jax sweep", words)
+    assert arguments.required("study") == "experiments/heads"
+    assert arguments.overrides == {"model.mlp_dim": "40"}  # and not what follows from it, or is the study's
+    trials = grid(results.study, results.folder.parent.parent, arguments.overrides).trials
+    assert [fields_of(trial.config) for trial in trials] == [fields_of(trial.trial.config) for trial in results.trials]
+
+
+def test_a_baseline_that_has_changed_since_is_overridden(results, tmp_path):
+    folder = write_study(tmp_path)
+    file = tmp_path / "tiny.py"
+    file.write_text(file.read_text().replace("emb_dim=16", "emb_dim=32"))
+    command = sweep_command(dataclasses.replace(results, folder=folder))
+    assert "--config.model.emb_dim=16" in command
+    assert "head_dim" not in command  # which follows from it
+
+
+def test_no_command_for_configs_that_none_makes(results, tmp_path):
+    assert sweep_command(dataclasses.replace(results, folder=tmp_path / "experiments" / "gone")) is None
+    first, *others = results.variants
+    config = config_of(first)
+    odd = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, beta1=0.5))
+    trial = dataclasses.replace(first.trials[0], trial=dataclasses.replace(first.trials[0].trial, config=odd))
+    changed = dataclasses.replace(first, trials=(trial,))
+    assert sweep_command(dataclasses.replace(results, variants=(changed, *others))) is None
+
+
+DRAWN = STUDY.replace(
+    'over("model.num_heads", 1, 2, 4, 8, 16)', 'Range("optimizer.learning_rate", 1e-5, 1e-1, log=True)'
+)
+
+
+def searched(root, options, num_drawn=3):
+    """The results of a search of a rate, whose variants are the first random draws."""
+    folder, workdir = write_study(root, text=DRAWN), root / "runs" / "heads"
+    claim(workdir, folder)
+    study, overrides = load_study(folder), {"data.cache_dir": str(workdir / "tokens"), "model.mlp_dim": "40"}
+    make_search(study, root, overrides, options, workdir, 1).close()
+    draws = random_search(Space(study, root, overrides), num_drawn, options.seed).next([])
+    for trial in draws:
+        write_trial(trial, study.metrics, workdir / TRIALS / trial.name, 0)
+    return collect(workdir, folder)
+
+
+def test_the_command_of_a_random_search_repeats_its_draws(tmp_path):
+    results = searched(tmp_path, SearchOptions("random", 3, 7))
+    words = shlex.split(sweep_command(results))[2:]
+    flags = parse(sweep_command_of_cli, "transformer-jax sweep", words)
+    values, overrides = flags.flags, flags.overrides
+    (tmp_path / "again").mkdir()
+    options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
+    again = make_search(results.study, tmp_path, overrides, options, tmp_path / "again", 1).next([])
+    assert {t.name: fields_of(t.config) for t in again} == {
+        t.trial.name: fields_of(t.trial.config) for t in results.trials
+    }
+    assert "trains the same configs" in command_note(results)
+    other = dataclasses.replace(results.study, axes=(Range("optimizer.learning_rate", 1e-6, 1e-2, log=True),))
+    assert sweep_command(dataclasses.replace(results, study=other)) is None  # it draws others
+
+
+def test_the_command_of_tpe_says_that_it_may_draw_others(tmp_path):
+    results = dataclasses.replace(
+        searched(tmp_path, SearchOptions("random", 3, 7)), search=SearchOptions("tpe", 9, 7, "median")
+    )
+    flags = "--search=tpe --search_seed=7 --num_trials=9 --pruner=median --config.model.mlp_dim=40"
+    assert sweep_command(results).endswith(flags)
+    assert "does not repeat the draws" in command_note(results)
+    unknown = dataclasses.replace(results, search=SearchOptions("tpe", None, 7))
+    assert "--num_trials=3" in sweep_command(unknown)
+
+
+def test_a_search_within_a_range_has_no_reference(results):
+    study = dataclasses.replace(results.study, axes=(Range("model.num_heads", 1, 16),))
+    said = notes(dataclasses.replace(results, study=study))
+    assert "A search of numbers within a range has no reference: there are no differences." in said
+    assert not any("no trial here" in note for note in said)
+
+
+def test_variants_without_trials(results):
+    assert results.absent == {}
+    values = {"one": {"model.num_heads": 1}, "default": {}, "none": {"model.dropout_rate": 0.0}}
+    added = Axis("num_heads", {**results.study.axes[0].values, **values})
+    study = dataclasses.replace(results.study, axes=(added,))
+    changed = dataclasses.replace(results, study=study)
+    assert changed.absent == {
+        "num_heads=one": "num_heads=1",
+        "num_heads=default": "num_heads=2",
+        "num_heads=none": "",
+    }
+    said = notes(changed)
+    assert "num_heads=default is the same experiment as num_heads=2." in said
+    assert "num_heads=none has no trial here." in said
+
+
+def test_differences_of_the_configs(results):
+    follow = ["model.num_kv_heads", "model.head_dim", "model.value_head_dim"]
+    assert differing_fields(results) == ["model.num_heads", *follow]
+
+
+def test_exact_configs_say_every_field(results):
+    config = json.loads(exact_config(results.variants[1]))
+    expected = config_of(results.variants[1]).to_dict()
+    assert (expected.pop("seed"), expected["data"].pop("cache_dir")[-11:]) == (0, "token_cache")
+    assert config == json.loads(json.dumps(expected))
+
+
+def test_versions_are_counted(results):
+    first = results.variants[0].trials[0]
+    other = dataclasses.replace(first, result=dataclasses.replace(first.result, versions={"jax": "0.11"}))
+    variants = (dataclasses.replace(results.variants[0], trials=(other,)), *results.variants[1:])
+    found = versions(dataclasses.replace(results, variants=variants))
+    assert found == {"jax 0.11": 1, "jax 0.10.2, python 3.11.9": 12}

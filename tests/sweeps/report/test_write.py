@@ -1,0 +1,235 @@
+"""The page and the Markdown: their numbers are those of the CSV, their text is escaped, their bytes are repeatable."""
+
+import csv
+import dataclasses
+import html.parser
+import math
+import re
+
+import pytest
+from report_support import DIVERGED, write_workdir
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.figures import Dots
+from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.markdown import escaped
+from transformer_jax.sweeps.report.summary import results_csv, summarise
+from transformer_jax.sweeps.report.wording import NOTHING
+from transformer_jax.sweeps.report.write import write_report
+from transformer_jax.sweeps.results import failure
+
+EVIL = "<script>alert('$x_1$ & \"y\"')</script>"
+
+
+class Page(html.parser.HTMLParser):
+    """Elements, texts, and the rows of the first table."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.rows = [], [], "", []
+        self._in_first = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._in_first = self._in_first or (tag == "tbody" and "tbody" not in self.tags)
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if self._in_first and tag == "tr":
+            self.rows.append([])
+        if self._in_first and tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self._in_first = self._in_first and tag != "tbody"
+
+    def handle_data(self, data):
+        if self.tags[-1:] != ["style"]:
+            self.text += data
+        if self._in_first:
+            self.rows[-1][-1] += data
+
+
+def report(results, output):
+    rows = summarise(results)
+    write_report(results, rows, output)
+    return (output / "report.html").read_text(), (output / "report.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return collect(*write_workdir(tmp_path_factory.mktemp("study")))
+
+
+@pytest.fixture(scope="module")
+def written(results, tmp_path_factory):
+    output = tmp_path_factory.mktemp("report")
+    return output, *report(results, output)
+
+
+def assert_rounds(shown, value):
+    """A number as it is shown is the value, rounded to its last place; no number is shown of what is none."""
+    if value == "":
+        assert shown == NOTHING
+        return
+    place = 10 ** -len(shown.partition("e")[0].partition(".")[2]) * 10 ** int(shown.partition("e")[2] or 0)
+    assert math.isclose(float(shown), float(value), rel_tol=0, abs_tol=0.5 * place * (1 + 1e-9))
+
+
+def assert_row_is_that_of_the_csv(cells, lines):
+    """cells: mean, difference and p-value for each of the metrics, whose lines of summary.csv follow."""
+    for number, line in enumerate(lines):
+        mean, difference, p_value = cells[3 * number : 3 * number + 3]
+        for shown, columns in (
+            (mean, ("mean", "half_width")),
+            (difference, ("difference", "difference_half_width")),
+        ):
+            for part, column in zip(re.sub(r"[★*]|\(best\)", "", shown).split("±"), columns, strict=False):
+                assert_rounds(part.strip(), line[column])
+            assert ("±" in shown) == bool(line[columns[1]])
+        assert_rounds(p_value, line["p_value_holm"])
+        assert ("★" in mean) == (line["best"] == "True")
+
+
+def lines_of(output, variant):
+    with (output / "summary.csv").open() as file:
+        lines = [line for line in csv.DictReader(file) if line["num_heads"] == variant]
+    return [next(line for line in lines if line["metric"] == m) for m in ("test/exact_match", "test/loss")]
+
+
+def test_every_number_of_the_page_is_that_of_the_csv(written):
+    output, page, _ = written
+    rows = Page(page).rows
+    assert [row[0] for row in rows] == ["1 (reference)", "2", "4", "8", "16"]
+    for name, *cells, trials in rows:
+        assert_row_is_that_of_the_csv(cells, lines_of(output, name.partition(" ")[0]))
+        assert trials == ("2 finished, 1 of 3 diverged" if name == "4" else "3 finished")
+
+
+def test_every_number_of_the_markdown_is_that_of_the_csv(written):
+    output, _, markdown = written
+    table = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(table) == 7
+    for line in table[2:]:
+        name, *cells, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        assert_row_is_that_of_the_csv(cells, lines_of(output, name.partition(" ")[0]))
+
+
+def test_numbers_of_alternative_texts_are_those_of_the_csv(written):
+    output, page, _ = written
+    alt = next(value for tag, name, value in Page(page).attributes if (tag, name) == ("img", "alt"))
+    best, worst = re.search(r"best num_heads=1, (\S+); worst num_heads=16, (\S+)\.", alt).groups()
+    assert_rounds(best, lines_of(output, "1")[0]["mean"])
+    assert_rounds(worst, lines_of(output, "16")[0]["mean"])
+
+
+def test_the_page_says_what_it_rests_on(written):
+    _, page, markdown = written
+    text = Page(page).text
+    for said in ("Holm 1979", "paired t-test", "3 seeds say little", "Student's t", "1 of 3 diverged"):
+        assert said in text
+        assert said in markdown
+    assert "jax 0.10.2, python 3.11.9" in text
+    assert "112.5 seconds" in text
+    assert '"mlp_dim": 40' in text
+    assert "transformer-jax sweep --study=experiments/heads --workdir=runs/heads --config.model.mlp_dim=40" in text
+
+
+def test_where_the_work_directory_is_says_nothing(written, results):
+    """So that a report can be committed."""
+    output = written[0]
+    for file in [*output.glob("*.*"), *output.glob("figures/*")]:
+        assert str(results.workdir) not in file.read_text()
+    assert f"trials/{DIVERGED}/<batch>" in Page(written[1]).text
+
+
+def test_text_from_data_is_escaped(results, tmp_path):
+    axis = results.study.axes[0]
+    values = {label if label != "16" else EVIL: fields for label, fields in axis.values.items()}
+    changed = dataclasses.replace(axis)
+    object.__setattr__(changed, "values", values)  # as no study's file may name it
+    last = results.variants[-1]
+    trials = tuple(
+        dataclasses.replace(t, trial=dataclasses.replace(t.trial, labels={"num_heads": EVIL})) for t in last.trials
+    )
+    variants = (*results.variants[:-1], dataclasses.replace(last, labels={"num_heads": EVIL}, trials=trials))
+    study = dataclasses.replace(results.study, question=EVIL)
+    object.__setattr__(study, "axes", (changed,))
+    page, markdown = report(dataclasses.replace(results, study=study, variants=variants), tmp_path)
+    parsed = Page(page)
+    assert parsed.text.count(EVIL) >= 6  # heading, table, configs, ...
+    assert "1 x <cpu>" in parsed.text
+    assert not {"script", "b", "cpu", "batch"} & set(parsed.tags)
+    assert not any(name.startswith("on") for _, name, _ in parsed.attributes)
+    assert "<" not in markdown.replace("<batch>", "")
+    assert r"\|" not in markdown
+
+
+def test_a_pipe_or_a_line_end_does_not_end_a_cell_of_markdown():
+    assert escaped("a|b\nc *d* _e_ f_g `h` <i> [j](k) \\") == (
+        r"a\|b c \*d\* \_e\_ f_g \`h\` &lt;i&gt; \[j\](k) " + "\\\\"
+    )
+
+
+def test_nothing_is_loaded_from_elsewhere(written):
+    page = written[1]
+    addresses = [value for _, name, value in Page(page).attributes if name in ("src", "href", "srcset")]
+    assert len(addresses) == 1 + 2 * 2
+    assert all(address.startswith("data:") for address in addresses)
+    assert "url(" not in page
+    assert "@import" not in page
+
+
+def test_every_figure_has_words(written):
+    output, page, markdown = written
+    parsed = Page(page)
+    alts = [value for tag, name, value in parsed.attributes if (tag, name) == ("img", "alt")]
+    files = sorted(file.name for file in (output / "figures").iterdir())
+    assert files == ["1_test_exact_match.svg", "2_valid_loss_by_step.svg"]
+    assert len(alts) == parsed.tags.count("img") == len(files)
+    assert all("5 variants" in alt and "num_heads=4: 2 finished, 1 of 3 diverged" in alt for alt in alts)
+    assert all(f"](figures/{name})" in markdown for name in files)
+
+
+def test_the_same_results_make_the_same_bytes(written, results, tmp_path):
+    report(results, tmp_path)
+    names = [file.relative_to(written[0]) for file in written[0].rglob("*.*")]
+    assert len(names) == 6
+    assert all((tmp_path / name).read_bytes() == (written[0] / name).read_bytes() for name in names)
+
+
+def test_figures_of_an_earlier_report_are_gone(results, tmp_path):
+    report(results, tmp_path)
+    kept = tmp_path / "figures" / "mine.svg"
+    kept.write_text("")
+    figures = (Dots("test/loss"),)
+    report(dataclasses.replace(results, study=dataclasses.replace(results.study, figures=figures)), tmp_path)
+    assert sorted(file.name for file in (tmp_path / "figures").iterdir()) == ["1_test_loss.svg", "mine.svg"]
+
+
+def test_a_trial_that_could_not_be_run_has_no_size_and_no_machine(results, tmp_path):
+    first, second = results.variants[:2]
+    trials = [dataclasses.replace(t, result=failure(t.trial, "no room")) for t in (first.trials[0], *second.trials)]
+    variants = (
+        dataclasses.replace(first, trials=(trials[0], *first.trials[1:])),
+        dataclasses.replace(second, trials=tuple(trials[1:])),
+    )
+    changed = dataclasses.replace(results, variants=variants)
+    page, _ = report(changed, tmp_path)
+    rows = re.findall(r"<tr>(.*?)</tr>", page.partition("differences of the configs")[2].partition("</table>")[0], re.S)
+    parameters = [re.findall(r"<td>([^<]*)</td>", row)[-1] for row in rows if "<td>" in row]
+    assert parameters == ["1000", NOTHING]
+    text = Page(page).text
+    assert "not known" not in text
+    assert "Machine: 1 x <cpu>Versions: jax 0.10.2, python 3.11.9Training: 15.00 seconds" in re.sub(
+        r"\s*\n\s*", "", text
+    )
+    lines = list(csv.DictReader(results_csv(changed).splitlines()))
+    empty = dict.fromkeys(("steps", "seconds", "parameters", "test/loss"), "")
+    assert [line["status"] for line in lines] == ["failed", "finished", "finished", "failed", "failed", "failed"]
+    assert all({name: line[name] for name in empty} == empty for line in lines if line["status"] == "failed")
+
+
+def test_a_folder_that_cannot_be_written(results, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"--output={tmp_path / 'file'}: cannot be written"):
+        report(results, tmp_path / "file")

@@ -1,0 +1,150 @@
+"""A study whose workers, and which itself, die of SIGKILL, and which is no other in the end.
+
+    python tests/sweeps/test_killed_workers.py --trials=12 --steps=3000 --every=30 --executor=local
+
+kills a worker at random moments, in the mean every so many seconds, and compares every trial with an undisturbed study.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # of the file as a program
+
+from run_support import ROOT, write_corpus
+
+STUDY = """
+from transformer_jax.sweeps.study import Metric, Study, over
+
+STUDY = Study(
+    question="Does it come through?",
+    baseline={baseline!r},
+    axes=(over("model.dropout_rate", 0.1, 0.2),),
+    seeds=tuple(range({seeds})),
+    settings={settings!r},
+    metrics=(Metric("test/loss", "min"), Metric("test/exact_match", "max"), Metric("train/loss", "min")),
+)
+"""
+
+
+def write_study(folder: Path, trials: int, steps: int) -> Path:
+    corpus = write_corpus(folder / "corpus")
+    study = folder / "experiments" / "killed"
+    study.mkdir(parents=True)
+    settings = {
+        "data.dir": str(corpus),
+        "training.num_train_steps": steps,
+        "training.checkpoint_every_steps": max(steps // 20, 1),
+        "training.eval_every_steps": max(steps // 4, 1),
+    }
+    text = STUDY.format(baseline=str(corpus / "tiny.py"), seeds=trials // 2, settings=settings)
+    (study / "study.py").write_text(text)
+    return study
+
+
+def start(study: Path, workdir: Path, *flags: str) -> subprocess.Popen[bytes]:
+    words = ["sweep", f"--study={study}", f"--workdir={workdir}", *flags]
+    with workdir.with_suffix(".log").open("ab") as log:
+        command = [sys.executable, "-m", "transformer_jax", *words]
+        return subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=log, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+
+
+def workers(workdir: Path) -> list[int]:
+    """Processes that train in the trials of a study."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if "transformer_jax.sweeps.worker" in words and any(w.startswith(str(workdir)) for w in words):
+                found.append(int(folder.name))
+    return found
+
+
+def results(workdir: Path) -> dict[str, object]:
+    """What every trial came to, but for what the clock says."""
+    found = {}
+    for file in sorted(workdir.glob("trials/*/result.json")):
+        values = json.loads(file.read_text())
+        del values["seconds"]
+        found[file.parent.name] = values
+    return found
+
+
+def run_killed(study: Path, workdir: Path, every: float, random_: random.Random, *flags: str) -> int:
+    """Runs a study to its end and kills its workers now and then; returns how often."""
+    process, count = start(study, workdir, *flags), 0
+    due = time.monotonic() + random_.uniform(0, 2 * every)
+    while process.poll() is None:
+        time.sleep(0.05)
+        if time.monotonic() >= due and (alive := workers(workdir)):
+            os.kill(random_.choice(alive), signal.SIGKILL)
+            count += 1
+            due = time.monotonic() + random_.uniform(0, 2 * every)
+    assert process.returncode == 0, workdir.with_suffix(".log").read_text()
+    return count
+
+
+@pytest.mark.slow
+def test_a_worker_and_then_the_sweep_are_killed(tmp_path):
+    """Each while a trial trains: what is left of the killed sweep is waited for, and nothing is trained twice."""
+    study = write_study(tmp_path, 2, 100)
+    assert start(study, tmp_path / "expected").wait(timeout=300) == 0
+
+    def checkpoints():
+        return len(list((tmp_path / "run").glob("trials/*/checkpoints/[0-9]*")))
+
+    process = start(study, tmp_path / "run")
+    victims = iter(["worker", "sweep"])
+    victim = next(victims)
+    while process.poll() is None:
+        time.sleep(0.01)
+        if victim == "worker" and checkpoints() >= 1:
+            os.kill(workers(tmp_path / "run")[0], signal.SIGKILL)
+            victim = next(victims)
+        elif victim == "sweep" and checkpoints() >= 3:
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert start(study, tmp_path / "run").wait(timeout=300) == 0
+    assert results(tmp_path / "run") == results(tmp_path / "expected")
+    assert len(results(tmp_path / "run")) == 2
+    log = (tmp_path / "run.log").read_text()
+    assert "its process has ended with -9; it is started again" in log
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--every", type=float, default=30.0, help="seconds between two kills in the mean")
+    parser.add_argument("--executor", default="local")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        study, flag = write_study(folder, arguments.trials, arguments.steps), f"--executor={arguments.executor}"
+        begin = time.monotonic()
+        assert start(study, folder / "expected", flag).wait() == 0, (folder / "expected.log").read_text()
+        print(f"undisturbed: {time.monotonic() - begin:.0f} s", flush=True)
+        begin = time.monotonic()
+        count = run_killed(study, folder / "killed", arguments.every, random.Random(arguments.seed), flag)
+        taken = time.monotonic() - begin
+        expected = results(folder / "expected")
+        assert len(expected) == arguments.trials
+        assert results(folder / "killed") == expected
+        print(f"{count} workers killed in {taken:.0f} s: {len(expected)} trials, all the same in the end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""A trial that a search has no more use for: its worker ends it and says so."""
+
+import os
+import signal
+from unittest import mock
+
+import pytest
+from run_support import at, write_corpus
+
+from transformer_jax.config_file import read_config
+from transformer_jax.sweeps.results import mark_pruned, pruned_because, read_result, write_spec
+from transformer_jax.sweeps.study import Metric
+from transformer_jax.sweeps.trials import Trial
+from transformer_jax.sweeps.worker import run_trials
+from transformer_jax.training import loop
+
+
+@pytest.fixture
+def folder(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus")
+    values = {"data.dir": str(corpus), "data.cache_dir": str(tmp_path / "cache")}
+    trial = Trial({"rate": "slow"}, 0, read_config(str(corpus / "tiny.py"), values))
+    write_spec(tmp_path / "trial", trial, [Metric("test/loss", "min")])
+    return tmp_path / "trial"
+
+
+def test_before_it_has_started(folder):
+    assert pruned_because(folder) is None
+    mark_pruned(folder, "median: valid/loss 3 at step 4")
+    assert run_trials([folder]) == 0
+    result = read_result(folder)
+    assert (result.status, result.why, result.steps) == ("pruned", "median: valid/loss 3 at step 4", 0)
+    assert result.metrics == {}
+    assert result.parameters > 0
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pruned", [True, False])
+def test_while_it_trains(folder, pruned):
+    """It is sent SIGTERM, which without the mark only has it save."""
+
+    def stop():
+        if pruned:
+            mark_pruned(folder, "others did better")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with mock.patch.object(loop, "kill_point", at("after_batch", 5, stop)):
+        code = run_trials([folder])
+    assert any((folder / "checkpoints").iterdir())
+    result = read_result(folder)
+    if not pruned:
+        assert (code, result) == (143, None)
+        return
+    assert code == 0
+    assert (result.status, result.why, result.metrics) == ("pruned", "others did better", {})
+    assert result.steps == 4  # the last that is logged

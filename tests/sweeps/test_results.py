@@ -1,0 +1,80 @@
+"""Files of trials: what is to be done and what came of it."""
+
+import dataclasses
+import json
+
+import pytest
+
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.sweeps.results import (
+    RESULT,
+    SPEC,
+    Result,
+    claim,
+    held,
+    is_running,
+    read_result,
+    read_spec,
+    write_spec,
+)
+from transformer_jax.sweeps.study import Metric
+from transformer_jax.sweeps.trials import Trial
+
+TRIAL = Trial({"num_heads": "2"}, 3, dataclasses.replace(ExperimentConfig().resolved(), seed=3))
+METRICS = [Metric("test/loss", "min"), Metric("train/accuracy", "max")]
+RESULT_OF_IT = Result({"num_heads": "2"}, 3, "finished", "", {"test/loss": 1.25}, 8, 2.5, 100, "1 x cpu", {"jax": "1"})
+
+
+def test_a_spec_comes_back(tmp_path):
+    write_spec(tmp_path / "t", TRIAL, METRICS)
+    assert read_spec(tmp_path / "t") == (TRIAL, METRICS, None)
+    write_spec(tmp_path / "t", TRIAL, METRICS)
+
+
+def test_a_trial_that_was_begun_with_other_values_is_refused(tmp_path):
+    write_spec(tmp_path, TRIAL, METRICS)
+    model = dataclasses.replace(TRIAL.config.model, dropout_rate=0.3)
+    changed = dataclasses.replace(TRIAL, config=dataclasses.replace(TRIAL.config, model=model))
+    with pytest.raises(ConfigError, match=r"model.dropout_rate \(0.1 before, 0.3 now\); choose another --workdir"):
+        write_spec(tmp_path, changed, METRICS)
+
+
+def test_a_result_comes_back(tmp_path):
+    assert read_result(tmp_path) is None
+    RESULT_OF_IT.write(tmp_path)
+    assert read_result(tmp_path) == RESULT_OF_IT
+
+
+@pytest.mark.parametrize("text", ["", '{"labels": {"num', "[]", '{"labels": {}}', "\x00"])
+def test_a_result_that_is_cut_short_is_named(tmp_path, text):
+    (tmp_path / RESULT).write_text(text)
+    with pytest.raises(DataError, match=f"{tmp_path / RESULT}: "):
+        read_result(tmp_path)
+
+
+def test_a_spec_that_is_cut_short_is_named(tmp_path):
+    write_spec(tmp_path, TRIAL, METRICS)
+    (tmp_path / SPEC).write_text(json.dumps({"labels": {}}))
+    with pytest.raises(DataError, match="is not that of a trial"):
+        read_spec(tmp_path)
+
+
+def test_two_studies_do_not_share_a_work_directory(tmp_path):
+    claim(tmp_path / "w", tmp_path / "positions")
+    claim(tmp_path / "w", tmp_path / "positions")
+    with pytest.raises(ConfigError, match="is that of the study 'positions', not of 'num_heads'"):
+        claim(tmp_path / "w", tmp_path / "num_heads")
+
+
+def test_a_trial_that_is_held_is_running(tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        assert not is_running(folder)
+    with held(folders) as free:
+        assert free
+        assert all(map(is_running, folders))
+        with held(folders[1:]) as again:
+            assert not again
+    assert not any(map(is_running, folders))

@@ -1,0 +1,215 @@
+"""Jobs of Slurm: through submitit's executor of this machine, and with a queue that is faked."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from sweep_support import tiny_study, trained
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.executors import make_executor, slurm
+from transformer_jax.sweeps.executors.base import Options
+from transformer_jax.sweeps.executors.slurm import DIED, JOB, SlurmOptions, parse_more
+from transformer_jax.sweeps.executors.subprocesses import run_worker
+from transformer_jax.sweeps.results import OUTPUT, TRIALS
+
+pytest.importorskip("submitit")
+LOCAL = SlurmOptions(cluster="local")
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """Programs of Slurm that a file answers for; returns what squeue says, and what scancel was told."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    queue, cancelled = tmp_path / "queue", tmp_path / "cancelled"
+    queue.write_text("")
+    number = tmp_path / "number"
+    number.write_text("100")
+    scripts = {
+        "sbatch": f'n=$(($(cat {number})+1)); echo $n > {number}; echo $n >> {queue}; cp "$1" {tmp_path}/job.sh;'
+        f" test ! -e {tmp_path}/refuse || {{ echo sbatch: error: invalid partition >&2; exit 1; }};"
+        ' echo "Submitted batch job $n"',
+        "srun": "",
+        "squeue": f"test ! -e {tmp_path}/down || exit 1; cat {queue}",
+        "scancel": f'echo "$@" >> {cancelled}',
+    }
+    for name, script in scripts.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(slurm, "_RESULT_SECONDS", 0.0)
+    return tmp_path
+
+
+def started(cluster, asked=None):
+    """An executor, and a job of it for a trial whose folder is there."""
+    folder = cluster / "trial"
+    folder.mkdir(exist_ok=True)
+    executor = make_executor("slurm", Options(num_workers=2), cluster / "work", asked or SlurmOptions())
+    return executor, executor.start([folder], 0), folder
+
+
+def ends(cluster, number, outcome):
+    (cluster / "work" / "slurm" / f"{number}_0_result.pkl").write_bytes(pickle.dumps(outcome))
+
+
+def test_what_is_asked_of_slurm(cluster):
+    asked = SlurmOptions("slurm", "gpu", 90, 2, 8, 64, {"qos": "high", "exclusive": True, "setup": ["module load x"]})
+    _, _, folder = started(cluster, asked)
+    lines = (cluster / "job.sh").read_text().splitlines()
+    for option in ("partition=gpu", "time=90", "gpus-per-node=2", "cpus-per-task=8", "mem=64GB", "qos=high"):
+        assert f"#SBATCH --{option}" in lines
+    assert {"#SBATCH --exclusive", "#SBATCH --no-requeue", "module load x", "#SBATCH --signal=USR2@90"} <= set(lines)
+    assert json.loads((folder / JOB).read_text()) == {"cluster": "slurm", "job": "101"}
+
+
+def test_a_job_ends_as_its_worker_did(cluster):
+    (cluster / "queue").write_text("")
+    executor, job, folder = started(cluster)
+    assert executor.num_workers == 2
+    assert job.poll() is None
+    ends(cluster, 101, ("success", 143))
+    assert job.poll() == 143
+    _, job, folder = started(cluster)
+    assert json.loads((folder / JOB).read_text())["job"] == "102"
+    ends(cluster, 102, ("error", "Traceback\nFileNotFoundError: no python"))
+    assert job.poll() == 1
+    assert (folder / OUTPUT).read_text().endswith("102_0_log.err: FileNotFoundError: no python\n")
+
+
+def test_a_job_that_is_gone_without_a_result_has_died(cluster):
+    _, job, folder = started(cluster)
+    (cluster / "queue").write_text("")
+    (cluster / "down").touch()  # while squeue fails, nothing is known
+    assert [job.poll() for _ in range(3)] == [None] * 3
+    (cluster / "down").unlink()
+    assert job.poll() is None  # the file may be on its way
+    assert job.poll() == DIED
+    assert "job 101 has ended before its worker did" in (folder / OUTPUT).read_text()
+
+
+def test_a_sweep_that_is_run_again_finds_the_job_of_the_one_before(cluster):
+    started(cluster)
+    _, job, folder = started(cluster)
+    assert json.loads((folder / JOB).read_text())["job"] == "101"
+    ends(cluster, 101, ("success", 0))
+    assert job.poll() == 0
+
+
+def test_a_job_that_is_stopped_is_taken_from_the_queue_or_saves(cluster):
+    _, job, _ = started(cluster)
+    job.stop()
+    assert (cluster / "cancelled").read_text().splitlines() == ["--state=PENDING 101", "--signal=TERM 101"]
+
+
+def test_what_slurm_does_not_take_is_told_in_its_words(cluster, monkeypatch):
+    (cluster / "refuse").touch()
+    with pytest.raises(ConfigError, match="the job is not taken: sbatch: error: invalid partition"):
+        started(cluster)
+    (cluster / "refuse").unlink()
+    executor, _, folder = started(cluster)
+    # Once it has taken one, it may only be busy.
+    monkeypatch.setattr(slurm, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(slurm.logger, "warning", lambda *words: (cluster / "refuse").unlink())
+    (cluster / "refuse").touch()
+    (folder / JOB).unlink()
+    executor.start([folder], 0)
+    assert (folder / JOB).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("", {}),
+        ("qos=high,signal_delay_s=120", {"qos": "high", "signal_delay_s": 120}),
+        ("exclusive=true,setup=module load cuda", {"exclusive": True, "setup": ["module load cuda"]}),
+    ],
+)
+def test_more_parameters(text, values):
+    assert parse_more(text) == values
+
+
+@pytest.mark.parametrize("text", ["qos", "qos=", "=high", "qos=a,qos=b"])
+def test_more_parameters_that_are_refused(text):
+    with pytest.raises(ConfigError, match="expected different names, NAME=VALUE"):
+        parse_more(text)
+
+
+def test_what_cannot_be_used(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="Unknown argument 'partitoin'"):
+        make_executor("slurm", Options(), tmp_path, SlurmOptions("local", more={"partitoin": "x"}))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(ConfigError, match=r"there is no sbatch, .* by --slurm_cluster=local"):
+        make_executor("slurm", Options(), tmp_path)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(ConfigError, match=r"pip install 'transformer-jax\[slurm\]'"):
+        make_executor("slurm", Options(), tmp_path, LOCAL)
+
+
+_WORKER = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
+def test_what_asks_a_job_to_end_has_its_worker_save(tmp_path, number):
+    """And a worker that is sent the signal itself does not mind."""
+    output, codes = tmp_path / OUTPUT, []
+    before = signal.getsignal(number)
+
+    def once_ready():
+        while "ready" not in (output.read_text() if output.exists() else ""):
+            time.sleep(0.01)
+        [worker] = subprocess.run(
+            ["pgrep", "-P", str(os.getpid()), "-f", "ready"], capture_output=True, text=True, check=True
+        ).stdout.split()
+        if number == signal.SIGUSR2:
+            os.kill(int(worker), number)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=once_ready)
+    thread.start()
+    codes.append(run_worker(["python", "-c", _WORKER], output))
+    thread.join()
+    assert codes == [143]
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.slow
+def test_trials_through_submitit_are_those_of_the_local_executor(tmp_path):
+    """And one whose job is killed outright is started again."""
+    study = tiny_study(tmp_path / "corpus", seeds=(0,))
+    killed = []
+
+    def kill_one(standings):
+        for standing in standings:
+            if not killed and standing.status == "running" and (standing.folder / "metrics.jsonl").exists():
+                number = json.loads((standing.folder / JOB).read_text())["job"]
+                pids = subprocess.run(["pgrep", "-P", number], capture_output=True, text=True, check=False).stdout
+                for pid in [*pids.split(), number]:
+                    os.kill(int(pid), signal.SIGKILL)
+                worker = subprocess.run(
+                    ["pgrep", "-f", f"sweeps.worker {standing.folder}"], capture_output=True, text=True, check=False
+                ).stdout
+                for pid in worker.split():
+                    os.kill(int(pid), signal.SIGKILL)
+                killed.append(standing.trial.name)
+
+    expected = trained(study, tmp_path / "local", make_executor("local", Options(2), tmp_path / "local"))
+    through = make_executor("slurm", Options(2), tmp_path / "slurm", LOCAL)
+    assert trained(study, tmp_path / "slurm", through, kill_one) == expected
+    assert killed
+    assert "has ended before its worker did" in (tmp_path / "slurm" / TRIALS / killed[0] / OUTPUT).read_text()

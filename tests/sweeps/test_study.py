@@ -1,0 +1,108 @@
+"""Studies: what their files say, and what is refused in them."""
+
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.study import Axis, Metric, Range, Study, load_study, over, zipped
+
+HEADS = over("model.num_heads", 1, 2, 4)
+SCORE = Metric("test/sacrebleu", "max")
+
+
+def study(**fields):
+    return Study(
+        **{"question": "Why?", "baseline": "configs/quickstart.py", "axes": (HEADS,), "metrics": (SCORE,)} | fields
+    )
+
+
+def test_an_axis_of_a_field_names_its_values_as_they_are_written():
+    assert Axis("num_heads", {str(n): {"model.num_heads": n} for n in (1, 2, 4)}) == HEADS
+    rates = over("optimizer.learning_rate", 1e-3, 0.5, name="rate")
+    assert (rates.name, list(rates.values)) == ("rate", ["0.001", "0.5"])
+
+
+def test_zipped_axes_go_together():
+    widths = over("model.emb_dim", 64, 128)
+    together = zipped(widths, over("model.mlp_dim", 256, 512))
+    assert together.name == "emb_dim_mlp_dim"
+    assert together.values == {
+        "64_256": {"model.emb_dim": 64, "model.mlp_dim": 256},
+        "128_512": {"model.emb_dim": 128, "model.mlp_dim": 512},
+    }
+    with pytest.raises(ConfigError, match=r"equally many values, not {'emb_dim': 2, 'num_heads': 3}"):
+        zipped(widths, HEADS)
+    with pytest.raises(ConfigError, match=r"'64_1': 'model.emb_dim' is set to 64 and to 1"):
+        zipped(widths, over("model.emb_dim", 1, 2, name="other"))
+
+
+def test_the_first_values_are_the_reference():
+    axes = (HEADS, over("model.norm_position", "post", "pre"))
+    assert study(axes=axes).reference_variant == {"num_heads": "1", "norm_position": "post"}
+    assert study(axes=axes, reference={"num_heads": "4"}).reference_variant["num_heads"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: over("model.num_heads", 1), "axis 'num_heads': 1 value"),
+        (lambda: Axis("a b", {"x": {}, "y": {}}), "'a b' is no name"),
+        (lambda: Axis("a", {"x/y": {}, "y": {}}), "'x/y' is no name"),
+        (lambda: Range("optimizer.learning_rat", 0.1, 1), "no field 'optimizer.learning_rat' .did you mean 'opt"),
+        (lambda: Range("optimizer.learning_rate", 1, 0.1), "from 1 to 0.1"),
+        (lambda: Range("model.norm_position", 0, 1), "range of 'model.norm_position': the field is no number"),
+        (lambda: Range("model.use_bias", 0, 1), "the field is no number"),
+        (lambda: Range("model.num_heads", 1.5, 4), "from 1.5 to 4, but the field is an integer"),
+        (lambda: Range("optimizer.learning_rate", 0, 1, log=True), "log needs a low end above 0"),
+        (lambda: Metric("sacrebleu", "max"), "expected SPLIT/METRIC"),
+        (lambda: Metric("test/sacrebleu", "up"), "and 'max' or 'min'"),
+        (lambda: study(axes=()), "at least one axis"),
+        (lambda: study(axes=(over("model.num_heads", 1, 2, name="steps"),)), "axis 'steps': reports have a column"),
+        (lambda: study(axes=(over("model.num_heads", 1, 2, name="p_value"),)), "axis 'p_value': reports have a column"),
+        (lambda: study(metrics=()), "at least one axis, one metric"),
+        (lambda: study(seeds=()), "and one seed"),
+        (lambda: study(seeds=(0, 1, 0)), "seeds: 0 twice"),
+        (lambda: study(axes=(HEADS, HEADS)), "axes: num_heads twice"),
+        (
+            lambda: study(axes=(over("model.num_head", 1, 2),)),
+            "axis 'num_head', '1': no field 'model.num_head'",
+        ),
+        (lambda: study(axes=(over("seed", 1, 2),)), "`seeds` says which"),
+        (lambda: study(settings={"seed": 3}), "settings: `seeds` says which"),
+        (
+            lambda: study(metrics=(Metric("test/sacrblue", "max"),)),
+            "'test/sacrblue': of 'test' there are .*sacrebleu'",
+        ),
+        (lambda: study(metrics=(Metric("train/chrf", "max"),)), "'train/chrf': of 'train' there are loss, nll"),
+        (lambda: over("optimizer.learning_rate", 1e-3, 0.001), "axis 'learning_rate': '0.001' is the name of two"),
+        (lambda: study(settings={"training.steps": 3}), "settings: no field 'training.steps'"),
+        (lambda: study(reference={"heads": "1"}), "reference: no axis 'heads'"),
+        (lambda: study(reference={"num_heads": "3"}), "reference: axis 'num_heads' has no value '3'"),
+    ],
+)
+def test_what_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("STUDY = 3\n", "does not define STUDY"),
+        ("\nimport nothing_of_this_name\n", "No module named .* .line 2"),
+        ("from transformer_jax.sweeps.study import over\nover('model.num_heads', 1)\n", "1 value"),
+        ("def\n", "study.py"),
+    ],
+)
+def test_files_that_are_no_study(tmp_path, text, message):
+    folder = tmp_path / "experiments" / "heads"
+    folder.mkdir(parents=True)
+    (folder / "study.py").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_study(folder)
+
+
+def test_a_study_that_is_not_there():
+    with pytest.raises(ConfigError, match=r"there are .*positions.* .did you mean 'positions'\?"):
+        load_study(Path(__file__).parent.parent.parent / "experiments" / "postions")

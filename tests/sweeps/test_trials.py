@@ -1,0 +1,93 @@
+"""The trials of a study."""
+
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
+from transformer_jax.sweeps.trials import grid, groups, program_key
+from transformer_jax.training.hyper import split
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def study(*axes, **fields):
+    return Study("Why?", "configs/quickstart.py", axes, (Metric("test/loss", "min"),), **{"seeds": (3, 5)} | fields)
+
+
+def test_every_variant_with_every_seed():
+    found = grid(study(over("model.num_heads", 1, 2), over("model.norm_position", "post", "pre")), ROOT)
+    assert [trial.name for trial in found.trials] == [
+        f"num_heads={heads},norm_position={position},seed={seed}"
+        for heads in (1, 2)
+        for position in ("post", "pre")
+        for seed in (3, 5)
+    ]
+    assert found.same == {}
+    trial = found.trials[-1]
+    assert (trial.config.seed, trial.config.model.num_heads, trial.config.model.norm_position) == (5, 2, "pre")
+    assert trial.config.model.head_dim == trial.config.model.emb_dim // 2  # derived after the overrides
+
+
+def test_settings_are_for_all_and_overrides_win():
+    two = study(over("model.num_heads", 1, 2), settings={"training.num_train_steps": 7, "optimizer.warmup_steps": 3})
+    configs = [trial.config for trial in grid(two, ROOT, {"optimizer.warmup_steps": "4"}).trials]
+    assert {(c.training.num_train_steps, c.optimizer.warmup_steps) for c in configs} == {(7, 4)}
+    with pytest.raises(ConfigError, match=r"--config\.seed cannot"):
+        grid(two, ROOT, {"seed": "1"})
+
+
+def test_two_variants_that_are_one_experiment_are_one_trial():
+    axes = (
+        Axis("heads", {"default": {}, "one": {"model.num_heads": 1}, "four": {"model.num_heads": 4}}),
+        over("model.norm_position", "post", "pre"),
+    )
+    found = grid(study(*axes), ROOT, {"model.dropout_rate": "0.1"})
+    assert found.same == {
+        "heads=four,norm_position=post": "heads=default,norm_position=post",
+        "heads=four,norm_position=pre": "heads=default,norm_position=pre",
+    }
+    assert len(found.trials) == 4 * 2
+
+
+def test_an_axis_that_changes_nothing_is_refused():
+    with pytest.raises(ConfigError, match="axis 'nothing' changes nothing: a, b are the same experiment"):
+        grid(study(over("model.num_heads", 1, 2), Axis("nothing", {"a": {}, "b": {}})), ROOT)
+    with pytest.raises(ConfigError, match="axis 'num_heads' changes nothing"):
+        grid(study(over("model.num_heads", 1, 2)), ROOT, {"model.num_heads": "4"})
+
+
+def test_every_variant_passes_the_validation_of_a_run():
+    with pytest.raises(ConfigError) as caught:
+        grid(study(over("model.num_heads", 1, 3, 7)), ROOT)
+    assert "num_heads=3: " in str(caught.value)
+    assert "num_heads=7: " in str(caught.value)
+    assert "num_heads=1: " not in str(caught.value)
+
+
+def test_two_axes_that_set_a_field_differently_are_refused():
+    with pytest.raises(ConfigError, match=r"'model.num_heads' is set to 1 and to 4"):
+        grid(study(over("model.num_heads", 1, 2), Axis("b", {"x": {"model.num_heads": 4}, "y": {}})), ROOT)
+
+
+def test_a_range_is_no_part_of_a_grid():
+    with pytest.raises(ConfigError, match=r"optimizer\.learning_rate is a range"):
+        grid(study(Range("optimizer.learning_rate", 1e-4, 1e-2)), ROOT)
+
+
+def test_trials_of_one_program():
+    """They agree in everything that is no scalar of the step, and so in the static part of the config."""
+    axes = (
+        over("model.num_heads", 1, 2),
+        over("optimizer.learning_rate", 1e-3, 2e-3),
+        over("training.label_smoothing", 0.0, 0.1, 0.2),
+    )
+    trials = grid(study(*axes), ROOT).trials
+    found = list(groups(trials))
+    assert sorted(map(len, found)) == [4, 4, 8, 8]  # smoothing or none, one head or two
+    for group in found:
+        assert len({split(trial.config)[0] for trial in group}) == 1
+        structures = {tuple(value is None for value in split(trial.config)[1]) for trial in group}
+        assert len(structures) == 1
+    assert program_key(trials[0].config) != program_key(trials[-1].config)

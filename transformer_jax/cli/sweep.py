@@ -1,0 +1,132 @@
+"""Run or resume a study: its variants with every seed, and what came of them.
+
+    transformer-jax sweep --study=experiments/norm_placement --workdir=runs/norm_placement
+    transformer-jax sweep --study=experiments/positions --workdir=runs/positions --executor=vmap
+    transformer-jax sweep --study=experiments/tuning --workdir=runs/tuning --search=tpe --num_trials=30 --pruner=median
+
+The study's trials are work directories in WORKDIR/trials. The same command again goes on where it stopped: finished
+trials stay, a trial whose process died goes on from its newest checkpoint, and none runs twice at the same time. A
+trial whose loss does not stay finite has diverged, which is a result.
+
+--search=grid runs every variant; random draws --num_trials of them, and tpe lets Optuna choose each by what the others
+gave. --executor=local runs a process per trial, --num_workers at once; vmap trains the trials of one compiled program
+together, those that differ in seeds, rates and other scalars alone; slurm submits a job per trial, ray runs them on the
+nodes of a cluster. --config.FIELD=VALUE overrides a field of every trial. `report` makes tables and figures of what
+there is.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, choice_flag, integer, path_flag, text
+from transformer_jax.errors import ConfigError
+
+OVERRIDES = ("config",)
+
+
+def define(values: flags.FlagValues) -> None:
+    path_flag(values, "study", "folder with a study.py, such as experiments/positions")
+    path_flag(values, "workdir", "folder of the study's trials")
+    from transformer_jax.sweeps.executors import NAMES as EXECUTORS
+    from transformer_jax.sweeps.executors.base import Options
+    from transformer_jax.sweeps.executors.ray import RayOptions
+    from transformer_jax.sweeps.executors.slurm import CLUSTERS, SlurmOptions
+    from transformer_jax.sweeps.search.base import NAMES as SEARCHES
+    from transformer_jax.sweeps.search.base import PRUNERS, SearchOptions
+
+    choice_flag(values, "search", "which variants are run", SearchOptions.name, SEARCHES)
+    integer(values, "num_trials", "`random`, `tpe`: variants, each with every seed of the study", None, 1)
+    integer(values, "search_seed", "`random`, `tpe`: what is drawn follows from it", SearchOptions.seed, 0)
+    choice_flag(values, "pruner", "`tpe`: ends trials that do badly early", SearchOptions.pruner, PRUNERS)
+    text(values, "storage", "`tpe`: URL of its database; default sqlite:///WORKDIR/search.db")
+    choice_flag(values, "executor", "where trials run", "local", EXECUTORS)
+    integer(values, "num_workers", "trials or jobs at once; default what there is room for, `slurm`: 1", None, 1)
+    integer(values, "max_together", "`vmap`: trials of one program at most", Options.max_together, 1)
+    choice_flag(values, "trial_axis", "`vmap`: how a program runs its trials", "auto", ("auto", "vmap", "map"))
+    choice_flag(values, "slurm_cluster", "`local`: jobs are processes of this machine", SlurmOptions.cluster, CLUSTERS)
+    text(values, "slurm_partition", "of the jobs; default the cluster's")
+    minutes = "time limit of a job; the trial saves before, and goes on in the next"
+    integer(values, "slurm_minutes", minutes, SlurmOptions.minutes, 1)
+    integer(values, "slurm_gpus", "GPUs of a job", None, 0)
+    integer(values, "slurm_cpus", "cores of a job", None, 1)
+    integer(values, "slurm_memory_gb", "memory of a job", None, 1)
+    text(values, "slurm_options", "more parameters of submitit: qos=high,account=lab,signal_delay_s=120", "")
+    text(
+        values,
+        "ray_address",
+        "HOST:PORT of a cluster, `auto` for this machine's, `local` to start one",
+        RayOptions.address,
+    )
+    integer(values, "ray_gpus", "GPUs of a trial; default 1 where the cluster has any", None, 0)
+    integer(values, "ray_cpus", "cores of a trial", RayOptions.cpus, 1)
+
+
+def run(arguments: Arguments) -> int:
+    folder, workdir = Path(arguments.required("study")), Path(arguments.required("workdir"))
+
+    from transformer_jax.sweeps.live import Table
+    from transformer_jax.sweeps.results import claim
+    from transformer_jax.sweeps.search import make_search
+    from transformer_jax.sweeps.search.base import SearchOptions, check_options
+    from transformer_jax.sweeps.search.best import best
+    from transformer_jax.sweeps.study import load_study
+    from transformer_jax.sweeps.sweep import Sweep
+
+    values = arguments.flags
+    options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
+    check_options(options)
+    _check_flags_of_executors(values)
+    study = load_study(folder)
+    overrides = {"data.cache_dir": str((workdir / "token_cache").absolute())} | dict(arguments.overrides)
+    claim(workdir, folder)
+    root, executor = folder.absolute().parent.parent, _executor(values, workdir)
+    search = make_search(study, root, overrides, options, workdir, executor.num_workers)
+    with Table(search.notes) as table:
+        sweep = Sweep(search, study.metrics, workdir, executor, folder if study.measure else None)
+        complete = sweep.run(table.show)
+    if not complete:
+        return 128 + sweep.stopped_by
+    failed = [standing for standing in sweep.standings if standing.status == "failed"]
+    if failed:
+        listing = "\n".join(f"  - {standing.trial.name}: {standing.why}" for standing in failed)
+        print(f"{len(failed)} of {len(sweep.standings)} trials could not be run:\n{listing}", file=sys.stderr)
+        return exit_codes.SOME_FAILED
+    if options.name != "grid":
+        print(best(sweep.standings, study), file=sys.stderr)
+    return exit_codes.OK
+
+
+def _executor(values: flags.FlagValues, workdir: Path) -> Any:
+    from transformer_jax.sweeps.executors import make_executor
+    from transformer_jax.sweeps.executors.base import Options
+    from transformer_jax.sweeps.executors.ray import RayOptions
+    from transformer_jax.sweeps.executors.slurm import SlurmOptions, parse_more
+
+    axis = None if values.trial_axis == "auto" else values.trial_axis
+    slurm = SlurmOptions(
+        cluster=values.slurm_cluster,
+        partition=values.slurm_partition,
+        minutes=values.slurm_minutes,
+        gpus=values.slurm_gpus,
+        cpus=values.slurm_cpus,
+        memory_gb=values.slurm_memory_gb,
+        more=parse_more(values.slurm_options),
+    )
+    ray = RayOptions(values.ray_address, values.ray_gpus, values.ray_cpus)
+    options = Options(values.num_workers, values.max_together, axis)
+    return make_executor(values.executor, options, workdir, slurm, ray)
+
+
+def _check_flags_of_executors(values: flags.FlagValues) -> None:
+    """Raises ConfigError for a flag of an executor other than the one that was chosen."""
+    for flag in ("max_together", "trial_axis"):
+        if values.executor != "vmap" and values[flag].present:
+            raise ConfigError(f"--{flag} is for --executor=vmap, not for {values.executor}")
+    for flag in values:
+        executor = flag.partition("_")[0]
+        if executor in ("slurm", "ray") and executor != values.executor and values[flag].present:
+            raise ConfigError(f"--{flag} is for --executor={executor}, not for {values.executor}")

@@ -1,0 +1,1 @@
+"""Studies: one question, many trainings, an answer with its uncertainty."""

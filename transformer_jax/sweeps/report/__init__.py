@@ -1,0 +1,1 @@
+"""What a study has found, as tables, figures and one page."""

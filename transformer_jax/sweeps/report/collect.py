@@ -1,0 +1,188 @@
+"""What the work directory of a study holds: its trials, by variant, with all that they have measured and logged."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.config import nearest
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.sweeps.figures import number_of
+from transformer_jax.sweeps.report.remade import absent_variants, grid_labels
+from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant, is_number
+from transformer_jax.sweeps.results import SPEC, STUDY, TRIALS, read_result, read_spec
+from transformer_jax.sweeps.search import recorded
+from transformer_jax.sweeps.search.base import SearchOptions
+from transformer_jax.sweeps.study import Axis, Study, load_study
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyResults:
+    """A study and its variants, in the study's order of axes and values.
+
+    folder: of the study. name: of that folder. search: that has asked for the variants.
+    """
+
+    study: Study
+    folder: Path
+    workdir: Path
+    variants: tuple[Variant, ...]
+    search: SearchOptions = SearchOptions()
+
+    @property
+    def name(self) -> str:
+        return self.folder.absolute().name
+
+    @property
+    def trials(self) -> list[TrialResult]:
+        return [trial for variant in self.variants for trial in variant.trials]
+
+    @property
+    def reference(self) -> Variant | None:
+        """The variant that the others are compared with, or the one that is the same experiment, if it has trials."""
+        return self._named(Variant(self.study.reference_variant, ()).name)
+
+    @functools.cached_property
+    def absent(self) -> dict[str, str]:
+        """Variants of the study's grid without trials, by name: the one that is the same experiment, or ""."""
+        return absent_variants(self.study, self.folder, self.variants)
+
+    @property
+    def everywhere(self) -> list[Variant]:
+        """All of the grid that there is a value of: one that is the same experiment as another has that one's trials.
+
+        Of a study with ranges, its variants.
+        """
+        named = [(labels, self._named(Variant(labels, ()).name)) for labels in grid_labels(self.study)]
+        found = [dataclasses.replace(variant, labels=labels) for labels, variant in named if variant is not None]
+        return found or list(self.variants)
+
+    @property
+    def metrics(self) -> list[str]:
+        """What trials have measured: the study's metrics first, then all others by name."""
+        found = {name for trial in self.trials for name in trial.metrics}
+        first = [metric.name for metric in self.study.metrics]
+        return first + sorted(found.difference(first))
+
+    @property
+    def logged(self) -> list[str]:
+        """What trials have logged, as SPLIT/NAME."""
+        lines = [line for trial in self.trials for line in trial.log]
+        names = {(line["split"], name) for line in lines for name, value in line.items() if is_number(value)}
+        return sorted(f"{split}/{name}" for split, name in names if name != "step")
+
+    def _named(self, name: str) -> Variant | None:
+        by_name = {variant.name: variant for variant in self.variants}
+        return by_name[name] if name in by_name else by_name.get(self.absent.get(name, ""))
+
+    def direction(self, metric: str) -> str:
+        """max or min; empty for a metric that the study does not name."""
+        return next((known.direction for known in self.study.metrics if known.name == metric), "")
+
+
+def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
+    """Reads the work directory of a study.
+
+    Args:
+      folder: of the study; default is the one that the sweep has recorded.
+    Raises: ConfigError if it is no work directory of a study, or not of this one, and while no trial has finished;
+      DataError for a file that cannot be read.
+    """
+    record = _study_record(workdir)
+    folder = _recorded_folder(workdir, record) if folder is None else folder
+    if (name := folder.absolute().name) != record["study"]:
+        raise ConfigError(f"--workdir={workdir}: is that of the study '{record['study']}', not of '{name}'")
+    study = load_study(folder)
+    trials = [_trial(path.parent) for path in sorted((workdir / TRIALS).glob(f"*/{SPEC}"))]
+    for trial in trials:
+        _check_labels(trial, study, folder)
+    _check_there_are_results(trials, study, folder, workdir)
+    by_variant: dict[str, list[TrialResult]] = {}
+    for trial in sorted(trials, key=lambda trial: _order(trial, study)):
+        by_variant.setdefault(trial.trial.variant, []).append(trial)
+    variants = tuple(Variant(of[0].trial.labels, tuple(of), study.seeds) for of in by_variant.values())
+    return StudyResults(study, folder, workdir, variants, recorded(workdir))
+
+
+def _study_record(workdir: Path) -> dict[str, Any]:
+    file = workdir / STUDY
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(
+            f"--workdir={workdir}: has no {STUDY}, so that it is no work directory of a study; "
+            f"transformer-jax sweep --study=experiments/NAME --workdir={workdir} makes one"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise DataError(f"{file}: cannot be read, or was cut short: {error}") from error
+    if not isinstance(record, dict) or not isinstance(record.get("study"), str):
+        raise DataError(f"{file}: does not name a study")
+    return record
+
+
+def _recorded_folder(workdir: Path, record: Mapping[str, Any]) -> Path:
+    folder = record.get("folder")
+    if not isinstance(folder, str):
+        raise ConfigError(f"{workdir / STUDY}: does not say where the study is; name it, --study=experiments/NAME")
+    if not Path(folder).is_dir():
+        raise ConfigError(f"{workdir / STUDY}: the study's folder {folder} is not there; name it, --study=FOLDER")
+    return Path(folder)
+
+
+def _trial(folder: Path) -> TrialResult:
+    result = read_result(folder)
+    if result is not None and result.status not in STATUSES:
+        raise DataError(f"{folder}: its result has the unknown status '{result.status}'")
+    return TrialResult(read_spec(folder)[0], folder, result)
+
+
+def _check_labels(trial: TrialResult, study: Study, folder: Path) -> None:
+    """Raises ConfigError for a trial that is none of this study as its file is now."""
+    axes = {axis.name: axis for axis in study.axes}
+    problem, labels = "", trial.trial.labels
+    if set(labels) != set(axes):
+        problem = f"it has the axes {', '.join(labels)}, and the study has {', '.join(axes)}"
+    else:
+        for name, label in labels.items():
+            axis = axes[name]
+            if isinstance(axis, Axis) and label not in axis.values:
+                problem = f"the axis '{name}' has no value '{label}' now{nearest(label, list(axis.values))}"
+    if problem:
+        raise ConfigError(
+            f"{trial.folder}: is no trial of {folder / 'study.py'} as it is now: {problem}; put the study back, or "
+            "move the trial's folder away, or run the changed study in another --workdir"
+        )
+
+
+def _check_there_are_results(trials: Sequence[TrialResult], study: Study, folder: Path, workdir: Path) -> None:
+    if not any(trial.status == "finished" for trial in trials):
+        counts = Counter(trial.status for trial in trials)
+        there = ", ".join(f"{count} {status}" for status, count in counts.items())
+        raise ConfigError(
+            f"--workdir={workdir}: no trial has finished{f' ({there})' if there else ''}, so that there is nothing to "
+            f"report; transformer-jax sweep --study={folder} --workdir={workdir} runs them, or goes on"
+        )
+    for metric in study.metrics:
+        if not any(metric.name in trial.metrics for trial in trials):
+            found = sorted({name for trial in trials for name in trial.metrics})
+            raise ConfigError(
+                f"metric '{metric.name}': no trial has measured it; there are {', '.join(found)}"
+                f"{nearest(metric.name, found)}"
+            )
+
+
+def _order(trial: TrialResult, study: Study) -> tuple[Any, ...]:
+    """By the study's order of axes and values, drawn values by their size; then by seed."""
+    keys = []
+    for axis in study.axes:
+        label = trial.trial.labels[axis.name]
+        if isinstance(axis, Axis):
+            keys.append((list(axis.values).index(label), ""))
+        else:
+            keys.append((number_of(label), label))
+    return *keys, trial.trial.seed

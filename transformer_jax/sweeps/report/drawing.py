@@ -1,0 +1,161 @@
+"""Draws the figures of a study with matplotlib, as SVG whose bytes depend on nothing but the results.
+
+Each figure is drawn twice, on a light and on a dark ground. Colours are those of Okabe and Ito 2008 ("Color universal
+design"), which people with any colour vision tell apart; a marker or a line style says the same again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import re
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from transformer_jax.config import nearest
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.figures import Curves, Dots, Figure, Lines, Own, Profile
+from transformer_jax.sweeps.report import plots
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.wording import metric_name
+
+_WIDTH = 5.2  # inches; a page of 360 pixels shows it at two thirds
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A figure: SVG for a light and for a dark page, and its words. `file`: name of the light one."""
+
+    file: str
+    title: str
+    alt: str
+    light: bytes
+    dark: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Theme:
+    ground: str
+    ink: str
+    grid: str
+
+
+LIGHT = Theme("#ffffff", "#1a1a1a", "#d9d9d9")
+DARK = Theme("#181a1f", "#e6e6e6", "#3c3f46")
+
+
+def default_figures(results: StudyResults) -> tuple[Figure, ...]:
+    """Of a study that names none."""
+    return (Dots(results.study.metrics[0].name), Curves("valid/loss"))
+
+
+def draw_figures(results: StudyResults) -> Iterator[Drawn]:
+    """Every figure of a study, in its order.
+
+    Raises: ConfigError for a metric or quantity that no trial has, and what an `Own` raises.
+    """
+    for number, figure in enumerate(results.study.figures or default_figures(results), start=1):
+        _check(figure, results)
+        title = figure.title or _default_title(figure)
+        slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
+        light, alt = _svg(figure, results, LIGHT)
+        dark, _ = _svg(figure, results, DARK)
+        yield Drawn(f"{number}_{slug}.svg", title, alt, light, dark)
+
+
+def _check(figure: Figure, results: StudyResults) -> None:
+    name, known = "", []
+    if isinstance(figure, Dots | Lines):
+        name, known = figure.metric, results.metrics
+    elif isinstance(figure, Curves):
+        name, known = figure.quantity, results.logged
+    elif isinstance(figure, Profile) and not figure.bins(results.metrics):
+        raise ConfigError(
+            f"figure Profile: no trial has measured a metric '{figure.metric}'; there are {', '.join(results.metrics)}"
+        )
+    if name and name not in known:
+        verb = "logged" if isinstance(figure, Curves) else "measured"
+        raise ConfigError(
+            f"figure {type(figure).__name__}: no trial has {verb} '{name}'; there are {', '.join(known)}"
+            f"{nearest(name, known)}"
+        )
+
+
+def _default_title(figure: Figure) -> str:
+    if isinstance(figure, Own):
+        return figure.title
+    if isinstance(figure, Curves):
+        title = f"{metric_name(figure.quantity)} by step"
+    elif isinstance(figure, Profile):
+        title = f"{metric_name(figure.name)} by {figure.label}"
+    else:
+        title = metric_name(figure.metric) + (f" by {figure.x}" if isinstance(figure, Lines) else "")
+    return title[0].upper() + title[1:]
+
+
+def _svg(figure: Figure, results: StudyResults, theme: Theme) -> tuple[bytes, str]:
+    """A figure's SVG and its alt text."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
+        matplotlib.rcParams.update(_rc(theme))
+        canvas = Canvas(figsize=(_WIDTH, _height(figure, results)), layout="constrained")
+        axes = canvas.subplots()
+        file = io.BytesIO()
+        with _named_errors(figure):
+            alt = _draw(figure, axes, results)
+            canvas.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    return file.getvalue(), alt
+
+
+@contextlib.contextmanager
+def _named_errors(figure: Figure) -> Generator[None]:
+    """Whatever a study's own code raises, also when what it has put on the axes is written, is for its author."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(figure, Own):
+            raise
+        message = f"figure '{figure.title}': its function raised {type(error).__name__}: {error}"
+        raise ConfigError(message) from error
+
+
+def _draw(figure: Figure, axes: Any, results: StudyResults) -> str:
+    if isinstance(figure, Own):
+        figure.draw(axes, results)
+        alt = figure.alt if isinstance(figure.alt, str) else figure.alt(results)
+        if not alt:
+            raise ValueError("an empty alt text")
+        return alt
+    if isinstance(figure, Dots):
+        return plots.dots(figure, axes, results)
+    if isinstance(figure, Curves):
+        return plots.curves(figure, axes, results)
+    if isinstance(figure, Lines):
+        return plots.lines(figure, axes, results)
+    return plots.profile(figure, axes, results)
+
+
+def _height(figure: Figure, results: StudyResults) -> float:
+    return plots.dots_height(results) if isinstance(figure, Dots) else 3.2
+
+
+def _rc(theme: Theme) -> dict[Any, Any]:
+    inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "legend.labelcolor")
+    return {
+        **dict.fromkeys(inks, theme.ink),
+        **dict.fromkeys(("figure.facecolor", "savefig.facecolor", "axes.facecolor"), theme.ground),
+        "axes.prop_cycle": plots.cycle(theme.ink),
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "grid.color": theme.grid,
+        "grid.linewidth": 0.6,
+        "font.size": 10,
+        "legend.frameon": False,
+        "svg.hashsalt": "transformer_jax",
+    }

@@ -1,0 +1,69 @@
+"""What stands beside rows and lines of figures: names of variants, broken to fit, and counts of lost trials."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.variants import Variant
+from transformer_jax.sweeps.report.wording import unfinished
+
+_LONGEST_LABEL, _ROW_LABEL = 54, 30  # letters that there is room for
+_LEGEND_ROW = 0.19  # inches
+
+
+def legend_of_variants(
+    axes: Any, handles: Sequence[Any], lines: Sequence[Sequence[Variant]], results: StudyResults
+) -> None:
+    """A legend of lines, each of one variant or of several that are alike."""
+    labels = [" and ".join(v.short_name for v in alike) + missing(alike[:1]) for alike in lines]
+    legend(axes, handles, labels, axis_of(results))
+
+
+def axis_of(results: StudyResults) -> str:
+    """The name of the axis whose values alone name variants; empty where these are named in full."""
+    return plain(results.study.axes[0].name) if len(results.study.axes) == 1 else ""
+
+
+def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], title: str = "") -> None:
+    """Below the axes, by which the figure becomes higher; a long name is broken where its words end."""
+    broken = [_broken(name, _LONGEST_LABEL) for name in names]
+    longest = max(len(line) for lines in broken for line in lines)
+    columns = 3 if longest <= 12 else 2 if longest <= 26 else 1
+    rows = math.ceil(sum(map(len, broken)) / columns) + bool(title)
+    axes.figure.set_figheight(axes.figure.get_figheight() + _LEGEND_ROW * rows)
+    labels = ["\n".join(map(plain, lines)) for lines in broken]
+    axes.figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9, title=title)
+
+
+def row_label(variant: Variant, results: StudyResults) -> str:
+    reference = " (reference)" if variant is results.reference else ""
+    name = "\n".join(map(plain, textwrap.wrap(variant.short_name, _ROW_LABEL, break_on_hyphens=False)))
+    return name + reference + missing([variant]).replace(" (", "\n(", 1)
+
+
+def missing(variants: Sequence[Variant]) -> str:
+    """` (1 of 3 diverged)` of variants together; empty if all trials have finished."""
+    apart = {tuple(trial.folder for trial in variant.trials): variant.counts for variant in variants}
+    lost = unfinished(sum(map(Counter, apart.values()), Counter()))
+    return f" ({', '.join(lost)})" if lost else ""
+
+
+def plain(text: str) -> str:
+    """As matplotlib shows it as it is: no formula between dollars, no `_` that hides a label; not too long."""
+    if len(text) > _LONGEST_LABEL:
+        text = f"{text[: _LONGEST_LABEL // 2]}…{text[-_LONGEST_LABEL // 2 + 1 :]}"
+    text = literal(text)
+    return f" {text}" if text.startswith("_") else text
+
+
+def literal(text: str) -> str:
+    return text.replace("$", r"\$")
+
+
+def _broken(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

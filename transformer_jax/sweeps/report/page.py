@@ -1,0 +1,179 @@
+"""A report as one HTML page: nothing is loaded from elsewhere, and it needs no script."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.drawing import Drawn
+from transformer_jax.sweeps.report.html import Html, element, table
+from transformer_jax.sweeps.report.prose import STAR, answer, notes, subject
+from transformer_jax.sweeps.report.remade import config_of, fields_of
+from transformer_jax.sweeps.report.reproduction import (
+    command_note,
+    differing_fields,
+    exact_config,
+    machines,
+    sweep_command,
+    versions,
+)
+from transformer_jax.sweeps.report.summary import Row
+from transformer_jax.sweeps.report.variants import TrialResult
+from transformer_jax.sweeps.report.wording import (
+    NOTHING,
+    difference_of,
+    estimate_of,
+    metric_label,
+    number,
+    p_value_of,
+    status_words,
+    trials_of,
+)
+
+
+def page(results: StudyResults, rows: list[Row], figures: Sequence[Drawn]) -> str:
+    question = results.study.question
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", question),
+        element("link", rel="icon", href="data:,"),
+        element("style", Html((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))),
+    )
+    main = element(
+        "main",
+        element("h1", question),
+        element("p", subject(results), class_="soft"),
+        *_section("Answer", element("p", answer(results, rows), class_="answer"), _answer_table(results, rows)),
+        *_section("Figures", *map(_figure, figures)),
+        *_section("How to read it", element("ul", *(element("li", note) for note in notes(results)))),
+        *_section("What the variants change", _differences(results)),
+        *_section("Trials", element("details", element("summary", "Every trial"), _trials(results))),
+        *_section("Exact configs", *_configs(results)),
+        *_section("How it was made", *_origin(results)),
+    )
+    return f"<!doctype html>\n{element('html', head, element('body', main), lang='en')}\n"
+
+
+def _section(title: str, *content: Html) -> list[Html]:
+    return [element("h2", title), *content]
+
+
+def _answer_table(results: StudyResults, rows: list[Row]) -> Html:
+    metrics = [metric.name for metric in results.study.metrics]
+    groups = [element("th", metric_label(metric), colspan="3", scope="colgroup") for metric in metrics]
+    columns = [_head("mean ± 95 %"), _head("difference"), _head("p (Holm)")] * len(metrics)
+    first = element("th", ", ".join(axis.name for axis in results.study.axes), rowspan="2", scope="col")
+    last = element("th", "trials", rowspan="2", scope="col", class_="text")
+    body = []
+    for variant in results.variants:
+        cells = []
+        for row in (row for row in rows if row.variant is variant and row.metric in metrics):
+            cells += [_mean_cell(row), element("td", difference_of(row)), element("td", p_value_of(row))]
+        name = variant.short_name + (" (reference)" if variant is results.reference else "")
+        body.append([element("th", name, scope="row"), *cells, element("td", trials_of(variant), class_="text")])
+    return table(" ".join(_directions(results)), [[first, *groups, last], columns], body, "answer")
+
+
+def _directions(results: StudyResults) -> Iterator[str]:
+    for direction, word in (("max", "Higher"), ("min", "Lower")):
+        if names := [metric_label(m.name) for m in results.study.metrics if m.direction == direction]:
+            yield f"{word} is better: {', '.join(names)}."
+
+
+def _mean_cell(row: Row) -> Html:
+    if not row.best:
+        return element("td", estimate_of(row))
+    star = element("span", STAR, class_="star", aria_hidden="true")
+    return element("td", star, " ", estimate_of(row), element("span", " (best)", class_="hidden"), class_="best")
+
+
+def _figure(figure: Drawn) -> Html:
+    dark = element("source", media="(prefers-color-scheme: dark)", srcset=_data_uri(figure.dark))
+    image = element("img", src=_data_uri(figure.light), alt=figure.alt)
+    caption = element("figcaption", element("strong", figure.title), element("small", figure.alt))
+    return element("figure", element("picture", dark, image), caption)
+
+
+def _data_uri(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+
+
+def _differences(results: StudyResults) -> Html:
+    """Fields by variant in which these differ, and how many parameters they have."""
+    names = differing_fields(results)
+    head = [_head("variant"), *map(_head, names), _head("parameters")]
+    body = []
+    for variant in results.variants:
+        fields = fields_of(config_of(variant))
+        counts = sorted({trial.ran.parameters for trial in variant.trials if trial.ran is not None})
+        parameters = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]]))) or NOTHING
+        cells = [element("td", str(fields[name])) for name in names]
+        body.append([element("th", variant.short_name, scope="row"), *cells, element("td", parameters)])
+    return table("All other fields are the same, the seed aside.", [head], body, "differences of the configs")
+
+
+def _trials(results: StudyResults) -> Html:
+    metrics = [metric.name for metric in results.study.metrics]
+    columns = ["seed", "status", *map(metric_label, metrics), "steps", "seconds"]
+    body = []
+    for variant in results.variants:
+        for trial in variant.trials:
+            values = [number(trial.metrics[m]) if m in trial.metrics else NOTHING for m in metrics]
+            done = [] if trial.ran is None else [str(trial.ran.steps), number(trial.ran.seconds)]
+            texts = [str(trial.trial.seed), status_words(trial.status), *values, *(done or [NOTHING] * 2)]
+            why = element("td", _why(results, trial), class_="text")
+            name = element("th", variant.short_name, scope="row")
+            body.append([name, *(element("td", text) for text in texts), why])
+    return table("All numbers are in results.csv.", [list(map(_head, ["variant", *columns, "why"]))], body, "trials")
+
+
+def _why(results: StudyResults, trial: TrialResult) -> str:
+    """What a trial's result says of its end, without where its work directory is."""
+    why = "" if trial.result is None else trial.result.why
+    for place in (results.workdir.absolute(), results.workdir):
+        why = why.replace(f"{place}/", "")
+    return why
+
+
+def _configs(results: StudyResults) -> list[Html]:
+    shown = [
+        element("details", element("summary", variant.short_name), element("pre", exact_config(variant), tabindex="0"))
+        for variant in results.variants
+    ]
+    said = "All fields but the seed, which the trial has, and data.cache_dir, where its tokens are kept."
+    return [element("p", said, class_="soft"), *shown]
+
+
+def _origin(results: StudyResults) -> list[Html]:
+    command = sweep_command(results)
+    seconds = sum(trial.result.seconds for trial in results.trials if trial.result is not None)
+    if command is None:
+        said = [element("p", "The study's file, as it is now, does not make these configs; the exact ones are above.")]
+    else:
+        said = [
+            element("p", command_note(results)),
+            element("pre", command, tabindex="0"),
+        ]
+    lines = [
+        *_counted("Machine", machines(results)),
+        *_counted("Versions", versions(results)),
+        f"Training: {number(seconds)} seconds, added up over the trials.",
+    ]
+    return [*said, element("ul", *(element("li", line) for line in lines))]
+
+
+def _counted(title: str, counts: Counter[str]) -> list[str]:
+    """A line per value, with the number of trials if there is more than one value."""
+    return [
+        f"{title}: {value or 'not known'}" + (f" ({count} trials)" if len(counts) > 1 else "")
+        for value, count in counts.items()
+    ]
+
+
+def _head(text: str) -> Html:
+    return element("th", text, scope="col")

@@ -1,0 +1,274 @@
+"""What the figures of a study put on matplotlib's axes. Each function returns the alt text, made of the same numbers.
+
+Whatever a figure shows of a metric is a mean over seeds with its 95 % interval. Trials without a value are never just
+missing: the label of their variant counts them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_jax.sweeps.figures import Curves, Dots, Lines, Profile, number_of
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.labels import axis_of, legend, legend_of_variants, literal, missing, plain, row_label
+from transformer_jax.sweeps.report.variants import TrialResult, Variant
+from transformer_jax.sweeps.report.wording import metric_label, metric_name, number, trials_of
+from transformer_jax.sweeps.statistics import Estimate, estimate
+
+MOST_DOTS, MOST_LINES = 40, 12
+"""Variants that a figure can tell apart; of more it shows the best by the study's first metric, and says so."""
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_STYLES = ("-", "--", "-.", ":")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_FEW_POINTS = 12
+_ROW, _LABEL_LINE = 0.44, 0.16  # inches
+_NOTE = 64  # letters that there is room for
+
+
+def cycle(ink: str) -> Any:
+    """Colours in order, the last that of text, as rcParams["axes.prop_cycle"]."""
+    from matplotlib.rcsetup import cycler
+
+    return cycler(color=[*_COLOURS, ink])
+
+
+def dots(figure: Dots, axes: Any, results: StudyResults) -> str:
+    shown, note = _shown(results, MOST_DOTS)
+    direction = results.direction(figure.metric)
+    found = [estimate(list(variant.values(figure.metric).values())) for variant in shown]
+    colours = _colours()
+    for row, (variant, e) in enumerate(zip(shown, found, strict=True)):
+        values = list(variant.values(figure.metric).values())
+        axes.plot(values, [row + 0.22] * len(values), "o", ms=3.5, color=colours[1], mew=0)
+        if values:
+            axes.errorbar(e.mean, row, xerr=_bar(e), fmt="D", ms=5, capsize=3, color=colours[0])
+    axes.set_yticks(range(len(shown)), [row_label(variant, results) for variant in shown], fontsize=9)
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    better = {"max": "\n(higher is better)", "min": "\n(lower is better)"}.get(direction, "")
+    axes.set_xlabel(metric_label(figure.metric) + better)
+    axes.set_ylabel(axis_of(results))
+    _say(axes, note)
+    means = [(variant.name, e.mean) for variant, e in zip(shown, found, strict=True) if variant.is_complete]
+    return (
+        f"{metric_label(figure.metric)} of {_count(shown, note)}, means over seeds with 95 % intervals: "
+        f"{_extremes(means, direction)}{_lost(shown)}"
+    )
+
+
+def dots_height(results: StudyResults) -> float:
+    """Inches of a figure in which the labels of no two rows touch."""
+    lines = [row_label(variant, results).count("\n") + 1 for variant in _shown(results, MOST_DOTS)[0]]
+    return 1.1 + max(_ROW, _LABEL_LINE * max(lines) + 0.1) * max(len(lines), 2)
+
+
+def curves(figure: Curves, axes: Any, results: StudyResults) -> str:
+    shown, note = _shown(results, MOST_LINES)
+    handles, last, steps = [], [], []
+    trainings = _by_training(shown)
+    for index, alike in enumerate(trainings):
+        variant = alike[0]
+        style = {"color": _colours()[index % len(_colours())], "ls": _STYLES[index % len(_STYLES)]}
+        by_step = _mean_curve(variant, figure.quantity)
+        handles += _line(axes, by_step, style)
+        for trial in variant.trials:
+            if trial.status != "finished":
+                _thin_line(axes, trial, figure.quantity, style)
+        if by_step:
+            last.append((" and ".join(v.name for v in alike), by_step[max(by_step)].mean))
+            steps += by_step
+    _scales(axes, figure)
+    axes.set_xlabel("step")
+    axes.set_ylabel(metric_label(figure.quantity))
+    legend_of_variants(axes, handles, trainings, results)
+    _say(axes, note)
+    span = f", steps {min(steps)} to {max(steps)}" if steps else ""
+    return (
+        f"{metric_label(figure.quantity)} against the step{span}, of {_count(shown, note)}: means over the seeds that "
+        f"have finished, in bands of the 95 % interval. At the end: {_extremes(last, '')}{_lost(shown)}"
+    )
+
+
+def lines(figure: Lines, axes: Any, results: StudyResults) -> str:
+    groups, note = _groups_of_lines(figure, results)
+    handles, names, means = [], [], []
+    for index, (name, variants) in enumerate(groups.items()):
+        style = _point_style(index)
+        in_order = sorted(variants, key=lambda variant: number_of(variant.labels[figure.x]))
+        measured = [(v, number_of(v.labels[figure.x]), estimate([*v.values(figure.metric).values()])) for v in in_order]
+        points = [(x, e) for _, x, e in measured if e.count]
+        bars = [_bar(e) or 0.0 for _, e in points]
+        handles.append(axes.errorbar([x for x, _ in points], [e.mean for _, e in points], yerr=bars, **style))
+        empty = [x for _, x, e in measured if not e.count]
+        axes.plot(empty, [0.04] * len(empty), "x", color=style["color"], transform=axes.get_xaxis_transform())
+        names.append((name, variants))
+        of = f"{name}, " if name else ""
+        means += [(f"{of}{figure.x} {x:g}", e.mean) for v, x, e in measured if v.is_complete]
+    _scales(axes, figure)
+    _number_ticks(axes, sorted({number_of(v.labels[figure.x]) for _, variants in names for v in variants}))
+    axes.set_xlabel(figure.x)
+    axes.set_ylabel(metric_label(figure.metric))
+    everything = [v for _, variants in names for v in variants]
+    if len(names) > 1:
+        legend(axes, handles, [name + missing(variants) for name, variants in names])
+    else:
+        note += missing(everything)
+    _say(axes, note)
+    return (
+        f"{metric_label(figure.metric)} against {figure.x}, {len(groups)} line{'s'[: len(groups) != 1]}, means over "
+        f"seeds with 95 % intervals: {_extremes(means, results.direction(figure.metric))}{_lost(everything)}"
+    )
+
+
+def profile(figure: Profile, axes: Any, results: StudyResults) -> str:
+    shown, note = _shown(results, MOST_LINES)
+    bins, handles = figure.bins(results.metrics), []
+    found = {v.name: [estimate([*v.values(metric).values()]) for metric in bins.values()] for v in shown}
+    for index, estimates in enumerate(found.values()):
+        shift = 0.24 * (index / max(len(shown) - 1, 1) - 0.5)  # so that intervals do not hide each other
+        points = [(x + shift, e) for x, e in enumerate(estimates) if e.count]
+        bars = [_bar(e) or 0.0 for _, e in points]
+        style = _point_style(index)
+        handles.append(axes.errorbar([x for x, _ in points], [e.mean for _, e in points], yerr=bars, **style))
+    axes.set_xticks(range(len(bins)), [plain(name) for name in bins], rotation=0 if len(bins) < 8 else 45)
+    axes.set_xlabel(figure.label)
+    axes.set_ylabel(metric_label(figure.name))
+    legend_of_variants(axes, handles, [[variant] for variant in shown], results)
+    _say(axes, note)
+    ends = [
+        f"In {bin}: {_extremes([(name, estimates[at].mean) for name, estimates in found.items()], '')}"
+        for at, bin in enumerate(bins)
+        if at in (0, len(bins) - 1)
+    ]
+    return (
+        f"{metric_label(figure.name)} in {len(bins)} bins by {figure.label}, of {_count(shown, note)}, means over "
+        f"seeds with 95 % intervals. {' '.join(ends)}{_lost(shown)}"
+    )
+
+
+def _groups_of_lines(figure: Lines, results: StudyResults) -> tuple[dict[str, list[Variant]], str]:
+    """Variants by the name of their line, and what is said of the rest."""
+    groups: dict[str, list[Variant]] = {}
+    fixed = {n: v for n, v in results.study.reference_variant.items() if figure.by and n not in (figure.x, figure.by)}
+    for variant in results.everywhere:
+        if all(variant.labels[name] == value for name, value in fixed.items()):
+            others = {n: v for n, v in variant.labels.items() if n != figure.x and (not figure.by or n == figure.by)}
+            groups.setdefault(", ".join(f"{n}={v}" for n, v in others.items()), []).append(variant)
+    note = f"all else: {', '.join(f'{n}={v}' for n, v in fixed.items())}" if fixed else ""
+    if len(groups) > MOST_LINES:
+        note = f"the first {MOST_LINES} of {len(groups)} lines"
+    return dict(itertools.islice(groups.items(), MOST_LINES)), note
+
+
+def _shown(results: StudyResults, most: int) -> tuple[Sequence[Variant], str]:
+    """The variants of a figure, and what is said if these are not all."""
+    variants = results.variants
+    if len(variants) <= most:
+        return variants, ""
+    metric = results.study.metrics[0]
+    sign = -1 if metric.direction == "max" else 1
+    means = [estimate([*variant.values(metric.name).values()]).mean for variant in variants]
+    ranked = sorted(range(len(variants)), key=lambda i: (math.isnan(means[i]), sign * means[i], i))
+    note = f"the {most} best of {len(variants)} variants by {metric_name(metric.name)}"
+    return [variants[i] for i in sorted(ranked[:most])], note
+
+
+def _by_training(variants: Sequence[Variant]) -> list[list[Variant]]:
+    """Variants, together those whose trials have the same logs, since they differ in decoding or evaluation alone."""
+    alike: dict[Any, list[Variant]] = {}
+    for variant in variants:
+        alike.setdefault(tuple((trial.log_file, trial.status) for trial in variant.trials), []).append(variant)
+    return list(alike.values())
+
+
+def _mean_curve(variant: Variant, quantity: str) -> dict[int, Estimate]:
+    """By step, of the trials that have finished, as far as the shortest of them goes."""
+    logs = [log for trial in variant.trials if trial.status == "finished" and (log := trial.logged(quantity))]
+    if not logs:
+        return {}
+    end = min(max(log) for log in logs)
+    steps = sorted({step for log in logs for step in log if step <= end})
+    return {step: estimate([log[step] for log in logs if step in log]) for step in steps}
+
+
+def _line(axes: Any, by_step: Mapping[int, Estimate], style: Mapping[str, Any]) -> list[Any]:
+    steps, means = list(by_step), [e.mean for e in by_step.values()]
+    low, high = ([e.mean + sign * (_bar(e) or 0.0) for e in by_step.values()] for sign in (-1, 1))
+    axes.fill_between(steps, low, high, color=style["color"], alpha=0.18, lw=0)
+    return axes.plot(steps, means, lw=1.6, marker="o" if len(steps) <= _FEW_POINTS else "", ms=3, **style)
+
+
+def _thin_line(axes: Any, trial: TrialResult, quantity: str, style: Mapping[str, Any]) -> None:
+    log = sorted(trial.logged(quantity).items())
+    axes.plot([step for step, _ in log], [value for _, value in log], lw=0.7, **style)
+    if trial.status == "diverged" and log:
+        axes.plot(*log[-1], "x", color=style["color"], ms=7, mew=1.6)
+
+
+def _point_style(index: int) -> dict[str, Any]:
+    colours = _colours()
+    marker = _MARKERS[index % len(_MARKERS)]
+    return {"color": colours[index % len(colours)], "marker": marker, "ms": 5, "capsize": 3, "lw": 1.4}
+
+
+def _colours() -> list[str]:
+    import matplotlib
+
+    return matplotlib.rcParams["axes.prop_cycle"].by_key()["color"]
+
+
+def _bar(found: Estimate) -> float | None:
+    """Half an interval; None where there is none."""
+    return found.half_width if math.isfinite(found.half_width) else None
+
+
+def _scales(axes: Any, figure: Curves | Lines) -> None:
+    if figure.log_x:
+        axes.set_xscale("log")
+    if figure.log_y:
+        axes.set_yscale("log", nonpositive="mask")
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _number_ticks(axes: Any, values: Sequence[float]) -> None:
+    """Ticks at the values of an axis if these are few."""
+    if len(values) <= _FEW_POINTS:
+        axes.set_xticks(values, [f"{value:g}" for value in values])
+        axes.set_xticks([], minor=True)
+
+
+def _say(axes: Any, note: str) -> None:
+    if note:
+        axes.set_title(literal("\n".join(textwrap.wrap(note, _NOTE))), fontsize=9, loc="left")
+
+
+def _count(shown: Sequence[Variant], note: str) -> str:
+    return note or f"{len(shown)} variants"
+
+
+def _lost(variants: Sequence[Variant]) -> str:
+    """A sentence on the trials that have not finished; empty if there are none."""
+    lost = [f"{variant.name}: {trials_of(variant)}" for variant in variants if missing([variant])]
+    return f" {'; '.join(lost)}." if lost else ""
+
+
+def _extremes(means: Sequence[tuple[str, float]], direction: str) -> str:
+    """The end of a sentence: on the ends of a range, the better one first if it is known which that is."""
+    known = sorted(((name, mean) for name, mean in means if math.isfinite(mean)), key=lambda item: item[1])
+    if not known:
+        return "no value."
+    (low, low_mean), (high, high_mean) = known[0], known[-1]
+    if direction == "max":
+        return f"best {high}, {number(high_mean)}; worst {low}, {number(low_mean)}."
+    if direction == "min":
+        return f"best {low}, {number(low_mean)}; worst {high}, {number(high_mean)}."
+    return f"lowest {low}, {number(low_mean)}; highest {high}, {number(high_mean)}."

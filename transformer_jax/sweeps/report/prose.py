@@ -1,0 +1,80 @@
+"""The sentences of a report that its page and its Markdown share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.summary import Row
+from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES
+from transformer_jax.sweeps.report.wording import estimate_of, metric_label, status_words
+from transformer_jax.sweeps.study import Range
+
+STAR = "★"
+
+
+def subject(results: StudyResults) -> str:
+    """How many variants, seeds and trials."""
+    seeds = {trial.trial.seed for trial in results.trials}.union(*(variant.seeds for variant in results.variants))
+    counts = sum((Counter(variant.counts) for variant in results.variants), Counter())
+    statuses = [f"{counts[status]} {status_words(status)}" for status in (*STATUSES, NOT_BEGUN) if counts[status]]
+    return (
+        f"{len(results.variants)} variants of {results.study.baseline} with {_seeds(sorted(seeds))}: "
+        f"{counts.total()} trials, {', '.join(statuses)}."
+    )
+
+
+def answer(results: StudyResults, rows: list[Row]) -> str:
+    """The best of the metric that answers the question."""
+    metric = results.study.metrics[0]
+    best = [row for row in rows if row.metric == metric.name and row.best]
+    if not best:
+        return f"No two variants whose trials have all finished differ in {metric_label(metric.name)}."
+    highest = "highest" if metric.direction == "max" else "lowest"
+    names = " and ".join(row.variant.name for row in best)
+    return f"{names} {'has' if len(best) == 1 else 'have'} the {highest} {metric_label(metric.name)}: " + (
+        f"{estimate_of(best[0])} ({best[0].estimate.count} {'seed' if best[0].estimate.count == 1 else 'seeds'})."
+    )
+
+
+def notes(results: StudyResults) -> list[str]:
+    """How the table is to be read."""
+    fewest = min((len(variant.trials) for variant in results.variants), default=0)
+    reference = results.reference
+    said = [
+        "mean ± is the mean over the seeds that have finished with half the width of its 95 % confidence interval "
+        "(Student's t).",
+        f"{STAR} marks the best mean among the variants whose trials have all finished. It says nothing of "
+        "significance.",
+    ]
+    if any(isinstance(axis, Range) for axis in results.study.axes):
+        said.append("A search of numbers within a range has no reference: there are no differences.")
+    elif reference is None:
+        wanted = ", ".join(f"{axis}={value}" for axis, value in results.study.reference_variant.items())
+        said.append(f"The reference, {wanted}, has no trial here: there are no differences.")
+    else:
+        said.append(
+            f"Differences are to the reference, {reference.name}: the mean over the seeds that both have, since "
+            "trials of a seed share data order and initial draws. p is that of the two-sided paired t-test, corrected "
+            "by Holm 1979 for the number of variants compared in the metric; the uncorrected one is in summary.csv. "
+            "Below 0.05 a difference is commonly called significant."
+        )
+    few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
+    said.append(
+        f"{few} of small effects: intervals are wide, and both rest on normally distributed values. That a difference "
+        "is not significant does not mean that there is none."
+    )
+    if not all(variant.is_complete for variant in results.variants):
+        said.append(
+            "A trial whose loss did not stay finite has diverged, which is a result: it is counted beside the mean of "
+            "those that have finished, which it is no part of. Trials without a result or not begun are counted too."
+        )
+    for variant, same in results.absent.items():
+        if not same and results.search.name != "grid":  # which has not drawn it
+            continue
+        said.append(f"{variant} {f'is the same experiment as {same}' if same else 'has no trial here'}.")
+    return said
+
+
+def _seeds(seeds: list[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"

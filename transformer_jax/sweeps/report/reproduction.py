@@ -1,0 +1,91 @@
+"""What made the numbers of a study: the command, the configs, the machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.remade import config_of, fields_of, overrides_of
+from transformer_jax.sweeps.report.variants import Variant
+from transformer_jax.sweeps.search.base import Space
+from transformer_jax.sweeps.search.random import random_search
+
+
+def differing_fields(results: StudyResults) -> list[str]:
+    """Fields in which variants differ, in the config's order."""
+    configs = [fields_of(config_of(variant)) for variant in results.variants]
+    return [name for name in configs[0] if len({config[name] for config in configs}) > 1]
+
+
+def sweep_command(results: StudyResults) -> str | None:
+    """The command that trains these configs, in the folder that holds `experiments`; None if none does.
+
+    Of --search=tpe the one that searches as this has been searched.
+    """
+    overrides = overrides_of(results.study, results.folder, results.variants)
+    if overrides is None or not _draws_these(results, overrides):
+        return None
+    study = f"{results.folder.absolute().parent.name}/{results.name}"
+    flags = [*_search_flags(results), *(f"--config.{name}={value}" for name, value in overrides.items())]
+    return shlex.join(["transformer-jax", "sweep", f"--study={study}", f"--workdir=runs/{results.name}", *flags])
+
+
+def command_note(results: StudyResults) -> str:
+    """What the command does."""
+    place = "From the folder that holds the study's"
+    if results.search.name != "tpe":
+        return f"{place}, this trains the same configs:"
+    return (
+        f"{place}, this searches in the same way. TPE chooses by what has ended before: if several workers ran, "
+        "the command does not repeat the draws:"
+    )
+
+
+def _search_flags(results: StudyResults) -> list[str]:
+    search = results.search
+    if search.name == "grid":
+        return []
+    pruner = [f"--pruner={search.pruner}"] if search.pruner != "none" else []
+    return [f"--search={search.name}", f"--search_seed={search.seed}", f"--num_trials={_num_trials(results)}", *pruner]
+
+
+def _num_trials(results: StudyResults) -> int:
+    """As recorded; where it is not, what there is."""
+    return results.search.num_trials or len(results.variants)
+
+
+def _draws_these(results: StudyResults, overrides: Mapping[str, Any]) -> bool:
+    """Whether what a random search draws now has these variants among it; true of other searches."""
+    if results.search.name != "random":
+        return True
+    space = Space(results.study, results.folder.absolute().parent.parent, overrides)
+    try:
+        drawn = random_search(space, _num_trials(results), results.search.seed).next([])
+    except ConfigError:
+        return False
+    return {trial.variant for trial in drawn}.issuperset(trial.trial.variant for trial in results.trials)
+
+
+def machines(results: StudyResults) -> Counter[str]:
+    """Trials by what they ran on."""
+    return Counter(trial.ran.machine for trial in results.trials if trial.ran is not None)
+
+
+def versions(results: StudyResults) -> Counter[str]:
+    """Trials by the versions of the libraries."""
+    found = [trial.ran.versions for trial in results.trials if trial.ran is not None]
+    return Counter(", ".join(f"{name} {version}" for name, version in sorted(of.items())) for of in found)
+
+
+def exact_config(variant: Variant) -> str:
+    """A variant's config as JSON, without the seed and the folder of the token cache."""
+    sections: dict[str, Any] = {}
+    for name, value in fields_of(config_of(variant)).items():
+        section, _, leaf = name.rpartition(".")
+        (sections.setdefault(section, {}) if section else sections)[leaf] = value
+    return json.dumps(sections, indent=2, ensure_ascii=False)

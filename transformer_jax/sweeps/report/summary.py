@@ -1,0 +1,139 @@
+"""The numbers of a report: every trial's, and every variant's with their uncertainty."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.variants import NO_RESULT, NOT_BEGUN, Variant
+from transformer_jax.sweeps.statistics import Difference, Estimate, estimate, holm, paired_difference
+
+RESULTS, SUMMARY = "results.csv", "summary.csv"
+_UNFINISHED = ("diverged", "failed", "pruned", NO_RESULT, NOT_BEGUN)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A metric of a variant.
+
+    Attributes:
+      direction: max or min; empty for a metric that the study does not name.
+      difference: paired, to the reference; None of the reference itself, and where there is none.
+      corrected: its p-value after Holm's correction for the number of variants that are compared in this metric.
+      best: whether the mean is the best of the variants that are complete. None is if these are all equal.
+    """
+
+    variant: Variant
+    metric: str
+    direction: str
+    estimate: Estimate
+    difference: Difference | None
+    corrected: float
+    best: bool
+
+
+def summarise(results: StudyResults) -> list[Row]:
+    """A row per variant and metric, the metrics of a variant together."""
+    columns = [_rows_of_metric(results, metric) for metric in results.metrics]
+    return [row for rows in zip(*columns, strict=True) for row in rows]
+
+
+def _rows_of_metric(results: StudyResults, metric: str) -> list[Row]:
+    reference, direction = results.reference, results.direction(metric)
+    estimates = [estimate(list(variant.values(metric).values())) for variant in results.variants]
+    differences: list[Difference | None] = [
+        None
+        if reference is None or variant is reference
+        else paired_difference(variant.values(metric), reference.values(metric))
+        for variant in results.variants
+    ]
+    corrected = holm([math.nan if d is None else d.p_value for d in differences])
+    means = [
+        found.mean if variant.is_complete else math.nan
+        for variant, found in zip(results.variants, estimates, strict=True)
+    ]
+    candidates = {mean for mean in means if not math.isnan(mean)}
+    best = {"max": max, "min": min}[direction](candidates) if direction and len(candidates) > 1 else math.nan
+    return [
+        Row(variant, metric, direction, found, difference, p_value, mean == best)
+        for variant, mean, found, difference, p_value in zip(
+            results.variants, means, estimates, differences, corrected, strict=True
+        )
+    ]
+
+
+def results_csv(results: StudyResults) -> str:
+    """One line per trial, whatever its status."""
+    names, axes = results.metrics, [axis.name for axis in results.study.axes]
+    lines = []
+    for trial in results.trials:
+        ran = trial.ran
+        lines.append(
+            [*(trial.trial.labels[axis] for axis in axes), trial.trial.seed, trial.status]
+            + [trial.metrics.get(name) for name in names]
+            + ([None] * 3 if ran is None else [ran.steps, ran.seconds, ran.parameters])
+        )
+    return _csv([*axes, "seed", "status", *names, "steps", "seconds", "parameters"], lines)
+
+
+def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """What --json prints, and summary.csv with a column for every axis; what there is not is None."""
+    return [
+        {
+            "variant": dict(row.variant.labels),
+            "metric": row.metric,
+            "direction": row.direction,
+            "mean": _number(row.estimate.mean),
+            "half_width": _number(row.estimate.half_width),
+            "seeds": row.estimate.count,
+            "trials": sum(row.variant.counts.values()),
+            **{status.replace(" ", "_"): row.variant.counts.get(status, 0) for status in _UNFINISHED},
+            "best": row.best,
+            **_difference(row),
+        }
+        for row in rows
+    ]
+
+
+def summary_json(rows: Sequence[Row]) -> str:
+    return json.dumps(summary_records(rows), indent=2, ensure_ascii=False)
+
+
+def summary_csv(rows: Sequence[Row]) -> str:
+    """One line per variant and metric."""
+    header, lines = [], []
+    for record in summary_records(rows):
+        labels = record.pop("variant")
+        header = [*labels, *record]
+        lines.append([*labels.values(), *record.values()])
+    return _csv(header, lines)
+
+
+def _difference(row: Row) -> Mapping[str, Any]:
+    difference = row.difference or Difference(math.nan, math.nan, math.nan, 0)
+    return {
+        "difference": _number(difference.mean),
+        "difference_half_width": _number(difference.half_width),
+        "pairs": None if row.difference is None else difference.count,
+        "p_value": _number(difference.p_value),
+        "p_value_holm": _number(row.corrected),
+    }
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    """RFC 4180, but for line ends of one character; numbers in full precision."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return file.getvalue()

@@ -1,0 +1,45 @@
+"""Writes the report of a study: the same work directory gives the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformer_jax.checkpoints.workdir import write_atomically
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.drawing import draw_figures
+from transformer_jax.sweeps.report.markdown import FIGURES, document
+from transformer_jax.sweeps.report.page import page
+from transformer_jax.sweeps.report.summary import RESULTS, SUMMARY, Row, results_csv, summary_csv
+
+PAGE, MARKDOWN = "report.html", "report.md"
+
+
+def write_report(results: StudyResults, rows: list[Row], output: Path) -> list[Path]:
+    """Writes the page, the Markdown, the tables and the figures into a folder, which is made; returns the files.
+
+    Figures of an earlier report there, which are none of these, are removed.
+
+    Args:
+      rows: of `summarise`.
+    Raises: ConfigError for a figure that cannot be drawn, before anything is written, and for a folder that cannot be
+      written.
+    """
+    figures = list(draw_figures(results))
+    contents = {
+        PAGE: page(results, rows, figures).encode(),
+        MARKDOWN: document(results, rows, figures).encode(),
+        RESULTS: results_csv(results).encode(),
+        SUMMARY: summary_csv(rows).encode(),
+        **{f"{FIGURES}/{figure.file}": figure.light for figure in figures},
+    }
+    try:
+        (output / FIGURES).mkdir(parents=True, exist_ok=True)
+        for file in (output / FIGURES).glob("[0-9]*_*.svg"):
+            if f"{FIGURES}/{file.name}" not in contents:
+                file.unlink()
+        for name, content in contents.items():
+            write_atomically(output / name, content)
+    except OSError as error:
+        raise ConfigError(f"--output={output}: cannot be written: {error.strerror}") from error
+    return [output / name for name in contents]

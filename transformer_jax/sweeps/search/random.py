@@ -1,0 +1,56 @@
+"""Random search (Bergstra and Bengio 2012): variants drawn independently, all known at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.search.base import Listed, Space
+from transformer_jax.sweeps.study import Axis, Range
+from transformer_jax.sweeps.trials import Trial, trained_once
+
+
+def random_search(space: Space, num_trials: int, seed: int) -> Listed:
+    """Variants that follow from the seed alone: of more of them, the first are the same.
+
+    A variant that is drawn again, or is the same experiment as one before, is trained once, and it is said so.
+
+    Raises: ConfigError for every variant whose config is refused, with its name.
+    """
+    import numpy as np
+
+    space.check()
+    generator = np.random.default_rng(seed)
+    first: dict[Any, str] = {}
+    trials: list[Trial] = []
+    notes, problems = [], []
+    for number in range(num_trials):
+        values = {axis.name: draw(axis, generator) for axis in space.study.axes}
+        try:
+            drawn = space.trials(values)
+        except ConfigError as error:
+            problems.append(f"draw {number}: {error}")
+            continue
+        name = drawn[0].variant
+        if drawn[0].config in first:
+            notes.append(f"draw {number}, {name}, is the same experiment as {first[drawn[0].config]}: trained once")
+        else:
+            first[drawn[0].config] = name
+            trials += drawn
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return Listed(trained_once(trials), notes)
+
+
+def draw(axis: Axis | Range, generator: Any) -> Any:
+    """A value of an axis: uniform over its names or its numbers, or over their logarithms.
+
+    Integers are those nearest to numbers between low - 1/2 and high + 1/2, so that each has its share.
+    """
+    if isinstance(axis, Axis):
+        return list(axis.values)[generator.integers(len(axis.values))]
+    margin = 0.5 if axis.is_integer else 0.0
+    low, high = axis.low - margin, axis.high + margin
+    number = math.exp(generator.uniform(math.log(low), math.log(high))) if axis.log else generator.uniform(low, high)
+    return min(max(round(number), axis.low), axis.high) if axis.is_integer else number

@@ -1,0 +1,207 @@
+"""Runs or resumes a study: what is finished is left, what has died is started again."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from transformer_jax.sweeps.executors.base import Executor, Job
+from transformer_jax.sweeps.results import (
+    OUTPUT,
+    TRIALS,
+    Result,
+    failure,
+    forget_result,
+    is_running,
+    mark_pruned,
+    read_result,
+    write_spec,
+)
+from transformer_jax.sweeps.search.base import Search
+from transformer_jax.sweeps.standing import Standing
+from transformer_jax.sweeps.study import Metric
+
+logger = logging.getLogger(__name__)
+
+MAX_DEATHS = 5
+"""A trial whose process dies so often without a new checkpoint is given up."""
+_POLL_SECONDS = 0.2
+_USER_ERROR = 2
+_NO_DEATH = (0, 75, 130, 138, 143)  # among them: another process works on it
+
+
+class Sweep:
+    """The trials of a study in a work directory, and the jobs that run them.
+
+    Attributes:
+      standings: of the trials that the search has asked for so far.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        metrics: Sequence[Metric],
+        workdir: Path,
+        executor: Executor,
+        study: Path | None = None,
+    ) -> None:
+        """Writes what is to be done into the folder of every trial; what has a result is done, unless it failed.
+
+        Args:
+          study: the folder of a study that measures more.
+        Raises: DataError for a result that cannot be read.
+        """
+        self.standings: list[Standing] = []
+        self._search, self._executor = search, executor
+        self._metrics, self._study, self._folder = metrics, study, workdir / TRIALS
+        self._jobs: dict[int, tuple[Job, list[Standing]]] = {}
+        self._told: set[Path] = set()
+        self._stopping = False
+        self.stopped_by = 0
+        self._ask_search()
+
+    def run(self, show: Callable[[Sequence[Standing]], None]) -> bool:
+        """Runs until every trial is done or given up, or a signal; returns whether it was not stopped.
+
+        `stopped_by` is the number of the signal then.
+
+        Args:
+          show: is called now and then.
+        """
+        handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while True:
+                self._collect()
+                self._tell_search()
+                if not self._stopping:
+                    self._ask_search()
+                    self._stop_pruned()
+                    self._start_jobs()
+                show(self.standings)
+                over = all(standing.has_ended for standing in self.standings) and self._search.is_over
+                if not self._jobs and (self._stopping or over):
+                    return not self._stopping
+                time.sleep(_POLL_SECONDS)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            for job, _ in self._jobs.values():
+                job.stop()
+            self._executor.close()
+            self._search.close()
+
+    def _tell_search(self) -> None:
+        for standing in self.standings:
+            if standing.has_ended and standing.folder not in self._told:
+                self._told.add(standing.folder)
+                self._search.finished(standing)
+
+    def _ask_search(self) -> None:
+        for trial in self._search.next(self.standings):
+            standing = Standing(trial, self._folder / trial.name)
+            write_spec(standing.folder, trial, self._metrics, self._study)
+            if self._is_to_be_run_again(read_result(standing.folder)):
+                forget_result(standing.folder)
+            self._note_result(standing)
+            self.standings.append(standing)
+
+    def _is_to_be_run_again(self, result: Result | None) -> bool:
+        """Whether why it has failed may have been mended, or the study asks for more than was measured."""
+        if result is None or result.status != "finished":
+            return result is not None and result.status == "failed"
+        return not {metric.name for metric in self._metrics} <= set(result.metrics)
+
+    def _stop_pruned(self) -> None:
+        """Ends the trials that the search has no more use for; their workers save, and write that as the result."""
+        for standing, why in self._search.pruned([s for s in self.standings if s.status == "running"]):
+            mark_pruned(standing.folder, why)
+            for job, standings in self._jobs.values():
+                if standing in standings:
+                    job.stop()
+
+    def _start_jobs(self) -> None:
+        free = [slot for slot in range(self._executor.num_workers) if slot not in self._jobs]
+        if not free:
+            return
+        # A trial that another sweep, or what is left of one that was killed, still runs is waited for.
+        startable = [
+            s for s in self.standings if self._is_trained(s) and s.status == "waiting" and not is_running(s.folder)
+        ]
+        for standing in startable:
+            self._note_result(standing)
+        by_folder = {s.folder: s for s in startable if s.status == "waiting"}
+        jobs = self._executor.jobs([(s.trial, s.folder) for s in by_folder.values()])
+        for slot, folders in zip(free, jobs, strict=False):
+            standings = [by_folder[folder] for folder in folders]
+            self._jobs[slot] = self._executor.start(folders, slot), standings
+            for standing in standings:
+                standing.status = "running"
+
+    def _is_trained(self, standing: Standing) -> bool:
+        """Whether no other trial has to train first what this one is to be scored with."""
+        if standing.trial.trained_by is None:
+            return True
+        trainer = next(other for other in self.standings if other.trial.name == standing.trial.trained_by)
+        if trainer.status == "failed" and standing.status == "waiting":
+            self._fail(standing, f"it is trained as {trainer.trial.name}, which has failed")
+        return trainer.status in ("finished", "diverged")
+
+    def _fail(self, standing: Standing, why: str) -> None:
+        standing.status, standing.why = "failed", why
+        failure(standing.trial, why).write(standing.folder)
+
+    def _collect(self) -> None:
+        for slot, (job, standings) in list(self._jobs.items()):
+            code = job.poll()
+            if code is None:
+                for standing in standings:
+                    self._note_result(standing)
+                continue
+            del self._jobs[slot]
+            for standing in standings:
+                self._note_result(standing)
+            if any(standing.has_ended for standing in standings):  # the others of its job were not what it died of
+                for standing in standings:
+                    standing.deaths = 0
+            for standing in standings:
+                if standing.status == "running":
+                    self._ended_without_result(standing, standings[0].folder / OUTPUT, code)
+
+    def _ended_without_result(self, standing: Standing, output: Path, code: int) -> None:
+        standing.status = "waiting"
+        if code in _NO_DEATH or self._stopping:
+            return
+        if code == _USER_ERROR:
+            self._fail(standing, f"{_last_line(output)} ({output})")
+            return
+        newest = max((int(p.name) for p in (standing.folder / "checkpoints").glob("*") if p.name.isdigit()), default=-1)
+        standing.deaths = standing.deaths + 1 if newest <= standing.newest else 1
+        standing.newest = newest
+        logger.warning("%s: its process has ended with %d; it is started again", standing.trial.name, code)
+        if standing.deaths >= MAX_DEATHS:
+            self._fail(standing, f"died {MAX_DEATHS} times without a new checkpoint, last with {code} ({output})")
+
+    def _note_result(self, standing: Standing) -> None:
+        result = read_result(standing.folder)
+        if result is not None:
+            standing.status, standing.why = result.status, result.why
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if self._stopping and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._stopping, self.stopped_by = True, number
+        logger.warning("%s: what runs saves and ends; the same command goes on from there", signal.Signals(number).name)
+        for job, _ in self._jobs.values():
+            job.stop()
+
+
+def _last_line(file: Path) -> str:
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "no output"
+    return lines[-1] if lines else "no output"

@@ -1,0 +1,157 @@
+"""The trials of a study: every variant with every seed, each a config that has passed the validation of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, walk
+from transformer_jax.config_file import read_config
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.study import SEED, Axis, Range, Study, merged
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One run of a study.
+
+    labels: the name of the value on every axis, by axis. trained_by: the trial whose training is this one's too, since
+    they differ in decoding or evaluation alone; None if it is its own.
+    """
+
+    labels: Mapping[str, str]
+    seed: int
+    config: ExperimentConfig
+    trained_by: str | None = None
+
+    @property
+    def variant(self) -> str:
+        return variant_name(self.labels)
+
+    @property
+    def name(self) -> str:
+        """Its folder within the work directory of the study."""
+        return f"{self.variant},seed={self.seed}"
+
+
+class Grid(NamedTuple):
+    """trials: each other experiment once. same: variant -> the one that is the same experiment, and is trained."""
+
+    trials: list[Trial]
+    same: dict[str, str]
+
+
+def variant_name(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{axis}={value}" for axis, value in labels.items())
+
+
+def grid(study: Study, root: Path, overrides: Mapping[str, Any] | None = None) -> Grid:
+    """All variants of a study with all its seeds.
+
+    Args:
+      root: the folder that holds `experiments` and the baseline.
+      overrides: config fields by dotted name, as on the command line, for every trial.
+    Raises: ConfigError for a `Range`, which is not crossed; for an axis that changes nothing; for every variant whose
+      config is refused, with its name.
+    """
+    if ranges := [axis.field for axis in study.axes if isinstance(axis, Range)]:
+        raise ConfigError(f"{', '.join(ranges)} is a range; a grid has named values: choose --search=random or tpe")
+    axes = [axis for axis in study.axes if isinstance(axis, Axis)]
+    configs: dict[tuple[str, ...], ExperimentConfig] = {}
+    problems = []
+    for labels in itertools.product(*(axis.values for axis in axes)):
+        named = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
+        try:
+            configs[labels] = variant(study, root, named, {}, overrides)
+        except ConfigError as error:
+            problems.append(f"{variant_name(named)}: {error}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+    for number, axis in enumerate(axes):
+        _check_axis(axis, number, configs)
+    first: dict[ExperimentConfig, str] = {}
+    trials, same = [], {}
+    for labels, config in configs.items():
+        named = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
+        name = variant_name(named)
+        if (other := first.setdefault(config, name)) != name:
+            same[name] = other
+        else:
+            trials += [Trial(named, seed, dataclasses.replace(config, seed=seed)) for seed in study.seeds]
+    return Grid(trained_once(trials), same)
+
+
+def trained_once(trials: Sequence[Trial]) -> list[Trial]:
+    """Trials of which those that train alike are trained by the first of them."""
+    first: dict[ExperimentConfig, Trial] = {}
+    return [
+        trial
+        if (other := first.setdefault(_training_of(trial.config), trial)) is trial
+        else dataclasses.replace(trial, trained_by=other.name)
+        for trial in trials
+    ]
+
+
+def _training_of(config: ExperimentConfig) -> ExperimentConfig:
+    """What its parameters follow from: two configs that agree in it train alike."""
+    if config.training.best_metric not in ("loss", "accuracy"):  # translations tell which checkpoints are kept
+        return config
+    return dataclasses.replace(config, decode=DecodeConfig(), evaluation=EvaluationConfig())
+
+
+def variant(
+    study: Study,
+    root: Path,
+    labels: Mapping[str, str],
+    drawn: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+) -> ExperimentConfig:
+    """The config of a variant, with the study's first seed.
+
+    Args:
+      labels: the name of the value on every axis that has named values.
+      drawn: values of fields that a search has drawn.
+    """
+    chosen = [axis.values[labels[axis.name]] for axis in study.axes if isinstance(axis, Axis)]
+    together = merged([*chosen, drawn], variant_name(labels))
+    values = dict(study.settings) | together | {SEED: study.seeds[0]} | dict(overrides or {})
+    if SEED in (overrides or {}):
+        raise ConfigError("the study's `seeds` say which seeds there are; --config.seed cannot")
+    return read_config(str(root / study.baseline), {name: str(value) for name, value in values.items()})
+
+
+def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], ExperimentConfig]) -> None:
+    """Raises ConfigError for an axis whose values are the same experiment wherever the other axes stand."""
+    by_others: dict[tuple[str, ...], set[ExperimentConfig]] = {}
+    for labels, config in configs.items():
+        by_others.setdefault(labels[:number] + labels[number + 1 :], set()).add(config)
+    if all(len(different) == 1 for different in by_others.values()):
+        raise ConfigError(
+            f"axis '{axis.name}' changes nothing: {', '.join(axis.values)} are the same experiment, whatever the "
+            "other axes say"
+        )
+
+
+def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
+    """What two trials must agree in to train as one program: all but the scalars that a compiled step is handed.
+
+    Whether a feature that zero turns off is on belongs to it.
+    """
+    key = []
+    for name, field, value in walk(config):
+        if field.metadata.get("switch"):
+            key.append((name, value != 0))
+        elif not field.metadata.get("hyper"):
+            key.append((name, value))
+    return tuple(key)
+
+
+def groups(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+    """Trials that train as one compiled program, in the order of the first of each."""
+    by_program: dict[Any, list[Trial]] = {}
+    for trial in trials:
+        by_program.setdefault(program_key(trial.config), []).append(trial)
+    yield from by_program.values()

@@ -1,0 +1,223 @@
+"""One process of a sweep: trains and scores the trials whose folders it is given, and writes what came of them.
+
+    python -m transformer_jax.sweeps.worker TRIAL_FOLDER ... [--trial_axis=vmap|map]
+
+Several folders are one compiled program. Exit codes are those of `transformer-jax`; a trial whose loss does not stay
+finite has a result like any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import platform
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.config import ExperimentConfig, walk
+from transformer_jax.errors import DataError, TrainingError, UserError
+from transformer_jax.sweeps.results import (
+    RESULT,
+    Result,
+    Spec,
+    failure,
+    held,
+    pruned_because,
+    read_result,
+    read_spec,
+)
+from transformer_jax.sweeps.study import FILE, load_study
+
+if TYPE_CHECKING:  # imports JAX
+    from transformer_jax.evaluation.run import Scorer
+    from transformer_jax.training.loop import TrainResult
+
+OK, USER_ERROR, HELD = 0, 2, 75
+STOPPED = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 138}
+
+
+def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
+    """Trains what is not trained yet, scores, and writes result.json in every folder; returns the exit code."""
+    specs = {folder: read_spec(folder) for folder in folders}
+    for folder in folders:
+        if (why := pruned_because(folder)) is not None:
+            _finish(folder, specs.pop(folder), None, why)
+    own = {folder: spec.trial.config for folder, spec in specs.items() if spec.trial.trained_by is None}
+    outcomes = _train(own, axis)
+    for folder, spec in specs.items():
+        try:
+            if folder not in own:
+                _finish_trained(folder, spec, folder.parent / str(spec.trial.trained_by))
+            elif folder in outcomes:  # a signal may have kept it from starting
+                outcome, why = outcomes[folder], None
+                reason = getattr(outcome, "reason", "finished")
+                if reason != "finished" and (why := pruned_because(folder)) is None:
+                    return STOPPED[reason]
+                if isinstance(outcome, UserError) and not isinstance(outcome, TrainingError):
+                    raise outcome
+                _finish(folder, spec, outcome, why)
+        except UserError as error:  # of this trial; the others of its program have nothing to do with it
+            print(f"error: {folder}: {error}", file=sys.stderr)
+            failure(spec.trial, str(error)).write(folder)
+    return OK
+
+
+def _train(configs: Mapping[Path, ExperimentConfig], axis: str | None) -> dict[Path, TrainResult | UserError]:
+    """Trains in each of the folders; several are one program, unless one of them keeps it from being."""
+    from transformer_jax.evaluation.evaluator import make_validate
+    from transformer_jax.sweeps.together import default_trial_axis, train_together
+    from transformer_jax.training.run import train
+
+    outcomes: dict[Path, TrainResult | UserError] = {}
+    if len(configs) > 1:
+        together: Any = train_together
+        try:
+            return together(configs, make_validate, axis or default_trial_axis())
+        except UserError as error:
+            print(f"not together: {error}; each by itself", file=sys.stderr)
+    for folder, config in configs.items():
+        try:
+            outcomes[folder] = train(config, folder, make_validate)
+        except UserError as error:
+            outcomes[folder] = error
+        if getattr(outcomes[folder], "reason", "finished") != "finished":
+            break
+    return outcomes
+
+
+def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, pruned: str | None) -> None:
+    """Scores a trained trial and writes its result; `pruned`: why it is ended before, unscored."""
+    import jax
+
+    from transformer_jax.models.encoder_decoder import init_params
+    from transformer_jax.training.run import library_versions
+
+    diverged = isinstance(outcome, TrainingError)
+    scored = not diverged and pruned is None
+    lines = _log(folder)
+    shapes = jax.eval_shape(lambda: init_params(spec.trial.config.model, 0))
+    Result(
+        labels=dict(spec.trial.labels),
+        seed=spec.trial.seed,
+        status="diverged" if diverged else "finished" if pruned is None else "pruned",
+        why=str(outcome) if diverged else pruned or "",
+        metrics=_numbers(folder, spec, folder) if scored else {},
+        steps=max((line["step"] for line in lines), default=0),
+        seconds=math.fsum(line.get("seconds", 0.0) for line in lines if line["split"] == "train"),
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
+        machine=f"{jax.device_count()} x {jax.devices()[0].device_kind}, {platform.machine()}",
+        versions=library_versions(),
+    ).write(folder)
+
+
+def _finish_trained(folder: Path, spec: Spec, trained: Path) -> None:
+    """Scores, in its own way, what another trial has trained."""
+    result = read_result(trained)
+    if result is None:
+        raise DataError(f"{trained}: has no result yet; {folder} is to be scored with what it trains")
+    if result.status == "finished":
+        result = dataclasses.replace(result, metrics=_numbers(folder, spec, trained), seconds=0.0)
+    dataclasses.replace(result, labels=dict(spec.trial.labels)).write(folder)
+
+
+def _numbers(folder: Path, spec: Spec, trained: Path) -> dict[str, int | float]:
+    """Every number of the splits that the metrics name, and what the study measures, by SPLIT/METRIC.
+
+    Raises: DataError for a metric that there is not.
+    """
+    from transformer_jax.training.metric_log import CLOCK_FIELDS
+
+    lines = [line for line in _log(trained) if line["split"] == "train"]
+    last = lines[-1] if lines else {}
+    numbers: dict[str, Any] = {f"train/{name}": value for name, value in last.items() if name not in CLOCK_FIELDS}
+    scorer = _scorer(folder, spec.trial.config, trained)
+    known = set(scorer.evaluator.data.source.split_names) - {"train"}
+    splits = dict.fromkeys(metric.name.rpartition("/")[0] for metric in spec.metrics)
+    numbers |= _flat({split: scorer.score(split) for split in splits if split in known})
+    if spec.study is not None:
+        numbers |= _measured(Path(spec.study), scorer)
+    numbers = {
+        name: value
+        for name, value in numbers.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and not name.endswith("/step")
+    }
+    for metric in spec.metrics:
+        if metric.name not in numbers:
+            split = metric.name.rpartition("/")[0] + "/"
+            there = ", ".join(sorted(name for name in numbers if name.startswith(split))) or "none of that split"
+            raise DataError(f"{folder}: no metric '{metric.name}'; there are {there}")
+    return numbers
+
+
+def _measured(study: Path, scorer: Scorer) -> Mapping[str, int | float]:
+    """What the study's own function says; raises DataError for what that raises."""
+    measure = load_study(study).measure
+    if measure is None:
+        return {}
+    try:
+        return measure(scorer)
+    except UserError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise DataError(f"{study / FILE}: measure raised {type(error).__name__}: {error}") from error
+
+
+def _scorer(folder: Path, config: ExperimentConfig, trained: Path) -> Scorer:
+    """Scores what was trained as `config` says, into the trial's own folder."""
+    from transformer_jax.evaluation.run import Scorer
+
+    fields = {name: value for name, _, value in walk(config)}
+    overrides = {
+        name: fields[name]
+        for name, _, value in walk(read_spec(trained).trial.config)
+        if fields[name] != value and name.startswith(("decode.", "evaluation."))
+    }
+    return dataclasses.replace(Scorer.from_checkpoint(trained, overrides), folder=folder / "evaluation")
+
+
+def _flat(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Metrics by split, by SPLIT/METRIC; prints the table of `evaluate`."""
+    from transformer_jax.evaluation.table import print_table
+
+    if results:
+        print_table(results)
+    return {f"{split}/{name}": value for split, metrics in results.items() for name, value in metrics.items()}
+
+
+def _log(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--trial_axis", choices=("vmap", "map"))
+    arguments = parser.parse_args(argv)
+    try:
+        with held(arguments.folders) as free:
+            if not free:
+                print("another process works on these trials", file=sys.stderr)
+                return HELD
+            todo = [folder for folder in arguments.folders if not (folder / RESULT).exists()]
+            return run_trials(todo, arguments.trial_axis) if todo else OK
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return STOPPED["SIGINT"]
+
+
+if __name__ == "__main__":
+    from transformer_jax.compilation_cache import use_compilation_cache
+    from transformer_jax.huge_pages import restart_with_huge_pages
+
+    restart_with_huge_pages()
+    use_compilation_cache()
+    sys.exit(main())
