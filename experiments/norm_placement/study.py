@@ -1,13 +1,52 @@
-"""Post-LN and Pre-LN, each with and without warm-up, at one peak learning rate (Xiong et al. 2020, section 3.2)."""
+"""Post-LN and Pre-LN, each with and without warm-up, at two depths, at one peak learning rate (Xiong et al. 2020)."""
 
-BASELINE = "configs/quickstart.py"
+from transformer_jax.sweeps.figures import Curves, Lines, Profile
+from transformer_jax.sweeps.study import Axis, Metric, Study, over
 
-_NO_WARMUP = {"optimizer.schedule": "linear", "optimizer.warmup_steps": 0}
-_WARMUP = {"optimizer.schedule": "linear"}
 
-VARIANTS = {
-    "pre": {"model.norm_position": "pre", **_WARMUP},
-    "post": {"model.norm_position": "post", **_WARMUP},
-    "pre_without_warmup": {"model.norm_position": "pre", **_NO_WARMUP},
-    "post_without_warmup": {"model.norm_position": "post", **_NO_WARMUP},
-}
+def measure(scorer):
+    """Gradient norms of the feed-forward networks at initialisation, of this model with its seed."""
+    from experiments.norm_placement.gradient_norms import gradient_norms
+    from transformer_jax.data.datasets import plan_batches
+
+    config = scorer.loaded.config
+    plan = plan_batches(config, scorer.evaluator.data.splits["train"])
+    batch = plan.batch(0, slice(0, plan.shape(0).rows))
+    texts = {name: batch[name] for name in ("inputs", "targets")}
+    norms = gradient_norms(config.model, texts, config.seed, config.training.label_smoothing)["decoder"]
+    by_layer = {f"start[{layer}]/gradient_norm": float(norm) for layer, norm in enumerate(norms, start=1)}
+    return by_layer | {"start/last_layer_gradient_norm": float(norms[-1])}
+
+
+STUDY = Study(
+    question="Is Pre-LN easier to train than Post-LN, and does either need a warm-up?",
+    baseline="configs/quickstart.py",
+    axes=(
+        over("model.norm_position", "post", "pre", name="norm"),
+        Axis("warmup", {"yes": {}, "no": {"optimizer.warmup_steps": 0}}),
+        Axis("depth", {n: {"model.num_encoder_layers": n, "model.num_decoder_layers": n} for n in ("2", "6")}),
+    ),
+    # A linear decay has the same peak with and without warm-up.
+    settings={
+        "optimizer.schedule": "linear",
+        "optimizer.learning_rate": 1e-3,
+        "optimizer.warmup_steps": 200,
+        "data.tokens_per_batch": 1024,
+        "training.num_train_steps": 700,
+        "training.log_every_steps": 20,
+        "training.eval_every_steps": 175,
+        "training.checkpoint_every_steps": 350,
+    },
+    metrics=(
+        Metric("test/exact_match", "max"),
+        Metric("test/sacrebleu", "max"),
+        Metric("test/loss", "min"),
+        Metric("start/last_layer_gradient_norm", "min"),
+    ),
+    figures=(
+        Curves("train/loss", title="Training loss"),
+        Lines("test/exact_match", x="depth"),
+        Profile("start[*]/gradient_norm", label="decoder layer", title="Gradient at initialisation by layer"),
+    ),
+    measure=measure,
+)

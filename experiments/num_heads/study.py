@@ -1,9 +1,25 @@
-"""Heads of width emb_dim / num_heads, at equal computation (Vaswani et al. 2017, table 3 A); and keys and values
-shared by all heads, multi-query attention (Shazeer 2019), which is smaller."""
+"""Heads of width emb_dim / num_heads at equal computation (Vaswani et al. 2017, table 3 A); narrower keys, with values
+of one width (table 3 B); and keys and values that all heads share, multi-query attention (Shazeer 2019)."""
 
-BASELINE = "configs/quickstart.py"
+from transformer_jax.sweeps.figures import Curves, Dots
+from transformer_jax.sweeps.study import Axis, Metric, Study
 
-VARIANTS = {
-    **{f"{heads}_heads": {"model.num_heads": heads} for heads in (1, 2, 4, 8, 16)},
-    "8_heads_1_kv": {"model.num_heads": 8, "model.num_kv_heads": 1},
+_HEADS = {f"{heads}_heads": {"model.num_heads": heads} for heads in (4, 1, 2, 8, 16)}
+_KEYS = {
+    f"4_heads_d_k_{width}": {"model.num_heads": 4, "model.head_dim": width, "model.value_head_dim": 32}
+    for width in (4, 8, 16)
 }
+
+STUDY = Study(
+    question="How many attention heads, at equal computation, and how wide must their keys be?",
+    baseline="configs/quickstart.py",
+    axes=(Axis("attention", {**_HEADS, **_KEYS, "4_heads_1_kv": {"model.num_heads": 4, "model.num_kv_heads": 1}}),),
+    settings={
+        "data.tokens_per_batch": 1024,
+        "training.num_train_steps": 800,
+        "training.eval_every_steps": 400,
+        "training.checkpoint_every_steps": 400,
+    },
+    metrics=(Metric("test/exact_match", "max"), Metric("test/sacrebleu", "max"), Metric("test/loss", "min")),
+    figures=(Dots("test/exact_match"), Dots("test/loss"), Curves("valid/loss")),
+)

@@ -1,5 +1,44 @@
 """Every position encoding; `test_longer` tells which of them reach beyond the lengths of training."""
 
-BASELINE = "configs/quickstart.py"
+from transformer_jax.sweeps.figures import Dots, Profile
+from transformer_jax.sweeps.study import Metric, Study, over
 
-VARIANTS = {name: {"model.position_encoding": name} for name in ("sinusoidal", "learned", "rotary", "relative", "none")}
+
+def measure(scorer):
+    """Exact match by length, and what the order of the source's pieces is to the model."""
+    from experiments.positions.order import loss_of_shuffled_sources
+    from transformer_jax.evaluation.by_length import scores_by_length
+
+    by_length = {}
+    for split in ("test", "test_longer"):
+        by_length |= scores_by_length(scorer, split, width=8)
+    return by_length | loss_of_shuffled_sources(scorer, "test")
+
+
+STUDY = Study(
+    question="How should the model be told the order of its tokens?",
+    baseline="configs/quickstart.py",
+    axes=(over("model.position_encoding", "sinusoidal", "learned", "rotary", "relative", "none"),),
+    settings={
+        # A learned table that covers test_longer: its rows beyond the lengths of training stay as they began.
+        "model.max_length": 256,
+        "data.tokens_per_batch": 1024,
+        "training.num_train_steps": 1200,
+        "training.eval_every_steps": 400,
+        "training.checkpoint_every_steps": 400,
+    },
+    metrics=(
+        Metric("test/exact_match", "max"),
+        Metric("test_longer/exact_match", "max"),
+        Metric("test/loss", "min"),
+        Metric("test_longer/loss", "min"),
+        Metric("shuffled/loss_change", "max"),
+    ),
+    figures=(
+        Dots("test/exact_match"),
+        Dots("test_longer/loss"),
+        Profile("test[*]/exact_match", label="pieces of the source", title="test, by length"),
+        Profile("test_longer[*]/exact_match", label="pieces of the source", title="test_longer, by length"),
+    ),
+    measure=measure,
+)

@@ -1,0 +1,53 @@
+"""One training per seed, decoded in several ways; what the cache saves is measured by benchmarks/decode_cost.py."""
+
+from transformer_jax.sweeps.figures import Dots, Profile
+from transformer_jax.sweeps.study import Axis, Metric, Study
+
+
+def measure(scorer):
+    """Scores by length, and what a sentence takes."""
+    from experiments.decoding.cost import milliseconds_per_sentence
+    from transformer_jax.evaluation.by_length import scores_by_length
+
+    return scores_by_length(scorer, "test", width=8) | milliseconds_per_sentence(scorer)
+
+
+_SAMPLED = {"decode.method": "sample"}
+
+STUDY = Study(
+    question="What do beams and sampling change against greedy search, by length, and what do they cost?",
+    baseline="configs/quickstart.py",
+    axes=(
+        Axis(
+            "decoder",
+            {
+                "greedy": {},
+                **{f"beam_{size}": {"decode.beam_size": size} for size in (2, 4, 8)},
+                "beam_4_without_penalty": {"decode.beam_size": 4, "decode.length_penalty": "none"},
+                "sample": _SAMPLED,
+                "sample_temperature_0.5": {**_SAMPLED, "decode.temperature": 0.5},
+                "sample_top_5": {**_SAMPLED, "decode.top_k": 5},
+                "sample_nucleus_0.9": {**_SAMPLED, "decode.top_p": 0.9},
+            },
+        ),
+    ),
+    # Not trained to the end: where greedy search is never wrong there is nothing to compare.
+    settings={
+        "data.tokens_per_batch": 1024,
+        "training.num_train_steps": 1000,
+        "training.eval_every_steps": 500,
+        "training.checkpoint_every_steps": 500,
+    },
+    metrics=(
+        Metric("test/exact_match", "max"),
+        Metric("test/sacrebleu", "max"),
+        Metric("decode[64]/ms", "min"),
+    ),
+    figures=(
+        Dots("test/exact_match"),
+        Profile("test[*]/exact_match", label="pieces of the source"),
+        Profile("decode[*]/ms", label="pieces of the output", title="Milliseconds per sentence, with the cache"),
+        Profile("decode[*]/ms_without_cache", label="pieces of the output", title="The same without a cache, greedy"),
+    ),
+    measure=measure,
+)

@@ -1,0 +1,91 @@
+"""How the loss falls with size: L = (N_c / N)^alpha (Kaplan et al. 2020, equation 1.1), fitted to a study's trials.
+
+Fitted as a straight line through the means of log L over seeds against log N, by least squares; the interval of alpha
+is that of Student's distribution for a slope with as many points as there are sizes, since what a size is off the line
+its seeds have in common. Over less than two decades of N a power law is a summary and no law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+LOSS = "test/loss"
+
+
+class PowerLaw(NamedTuple):
+    """log L = intercept - alpha log N, with intercept = alpha log N_c; half_width of the 95 % interval of alpha."""
+
+    alpha: float
+    half_width: float
+    intercept: float
+
+    def loss(self, size: float) -> float:
+        return math.exp(self.intercept - self.alpha * math.log(size))
+
+
+def fit(points: Mapping[float, list[float]]) -> PowerLaw:
+    """Of losses by size. Raises ValueError for fewer than three sizes."""
+    from scipy.special import stdtrit
+    from scipy.stats import linregress
+
+    if len(points) < 3:
+        raise ValueError(f"{len(points)} sizes; a power law is fitted to three or more")
+    means = [math.fsum(map(math.log, losses)) / len(losses) for losses in points.values()]
+    line = linregress([math.log(size) for size in points], means)
+    half_width = float(stdtrit(len(points) - 2, 0.975)) * float(line.stderr)
+    return PowerLaw(-float(line.slope), half_width, float(line.intercept))
+
+
+def measure(scorer: Any) -> dict[str, float]:
+    """`size/parameters_without_embeddings`, and `size/train_flops` of the whole training, padding included."""
+    import jax
+
+    from transformer_jax.data.datasets import plan_batches
+    from transformer_jax.models.flops import train_flops
+
+    config, params = scorer.loaded.config, scorer.loaded.params
+    plan = plan_batches(config, scorer.evaluator.data.splits["train"])
+    shapes = [plan.shape(step) for step in range(config.training.num_train_steps)]
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {
+        "size/parameters_without_embeddings": float(sum(x.size for p, x in leaves if "embedding" not in str(p[0]))),
+        "size/train_flops": float(sum(train_flops(config.model, *shape) for shape in shapes)),
+    }
+
+
+def points(results: Any, size: str) -> dict[float, list[float]]:
+    """Losses of the finished trials by their size, a metric."""
+    found: dict[float, list[float]] = {}
+    for variant in results.variants:
+        sizes = variant.values(size)
+        for seed, loss in variant.values(LOSS).items():
+            found.setdefault(sizes[seed], []).append(loss)
+    return dict(sorted(found.items()))
+
+
+def draw(axes: Any, results: Any, size: str, name: str) -> None:
+    """Loss against size, both logarithmic, with the fitted line if there are three sizes."""
+    found = points(results, size)
+    for value, losses in found.items():
+        axes.plot([value] * len(losses), losses, "o", color="C0", ms=4, alpha=0.7)
+    if len(found) >= 3:
+        law = fit(found)
+        ends = [min(found), max(found)]
+        label = f"$\\alpha$ = {law.alpha:.3f} ± {law.half_width:.3f}"
+        axes.plot(ends, [law.loss(end) for end in ends], "--", color="C1", label=label)
+        axes.legend(frameon=False)
+    axes.set(xscale="log", yscale="log", xlabel=name, ylabel="loss on test, nats per token")
+
+
+def described(results: Any, size: str, name: str) -> str:
+    """The same in words."""
+    found = points(results, size)
+    if len(found) < 3:
+        return f"Loss on test against {name}, for {len(found)} sizes"
+    law = fit(found)
+    return (
+        f"Loss on test against {name}, for {len(found)} sizes, with a power law of exponent {law.alpha:.3f}, "
+        f"95 % interval ±{law.half_width:.3f}"
+    )

@@ -1,0 +1,38 @@
+"""Dropout, label smoothing and clipping on few enough pairs to learn by heart (Vaswani et al. 2017, table 3 D)."""
+
+from transformer_jax.sweeps.figures import Curves, Dots
+from transformer_jax.sweeps.study import Axis, Metric, Study
+
+_DROPOUT = {f"dropout_{rate:g}": {"model.dropout_rate": rate} for rate in (0.1, 0.2, 0.3)}
+_SMOOTHING = {f"smoothing_{mass:g}": {"training.label_smoothing": mass} for mass in (0.1, 0.2)}
+
+STUDY = Study(
+    question="What do dropout, label smoothing and clipping do to perplexity, and what to BLEU?",
+    baseline="configs/quickstart.py",
+    axes=(
+        Axis(
+            "regularisation",
+            {
+                "none": {},
+                **_DROPOUT,
+                **_SMOOTHING,
+                "dropout_0.1_smoothing_0.1": {"model.dropout_rate": 0.1, "training.label_smoothing": 0.1},
+                "no_clipping": {"optimizer.clip_norm": 0.0},
+            },
+        ),
+    ),
+    settings={
+        "data.num_train_pairs": 20_000,
+        "data.tokens_per_batch": 1024,
+        "training.num_train_steps": 4000,
+        "training.eval_every_steps": 500,
+        "training.checkpoint_every_steps": 500,
+    },
+    metrics=(
+        Metric("test/sacrebleu", "max"),
+        Metric("test/perplexity", "min"),
+        Metric("test/exact_match", "max"),
+        Metric("train/nll", "min"),
+    ),
+    figures=(Dots("test/sacrebleu"), Dots("test/perplexity"), Curves("valid/loss")),
+)

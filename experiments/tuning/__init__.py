@@ -1,0 +1,1 @@
+"""Which learning rate, warm-up, decay and clipping suit the quickstart?"""

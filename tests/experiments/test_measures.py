@@ -1,0 +1,125 @@
+"""What studies measure of their own."""
+
+import csv
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import linregress
+
+from experiments.model_size.power_law import fit
+from experiments.norm_placement import gradient_norms as gradients
+from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
+from experiments.positions.order import shuffled
+from transformer_jax.config import EOS_ID, PAD_ID, ModelConfig
+from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params
+from transformer_jax.training.losses import cross_entropy
+
+MODEL = ModelConfig(
+    vocab_size=32, emb_dim=16, num_heads=2, mlp_dim=24, num_encoder_layers=1, num_decoder_layers=2, dropout_rate=0.0
+).resolved()
+BATCH = {
+    "inputs": np.array([[5, 6, 7, EOS_ID], [8, 9, EOS_ID, PAD_ID]], np.int32),
+    "targets": np.array([[4, 5, EOS_ID], [6, EOS_ID, PAD_ID]], np.int32),
+}
+
+
+@pytest.mark.slow
+def test_gradient_norms_are_those_of_finite_differences():
+    """Along the gradient's own direction the loss rises by the norm."""
+    batch = jax.device_put(BATCH)
+    params = init_params(MODEL, 3)
+
+    def loss(kernel):
+        out = params["decoder"]["layers"]["feed_forward"]["out"] | {"kernel": kernel}
+        layers = params["decoder"]["layers"]
+        layers = layers | {"feed_forward": layers["feed_forward"] | {"out": out}}
+        logits, _ = EncoderDecoder(MODEL).apply(
+            {"params": params | {"decoder": params["decoder"] | {"layers": layers}}}, batch
+        )
+        sums = cross_entropy(logits, batch["targets"], 0.1)
+        return sums.loss / sums.weight
+
+    kernel = params["decoder"]["layers"]["feed_forward"]["out"]["kernel"]
+    gradient = jax.grad(loss)(kernel)
+    found = gradient_norms(MODEL, BATCH, 3)
+    assert found["encoder"].shape == (1,)
+    for layer in range(2):
+        only = jnp.zeros_like(gradient).at[layer].set(gradient[layer])
+        direction = only / jnp.linalg.norm(only)
+        rise = (loss(kernel + 1e-2 * direction) - loss(kernel - 1e-2 * direction)) / 2e-2
+        assert float(rise) == pytest.approx(float(found["decoder"][layer]), rel=2e-2)
+
+
+def test_slope_of_a_power_of_the_depth():
+    rows = [Row("pre", d, s, "decoder", d, 3 * d**-0.5) for d in (2, 4, 8) for s in (0, 1)]
+    rows += [Row("pre", d, 0, "decoder", 1, 100.0) for d in (2, 4, 8)]
+    assert slope(rows, "pre") == pytest.approx((-0.5, 0.0), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_gradient_norms_command(tmp_path, capsys, monkeypatch):
+    """Post-LN's last layer keeps its gradient with depth, Pre-LN's loses it (Xiong et al. 2020, theorem 1)."""
+    rng = np.random.default_rng(0)
+    texts = [{name: rng.integers(4, 8000, (8, 16)).astype(np.int32) for name in BATCH} for _ in range(2)]
+    monkeypatch.setattr(gradients, "_batches", lambda model, tokens, count: texts[:count])
+    words = [f"--output={tmp_path}", "--seeds=2", "--emb_dim=32", "--depths", "1", "6"]
+    assert gradients.main(words) == 0
+    with (tmp_path / "gradient_norms.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 2 * (1 + 6)
+    last = {
+        (norm, depth): np.mean(
+            [
+                float(row["gradient_norm"])
+                for row in rows
+                if (row["norm"], row["depth"], row["layer"], row["side"]) == (norm, depth, depth, "decoder")
+            ]
+        )
+        for norm in ("post", "pre")
+        for depth in ("1", "6")
+    }
+    assert last["pre", "6"] < 0.7 * last["pre", "1"]
+    assert last["post", "6"] > 0.7 * last["post", "1"]
+    assert (tmp_path / "gradient_norms.png").stat().st_size > 1000
+    assert "slope of the last layer's gradient norm against depth" in capsys.readouterr().out
+
+
+def test_shuffling_keeps_pieces_ends_and_padding():
+    rng = np.random.default_rng(0)
+    row = [5, 6, 7, 8, 9, EOS_ID, PAD_ID, PAD_ID]
+    inputs = np.array([row, row[:1] * 4 + [EOS_ID] + [PAD_ID] * 3], np.int32)
+    mixed = shuffled(inputs, rng)
+    assert (np.sort(mixed, axis=1) == np.sort(inputs, axis=1)).all()
+    for same in (EOS_ID, PAD_ID):
+        assert ((mixed == same) == (inputs == same)).all()
+    assert (mixed != inputs).any()
+    assert inputs[0, 0] == 5
+
+
+@pytest.mark.slow
+def test_without_positions_the_order_of_a_source_is_nothing_to_the_model():
+    """ "dog bites man" and "man bites dog" have the same translations, whatever the parameters; with sinusoids not."""
+    other = dict(BATCH, inputs=np.array([[7, 6, 5, EOS_ID], [9, 8, EOS_ID, PAD_ID]], np.int32))
+    batches = [jax.device_put(batch) for batch in (BATCH, other)]
+    for encoding, same in (("none", True), ("sinusoidal", False)):
+        model = MODEL.__class__(**{**vars(MODEL), "position_encoding": encoding})
+        params = init_params(model, 0)
+        logits = [EncoderDecoder(model).apply({"params": params}, batch)[0] for batch in batches]
+        assert np.allclose(*logits, atol=1e-5) == same
+
+
+def test_a_power_law_comes_back_with_its_uncertainty():
+    rng = np.random.default_rng(1)
+    sizes = np.geomspace(1e4, 1e7, 6)
+    points = {float(n): list((5e3 / n) ** 0.2 * np.exp(0.01 * rng.normal(size=3))) for n in sizes}
+    law = fit(points)
+    assert abs(law.alpha - 0.2) < law.half_width < 0.02
+    assert law.loss(1e5) == pytest.approx((5e3 / 1e5) ** 0.2, rel=0.02)
+    line = linregress(np.log(sizes), [np.mean(np.log(losses)) for losses in points.values()])
+    assert law.alpha == pytest.approx(-line.slope)
+    flat = fit({1e4: [5.99], 1e5: [5.99], 1e6: [5.99], 1e7: [6.0]})
+    assert flat.loss(1e6) == pytest.approx(5.99, rel=1e-3)
+    with pytest.raises(ValueError, match="three or more"):
+        fit({1.0: [2.0], 2.0: [1.0]})

@@ -1,0 +1,177 @@
+"""Every study in experiments/: its variants build, its documents are there, and it runs to its report."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments.decoding import cost
+from transformer_jax.config import walk
+from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
+from transformer_jax.sweeps.search.base import Space
+from transformer_jax.sweeps.search.random import random_search
+from transformer_jax.sweeps.study import load_study
+from transformer_jax.sweeps.trials import grid, groups
+from transformer_jax.sweeps.worker import run_trials
+
+ROOT = Path(__file__).parent.parent.parent
+SEARCHED = ["tuning"]
+STUDIES = sorted({file.parent.name for file in ROOT.glob("experiments/*/study.py")}.difference(SEARCHED))
+
+VARIED = {
+    "norm_placement": {
+        "model.norm_position",
+        "optimizer.warmup_steps",
+        "model.num_encoder_layers",
+        "model.num_decoder_layers",
+    },
+    "positions": {"model.position_encoding"},
+    "num_heads": {"model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"},
+    "attention_scale": {"model.attention_scale", "model.head_dim"},
+    "regularisation": {
+        "model.dropout_rate",
+        "model.embedding_dropout_rate",
+        "training.label_smoothing",
+        "optimizer.clip_norm",
+    },
+    "model_size": {
+        "model.emb_dim",
+        "model.mlp_dim",
+        "model.num_heads",
+        "model.num_kv_heads",
+        "model.num_encoder_layers",
+        "model.num_decoder_layers",
+    },
+    "decoding": {
+        "decode.method",
+        "decode.beam_size",
+        "decode.length_penalty",
+        "decode.temperature",
+        "decode.top_k",
+        "decode.top_p",
+    },
+}
+
+SMALL = {
+    "model.vocab_size": "400",
+    "model.max_length": "160",
+    "data.num_train_pairs": "300",
+    "data.num_eval_pairs": "10",
+    "data.num_buckets": "1",
+    "decode.max_extra_length": "0",
+    "training.num_train_steps": "2",
+    "training.log_every_steps": "1",
+    "optimizer.decay_steps": "400",
+}
+NARROW = {"model.emb_dim": "32", "model.mlp_dim": "24"}
+SHALLOW = {"model.num_encoder_layers": "1", "model.num_decoder_layers": "1"}
+OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
+    "norm_placement": SMALL | NARROW,
+    "model_size": SMALL,
+}
+
+
+def study(name):
+    return load_study(ROOT / "experiments" / name)
+
+
+def trials(name, overrides=None):
+    return grid(study(name), ROOT, overrides)
+
+
+def configs(name):
+    return {trial.variant: trial.config for trial in trials(name).trials if trial.seed == 0}
+
+
+def test_every_question_is_a_study():
+    assert (
+        {path.parent.name for path in ROOT.glob("experiments/*/README.md")}
+        == {*STUDIES, *SEARCHED}
+        == {*VARIED, *SEARCHED}
+    )
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_its_readme_asks_and_answers(name):
+    text = (ROOT / "experiments" / name / "README.md").read_text()
+    assert text.startswith(f"# {study(name).question}\n")
+    assert f"transformer-jax sweep --study=experiments/{name} --workdir=" in text
+    assert re.search(r"^\*\*Answer:\*\* \S", text, re.M)
+    count, per_variant = len(trials(name).trials), len(study(name).seeds)
+    trained = sum(trial.trained_by is None for trial in trials(name).trials)
+    assert re.search(rf"^({trained}|Three) trainings of ", text, re.M)
+    assert count % per_variant == 0
+    assert per_variant >= 3
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_its_variants_differ_from_each_other_and_in_little_else(name):
+    """A comparison is controlled: what is not varied on purpose, or derived from it, is equal."""
+    found = configs(name)
+    assert len(found) >= 5
+    assert trials(name).same == {}
+    values = {variant: {field: value for field, _, value in walk(config)} for variant, config in found.items()}
+    fields = next(iter(values.values()))
+    assert {field for field in fields if len({config[field] for config in values.values()}) > 1} == VARIED[name]
+
+
+def test_norm_placement_crosses_placement_warm_up_and_depth():
+    cells = {
+        (c.model.norm_position, c.optimizer.warmup_steps > 0, c.model.num_decoder_layers)
+        for c in configs("norm_placement").values()
+    }
+    assert len(cells) == 8
+    assert len(list(groups(trials("norm_placement").trials))) == 4  # warm-up and seeds are one program
+
+
+def test_heads_are_compared_at_equal_computation():
+    heads = {name: c.model for name, c in configs("num_heads").items() if re.fullmatch(r"attention=\d+_heads", name)}
+    assert {model.num_heads for model in heads.values()} == {1, 2, 4, 8, 16}
+    assert len({model.num_heads * model.head_dim for model in heads.values()}) == 1
+    assert len({model.num_heads * model.value_head_dim for model in heads.values()}) == 1
+
+
+def test_decoding_trains_once_per_seed():
+    found = trials("decoding").trials
+    assert {trial.trained_by for trial in found} == {None, *(f"decoder=greedy,seed={seed}" for seed in (0, 1, 2))}
+    assert [trial.name for trial in found if trial.trained_by is None] == [
+        f"decoder=greedy,seed={seed}" for seed in (0, 1, 2)
+    ]
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_what_is_drawn_in_a_search(name):
+    space = Space(study(name), ROOT, {})
+    space.check()
+    text = (ROOT / "experiments" / name / "README.md").read_text()
+    assert text.startswith(f"# {study(name).question}\n")
+    assert re.search(rf"^transformer-jax sweep --study=experiments/{name} --workdir=.* --search=tpe ", text, re.M)
+    assert re.search(r"^\*\*Answer:\*\* \S", text, re.M)
+    assert len(random_search(space, 4, 0).next([])) == 4 * len(study(name).seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
+    """A variant or two, one seed: every metric that it asks for is measured, and its figures are drawn."""
+    monkeypatch.setattr(cost, "_SECONDS", 0.0)
+    asked, found = study(name), trials(name, OVERRIDES[name] | {"data.cache_dir": str(tmp_path / "cache")})
+    claim(tmp_path, ROOT / "experiments" / name)
+    first = [trial for trial in found.trials if trial.seed == 0]
+    for trial in (first[0], first[-2]) if asked.measure else first[:1]:
+        folder = tmp_path / TRIALS / trial.name
+        write_spec(folder, trial, asked.metrics, ROOT / "experiments" / name)
+        assert run_trials([folder]) == 0
+        result = read_result(folder)
+        assert result.status == "finished", result.why
+        assert {metric.name for metric in asked.metrics} <= set(result.metrics)
+        assert all(np.isfinite(value) for value in result.metrics.values())
+    report(tmp_path)
+
+
+def report(workdir):
+    from transformer_jax.cli.main import main
+
+    assert main(["report", f"--workdir={workdir}"]) == 0
+    assert (workdir / "report" / "report.html").stat().st_size > 1000
