@@ -1,0 +1,108 @@
+"""Show what attends to what: heat maps of every layer and head, an interactive page, the weights.
+
+    transformer-jax attention --checkpoint=runs/first --text="Friday, March 7, 2031"
+    transformer-jax attention --checkpoint=runs/first --text="two liters" --target="zwei Liter" --layer=2 --head=1
+
+Of an encoder-decoder: the encoder's self-attention, the decoder's, which is masked, and cross-attention. Without
+--target the model translates the text, as --decode.FIELD=VALUE says, and what it has generated is looked at.
+
+OUTPUT/KIND_layer_LAYER.png are the heat maps, a row of cells per query and a column per key. A row of the decoder is
+named by the piece that it reads and the piece that comes next. OUTPUT/attention.html shows the same head by head, with
+every weight. OUTPUT/attention.npz has the weights, KIND [layers, heads, queries, keys], always of all layers and heads,
+and the pieces. A table of entropies says how spread out each head's attention is: 0 nats for one key, ln n for n alike.
+Layers and heads are counted from 1, in arrays from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, integer, path_flag, text
+from transformer_jax.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from transformer_jax.inspection.attention import AttentionMaps, Selection
+
+OVERRIDES = ("evaluation", "decode")
+
+
+def define(values: flags.FlagValues) -> None:
+    checkpoint_flag(values)
+    text(values, "text", "the sentence to look at")
+    text(values, "target", "its translation; default the model's own")
+    path_flag(values, "output", "folder for the files; default WORKDIR/attention")
+    integer(values, "layer", "the only layer to show; default all", None, 1)
+    integer(values, "head", "the only head to show; default all", None, 1)
+
+
+def run(arguments: Arguments) -> int:
+    checkpoint, values = Path(arguments.required("checkpoint")), arguments.flags
+    if values.text == "":
+        raise DataError("--text is empty; give a sentence")
+    sentence = arguments.required("text")
+
+    from transformer_jax.compilation_cache import use_compilation_cache
+    from transformer_jax.evaluation.loading import load
+    from transformer_jax.evaluation.translate import Translator
+    from transformer_jax.inspection.attention import attention_maps, selection
+    from transformer_jax.inspection.pictures import open_folder
+
+    use_compilation_cache()
+    given = open_folder(Path(values.output)) if values.output else None
+    loaded = load(checkpoint, arguments.overrides)
+    shown = selection(loaded.config.model, values.layer, values.head)
+    folder = given or open_folder(loaded.folder("attention"))
+    maps = attention_maps(Translator(loaded.config, loaded.params, loaded.tokenizer), sentence, values.target)
+    about = {
+        "text": sentence,
+        "translation" if values.target is None else "target": maps.target,
+        "model": f"{checkpoint}, step {', '.join(map(str, loaded.steps))}",
+    }
+    _write(maps, shown, about, folder)
+    return exit_codes.OK
+
+
+def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder: Path) -> None:
+    """Writes all files, and then says on stdout what they show."""
+    import io
+
+    import numpy as np
+
+    from transformer_jax.checkpoints.workdir import write_atomically
+    from transformer_jax.inspection.attention import mean_entropy
+    from transformer_jax.inspection.heat_maps import write_heat_maps
+    from transformer_jax.inspection.page import attention_page
+
+    pictures = write_heat_maps(maps, shown, folder)
+    write_atomically(folder / "attention.html", attention_page(maps, shown, about).encode())
+    arrays = io.BytesIO()
+    pieces = {"source": maps.source, "read": maps.read, "predicted": maps.predicted}
+    saved: dict[str, Any] = maps.weights | {name: np.array(value) for name, value in pieces.items()}
+    np.savez_compressed(arrays, **saved)
+    write_atomically(folder / "attention.npz", arrays.getvalue())
+    for name, value in about.items():
+        print(f"{name}: {value}")
+    if not maps.finished:
+        print("the translation came to its length limit and has no end; --decode.max_extra_length changes that")
+    print(_table({kind: mean_entropy(weights) for kind, weights in maps.weights.items()}, shown))
+    print(f"{folder}: attention.html, attention.npz, {', '.join(path.name for path in pictures)}")
+
+
+def _table(entropies: Mapping[str, np.ndarray], shown: Selection) -> str:
+    from rich.table import Column, Table
+
+    from transformer_jax.evaluation.table import drawn
+    from transformer_jax.inspection.heat_maps import entropy_rows
+
+    heads = [Column(f"head {head + 1}", justify="right") for head in shown.heads]
+    table = Table("mean entropy in nats", Column("layer", justify="right"), *heads, Column("mean", justify="right"))
+    for name, layer, values in entropy_rows(entropies, shown):
+        table.add_row(name, str(layer), *(f"{v:.3f}" for v in values), f"{sum(values) / len(values):.3f}")
+    return drawn(table, minimum_width=60 + 10 * len(heads))

@@ -1,0 +1,144 @@
+"""Show what the embeddings have learned: principal components, nearest neighbours, analogies.
+
+    transformer-jax embeddings --checkpoint=runs/first
+    transformer-jax embeddings --checkpoint=runs/first --neighbours="Friday,two" --analogy="Friday:Freitag::Monday"
+
+--neighbours lists words whose most similar pieces are shown, by cosine similarity; --analogy=a:b::c asks for what is to
+c as b is to a (3CosAdd), without the words of the question. Words are looked up as they stand behind a space; one that
+the tokenizer cuts into several pieces is the mean of their rows, and the table says which pieces.
+
+OUTPUT/embeddings.png is the plane of the two largest principal components, OUTPUT/embeddings.csv its coordinates, and
+OUTPUT/neighbours.csv and OUTPUT/analogies.csv are the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import (
+    Arguments,
+    checkpoint_flag,
+    choice_flag,
+    comma_separated,
+    integer,
+    path_flag,
+    text,
+)
+
+if TYPE_CHECKING:
+    from transformer_jax.inspection.embeddings import Embeddings, Match
+
+OVERRIDES = ("evaluation",)
+
+_SIDES = ("source", "target")
+
+
+def define(values: flags.FlagValues) -> None:
+    checkpoint_flag(values)
+    path_flag(values, "output", "folder for the files; default WORKDIR/embeddings")
+    text(values, "neighbours", "words, separated by commas, whose most similar pieces are shown")
+    text(values, "analogy", "questions a:b::c, separated by commas: what is to c as b is to a?")
+    integer(values, "count", "pieces shown of every answer", 10, 1)
+    choice_flag(
+        values, "side", "whose table, of a model that does not share one (model.share_embeddings)", "source", _SIDES
+    )
+
+
+def run(arguments: Arguments) -> int:
+    checkpoint, values = Path(arguments.required("checkpoint")), arguments.flags
+    words = [] if values.neighbours is None else comma_separated("neighbours", values.neighbours)
+
+    from transformer_jax.evaluation.loading import load
+    from transformer_jax.inspection import embeddings
+    from transformer_jax.inspection.pictures import open_folder
+
+    questions = [] if values.analogy is None else embeddings.parse_analogies(values.analogy)
+    given = open_folder(Path(values.output)) if values.output else None
+    loaded = load(checkpoint, arguments.overrides)
+    found = embeddings.embeddings(loaded.params, loaded.tokenizer, values.side)
+    near = [(word, embeddings.neighbours(found, word, values.count)) for word in words]
+    answers = [(f"{a}:{b}::{c}", embeddings.analogy(found, a, b, c, values.count)) for a, b, c in questions]
+    folder = given or open_folder(loaded.folder("embeddings"))
+    files = _write(found, near, answers, folder)
+    for word, matches in near:
+        _print(f"nearest to {_spelled(found, word)}", found, matches)
+    for (a, b, c), (_, matches) in zip(questions, answers, strict=True):
+        said = ", ".join(_spelled(found, word) for word in (a, b, c))
+        _print(f"{a} : {b} :: {c} : ? ({said})", found, matches)
+    print(f"{folder}: {', '.join(files)}")
+    return exit_codes.OK
+
+
+def _write(
+    found: Embeddings,
+    near: Sequence[tuple[str, list[Match]]],
+    answers: Sequence[tuple[str, list[Match]]],
+    folder: Path,
+) -> list[str]:
+    """Writes all files, and prints what the projection carries; their names."""
+    from transformer_jax.inspection.embeddings import principal_components
+    from transformer_jax.inspection.pictures import save
+    from transformer_jax.inspection.projection import projection_figure
+
+    ids = found.candidates
+    projection = principal_components(found.table[ids])
+    first, second = projection.explained
+    asked = {f"near {word}": matches for word, matches in near} | dict(answers)
+    figure = projection_figure(found, projection, asked)
+    files = [save(figure, folder / "embeddings.png").name]
+    rows = zip(ids.tolist(), found.tokenizer.pieces(ids), *projection.points.T.tolist(), strict=True)
+    files.append(_write_csv(folder / "embeddings.csv", ("id", "piece", "component_1", "component_2"), rows))
+    for name, asked_as, answered in (("neighbours", "word", near), ("analogies", "question", answers)):
+        (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier question
+        if answered:
+            heading = (asked_as, "rank", "id", "piece", "similarity")
+            listed = [(question, rank, *row) for question, matches in answered for rank, row in _ranked(found, matches)]
+            files.append(_write_csv(folder / f"{name}.csv", heading, listed))
+    print(
+        f"{len(ids):,} pieces of {found.table.shape[1]} dimensions; two principal components carry "
+        f"{first:.1%} and {second:.1%} of the variance"
+    )
+    return files
+
+
+def _write_csv(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    import csv
+    import io
+
+    from transformer_jax.checkpoints.workdir import write_atomically
+
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(heading)
+    writer.writerows(rows)
+    write_atomically(path, file.getvalue().encode())
+    return path.name
+
+
+def _ranked(found: Embeddings, matches: Sequence[Match]) -> list[tuple[int, tuple[int, str, float]]]:
+    pieces = found.tokenizer.pieces([match.id for match in matches])
+    rows = [(match.id, piece, match.similarity) for match, piece in zip(matches, pieces, strict=True)]
+    return list(enumerate(rows, start=1))
+
+
+def _spelled(found: Embeddings, word: str) -> str:
+    """A word and the pieces that stand for it."""
+    pieces = found.tokenizer.pieces(found.ids_of(word))
+    return f"{word} = {' '.join(pieces)}" if len(pieces) == 1 else f"{word} = mean of {' '.join(pieces)}"
+
+
+def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    from transformer_jax.evaluation.table import drawn
+
+    table = Table(Column("", justify="right"), "piece", Column("cosine", justify="right"))
+    for rank, (_, piece, similarity) in _ranked(found, matches):
+        table.add_row(str(rank), Text(piece), f"{similarity:.3f}")
+    print(f"{title}\n{drawn(table, minimum_width=60)}")

@@ -1,0 +1,52 @@
+"""Draw what a config means: position encoding, masks, learning-rate schedule; of a checkpoint as trained.
+
+    transformer-jax plot --config=configs/wmt14.py:base --output=runs/plots
+    transformer-jax plot --checkpoint=runs/first
+
+Position encodings are drawn as tables and by their inner products at every distance; of relative ones the buckets, and
+with --checkpoint the learned tables and biases too. Masks are those of two small examples.
+"""
+
+from pathlib import Path
+
+from absl import flags
+
+from transformer_jax.cli import exit_codes
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag
+from transformer_jax.config_file import read_config
+from transformer_jax.errors import ConfigError
+
+OVERRIDES = ("config",)
+
+
+def define(values: flags.FlagValues) -> None:
+    config_flag(values)
+    checkpoint_flag(values)
+    path_flag(values, "output", "folder for the PNG files; with --checkpoint by default WORKDIR/plots")
+
+
+def run(arguments: Arguments) -> int:
+    values, params = arguments.flags, None
+    if bool(values.config) == bool(values.checkpoint):
+        raise ConfigError("plot takes one of --config=FILE.py and --checkpoint=WORKDIR")
+    if values.checkpoint and arguments.overrides:
+        raise ConfigError("--config.FIELD overrides a config file; what a checkpoint is cannot be overridden")
+    if values.config:
+        config, folder = read_config(values.config, arguments.overrides), Path(arguments.required("output"))
+
+    from transformer_jax.evaluation.loading import load
+    from transformer_jax.inspection.pictures import open_folder
+    from transformer_jax.inspection.plots import write_plots
+
+    given = open_folder(Path(values.output)) if values.output else None
+    if values.checkpoint:
+        loaded = load(Path(values.checkpoint))
+        config, params, folder = loaded.config, loaded.params, loaded.folder("plots")
+    for path, what in write_plots(config, params, given or open_folder(folder)).items():
+        print(f"{path}: {what}")
+    encoding = config.model.position_encoding
+    if encoding == "none":
+        print("position_encoding=none: there is nothing to draw of it")
+    elif encoding == "learned" and params is None:
+        print("position_encoding=learned: the table is drawn of a checkpoint, --checkpoint=WORKDIR")
+    return exit_codes.OK

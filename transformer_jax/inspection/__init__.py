@@ -1,0 +1,1 @@
+"""Looking inside: attention weights, positions, masks, schedules and embeddings, as numbers and as pictures."""

@@ -1,0 +1,160 @@
+"""What the rows of an embedding table have learned: principal components, nearest neighbours, analogies.
+
+Rows are compared by cosine similarity, u . v / (|u| |v|), which the factor of `model.scale_embeddings` leaves as it is.
+A word is what the tokenizer makes of it within a sentence, behind a space; one of several pieces is the mean of their
+rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from transformer_jax.config import UNK_ID, nearest
+from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers.base import RESERVED
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.typing import Params
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+class Projection(NamedTuple):
+    """points [V, 2]; explained [2]: shares of the variance that the two components carry."""
+
+    points: np.ndarray
+    explained: np.ndarray
+
+
+class Match(NamedTuple):
+    """A piece that was found, by its id, and its similarity to what was asked for."""
+
+    id: int
+    similarity: float
+
+
+class Embeddings(NamedTuple):
+    """A table [V, D], and the tokenizer that numbers its rows."""
+
+    table: np.ndarray
+    tokenizer: Tokenizer
+
+    @property
+    def candidates(self) -> Int[np.ndarray, " pieces"]:
+        """Ids that an answer can have: all but the reserved ones and bytes that are no text by themselves.
+
+        Most bytes never occur in training, and stay the random vectors that they were drawn as.
+        """
+        ids = range(len(RESERVED), min(len(self.table), self.tokenizer.vocab_size))
+        return np.array([i for i, p in zip(ids, self.tokenizer.pieces(ids), strict=True) if not self._is_byte(i, p)])
+
+    def _is_byte(self, id: int, piece: str) -> bool:
+        return _BYTE.fullmatch(piece) is not None or "\ufffd" in self.tokenizer.decode([id])
+
+    def ids_of(self, word: str) -> list[int]:
+        """The pieces of a word; raises DataError if it is none, or the vocabulary lacks it."""
+        word = word.strip()
+        if not word:
+            raise DataError("a word to look up is empty")
+        # Behind another word, since a piece at the beginning of a text may be another than behind a space.
+        before, both = (self.tokenizer.encode_batch([text]).ids.tolist() for text in ("a", f"a {word}"))
+        ids = both[len(before) :]
+        if UNK_ID in ids or any(map(_BYTE.fullmatch, self.tokenizer.pieces(ids))):  # bytes are of what is in no piece
+            known = self.tokenizer.pieces(self.candidates)
+            raise DataError(f"the vocabulary has no '{word}'{nearest(word, known)}")
+        return ids
+
+    def vector(self, word: str) -> Float[np.ndarray, " D"]:
+        """The mean of the rows of a word's pieces."""
+        return self.table[self.ids_of(word)].astype(np.float64).mean(0)
+
+
+def embeddings(params: Params, tokenizer: Tokenizer, side: str = "source") -> Embeddings:
+    """The table that a model's source, or target, is embedded by; they are one where the model shares it.
+
+    Raises: ConfigError if the model has no such table.
+    """
+    name = "source_embedding" if side == "source" and "source_embedding" in params else "embedding"
+    if name not in params:
+        raise ConfigError(f"the model has no token embeddings; its parts are {', '.join(params)}")
+    return Embeddings(np.asarray(params[name]["embedding"], np.float32), tokenizer)
+
+
+def principal_components(rows: Float[np.ndarray, "V D"]) -> Projection:
+    """Projection on the two directions of largest variance (Pearson 1901), by the singular values of the centred rows.
+
+    With X = U S W^T the projections are the columns of U S, and component i carries s_i^2 / sum_j s_j^2 of the
+    variance. A component's sign is chosen so that its largest entry in W is positive, which makes it reproducible.
+    """
+    centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
+    left, values, right = np.linalg.svd(centred, full_matrices=False)
+    signs = np.sign(right[np.arange(len(right)), np.abs(right).argmax(1)])
+    points = (left * values * signs)[:, :2]
+    total = float((values**2).sum())
+    explained = values[:2] ** 2 / total if total else np.zeros(2)
+    return Projection(np.pad(points, ((0, 0), (0, 2 - points.shape[1]))), np.pad(explained, (0, 2 - len(explained))))
+
+
+def neighbours(found: Embeddings, word: str, count: int = 10) -> list[Match]:
+    """The pieces whose rows are most similar to a word, the most similar first, without the word's own."""
+    return _most_similar(found, found.vector(word), found.ids_of(word), count)
+
+
+def analogy(found: Embeddings, a: str, b: str, c: str, count: int = 10) -> list[Match]:
+    """What is to c as b is to a, best first: the d with the largest cos(d, b) - cos(d, a) + cos(d, c).
+
+    3CosAdd (Mikolov et al. 2013b; Levy and Goldberg 2014, equation 1). The pieces of the three words are left out, as
+    there. The similarity of a match is cos(d, v), v = b/|b| - a/|a| + c/|c|, which ranks as that sum does.
+    """
+    a_, b_, c_ = (_unit(found.vector(word)) for word in (a, b, c))
+    asked = [id for word in (a, b, c) for id in found.ids_of(word)]
+    return _most_similar(found, b_ - a_ + c_, asked, count)
+
+
+def parse_analogies(given: str) -> list[tuple[str, str, str]]:
+    """The questions of `a:b::c,...`; raises ConfigError for what has another form."""
+    questions = []
+    for text in given.split(","):
+        pair, _, third = text.partition("::")
+        words = [word.strip() for word in (*pair.split(":"), third)]
+        if len(words) != 3 or not all(words) or ":" in third:
+            raise ConfigError(f"--analogy={given}: '{text}' is not a:b::c; several are separated by commas")
+        questions.append((words[0], words[1], words[2]))
+    return questions
+
+
+def spread_out(points: Float[np.ndarray, "V 2"], order: Sequence[int], count: int, apart: float = 0.05) -> list[int]:
+    """Indices of points to name so that names do not cover each other: in this order, each some way from those before.
+
+    Args:
+      apart: the smallest distance of two, as a share of the width and height of all.
+    """
+    size = np.ptp(points, axis=0)
+    scaled = points / np.where(size > 0, size, 1.0)
+    chosen: list[int] = []
+    for index in order:
+        if len(chosen) == count:
+            break
+        # Names are wider than high: neighbours side by side are farther from each other than one above the other.
+        gaps = np.abs(scaled[chosen] - scaled[index]) / [2 * apart, apart]
+        if not chosen or gaps.max(1).min() >= 1:
+            chosen.append(index)
+    return chosen
+
+
+def _most_similar(found: Embeddings, vector: np.ndarray, asked: Sequence[int], count: int) -> list[Match]:
+    ids = np.setdiff1d(found.candidates, asked)
+    rows = found.table[ids].astype(np.float64)
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(vector)
+    similarities = rows @ vector / np.where(lengths > 0, lengths, np.inf)
+    order = np.argsort(-similarities, kind="stable")[:count]
+    return [Match(int(ids[i]), float(similarities[i])) for i in order]
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    length = np.linalg.norm(vector)
+    return vector / length if length else vector

@@ -1,0 +1,78 @@
+"""What all pictures share: where they go, how they are written, and the colours of a heat map."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.checkpoints.workdir import write_atomically
+from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 100
+WEIGHTS = "Blues"
+"""Colours of weights from 0 to 1."""
+SIGNED = "RdBu_r"
+"""Colours of values around 0."""
+MASKED = "#dddddd"
+"""What may not be attended to."""
+
+COLUMN_CHARACTERS, ROW_CHARACTERS = 24, 40
+"""Of a label: rows of a decoder are named by two pieces."""
+
+logger = logging.getLogger(__name__)
+
+
+def open_folder(path: Path) -> Path:
+    """Makes a folder for output; raises ConfigError if it cannot be made or written to."""
+    path = path.expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output={path}: cannot be made: {error.strerror}") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"--output={path}: cannot be written to; choose another folder")
+    return path
+
+
+def new_figure(width: float | int, height: float | int, **options: Any) -> Figure:
+    """A figure of so many inches, apart from pyplot: no window, and nothing to be closed."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), dpi=DPI, **options)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Writes a PNG; the same figure makes the same file. Raises CheckpointError if it cannot be written."""
+    image = io.BytesIO()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(image, format="png", metadata={"Software": None})
+    if any("missing from" in str(warning.message) for warning in caught):
+        logger.warning("%s: no font here has all of its characters; those that are missing are boxes", path)
+    write_atomically(path, image.getvalue())
+    return path
+
+
+def shortened(label: str, characters: int = COLUMN_CHARACTERS) -> str:
+    """A label that leaves room for the picture."""
+    return label if len(label) <= characters else f"{label[: characters - 1]}…"
+
+
+def label_ticks(axes: Axes, rows: Sequence[str] | None, columns: Sequence[str], size: int = 8) -> None:
+    """Names every row and column of an image; rows are named by None where a neighbour has them already."""
+    axes.set_xticks(range(len(columns)), [shortened(c) for c in columns], rotation=90, size=size, parse_math=False)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    if rows is None:
+        axes.set_yticks([])
+    else:
+        axes.set_yticks(range(len(rows)), [shortened(row, ROW_CHARACTERS) for row in rows], size=size, parse_math=False)

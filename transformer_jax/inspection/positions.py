@@ -1,0 +1,161 @@
+"""What a model is told about order, as pictures: every value of `model.position_encoding`, as configured and trained.
+
+The inner product of two encodings is how alike two positions are to begin with. Of sinusoids it depends on the distance
+d alone, PE(p) . PE(p + d) = sum_i cos(d / 10000^(2i/D)), and rotary encoding multiplies each pair of a query and a key
+into the same sum, with its own base and H in place of D. Of learned tables it is whatever training has made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.inspection.pictures import SIGNED, new_figure, save
+from transformer_jax.nn.positions import relative_buckets, rotary, sinusoidal
+from transformer_jax.typing import Params
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STACKS = ("encoder", "decoder")
+SHOWN = 512
+"""Positions of an encoding that has no end of its own."""
+
+
+def similarity_by_distance(table: np.ndarray) -> np.ndarray:
+    """Inner products of the rows of a table by their distance, [2 P - 1] for distances -(P - 1) to P - 1.
+
+    Each is the mean over all pairs of rows at that distance, divided by the mean of all squared norms, so that it is 1
+    at distance 0.
+
+    Args:
+      table: [P, D].
+    """
+    table = table.astype(np.float64)
+    products, length = table @ table.T, len(table)
+    means = [np.diagonal(products, distance).mean() for distance in range(1 - length, length)]
+    return np.array(means) / np.mean(np.sum(table**2, axis=-1))
+
+
+def sinusoid_table(config: ModelConfig) -> np.ndarray:
+    """What the model adds to its embeddings: [P, D] of the first P positions, at most `SHOWN`."""
+    return np.asarray(sinusoidal(jnp.arange(min(config.max_length, SHOWN)), config.emb_dim))
+
+
+def rotary_table(config: ModelConfig) -> np.ndarray:
+    """The pair (1, 0) in every plane, rotated by each position: [P, H] of the first P positions, at most `SHOWN`."""
+    length = min(config.max_length, SHOWN)
+    start = jnp.tile(jnp.array([1.0, 0.0]), config.head_dim // 2)
+    heads = jnp.broadcast_to(start, (1, length, 1, config.head_dim))
+    return np.asarray(rotary(heads, jnp.arange(length)[None], config.rotary_base)[0, :, 0])
+
+
+def learned_tables(params: Params) -> dict[str, np.ndarray]:
+    """[max_length, D] by stack."""
+    tables = {stack: params[stack]["position_embedding"]["learned"]["embedding"] for stack in STACKS}
+    return {stack: np.asarray(table) for stack, table in tables.items()}
+
+
+def relative_biases(config: ModelConfig, params: Params) -> dict[str, np.ndarray]:
+    """What is added to attention logits by distance, key position - query position, as trained: by stack.
+
+    Returns: [2 P - 1, N] for distances -(P - 1) to P - 1, P = max_length; NaN where the decoder's mask leaves no key.
+    """
+    result = {}
+    for stack in STACKS:
+        table = np.asarray(params[stack]["relative_bias"]["embedding"], np.float64)
+        biases = table[_buckets(config, stack)]
+        if stack == "decoder":
+            biases[config.max_length :] = np.nan
+        result[stack] = biases
+    return result
+
+
+def _distances(length: int) -> np.ndarray:
+    return np.arange(1 - length, length)
+
+
+def _buckets(config: ModelConfig, stack: str) -> np.ndarray:
+    """The bucket of every distance, [2 P - 1]."""
+    distances = jnp.asarray(_distances(config.max_length), jnp.int32)
+    sizes = config.relative_num_buckets, config.relative_max_distance
+    return np.asarray(relative_buckets(distances, stack == "encoder", *sizes))
+
+
+def write_positions(config: ModelConfig, params: Params | None, folder: Path) -> dict[Path, str]:
+    """Writes what there is to see of the model's position encoding; what each file shows by its path.
+
+    Args:
+      params: as trained; None for what follows from the config alone.
+    """
+    encoding = config.position_encoding
+    if encoding == "sinusoidal":
+        return _written(folder, "positions_sinusoidal", {"sinusoids": sinusoid_table(config)}, "dimension of the model")
+    if encoding == "rotary":
+        return _written(folder, "positions_rotary", {"rotated pairs": rotary_table(config)}, "dimension of a head")
+    if encoding == "learned" and params is not None:
+        tables = {f"learned, {stack}": table for stack, table in learned_tables(params).items()}
+        return _written(folder, "positions_learned", tables, "dimension of the model")
+    if encoding == "relative":
+        path = save(_buckets_figure(config), folder / "positions_relative_buckets.png")
+        files = {path: "relative buckets by distance"}
+        if params is not None:
+            figure = _biases_figure(relative_biases(config, params))
+            files[save(figure, folder / "positions_relative_biases.png")] = "trained biases by distance and head"
+        return files
+    return {}
+
+
+def _written(folder: Path, name: str, tables: Mapping[str, np.ndarray], dimension: str) -> dict[Path, str]:
+    what = f"{' and '.join(tables)}: the table, and inner products by distance"
+    return {save(table_figure(tables, dimension), folder / f"{name}.png"): what}
+
+
+def table_figure(tables: Mapping[str, np.ndarray], dimension: str = "dimension") -> Figure:
+    """Tables [P, D] as heat maps, by name, and beside each its inner products by distance."""
+    figure = new_figure(11, 3.8 * len(tables), layout="constrained")
+    panels = figure.subplots(len(tables), 2, squeeze=False)
+    for (name, table), (left, right) in zip(tables.items(), panels, strict=True):
+        _draw_table(left, table, name, dimension)
+        right.plot(_distances(len(table)), similarity_by_distance(table), linewidth=1)
+        right.axhline(0, color="gray", linewidth=0.5)
+        right.set(
+            title=f"{name}: mean inner product", xlabel="distance of two positions", ylabel="of that at distance 0"
+        )
+    return figure
+
+
+def _draw_table(axes: Axes, table: np.ndarray, name: str, dimension: str) -> None:
+    bound = float(np.abs(table).max()) or 1.0
+    options: dict[str, Any] = {"cmap": SIGNED, "vmin": -bound, "vmax": bound, "aspect": "auto"}
+    image = axes.imshow(table, interpolation="nearest", **options)
+    axes.set(title=name, xlabel=dimension, ylabel="position")
+    axes.figure.colorbar(image, ax=axes)
+
+
+def _buckets_figure(config: ModelConfig) -> Figure:
+    figure = new_figure(7, 3.8, layout="constrained")
+    axes = figure.subplots()
+    distances = _distances(config.max_length)
+    for stack in STACKS:
+        seen = distances <= 0 if stack == "decoder" else slice(None)
+        axes.step(distances[seen], _buckets(config, stack)[seen], where="mid", label=stack)
+    axes.set(title="Relative positions: buckets", xlabel="key position - query position", ylabel="bucket")
+    axes.legend()
+    return figure
+
+
+def _biases_figure(biases: Mapping[str, np.ndarray]) -> Figure:
+    figure = new_figure(11, 3.8, layout="constrained")
+    for axes, (stack, values) in zip(figure.subplots(1, 2, sharey=True), biases.items(), strict=True):
+        for head, line in enumerate(values.T, start=1):
+            axes.step(_distances((len(values) + 1) // 2), line, where="mid", label=f"head {head}")
+        axes.set(title=f"Relative biases, {stack}", xlabel="key position - query position", ylabel="added to the logit")
+        axes.legend(fontsize=8, ncols=2)
+    return figure
