@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: install quickstart test test-all lint types lock clean
+STUDY = --config.model.emb_dim=64 --config.model.mlp_dim=256 --config.data.num_eval_pairs=200 --config.training.num_train_steps=300 --config.training.eval_every_steps=100
+
+.PHONY: install quickstart study test test-all test-cluster lint types lock clean
 
 install: $(READY)
 
@@ -25,12 +27,23 @@ $(READY): pyproject.toml requirements.lock
 quickstart: $(READY)
 	$(BIN)/python -m transformer_jax quickstart
 
+## A small study of Post-LN and Pre-LN with the embedded corpus, to its report in runs/study/report.
+study: $(READY)
+	$(BIN)/python -m transformer_jax sweep --study=experiments/norm_placement --workdir=runs/study --executor=vmap $(STUDY)
+	$(BIN)/python -m transformer_jax report --workdir=runs/study
+
 ## The tests that take a few seconds each; `make test-all` adds the slow ones.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -m "not slow"
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
+
+## A study over two nodes of a Ray cluster, both on this machine. Ray is 200 MB, so neither `install` nor .ci/run has it.
+test-cluster: $(READY)
+	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python -e '.[ray]'; \
+	else $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'; fi
+	$(BIN)/python -m pytest -p no:xdist -m cluster tests/sweeps/test_ray.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

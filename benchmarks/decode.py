@@ -40,8 +40,14 @@ def make_uncached_decoder(
     config: ModelConfig, batch_size: int, length: int, num_tokens: int | None = None
 ) -> Callable[[], Any]:
     """The same without a cache: a forward pass over `length` positions for every token, or the first `num_tokens`."""
-    params = init_params(config, 0)
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
+    return uncached_decoder(config, init_params(config, 0), inputs, length, num_tokens)
+
+
+def uncached_decoder(
+    config: ModelConfig, params: Any, inputs: np.ndarray, length: int, num_tokens: int | None = None
+) -> Callable[[], Any]:
+    """Of given sources [B, S]."""
 
     @jax.jit
     def decode(params: Any, inputs: jax.Array) -> jax.Array:
@@ -50,7 +56,7 @@ def make_uncached_decoder(
             best = jnp.argmax(jax.lax.dynamic_index_in_dim(logits, t, axis=1), axis=-1).astype(jnp.int32)
             return jax.lax.dynamic_update_slice_in_dim(targets, best, t, axis=1)
 
-        return jax.lax.fori_loop(0, num_tokens or length, body, jnp.ones((batch_size, length), jnp.int32))
+        return jax.lax.fori_loop(0, num_tokens or length, body, jnp.ones((len(inputs), length), jnp.int32))
 
     return lambda: jax.block_until_ready(decode(params, inputs))
 

@@ -9,7 +9,6 @@ cost what it costs where the limit is 1,024. Prints one JSON object.
 """
 
 import argparse
-import importlib.util
 import json
 import time
 from collections.abc import Sequence
@@ -77,11 +76,12 @@ def measure(shape: str, batch: int, limit: int, repeats: int) -> dict[str, Any]:
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """The costs and the fitted line from zero; beside them, on logarithmic axes, what it costs without a cache."""
-    import matplotlib as mpl  # ty: ignore[import-not-found]
+    import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams["svg.hashsalt"] = "decoding_cost"  # the same figures, the same file
-    from matplotlib import pyplot as plt  # ty: ignore[import-not-found]
+    from matplotlib import pyplot as plt
+    from matplotlib import ticker
 
     figure, (linear, logarithmic) = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
     cached, uncached, fit = result["ms_per_token"], result["ms_per_token_uncached"], result["fit"]
@@ -93,7 +93,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     logarithmic.set(xscale="log", yscale="log")
     logarithmic.set_xticks([*uncached, *[x for x in cached if x > max(uncached)]], minor=False)
     logarithmic.xaxis.set_major_formatter("{x:,.0f}")
-    logarithmic.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+    logarithmic.xaxis.set_minor_locator(ticker.NullLocator())
     logarithmic.yaxis.set_major_formatter("{x:,.0f}")
     for axes in (linear, logarithmic):
         axes.plot(list(cached), list(cached.values()), "o", color="C1", label="with a cache, by stage")
@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--batch", type=int, default=32, help="sentences")
     result.add_argument("--limit", type=int, default=1024, help="tokens to decode, 64 times a power of two")
     result.add_argument("--repeats", type=int, default=7, help="runs, after one that compiles")
-    result.add_argument("--figure", type=Path, help="SVG file to draw; needs matplotlib")
+    result.add_argument("--figure", type=Path, help="SVG file to draw")
     return result
 
 
@@ -118,8 +118,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     if arguments.limit < 4 * FIRST_CAPACITY or arguments.limit & (arguments.limit - 1):
         parser().error(f"--limit={arguments.limit}: expected 256, 512, 1024, ...: a line needs two stages")
-    if arguments.figure and importlib.util.find_spec("matplotlib") is None:
-        parser().error("--figure needs matplotlib: pip install matplotlib")
     result = measure(arguments.shape, arguments.batch, arguments.limit, arguments.repeats)
     print(json.dumps(result))
     if arguments.figure:

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, train_step
+from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, train_step
+from experiments.norm_placement import gradient_norms
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
 from transformer_jax.models.flops import decoder_only_train_flops
+from transformer_jax.sweeps.search.base import Space
+from transformer_jax.sweeps.study import load_study
 
 ROOT = Path(__file__).parent.parent
 
@@ -48,10 +51,12 @@ def test_help_of_every_command(capsys, name, flag):
     ("words", "text"),
     [
         (["transformer_jax", "--help"], "usage: transformer-jax COMMAND"),
-        (["experiments.run", "--help"], "python -m experiments.run norm_placement"),
+        (["experiments.norm_placement.gradient_norms", "--help"], "--depths"),
+        (["transformer_jax.sweeps.worker", "--help"], "--trial_axis"),
         (["benchmarks.train_step", "--help"], "--shape {tiny,small,base,transformer_base,"),
         (["benchmarks.decode", "--help"], "--beam_size"),
         (["benchmarks.decode_cost", "--help"], "--figure"),
+        (["benchmarks.sweep", "--help"], "--num_workers"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
@@ -91,6 +96,7 @@ def test_the_training_benchmark_measures(nano, capsys):
     assert result["target_tokens_per_s"] == pytest.approx(2 * 8 / (result["ms"] / 1e3))
 
 
+@pytest.mark.slow
 def test_the_training_benchmark_takes_what_a_run_takes(nano, capsys):
     flags = ["--dtype=bfloat16", "--remat=full", "--scan_layers", "--loss_chunks=2", "--launcher=shard_map"]
     result = measured(train_step, capsys, nano, "--seconds=0", "--device=cpu", "--batch=4", "--length=6", *flags)
@@ -98,6 +104,7 @@ def test_the_training_benchmark_takes_what_a_run_takes(nano, capsys):
     assert (result["launcher"], result["batch"], result["length"], result["mfu"]) == ("shard_map", 4, 6, None)
 
 
+@pytest.mark.slow
 def test_the_training_benchmark_goes_by_turns_with_steps_without_dropout(nano, capsys):
     result = measured(train_step, capsys, nano, "--seconds=0", "--against_no_dropout", "--dropout_rate=0.3")
     assert (result["dropout_rate"], result["steps"]) == (0.3, 5)
@@ -170,7 +177,14 @@ def test_an_uncached_beam_is_refused(nano, capsys):
 # Documents.
 
 
-BENCHMARKS = {"train_step": train_step, "decode": decode, "decode_cost": decode_cost, "input_pipeline": input_pipeline}
+PROGRAMS = {
+    "benchmarks.train_step": train_step,
+    "benchmarks.decode": decode,
+    "benchmarks.decode_cost": decode_cost,
+    "benchmarks.input_pipeline": input_pipeline,
+    "benchmarks.sweep": sweep,
+    "experiments.norm_placement.gradient_norms": gradient_norms,
+}
 
 
 def documents():
@@ -178,7 +192,7 @@ def documents():
     yield from sorted(ROOT.glob("*/README.md"))
     yield from sorted(ROOT.glob("experiments/*/README.md"))
     yield from sorted(ROOT.glob("configs/*.py"))
-    yield from sorted([*ROOT.glob("experiments/*.py"), *ROOT.glob("benchmarks/*.py")])
+    yield from sorted([*ROOT.glob("experiments/*/*.py"), *ROOT.glob("benchmarks/*.py")])
     yield from (ROOT / "transformer_jax" / "cli" / f"{name}.py" for name in COMMANDS)
 
 
@@ -192,7 +206,7 @@ def command_lines(document):
         blocks = [line for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S) for line in block.splitlines()]
     for line in blocks:
         line = re.split(r"\s#|\s<|\s>|\s\[", line.split("| ")[-1])[0].strip()
-        match = re.match(r"(transformer-jax|python -m (?:experiments\.run|benchmarks\.\w+)) (.*)", line)
+        match = re.match(r"(transformer-jax|python -m (?:experiments|benchmarks)[\w.]+) (.*)", line)
         if match:
             yield match[1].rpartition(" ")[2], shlex.split(match[2])
 
@@ -203,11 +217,7 @@ SHOWN = [(document, *shown) for document in documents() for shown in command_lin
 def test_there_are_command_lines():
     assert len(SHOWN) > 20
     assert {words[0] for _, program, words in SHOWN if program == "transformer-jax"} == set(COMMANDS)
-    assert {program for _, program, _ in SHOWN} == {
-        "transformer-jax",
-        "experiments.run",
-        *(f"benchmarks.{name}" for name in BENCHMARKS),
-    }
+    assert {program for _, program, _ in SHOWN} == {"transformer-jax", *PROGRAMS}
 
 
 @pytest.mark.parametrize(
@@ -220,20 +230,16 @@ def test_a_command_line_that_is_shown_can_be_used(document, program, words, monk
         if "config" in arguments.flags and arguments.flags.config:
             config = read_config(arguments.flags.config, arguments.overrides)
             assert config == config.resolved()
+        elif "study" in arguments.flags and arguments.flags.study:
+            Space(load_study(Path(arguments.flags.study)), ROOT, arguments.overrides).check()
         else:
-            assert arguments.positionals or {"checkpoint", "dataset", "cluster"}.intersection(
+            assert arguments.positionals or {"checkpoint", "dataset", "cluster", "workdir"}.intersection(
                 arguments.flags.flag_values_dict()
             )
     elif program == "transformer-jax":
         assert words[0] in COMMANDS
-    elif program == "experiments.run":
-        from experiments.run import STUDIES, _arguments
-
-        study, workdir, _ = _arguments(words)
-        assert study in STUDIES
-        assert workdir.parts[0] == "runs"
     else:
-        BENCHMARKS[program.rpartition(".")[2]].parser().parse_args(words)
+        PROGRAMS[program].parser().parse_args(words)
 
 
 def test_every_link_in_the_readme_leads_somewhere():

@@ -10,6 +10,7 @@ import pytest
 from support import assert_close
 
 import transformer_jax
+from transformer_jax.sweeps.trials import grid
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,17 +35,19 @@ def test_importing_is_light():
 def test_the_python_of_the_readme_runs(monkeypatch):
     """The blocks that need no trained checkpoint, to their last lines."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert len(blocks) == 3
+    study, forward, decoding, _ = blocks
     monkeypatch.chdir(ROOT)
     names: dict = {}
-    exec(blocks[0], names)
+    exec(study, names)
+    assert len(grid(names["STUDY"], ROOT, {}).trials) == 4 * 3
+    exec(forward, names)
     config, batch = names["config"].model, names["batch"]
     assert config.norm_position == "post"
     length = batch["targets"].shape[1]
     assert names["logits"].shape == (1, length, config.vocab_size)
     shape = (config.num_decoder_layers, 1, config.num_heads, length, batch["inputs"].shape[1])
     assert names["weights"]["decoder_cross_attention"].shape == shape
-    exec(blocks[1], names)
+    exec(decoding, names)
     assert names["logits"].shape == (1, 1, config.vocab_size)
     assert names["cache"].index == 4
     with_token = {
