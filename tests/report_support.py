@@ -28,6 +28,11 @@ STUDY = Study(
     FIELDS
 )
 """
+CROSSED = STUDY.replace(
+    'axes=(over("model.num_heads", 1, 2, 4, 8, 16),),',
+    """axes=(over("model.num_heads", 1, 2, 4), over("model.norm_position", "pre", "post", name="norm")),
+    contrasts=("num_heads", "norm"), reference={"norm": "post"},""",
+)
 NAMES = [f"num_heads={heads}" for heads in (1, 2, 4, 8, 16)]
 DIVERGED = "num_heads=4,seed=1"
 

@@ -5,24 +5,35 @@ from transformer_jax.sweeps.study import Axis, Metric, Study, over
 
 
 def measure(scorer):
-    """Entropy of the attention weights, as the model begins and as it is trained."""
-    from experiments.attention_scale.entropy import attention_entropy
+    """Entropy of the attention weights at the beginning and trained, and the gradient through them at the beginning."""
+    from experiments.attention_scale.softmax import attention_entropy, query_key_gradient_norm
+    from transformer_jax.data.datasets import plan_batches
     from transformer_jax.models.encoder_decoder import init_params
 
     config = scorer.loaded.config
-    start = attention_entropy(scorer, init_params(config.model, config.seed))
-    return {"start/attention_entropy": start, "test/attention_entropy": attention_entropy(scorer, scorer.loaded.params)}
+    plan = plan_batches(config, scorer.evaluator.data.splits["train"])
+    batch = plan.batch(0, slice(0, plan.shape(0).rows))
+    texts = {name: batch[name] for name in ("inputs", "targets")}
+    return {
+        "start/query_key_gradient_norm": query_key_gradient_norm(config.model, texts, config.seed),
+        "start/attention_entropy": attention_entropy(scorer, init_params(config.model, config.seed)),
+        "trained/attention_entropy": attention_entropy(scorer, scorer.loaded.params),
+    }
 
+
+_WIDTH = 256
 
 STUDY = Study(
     question="What does dividing attention logits by sqrt(d_k) do, and from which d_k on does it matter?",
     baseline="configs/quickstart.py",
     axes=(
         over("model.attention_scale", True, False, name="scaled"),
-        # One width of values, so that keys alone differ.
-        Axis("d_k", {str(n): {"model.head_dim": n, "model.value_head_dim": 32} for n in (8, 32, 128, 512)}),
+        # By the number of heads, not by head_dim alone: Glorot's bound counts a matrix's outputs, so that queries and
+        # keys begin with variance 1 only where heads times d_k is emb_dim.
+        Axis("d_k", {str(_WIDTH // heads): {"model.num_heads": heads} for heads in (32, 8, 2, 1)}),
     ),
     settings={
+        "model.emb_dim": _WIDTH,
         "data.tokens_per_batch": 1024,
         "training.num_train_steps": 1000,
         "training.log_every_steps": 20,
@@ -32,13 +43,15 @@ STUDY = Study(
     metrics=(
         Metric("test/loss", "min"),
         Metric("test/exact_match", "max"),
-        Metric("start/attention_entropy", "max"),
-        Metric("test/attention_entropy", "max"),
-        Metric("train/gradient_norm", "min"),
+        Metric("start/attention_entropy"),
+        Metric("trained/attention_entropy"),
+        Metric("start/query_key_gradient_norm"),
     ),
+    contrasts=("scaled",),
     figures=(
         Lines("test/loss", x="d_k", by="scaled", log_x=True),
         Lines("start/attention_entropy", x="d_k", by="scaled", log_x=True),
+        Lines("start/query_key_gradient_norm", x="d_k", by="scaled", log_x=True, log_y=True),
         Curves("train/gradient_norm", log_y=True),
     ),
     measure=measure,

@@ -42,8 +42,8 @@ STUDY = Study(
     metrics=(
         Metric("test/loss", "min"),
         Metric("test/exact_match", "max"),
-        Metric("size/parameters_without_embeddings", "min"),
-        Metric("size/train_flops", "min"),
+        Metric("size/parameters_without_embeddings"),
+        Metric("size/train_flops"),
     ),
     figures=(
         Own(

@@ -41,8 +41,9 @@ STUDY = Study(
         Metric("test/exact_match", "max"),
         Metric("test/sacrebleu", "max"),
         Metric("test/loss", "min"),
-        Metric("start/last_layer_gradient_norm", "min"),
+        Metric("start/last_layer_gradient_norm"),
     ),
+    contrasts=("norm", "warmup"),
     figures=(
         Curves("train/loss", title="Training loss"),
         Lines("test/exact_match", x="depth"),

@@ -32,7 +32,7 @@ STUDY = Study(
         Metric("test_longer/exact_match", "max"),
         Metric("test/loss", "min"),
         Metric("test_longer/loss", "min"),
-        Metric("shuffled/loss_change", "max"),
+        Metric("shuffled/loss_change"),
     ),
     figures=(
         Dots("test/exact_match"),

@@ -28,7 +28,9 @@ VARIED = {
     },
     "positions": {"model.position_encoding"},
     "num_heads": {"model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"},
-    "attention_scale": {"model.attention_scale", "model.head_dim"},
+    "attention_scale": {
+        *("model.attention_scale", "model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"),
+    },
     "regularisation": {
         "model.dropout_rate",
         "model.embedding_dropout_rate",

@@ -10,7 +10,9 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps.results import (
     RESULT,
     SPEC,
+    TRIALS,
     Result,
+    check_trials,
     claim,
     held,
     is_running,
@@ -18,7 +20,7 @@ from transformer_jax.sweeps.results import (
     read_spec,
     write_spec,
 )
-from transformer_jax.sweeps.study import Metric
+from transformer_jax.sweeps.study import Metric, Study, over
 from transformer_jax.sweeps.trials import Trial
 
 TRIAL = Trial({"num_heads": "2"}, 3, dataclasses.replace(ExperimentConfig().resolved(), seed=3))
@@ -49,7 +51,7 @@ def test_a_result_comes_back(tmp_path):
 @pytest.mark.parametrize("text", ["", '{"labels": {"num', "[]", '{"labels": {}}', "\x00"])
 def test_a_result_that_is_cut_short_is_named(tmp_path, text):
     (tmp_path / RESULT).write_text(text)
-    with pytest.raises(DataError, match=f"{tmp_path / RESULT}: "):
+    with pytest.raises(DataError, match=f"{tmp_path / RESULT}: .*; delete it, and the trial is scored again"):
         read_result(tmp_path)
 
 
@@ -65,6 +67,24 @@ def test_two_studies_do_not_share_a_work_directory(tmp_path):
     claim(tmp_path / "w", tmp_path / "positions")
     with pytest.raises(ConfigError, match="is that of the study 'positions', not of 'num_heads'"):
         claim(tmp_path / "w", tmp_path / "num_heads")
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_file_in_the_place_of_the_work_directory(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"--workdir={tmp_path / name}: cannot be a folder"):
+        claim(tmp_path / name, tmp_path / "positions")
+
+
+def test_trials_of_another_study_of_the_name_are_refused_before_anything_runs(tmp_path):
+    write_spec(tmp_path / TRIALS / "t", TRIAL, METRICS)
+    folder = tmp_path / "heads"
+    asked = {"question": "?", "baseline": "b.py", "metrics": tuple(METRICS)}
+    check_trials(tmp_path, Study(axes=(over("model.num_heads", 1, 2),), **asked), folder)
+    with pytest.raises(ConfigError, match=r"the axis 'num_heads' has no value '2' now"):
+        check_trials(tmp_path, Study(axes=(over("model.num_heads", 1, 4),), **asked), folder)
+    with pytest.raises(ConfigError, match="it has the axes num_heads, and the study has norm_position"):
+        check_trials(tmp_path, Study(axes=(over("model.norm_position", "pre", "post"),), **asked), folder)
 
 
 def test_a_trial_that_is_held_is_running(tmp_path):

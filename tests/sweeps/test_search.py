@@ -160,7 +160,7 @@ def test_options_that_are_refused(options, message):
     ("axes", "overrides", "message"),
     [
         ((Range("model.emb_dim", 128, 130),), {}, "emb_dim=130: .*num_heads"),
-        ((RATE,), {"optimizer.learning_rate": "0.1"}, "axis 'learning_rate' changes nothing"),
+        ((RATE,), {"optimizer.learning_rate": "0.1"}, "the axis 'learning_rate' sets it in every variant"),
         ((RATE, Axis("nothing", {"a": {}, "b": {}})), {}, "axis 'nothing' changes nothing"),
         ((Range("model.dropout_rate", 0.0, 1.5),), {}, "dropout_rate=1.5: "),
     ],

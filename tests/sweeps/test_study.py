@@ -56,7 +56,10 @@ def test_the_first_values_are_the_reference():
         (lambda: Range("model.num_heads", 1.5, 4), "from 1.5 to 4, but the field is an integer"),
         (lambda: Range("optimizer.learning_rate", 0, 1, log=True), "log needs a low end above 0"),
         (lambda: Metric("sacrebleu", "max"), "expected SPLIT/METRIC"),
-        (lambda: Metric("test/sacrebleu", "up"), "and 'max' or 'min'"),
+        (lambda: Metric("test/sacrebleu", "up"), "'max', 'min' or nothing"),
+        (lambda: study(metrics=(Metric("test/loss"),)), "metric 'test/loss': the first answers the question"),
+        (lambda: study(contrasts=("heads",)), "contrasts: no axis with named values 'heads'"),
+        (lambda: study(contrasts=("num_heads", "num_heads")), "contrasts: num_heads twice"),
         (lambda: study(axes=()), "at least one axis"),
         (lambda: study(axes=(over("model.num_heads", 1, 2, name="steps"),)), "axis 'steps': reports have a column"),
         (lambda: study(axes=(over("model.num_heads", 1, 2, name="p_value"),)), "axis 'p_value': reports have a column"),
@@ -84,6 +87,21 @@ def test_the_first_values_are_the_reference():
 def test_what_is_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_metrics_that_nobody_measures_of_this_corpus():
+    def check(name, **fields):
+        study(metrics=(Metric(name, "min"),), **fields).check_splits(("train", "valid", "test"))
+
+    check("test/loss")
+    check("train/nll")
+    check("start/entropy", measure=lambda scorer: {})
+    with pytest.raises(
+        ConfigError, match=r"'tset/loss': the corpus has no split 'tset' to be scored, but valid, test "
+    ):
+        check("tset/loss")
+    with pytest.raises(ConfigError, match=r"'test/exact_mach': of 'test' there are .*did you mean 'exact_match'"):
+        check("test/exact_mach", measure=lambda scorer: {})
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,19 @@ def test_a_signal_has_the_jobs_save_and_end(tmp_path, number):
     assert run(tmp_path, Executor())[0]
 
 
+def test_a_signal_while_a_job_is_started_stops_that_too_and_no_other_begins(tmp_path):
+    class Signalled(Executor):
+        def start(self, folders, slot):
+            job = super().start(folders, slot)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return job
+
+    executor = Signalled()
+    complete, _ = run(tmp_path, executor)
+    assert not complete
+    assert executor.started == [[NAMES[0]]]
+
+
 def test_a_trial_that_another_process_works_on_is_waited_for(tmp_path):
     executor = Executor()
     Sweep(Listed(TRIALS_OF_IT), METRICS, tmp_path, executor)

@@ -5,7 +5,8 @@
 
 Prints a Markdown table and writes, into WORKDIR/report unless --output says otherwise: report.html, one page that needs
 nothing else; report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 % interval and its
-paired difference to the reference; results.csv, every trial. Trials that diverged, failed or have not ended are counted
+paired difference to the reference; contrasts.csv, paired differences of the axes that the study contrasts; results.csv,
+every trial. Trials that diverged, failed or have not ended are counted
 and shown as such. A sweep that is still running can be reported on at any time, and the same command brings it up to
 date.
 """
@@ -25,20 +26,20 @@ def define(values: flags.FlagValues) -> None:
     path_flag(values, "workdir", "work directory of a sweep")
     path_flag(values, "study", "folder of the study; default is where the sweep found it")
     path_flag(values, "output", "folder for what is written; default WORKDIR/report")
-    switch(values, "json", "print the summary as JSON instead of the table")
+    switch(values, "json", "print the summary as JSON instead of the tables")
 
 
 def run(arguments: Arguments) -> int:
     workdir, values = Path(arguments.required("workdir")), arguments.flags
 
     from transformer_jax.sweeps.report.collect import collect
-    from transformer_jax.sweeps.report.markdown import answer_table
-    from transformer_jax.sweeps.report.summary import summarise, summary_json
+    from transformer_jax.sweeps.report.markdown import tables
+    from transformer_jax.sweeps.report.summary import contrasts, summarise, summary_json
     from transformer_jax.sweeps.report.write import write_report
 
     results = collect(workdir, Path(values.study) if values.study else None)
-    rows = summarise(results)
-    written = write_report(results, rows, Path(values.output) if values.output else workdir / "report")
-    print(summary_json(rows) if values.json else answer_table(results, rows))
+    rows, found = summarise(results), contrasts(results)
+    written = write_report(results, rows, found, Path(values.output) if values.output else workdir / "report")
+    print(summary_json(rows, found) if values.json else tables(results, rows, found))
     print("\n".join(map(str, written)), file=sys.stderr)
     return exit_codes.OK

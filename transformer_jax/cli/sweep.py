@@ -68,10 +68,11 @@ def define(values: flags.FlagValues) -> None:
 def run(arguments: Arguments) -> int:
     folder, workdir = Path(arguments.required("study")), Path(arguments.required("workdir"))
 
+    from transformer_jax.data.sources import load_source
     from transformer_jax.sweeps.live import Table
-    from transformer_jax.sweeps.results import claim
+    from transformer_jax.sweeps.results import check_trials, claim
     from transformer_jax.sweeps.search import make_search
-    from transformer_jax.sweeps.search.base import SearchOptions, check_options
+    from transformer_jax.sweeps.search.base import SearchOptions, Space, check_options
     from transformer_jax.sweeps.search.best import best
     from transformer_jax.sweeps.study import load_study
     from transformer_jax.sweeps.sweep import Sweep
@@ -82,8 +83,11 @@ def run(arguments: Arguments) -> int:
     _check_flags_of_executors(values)
     study = load_study(folder)
     overrides = {"data.cache_dir": str((workdir / "token_cache").absolute())} | dict(arguments.overrides)
+    root = folder.absolute().parent.parent
+    study.check_splits(load_source(Space(study, root, overrides).first().data).split_names)
     claim(workdir, folder)
-    root, executor = folder.absolute().parent.parent, _executor(values, workdir)
+    check_trials(workdir, study, folder)
+    executor = _executor(values, workdir)
     search = make_search(study, root, overrides, options, workdir, executor.num_workers)
     with Table(search.notes) as table:
         sweep = Sweep(search, study.metrics, workdir, executor, folder if study.measure else None)

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from transformer_jax.checkpoints.workdir import NO_LOCKS, write_atomically
-from transformer_jax.config import ExperimentConfig, is_rounding, walk
+from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.sweeps.study import Metric
+from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import Trial
 
 STUDY, TRIALS = "study.json", "trials"
@@ -75,7 +75,10 @@ class Result:
 
 def claim(workdir: Path, study: Path) -> None:
     """Makes the work directory of a study, by its folder; raises ConfigError if it is that of another."""
-    workdir.mkdir(parents=True, exist_ok=True)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"--workdir={workdir}: cannot be a folder, since a file is in its place") from error
     name, folder = study.absolute().name, str(study.absolute())
     if (workdir / STUDY).exists():
         other = _read(workdir / STUDY).get("study")
@@ -112,6 +115,30 @@ def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Pat
     _write(folder / SPEC, values)
 
 
+def check_trials(workdir: Path, study: Study, folder: Path) -> None:
+    """Raises ConfigError if a trial there is none of the study as its file is now."""
+    for file in sorted((workdir / TRIALS).glob(f"*/{SPEC}")):
+        check_labels(read_spec(file.parent).trial.labels, study, folder, file.parent)
+
+
+def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: Path) -> None:
+    """Raises ConfigError for a trial, in `place`, that is none of the study in `folder` as its file is now."""
+    axes = {axis.name: axis for axis in study.axes}
+    problem = ""
+    if set(labels) != set(axes):
+        problem = f"it has the axes {', '.join(labels)}, and the study has {', '.join(axes)}"
+    else:
+        for name, label in labels.items():
+            axis = axes[name]
+            if isinstance(axis, Axis) and label not in axis.values:
+                problem = f"the axis '{name}' has no value '{label}' now{nearest(label, list(axis.values))}"
+    if problem:
+        raise ConfigError(
+            f"{place}: is no trial of {folder / FILE} as it is now: {problem}; put the study back, or "
+            "move the trial's folder away, or run the changed study in another --workdir"
+        )
+
+
 def read_spec(folder: Path) -> Spec:
     """What `write_spec` has written; raises DataError if it cannot be read."""
     values = _read(folder / SPEC)
@@ -127,11 +154,13 @@ def read_result(folder: Path) -> Result | None:
     """What came of a trial; None while nothing has. Raises DataError for a file that is cut short or another's."""
     if not (folder / RESULT).exists():
         return None
-    values = _read(folder / RESULT)
+    cure = "delete it, and the trial is scored again from its checkpoint"
     try:
-        return Result(**values)
+        return Result(**_read(folder / RESULT))
     except TypeError as error:
-        raise DataError(f"{folder / RESULT}: is not the result of a trial: {error}") from error
+        raise DataError(f"{folder / RESULT}: is not the result of a trial: {error}; {cure}") from error
+    except DataError as error:
+        raise DataError(f"{error}; {cure}") from error
 
 
 def failure(trial: Trial, why: str) -> Result:

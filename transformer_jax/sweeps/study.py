@@ -23,7 +23,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # imports JAX
     from transformer_jax.evaluation.run import Scorer
 
 Measure = Callable[["Scorer"], Mapping[str, int | float]]
-"""Of a trained trial: more numbers, by SPLIT/METRIC."""
+"""Of a trained trial: more numbers, by NAME/METRIC, where NAME is neither `train` nor a split of the corpus."""
 
 SCORED = (
     *("loss", "perplexity", "accuracy", "tokens", "over_length"),
@@ -47,15 +47,15 @@ LOGGED = ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens",
 """What a line of training's log has, but for the clock's."""
 
 FILE = "study.py"
-SEED = "seed"
+SEED, TRAIN = "seed", "train"
 RESERVED_NAMES = frozenset(
     {
         *("seed", "status", "steps", "seconds", "parameters", "metric", "direction", "mean", "half_width", "seeds"),
         *("trials", "diverged", "failed", "pruned", "none_yet", "not_begun", "best", "difference"),
-        *("difference_half_width", "pairs", "p_value", "p_value_holm"),
+        *("difference_half_width", "pairs", "p_value", "p_value_holm", "axis", "against"),
     }
 )
-"""Columns of a report's results.csv and summary.csv beside those of the axes and metrics: no axis has such a name."""
+"""Columns of a report's CSV files beside those of the axes and metrics: no axis has such a name."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -112,17 +112,23 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A number of a trial, and whether more or less of it is better.
+    """A number of a trial, and whether more (max) or less (min) of it is better; no direction if neither is.
 
     name: SPLIT/METRIC as `evaluate` writes them, `train/METRIC` as the log's last line has it, or of `Study.measure`.
     """
 
     name: str
-    direction: str
+    direction: str = ""
 
     def __post_init__(self) -> None:
-        if self.direction not in ("max", "min") or not re.fullmatch(r"[\w.\[\]:%-]+/\w+", self.name):
-            raise ConfigError(f"metric '{self.name}', '{self.direction}': expected SPLIT/METRIC, and 'max' or 'min'")
+        if self.direction not in ("max", "min", "") or not re.fullmatch(r"[\w.\[\]:%-]+/\w+", self.name):
+            raise ConfigError(
+                f"metric '{self.name}', '{self.direction}': expected SPLIT/METRIC, and 'max', 'min' or nothing"
+            )
+
+    @property
+    def split(self) -> str:
+        return self.name.rpartition("/")[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +139,11 @@ class Study:
       baseline: a config file, PATH.py[:ARGUMENT], from the folder that holds `experiments`.
       axes: crossed with each other; a `Range` among them needs a search that draws.
       seeds: every variant is trained with each.
-      metrics: the first is the one that answers the question.
+      metrics: the first is the one that answers the question, and has a direction.
       settings: overrides for every trial.
       reference: names of values by axis: the variant that the others are compared with. Default: the first value each.
+      contrasts: axes. With any, variants are compared with those that differ from them in one of these axes alone, in
+        which they have the reference's value, and not all with the reference.
       measure: what more is measured of a trained trial; a function of study.py.
       figures: of the report.
     """
@@ -147,6 +155,7 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    contrasts: tuple[str, ...] = ()
     measure: Measure | None = None
     figures: tuple[Figure, ...] = ()
 
@@ -157,14 +166,16 @@ class Study:
             ("axes", [axis.name for axis in self.axes]),
             ("metrics", [metric.name for metric in self.metrics]),
             ("seeds", list(map(str, self.seeds))),
+            ("contrasts", list(self.contrasts)),
         ):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ConfigError(f"{kind}: {', '.join(twice)} twice")
+        if not self.metrics[0].direction:
+            raise ConfigError(f"metric '{self.metrics[0].name}': the first answers the question: 'max' or 'min'")
         _check_fields("settings", self.settings)
         if SEED in self.settings:
             raise ConfigError("settings: `seeds` says which seeds there are")
-        if self.measure is None:
-            _check_metrics(self.metrics)
+        self._check_metrics()
         axes = {axis.name: axis for axis in self.axes if isinstance(axis, Axis)}
         for axis in axes.values():
             for name, overrides in axis.values.items():
@@ -173,6 +184,9 @@ class Study:
                     raise ConfigError(f"axis '{axis.name}', '{name}': `seeds` says which seeds there are")
         if taken := sorted(RESERVED_NAMES.intersection(axis.name for axis in self.axes)):
             raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; give the axis another")
+        for name in self.contrasts:
+            if name not in axes:
+                raise ConfigError(f"contrasts: no axis with named values '{name}'{nearest(name, axes)}")
         for name, value in self.reference.items():
             if name not in axes:
                 raise ConfigError(f"reference: no axis '{name}'{nearest(name, axes)}")
@@ -181,6 +195,26 @@ class Study:
                     f"reference: axis '{name}' has no value '{value}'{nearest(value, list(axes[name].values))}"
                 )
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
+
+    def check_splits(self, splits: Sequence[str]) -> None:
+        """Raises ConfigError for a metric that nobody measures, where the corpus has these splits."""
+        for metric in self.metrics:
+            if metric.split in splits and metric.split != TRAIN:
+                _check_metric(metric, SCORED)
+            elif self.measure is None and metric.split != TRAIN:
+                others = [split for split in splits if split != TRAIN]
+                raise ConfigError(
+                    f"metric '{metric.name}': the corpus has no split '{metric.split}' to be scored, but "
+                    f"{', '.join(others)}{nearest(metric.split, others)}"
+                )
+
+    def _check_metrics(self) -> None:
+        """Of those that are known without the corpus."""
+        for metric in self.metrics:
+            if metric.split == TRAIN:
+                _check_metric(metric, LOGGED)
+            elif self.measure is None:
+                _check_metric(metric, SCORED)
 
     @property
     def reference_variant(self) -> dict[str, str]:
@@ -245,15 +279,13 @@ def load_study(folder: Path) -> Study:
     return study
 
 
-def _check_metrics(metrics: Iterable[Metric]) -> None:
-    """Raises ConfigError for a metric that neither evaluation nor training's log has."""
-    for metric in metrics:
-        split, _, name = metric.name.rpartition("/")
-        known = LOGGED if split == "train" else SCORED
-        if name not in known:
-            raise ConfigError(
-                f"metric '{metric.name}': of '{split}' there are {', '.join(known)}{nearest(name, known)}"
-            )
+def _check_metric(metric: Metric, known: Sequence[str]) -> None:
+    """Raises ConfigError for a metric that evaluation, or training's log, does not have."""
+    name = metric.name.rpartition("/")[2]
+    if name not in known:
+        raise ConfigError(
+            f"metric '{metric.name}': of '{metric.split}' there are {', '.join(known)}{nearest(name, known)}"
+        )
 
 
 def _import_from(root: Path) -> None:

@@ -89,8 +89,7 @@ class Sweep:
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-            for job, _ in self._jobs.values():
-                job.stop()
+            self._stop_jobs()
             self._executor.close()
             self._search.close()
 
@@ -136,10 +135,14 @@ class Sweep:
         by_folder = {s.folder: s for s in startable if s.status == "waiting"}
         jobs = self._executor.jobs([(s.trial, s.folder) for s in by_folder.values()])
         for slot, folders in zip(free, jobs, strict=False):
+            if self._stopping:
+                break
             standings = [by_folder[folder] for folder in folders]
             self._jobs[slot] = self._executor.start(folders, slot), standings
             for standing in standings:
                 standing.status = "running"
+        if self._stopping:  # by a signal that came while one was started, which it did not know of
+            self._stop_jobs()
 
     def _is_trained(self, standing: Standing) -> bool:
         """Whether no other trial has to train first what this one is to be scored with."""
@@ -195,6 +198,9 @@ class Sweep:
             raise KeyboardInterrupt
         self._stopping, self.stopped_by = True, number
         logger.warning("%s: what runs saves and ends; the same command goes on from there", signal.Signals(number).name)
+        self._stop_jobs()
+
+    def _stop_jobs(self) -> None:
         for job, _ in self._jobs.values():
             job.stop()
 

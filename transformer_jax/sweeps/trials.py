@@ -53,13 +53,18 @@ def grid(study: Study, root: Path, overrides: Mapping[str, Any] | None = None) -
 
     Args:
       root: the folder that holds `experiments` and the baseline.
-      overrides: config fields by dotted name, as on the command line, for every trial.
-    Raises: ConfigError for a `Range`, which is not crossed; for an axis that changes nothing; for every variant whose
-      config is refused, with its name.
+      overrides: config fields by dotted name, as on the command line. They replace what the baseline and the study's
+        settings say; where an axis sets such a field, the axis holds.
+    Raises: ConfigError for a `Range`, which is not crossed; for an axis that changes nothing, and an override that no
+      variant would have; for every variant whose config is refused, with its name.
     """
     if ranges := [axis.field for axis in study.axes if isinstance(axis, Range)]:
         raise ConfigError(f"{', '.join(ranges)} is a range; a grid has named values: choose --search=random or tpe")
     axes = [axis for axis in study.axes if isinstance(axis, Axis)]
+    for axis in axes:
+        always = set.intersection(*map(set, axis.values.values()))
+        if idle := sorted(always.intersection(overrides or {})):
+            raise ConfigError(f"--config.{idle[0]}: the axis '{axis.name}' sets it in every variant")
     configs: dict[tuple[str, ...], ExperimentConfig] = {}
     problems = []
     for labels in itertools.product(*(axis.values for axis in axes)):
@@ -80,8 +85,13 @@ def grid(study: Study, root: Path, overrides: Mapping[str, Any] | None = None) -
         if (other := first.setdefault(config, name)) != name:
             same[name] = other
         else:
-            trials += [Trial(named, seed, dataclasses.replace(config, seed=seed)) for seed in study.seeds]
+            trials += with_seeds(study, named, config)
     return Grid(trained_once(trials), same)
+
+
+def with_seeds(study: Study, labels: Mapping[str, str], config: ExperimentConfig) -> list[Trial]:
+    """A trial per seed of the study; raises ConfigError for a seed that a run refuses."""
+    return [Trial(labels, seed, dataclasses.replace(config, seed=seed).resolved()) for seed in study.seeds]
 
 
 def trained_once(trials: Sequence[Trial]) -> list[Trial]:
@@ -114,12 +124,14 @@ def variant(
     Args:
       labels: the name of the value on every axis that has named values.
       drawn: values of fields that a search has drawn.
+    Raises: ConfigError if a run refuses it.
     """
     chosen = [axis.values[labels[axis.name]] for axis in study.axes if isinstance(axis, Axis)]
     together = merged([*chosen, drawn], variant_name(labels))
-    values = dict(study.settings) | together | {SEED: study.seeds[0]} | dict(overrides or {})
-    if SEED in (overrides or {}):
+    overrides = overrides or {}
+    if SEED in overrides:
         raise ConfigError("the study's `seeds` say which seeds there are; --config.seed cannot")
+    values = dict(study.settings) | dict(overrides) | together | {SEED: study.seeds[0]}
     return read_config(str(root / study.baseline), {name: str(value) for name, value in values.items()})
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig, walk
-from transformer_jax.errors import DataError, TrainingError, UserError
+from transformer_jax.errors import ConfigError, DataError, TrainingError, UserError
 from transformer_jax.sweeps.results import (
     RESULT,
     Result,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # imports JAX
     from transformer_jax.training.loop import TrainResult
 
 OK, USER_ERROR, HELD = 0, 2, 75
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # as XLA says it
 STOPPED = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 138}
 
 
@@ -78,13 +79,20 @@ def _train(configs: Mapping[Path, ExperimentConfig], axis: str | None) -> dict[P
         together: Any = train_together
         try:
             return together(configs, make_validate, axis or default_trial_axis())
-        except UserError as error:
-            print(f"not together: {error}; each by itself", file=sys.stderr)
+        except Exception as error:
+            if not (isinstance(error, UserError) or _OUT_OF_MEMORY in str(error)):
+                raise
+            said = str(error) if isinstance(error, UserError) else "out of memory; --max_together=N takes fewer"
+            print(f"not together: {said}; each by itself", file=sys.stderr)
     for folder, config in configs.items():
         try:
             outcomes[folder] = train(config, folder, make_validate)
         except UserError as error:
             outcomes[folder] = error
+        except Exception as error:
+            if _OUT_OF_MEMORY not in str(error):
+                raise
+            outcomes[folder] = ConfigError("out of memory; a smaller data.tokens_per_batch or model, or model.remat")
         if getattr(outcomes[folder], "reason", "finished") != "finished":
             break
     return outcomes
@@ -192,7 +200,10 @@ def _flat(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _log(folder: Path) -> list[dict[str, Any]]:
     file = folder / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    try:
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    except ValueError as error:
+        raise DataError(f"{file}: cannot be read, or was cut short: {error}") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:

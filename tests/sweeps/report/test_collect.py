@@ -17,6 +17,7 @@ from transformer_jax.sweeps.report.drawing import draw_figures
 from transformer_jax.sweeps.report.prose import answer, subject
 from transformer_jax.sweeps.report.summary import summarise, summary_records
 from transformer_jax.sweeps.report.wording import trials_of
+from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import RESULT, SPEC, TRIALS
 from transformer_jax.sweeps.results import STUDY as RECORD
 
@@ -115,13 +116,31 @@ def test_an_unknown_status(workdir, folder):
 @pytest.mark.parametrize("finished", [0, 1])
 def test_no_trial_has_finished(workdir, folder, finished):
     for number, file in enumerate(sorted(workdir.glob(f"{TRIALS}/*/{RESULT}"))):
-        if json.loads(file.read_text())["status"] == "finished" and number >= finished:
+        if number >= finished:
             file.unlink()
     if finished:
         assert len([t for t in collect(workdir, folder).trials if t.status == "finished"]) == 1
     else:
         with pytest.raises(ConfigError, match=r"no trial has finished \(.*\), so .*sweep --study=.* runs them"):
             collect(workdir, folder)
+
+
+def test_where_all_have_diverged_that_is_the_answer(workdir, folder, tmp_path):
+    for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
+        change(file, status="diverged", metrics={})
+    results = collect(workdir, folder)
+    rows = summarise(results)
+    assert answer(results, rows) == "No variant has finished with every seed."
+    write_report(results, rows, [], tmp_path / "report")
+    assert "3 of 3 diverged" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_the_only_variant_that_is_complete_is_named(workdir, folder):
+    for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
+        if "num_heads=2," not in file.parent.name:
+            change(file, status="diverged", metrics={})
+    results = collect(workdir, folder)
+    assert answer(results, summarise(results)).startswith("Only num_heads=2 has finished with every seed: test ex")
 
 
 def test_a_metric_that_nobody_has_measured(workdir, folder):

@@ -8,11 +8,18 @@ import math
 
 import numpy as np
 import pytest
-from report_support import NAMES, metrics_of, write_workdir
+from report_support import CROSSED, NAMES, metrics_of, write_workdir
 from scipy import stats
 
 from transformer_jax.sweeps.report.collect import collect
-from transformer_jax.sweeps.report.summary import results_csv, summarise, summary_csv, summary_json
+from transformer_jax.sweeps.report.summary import (
+    contrasts,
+    contrasts_csv,
+    results_csv,
+    summarise,
+    summary_csv,
+    summary_json,
+)
 from transformer_jax.sweeps.statistics import holm
 from transformer_jax.sweeps.study import RESERVED_NAMES
 
@@ -79,6 +86,34 @@ def test_without_a_reference_there_are_no_differences(results):
     assert all(row.difference is None and math.isnan(row.corrected) for row in rows)
 
 
+def test_contrasts_are_between_variants_that_differ_in_one_axis(tmp_path):
+    crossed = collect(*write_workdir(tmp_path, text=CROSSED))
+    assert crossed.reference is None
+    assert all(row.difference is None for row in summarise(crossed))
+    losses = [contrast for contrast in contrasts(crossed) if contrast.metric == METRIC]
+    assert [contrast.name for contrast in losses] == [
+        *(f"num_heads: {heads} less 1, where norm={norm}" for heads in (2, 4) for norm in ("pre", "post")),
+        *(f"norm: pre less post, where num_heads={heads}" for heads in (1, 2, 4)),
+    ]
+    index = {variant.name: number for number, variant in enumerate(crossed.variants)}
+    pairs = [("num_heads=4, norm=pre", "num_heads=1, norm=pre"), ("num_heads=2, norm=pre", "num_heads=2, norm=post")]
+    for contrast, (of, other) in zip((losses[2], losses[5]), pairs, strict=True):
+        test = stats.ttest_rel(values_of(index[of]), values_of(index[other]))
+        assert (contrast.difference.p_value, contrast.difference.count) == (pytest.approx(test.pvalue), 3)
+    assert [c.corrected for c in losses] == pytest.approx(holm([c.difference.p_value for c in losses]))
+
+
+def test_json_of_a_study_with_contrasts_has_both(tmp_path):
+    crossed = collect(*write_workdir(tmp_path, text=CROSSED))
+    rows, found = summarise(crossed), contrasts(crossed)
+    both = json.loads(summary_json(rows, found))
+    assert both["variants"] == json.loads(summary_json(rows))
+    for record, line in zip(both["contrasts"], read(contrasts_csv(found)), strict=True):
+        labels = record.pop("variant")
+        assert {name: "" if v is None else str(v) for name, v in (labels | record).items()} == line
+        assert line["against"] != line[line["axis"]]
+
+
 def test_every_trial_is_a_line(results):
     lines = read(results_csv(results))
     assert len(lines) == 15
@@ -119,8 +154,10 @@ def test_every_variant_and_metric_is_a_line(results):
             assert [*found, line["p_value_holm"]] == expected
 
 
-def test_the_other_columns_are_names_that_no_axis_may_have(results):
+def test_the_other_columns_are_names_that_no_axis_may_have(results, tmp_path):
+    crossed = collect(*write_workdir(tmp_path, text=CROSSED))
     columns = {*read(results_csv(results))[0], *read(summary_csv(summarise(results)))[0]}
+    columns |= set(read(contrasts_csv(contrasts(crossed)))[0]) - {"norm"}
     assert columns == RESERVED_NAMES | {"num_heads", *results.metrics}
 
 

@@ -7,13 +7,13 @@ import math
 import re
 
 import pytest
-from report_support import DIVERGED, write_workdir
+from report_support import CROSSED, DIVERGED, write_workdir
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Dots
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.markdown import escaped
-from transformer_jax.sweeps.report.summary import results_csv, summarise
+from transformer_jax.sweeps.report.summary import contrasts, results_csv, summarise
 from transformer_jax.sweeps.report.wording import NOTHING
 from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import failure
@@ -50,8 +50,7 @@ class Page(html.parser.HTMLParser):
 
 
 def report(results, output):
-    rows = summarise(results)
-    write_report(results, rows, output)
+    write_report(results, summarise(results), contrasts(results), output)
     return (output / "report.html").read_text(), (output / "report.md").read_text()
 
 
@@ -112,6 +111,44 @@ def test_every_number_of_the_markdown_is_that_of_the_csv(written):
     for line in table[2:]:
         name, *cells, _ = (cell.strip() for cell in line.strip("|").split("|"))
         assert_row_is_that_of_the_csv(cells, lines_of(output, name.partition(" ")[0]))
+
+
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory):
+    output = tmp_path_factory.mktemp("report")
+    return output, *report(collect(*write_workdir(tmp_path_factory.mktemp("study"), text=CROSSED)), output)
+
+
+def test_differences_of_contrasts_are_those_of_the_csv(crossed):
+    output, page, markdown = crossed
+    with (output / "contrasts.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    table = page.partition('aria-label="differences"')[2].partition("</table>")[0]
+    rows = [re.findall(r"<t[dh][^>]*>([^<]*)</t", row) for row in re.findall(r"<tr>(.*?)</tr>", table, re.S)][2:]
+    in_markdown = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in markdown.splitlines()
+        if ": " in line and " less " in line
+    ]
+    assert [row[0] for row in rows] == [row[0] for row in in_markdown]
+    assert len(rows) == len(lines) / 2 == 7
+    assert rows[0][0] == "num_heads: 2 less 1, where norm=pre"
+    for cells in (*zip(rows, range(0, 14, 2), strict=True), *zip(in_markdown, range(0, 14, 2), strict=True)):
+        (_, *numbers), first = cells
+        for (difference, p_value), line in zip(
+            zip(numbers[::2], numbers[1::2], strict=True), lines[first:], strict=False
+        ):
+            for shown, column in zip(difference.split("±"), ("difference", "difference_half_width"), strict=False):
+                assert_rounds(shown.strip(), line[column])
+            assert_rounds(p_value, line["p_value_holm"])
+    assert "differ in num_heads or norm alone" in Page(page).text
+    assert "(reference)" not in page
+
+
+def test_contrasts_of_an_earlier_report_are_gone(crossed, results, tmp_path):
+    (tmp_path / "contrasts.csv").write_text("")
+    report(results, tmp_path)
+    assert not (tmp_path / "contrasts.csv").exists()
 
 
 def test_numbers_of_alternative_texts_are_those_of_the_csv(written):

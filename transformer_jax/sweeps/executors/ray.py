@@ -52,16 +52,18 @@ class Runner:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, words: Sequence[str], folder: str, environment: Mapping[str, str]) -> str | None:
-        """Starts the worker; returns what is wrong with this node, if something is."""
+    def start(self, words: Sequence[str], folder: str, environment: Mapping[str, str], cwd: str) -> str | None:
+        """Starts the worker in the sweep's folder `cwd`; returns what is wrong with this node, if something is."""
         import ray
 
         if not (Path(folder) / SPEC).is_file():
             return (
                 f"node {socket.gethostname()} does not see {folder}: all nodes must share the file system of --workdir"
             )
+        if not Path(cwd).is_dir():
+            return f"node {socket.gethostname()} does not see {cwd}, where the sweep runs"
         note = f"{NODE_NOTE}{ray.get_runtime_context().get_node_id()} ({socket.gethostname()})\n"
-        self._process = start_worker(words, Path(folder) / OUTPUT, environment, note)
+        self._process = start_worker(words, Path(folder) / OUTPUT, environment, note, cwd)
         return None
 
     def wait(self) -> int:
@@ -78,7 +80,7 @@ class Runner:
 class _Job:
     def __init__(self, actor: Any, words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self._actor, self._output = actor, folder / OUTPUT
-        self._started = actor.start.remote(words, str(folder), environment)
+        self._started = actor.start.remote(words, str(folder), environment, str(Path.cwd()))
         self._ended: Any = None
         self._stopped = False
         self._code: int | None = None

@@ -22,7 +22,7 @@ def python_path() -> str:
 
 
 def start_worker(
-    command: Sequence[str], output: Path, environment: Mapping[str, str], note: str = ""
+    command: Sequence[str], output: Path, environment: Mapping[str, str], note: str = "", cwd: str | None = None
 ) -> subprocess.Popen[bytes]:
     """Starts the worker with this process's Python.
 
@@ -30,6 +30,7 @@ def start_worker(
       command: the sweep's own, whose Python may be elsewhere.
       output: what it says is added there, behind the note.
       environment: variables that it has besides this process's.
+      cwd: the folder that relative paths of its config begin in; default this process's.
     """
     with output.open("ab") as file:
         file.write(note.encode())
@@ -41,6 +42,7 @@ def start_worker(
             stdout=file,
             stderr=file,
             start_new_session=True,
+            cwd=cwd,
         )
 
 

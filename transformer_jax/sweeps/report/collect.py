@@ -15,7 +15,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.report.remade import absent_variants, grid_labels
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant, is_number
-from transformer_jax.sweeps.results import SPEC, STUDY, TRIALS, read_result, read_spec
+from transformer_jax.sweeps.results import SPEC, STUDY, TRIALS, check_labels, read_result, read_spec
 from transformer_jax.sweeps.search import recorded
 from transformer_jax.sweeps.search.base import SearchOptions
 from transformer_jax.sweeps.study import Axis, Study, load_study
@@ -44,8 +44,12 @@ class StudyResults:
 
     @property
     def reference(self) -> Variant | None:
-        """The variant that the others are compared with, or the one that is the same experiment, if it has trials."""
-        return self._named(Variant(self.study.reference_variant, ()).name)
+        """The variant that all others are compared with, or the one that is the same experiment, if it has trials."""
+        return None if self.study.contrasts else self.at(self.study.reference_variant)
+
+    def at(self, labels: Mapping[str, str]) -> Variant | None:
+        """The variant of a value on every axis, or the one that is the same experiment, if it has trials."""
+        return self._named(Variant(labels, ()).name)
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
@@ -58,7 +62,7 @@ class StudyResults:
 
         Of a study with ranges, its variants.
         """
-        named = [(labels, self._named(Variant(labels, ()).name)) for labels in grid_labels(self.study)]
+        named = [(labels, self.at(labels)) for labels in grid_labels(self.study)]
         found = [dataclasses.replace(variant, labels=labels) for labels, variant in named if variant is not None]
         return found or list(self.variants)
 
@@ -81,7 +85,7 @@ class StudyResults:
         return by_name[name] if name in by_name else by_name.get(self.absent.get(name, ""))
 
     def direction(self, metric: str) -> str:
-        """max or min; empty for a metric that the study does not name."""
+        """max or min; empty for a metric of which neither is better, or that the study does not name."""
         return next((known.direction for known in self.study.metrics if known.name == metric), "")
 
 
@@ -100,7 +104,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     study = load_study(folder)
     trials = [_trial(path.parent) for path in sorted((workdir / TRIALS).glob(f"*/{SPEC}"))]
     for trial in trials:
-        _check_labels(trial, study, folder)
+        check_labels(trial.trial.labels, study, folder, trial.folder)
     _check_there_are_results(trials, study, folder, workdir)
     by_variant: dict[str, list[TrialResult]] = {}
     for trial in sorted(trials, key=lambda trial: _order(trial, study)):
@@ -141,33 +145,15 @@ def _trial(folder: Path) -> TrialResult:
     return TrialResult(read_spec(folder)[0], folder, result)
 
 
-def _check_labels(trial: TrialResult, study: Study, folder: Path) -> None:
-    """Raises ConfigError for a trial that is none of this study as its file is now."""
-    axes = {axis.name: axis for axis in study.axes}
-    problem, labels = "", trial.trial.labels
-    if set(labels) != set(axes):
-        problem = f"it has the axes {', '.join(labels)}, and the study has {', '.join(axes)}"
-    else:
-        for name, label in labels.items():
-            axis = axes[name]
-            if isinstance(axis, Axis) and label not in axis.values:
-                problem = f"the axis '{name}' has no value '{label}' now{nearest(label, list(axis.values))}"
-    if problem:
-        raise ConfigError(
-            f"{trial.folder}: is no trial of {folder / 'study.py'} as it is now: {problem}; put the study back, or "
-            "move the trial's folder away, or run the changed study in another --workdir"
-        )
-
-
 def _check_there_are_results(trials: Sequence[TrialResult], study: Study, folder: Path, workdir: Path) -> None:
-    if not any(trial.status == "finished" for trial in trials):
-        counts = Counter(trial.status for trial in trials)
+    counts = Counter(trial.status for trial in trials)
+    if not (counts["finished"] or counts["diverged"]):
         there = ", ".join(f"{count} {status}" for status, count in counts.items())
         raise ConfigError(
             f"--workdir={workdir}: no trial has finished{f' ({there})' if there else ''}, so that there is nothing to "
             f"report; transformer-jax sweep --study={folder} --workdir={workdir} runs them, or goes on"
         )
-    for metric in study.metrics:
+    for metric in study.metrics if counts["finished"] else ():
         if not any(metric.name in trial.metrics for trial in trials):
             found = sorted({name for trial in trials for name in trial.metrics})
             raise ConfigError(

@@ -9,7 +9,7 @@ from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.prose import STAR, answer, notes, subject
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
-from transformer_jax.sweeps.report.summary import RESULTS, SUMMARY, Row
+from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Contrast, Row
 from transformer_jax.sweeps.report.wording import (
     difference_of,
     estimate_of,
@@ -21,34 +21,60 @@ from transformer_jax.sweeps.report.wording import (
 FIGURES = "figures"
 
 
-def document(results: StudyResults, rows: list[Row], figures: Sequence[Drawn]) -> str:
+def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figures: Sequence[Drawn]) -> str:
     command = sweep_command(results)
     parts = [
         f"# {escaped(results.study.question)}",
         escaped(subject(results)),
         f"**Answer:** {escaped(answer(results, rows))}",
-        answer_table(results, rows),
+        tables(results, rows, contrasts),
         "\n".join(f"- {escaped(note)}" for note in notes(results)),
         *(f"![{escaped(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),
         *([escaped(command_note(results)), f"```\n{command}\n```"] if command else []),
-        f"Numbers in full: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial; the exact configs are "
-        "in [report.html](report.html).",
+        f"Numbers in full: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial"
+        + (f", [{CONTRASTS}]({CONTRASTS})" if contrasts else "")
+        + "; the exact configs are in [report.html](report.html).",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def answer_table(results: StudyResults, rows: list[Row]) -> str:
-    """A row per variant; for each of the study's metrics mean, difference to the reference, and its p-value."""
+def tables(results: StudyResults, rows: list[Row], contrasts: list[Contrast]) -> str:
+    """The variants, and the contrasts of a study that has them."""
+    return "\n\n".join([_answer_table(results, rows), *([_contrast_table(results, contrasts)] if contrasts else [])])
+
+
+def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> str:
+    """A row per contrast; for each of the study's metrics the difference and its p-value."""
+    metrics = [metric.name for metric in results.study.metrics]
+    head = ["one value less another"]
+    for metric in metrics:
+        head += [f"{metric_label(metric)}, difference", "p (Holm)"]
+    lines = [_line(head), "|---|" + "---:|" * (2 * len(metrics))]
+    for first in range(0, len(contrasts), len(metrics)):
+        together = contrasts[first : first + len(metrics)]
+        numbers = [text for contrast in together for text in (difference_of(contrast), p_value_of(contrast))]
+        lines.append(_line([escaped(together[0].name), *numbers]))
+    return "\n".join(lines)
+
+
+def _answer_table(results: StudyResults, rows: list[Row]) -> str:
+    """A row per variant; for each of the study's metrics mean, difference to the reference, and its p-value.
+
+    Without the differences if the study has contrasts.
+    """
     metrics = [metric.name for metric in results.study.metrics]
     head = [", ".join(axis.name for axis in results.study.axes)]
+    compared = ["difference", "p (Holm)"] if not results.study.contrasts else []
     for metric in metrics:
-        head += [f"{metric_label(metric)}, mean ± 95 %", "difference", "p (Holm)"]
-    lines = [_line([*head, "trials"]), "|" + "---|" + "---:|" * (3 * len(metrics)) + "---|"]
+        head += [f"{metric_label(metric)}, mean ± 95 %", *compared]
+    lines = [_line([*head, "trials"]), "|---|" + "---:|" * (len(head) - 1) + "---|"]
     for variant in results.variants:
         cells = [escaped(variant.short_name + (" (reference)" if variant is results.reference else ""))]
         for row in (row for row in rows if row.variant is variant and row.metric in metrics):
             mean = escaped(estimate_of(row))
-            cells += [f"**{mean}** {STAR}" if row.best else mean, difference_of(row), p_value_of(row)]
+            cells.append(f"**{mean}** {STAR}" if row.best else mean)
+            if compared:
+                cells += [difference_of(row), p_value_of(row)]
         lines.append(_line([*cells, trials_of(variant)]))
     return "\n".join(lines)
 

@@ -20,7 +20,7 @@ from transformer_jax.sweeps.report.reproduction import (
     sweep_command,
     versions,
 )
-from transformer_jax.sweeps.report.summary import Row
+from transformer_jax.sweeps.report.summary import Contrast, Row
 from transformer_jax.sweeps.report.variants import TrialResult
 from transformer_jax.sweeps.report.wording import (
     NOTHING,
@@ -34,7 +34,7 @@ from transformer_jax.sweeps.report.wording import (
 )
 
 
-def page(results: StudyResults, rows: list[Row], figures: Sequence[Drawn]) -> str:
+def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figures: Sequence[Drawn]) -> str:
     question = results.study.question
     head = element(
         "head",
@@ -49,6 +49,7 @@ def page(results: StudyResults, rows: list[Row], figures: Sequence[Drawn]) -> st
         element("h1", question),
         element("p", subject(results), class_="soft"),
         *_section("Answer", element("p", answer(results, rows), class_="answer"), _answer_table(results, rows)),
+        *(_section("Differences", _contrast_table(results, contrasts)) if contrasts else []),
         *_section("Figures", *map(_figure, figures)),
         *_section("How to read it", element("ul", *(element("li", note) for note in notes(results)))),
         *_section("What the variants change", _differences(results)),
@@ -65,18 +66,40 @@ def _section(title: str, *content: Html) -> list[Html]:
 
 def _answer_table(results: StudyResults, rows: list[Row]) -> Html:
     metrics = [metric.name for metric in results.study.metrics]
-    groups = [element("th", metric_label(metric), colspan="3", scope="colgroup") for metric in metrics]
-    columns = [_head("mean ± 95 %"), _head("difference"), _head("p (Holm)")] * len(metrics)
+    compared = not results.study.contrasts
+    titles = ["mean ± 95 %", *(["difference", "p (Holm)"] if compared else [])]
+    groups = [_group(metric, len(titles)) for metric in metrics]
+    columns = list(map(_head, titles * len(metrics)))
     first = element("th", ", ".join(axis.name for axis in results.study.axes), rowspan="2", scope="col")
     last = element("th", "trials", rowspan="2", scope="col", class_="text")
     body = []
     for variant in results.variants:
         cells = []
         for row in (row for row in rows if row.variant is variant and row.metric in metrics):
-            cells += [_mean_cell(row), element("td", difference_of(row)), element("td", p_value_of(row))]
+            cells += [_mean_cell(row), *(_difference_cells(row) if compared else [])]
         name = variant.short_name + (" (reference)" if variant is results.reference else "")
         body.append([element("th", name, scope="row"), *cells, element("td", trials_of(variant), class_="text")])
     return table(" ".join(_directions(results)), [[first, *groups, last], columns], body, "answer")
+
+
+def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> Html:
+    metrics = [metric.name for metric in results.study.metrics]
+    groups = [element("th", "one value less another", rowspan="2", scope="col"), *(_group(m, 2) for m in metrics)]
+    columns = [_head("difference"), _head("p (Holm)")] * len(metrics)
+    body = []
+    for first in range(0, len(contrasts), len(metrics)):
+        together = contrasts[first : first + len(metrics)]
+        cells = [cell for contrast in together for cell in _difference_cells(contrast)]
+        body.append([element("th", together[0].name, scope="row"), *cells])
+    return table("Over the seeds that both have.", [groups, columns], body, "differences")
+
+
+def _group(metric: str, columns: int) -> Html:
+    return element("th", metric_label(metric), colspan=str(columns), scope="colgroup")
+
+
+def _difference_cells(row: Row | Contrast) -> list[Html]:
+    return [element("td", difference_of(row)), element("td", p_value_of(row))]
 
 
 def _directions(results: StudyResults) -> Iterator[str]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.summary import Row
+from transformer_jax.sweeps.report.summary import CONTRASTS, SUMMARY, Row
 from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES
 from transformer_jax.sweeps.report.wording import estimate_of, metric_label, status_words
 from transformer_jax.sweeps.study import Range
 
 STAR = "★"
+_PAIRED = (
+    "the mean over the seeds that both have, since trials of a seed share data order and initial draws. p is that of "
+    "the two-sided paired t-test, corrected by Holm 1979"
+)
+_COMMONLY = "Below 0.05 a difference is commonly called significant."
 
 
 def subject(results: StudyResults) -> str:
@@ -28,6 +33,14 @@ def answer(results: StudyResults, rows: list[Row]) -> str:
     """The best of the metric that answers the question."""
     metric = results.study.metrics[0]
     best = [row for row in rows if row.metric == metric.name and row.best]
+    whole = [row for row in rows if row.metric == metric.name and row.variant.is_complete]
+    if not whole:
+        return "No variant has finished with every seed."
+    if len(whole) == 1 < len(results.variants):
+        return (
+            f"Only {whole[0].variant.name} has finished with every seed: {metric_label(metric.name)} "
+            f"{estimate_of(whole[0])}."
+        )
     if not best:
         return f"No two variants whose trials have all finished differ in {metric_label(metric.name)}."
     highest = "highest" if metric.direction == "max" else "lowest"
@@ -49,15 +62,18 @@ def notes(results: StudyResults) -> list[str]:
     ]
     if any(isinstance(axis, Range) for axis in results.study.axes):
         said.append("A search of numbers within a range has no reference: there are no differences.")
+    elif results.study.contrasts:
+        said.append(
+            f"Differences are those of variants that differ in {' or '.join(results.study.contrasts)} alone: {_PAIRED} "
+            f"for the number of such contrasts in the metric; the uncorrected one is in {CONTRASTS}. {_COMMONLY}"
+        )
     elif reference is None:
         wanted = ", ".join(f"{axis}={value}" for axis, value in results.study.reference_variant.items())
         said.append(f"The reference, {wanted}, has no trial here: there are no differences.")
     else:
         said.append(
-            f"Differences are to the reference, {reference.name}: the mean over the seeds that both have, since "
-            "trials of a seed share data order and initial draws. p is that of the two-sided paired t-test, corrected "
-            "by Holm 1979 for the number of variants compared in the metric; the uncorrected one is in summary.csv. "
-            "Below 0.05 a difference is commonly called significant."
+            f"Differences are to the reference, {reference.name}: {_PAIRED} for the number of variants compared in the "
+            f"metric; the uncorrected one is in {SUMMARY}. {_COMMONLY}"
         )
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
     said.append(

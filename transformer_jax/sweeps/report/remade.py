@@ -56,15 +56,17 @@ def overrides_of(study: Study, folder: Path, variants: Sequence[Variant]) -> Map
         drawn = {axis.field: fields[axis.field] for axis in study.axes if isinstance(axis, Range)}
         return _from_the_file(study, folder, variant.labels, drawn, overrides)
 
-    first = variants[0]
-    known, wanted = made_again(first, {}), fields_of(config_of(first))
-    if known is None:
-        return None
-    overrides = {name: value for name, value in wanted.items() if known[name] != value}
-    for name in list(overrides):  # what follows from others, as head_dim from emb_dim, need not be said
-        fewer = {other: value for other, value in overrides.items() if other != name}
-        if made_again(first, fewer) == wanted:
-            overrides = fewer
+    overrides: dict[str, Any] = {}
+    for variant in variants:  # of all, since what an axis sets in some variants hides an override there
+        known, wanted = made_again(variant, {}), fields_of(config_of(variant))
+        if known is None:
+            return None
+        own = {name: value for name, value in wanted.items() if known[name] != value}
+        for name in list(own):  # what follows from others, as head_dim from emb_dim, need not be said
+            fewer = {other: value for other, value in own.items() if other != name}
+            if made_again(variant, fewer) == wanted:
+                own = fewer
+        overrides |= own
     same = all(made_again(variant, overrides) == fields_of(config_of(variant)) for variant in variants)
     return overrides if same else None
 

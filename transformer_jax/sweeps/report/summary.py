@@ -14,7 +14,7 @@ from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.variants import NO_RESULT, NOT_BEGUN, Variant
 from transformer_jax.sweeps.statistics import Difference, Estimate, estimate, holm, paired_difference
 
-RESULTS, SUMMARY = "results.csv", "summary.csv"
+RESULTS, SUMMARY, CONTRASTS = "results.csv", "summary.csv", "contrasts.csv"
 _UNFINISHED = ("diverged", "failed", "pruned", NO_RESULT, NOT_BEGUN)
 
 
@@ -23,7 +23,7 @@ class Row:
     """A metric of a variant.
 
     Attributes:
-      direction: max or min; empty for a metric that the study does not name.
+      direction: max or min; empty for a metric of which neither is better, or that the study does not name.
       difference: paired, to the reference; None of the reference itself, and where there is none.
       corrected: its p-value after Holm's correction for the number of variants that are compared in this metric.
       best: whether the mean is the best of the variants that are complete. None is if these are all equal.
@@ -36,6 +36,52 @@ class Row:
     difference: Difference | None
     corrected: float
     best: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrast:
+    """A metric of two variants that differ in one axis.
+
+    Attributes:
+      labels: of the first. axis: in which the other has the value `against`.
+      difference: paired, of the first less the other.
+      corrected: its p-value after Holm's correction for the number of contrasts in this metric.
+    """
+
+    labels: Mapping[str, str]
+    axis: str
+    against: str
+    metric: str
+    difference: Difference
+    corrected: float
+
+    @property
+    def name(self) -> str:
+        """`norm: pre less post, where warmup=yes, depth=2`."""
+        cell = ", ".join(f"{axis}={value}" for axis, value in self.labels.items() if axis != self.axis)
+        return f"{self.axis}: {self.labels[self.axis]} less {self.against}" + (f", where {cell}" if cell else "")
+
+
+def contrasts(results: StudyResults) -> list[Contrast]:
+    """Of the axes that the study names, in its metrics: those of a contrast together."""
+    study, pairs = results.study, []
+    for axis in study.contrasts:
+        against = study.reference_variant[axis]
+        for variant in results.everywhere:
+            other = results.at({**variant.labels, axis: against})
+            if variant.labels[axis] != against and other is not None and other.trials != variant.trials:
+                pairs.append((axis, against, variant, other))
+    by_metric = []
+    for metric in (metric.name for metric in study.metrics):
+        found = [paired_difference(of.values(metric), other.values(metric)) for _, _, of, other in pairs]
+        corrected = holm([difference.p_value for difference in found])
+        by_metric.append(
+            [
+                Contrast(of.labels, axis, against, metric, difference, p_value)
+                for (axis, against, of, _), difference, p_value in zip(pairs, found, corrected, strict=True)
+            ]
+        )
+    return [contrast for together in zip(*by_metric, strict=True) for contrast in together]
 
 
 def summarise(results: StudyResults) -> list[Row]:
@@ -95,34 +141,61 @@ def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "trials": sum(row.variant.counts.values()),
             **{status.replace(" ", "_"): row.variant.counts.get(status, 0) for status in _UNFINISHED},
             "best": row.best,
-            **_difference(row),
+            **_difference(row.difference, row.corrected),
         }
         for row in rows
     ]
 
 
-def summary_json(rows: Sequence[Row]) -> str:
-    return json.dumps(summary_records(rows), indent=2, ensure_ascii=False)
+def contrast_records(found: Sequence[Contrast]) -> list[dict[str, Any]]:
+    """What --json prints, and contrasts.csv with a column for every axis; what there is not is None."""
+    return [
+        {
+            "variant": dict(contrast.labels),
+            "axis": contrast.axis,
+            "against": contrast.against,
+            "metric": contrast.metric,
+            **_difference(contrast.difference, contrast.corrected),
+        }
+        for contrast in found
+    ]
+
+
+def summary_json(rows: Sequence[Row], found: Sequence[Contrast] = ()) -> str:
+    """The records of the variants; of a study with contrasts these too, as an object of both."""
+    records: Any = summary_records(rows)
+    if found:
+        records = {"variants": records, "contrasts": contrast_records(found)}
+    return json.dumps(records, indent=2, ensure_ascii=False)
 
 
 def summary_csv(rows: Sequence[Row]) -> str:
     """One line per variant and metric."""
+    return _csv_of(summary_records(rows))
+
+
+def contrasts_csv(found: Sequence[Contrast]) -> str:
+    """One line per contrast and metric; the axes' columns are those of the first of both variants."""
+    return _csv_of(contrast_records(found))
+
+
+def _csv_of(records: Sequence[dict[str, Any]]) -> str:
     header, lines = [], []
-    for record in summary_records(rows):
+    for record in records:
         labels = record.pop("variant")
         header = [*labels, *record]
         lines.append([*labels.values(), *record.values()])
     return _csv(header, lines)
 
 
-def _difference(row: Row) -> Mapping[str, Any]:
-    difference = row.difference or Difference(math.nan, math.nan, math.nan, 0)
+def _difference(found: Difference | None, corrected: float) -> Mapping[str, Any]:
+    difference = found or Difference(math.nan, math.nan, math.nan, 0)
     return {
         "difference": _number(difference.mean),
         "difference_half_width": _number(difference.half_width),
-        "pairs": None if row.difference is None else difference.count,
+        "pairs": None if found is None else difference.count,
         "p_value": _number(difference.p_value),
-        "p_value_holm": _number(row.corrected),
+        "p_value_holm": _number(corrected),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from transformer_jax.sweeps.report.summary import Row
+from transformer_jax.sweeps.report.summary import Contrast, Row
 from transformer_jax.sweeps.report.variants import NO_RESULT, Variant
 
 NOTHING = "\N{EN DASH}"
@@ -89,13 +89,13 @@ def estimate_of(row: Row) -> str:
     return interval(row.estimate.mean, row.estimate.half_width)
 
 
-def difference_of(row: Row) -> str:
+def difference_of(row: Row | Contrast) -> str:
     if row.difference is None:
         return NOTHING
     return interval(row.difference.mean, row.difference.half_width, sign=True)
 
 
-def p_value_of(row: Row) -> str:
+def p_value_of(row: Row | Contrast) -> str:
     return p_value(row.corrected)
 
 

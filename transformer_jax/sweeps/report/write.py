@@ -10,27 +10,38 @@ from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import draw_figures
 from transformer_jax.sweeps.report.markdown import FIGURES, document
 from transformer_jax.sweeps.report.page import page
-from transformer_jax.sweeps.report.summary import RESULTS, SUMMARY, Row, results_csv, summary_csv
+from transformer_jax.sweeps.report.summary import (
+    CONTRASTS,
+    RESULTS,
+    SUMMARY,
+    Contrast,
+    Row,
+    contrasts_csv,
+    results_csv,
+    summary_csv,
+)
 
 PAGE, MARKDOWN = "report.html", "report.md"
 
 
-def write_report(results: StudyResults, rows: list[Row], output: Path) -> list[Path]:
+def write_report(results: StudyResults, rows: list[Row], contrasts: list[Contrast], output: Path) -> list[Path]:
     """Writes the page, the Markdown, the tables and the figures into a folder, which is made; returns the files.
 
-    Figures of an earlier report there, which are none of these, are removed.
+    Figures and contrasts of an earlier report there, which are none of these, are removed.
 
     Args:
       rows: of `summarise`.
+      contrasts: of `contrasts`; without any there is no table of them.
     Raises: ConfigError for a figure that cannot be drawn, before anything is written, and for a folder that cannot be
       written.
     """
     figures = list(draw_figures(results))
     contents = {
-        PAGE: page(results, rows, figures).encode(),
-        MARKDOWN: document(results, rows, figures).encode(),
+        PAGE: page(results, rows, contrasts, figures).encode(),
+        MARKDOWN: document(results, rows, contrasts, figures).encode(),
         RESULTS: results_csv(results).encode(),
         SUMMARY: summary_csv(rows).encode(),
+        **({CONTRASTS: contrasts_csv(contrasts).encode()} if contrasts else {}),
         **{f"{FIGURES}/{figure.file}": figure.light for figure in figures},
     }
     try:
@@ -38,6 +49,8 @@ def write_report(results: StudyResults, rows: list[Row], output: Path) -> list[P
         for file in (output / FIGURES).glob("[0-9]*_*.svg"):
             if f"{FIGURES}/{file.name}" not in contents:
                 file.unlink()
+        if CONTRASTS not in contents:
+            (output / CONTRASTS).unlink(missing_ok=True)
         for name, content in contents.items():
             write_atomically(output / name, content)
     except OSError as error:

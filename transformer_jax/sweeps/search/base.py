@@ -11,7 +11,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.standing import Standing
 from transformer_jax.sweeps.study import Axis, Range, Study
-from transformer_jax.sweeps.trials import Trial, grid, variant
+from transformer_jax.sweeps.trials import Trial, grid, variant, with_seeds
 
 NAMES = ("grid", "random", "tpe")
 PRUNERS = ("none", "median", "successive_halving")
@@ -132,7 +132,7 @@ class Space:
                 value = fields[axis.field] = rounded(axis, value)
             labels[axis.name] = label(value)
         config = variant(self.study, self.root, labels, fields, self.overrides)
-        return [Trial(labels, seed, dataclasses.replace(config, seed=seed)) for seed in self.study.seeds]
+        return with_seeds(self.study, labels, config)
 
     def first(self) -> ExperimentConfig:
         """The config of the first values and the low ends."""
