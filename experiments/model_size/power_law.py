@@ -76,6 +76,11 @@ def draw(axes: Any, results: Any, size: str, name: str) -> None:
         label = f"$\\alpha$ = {law.alpha:.3f} ± {law.half_width:.3f}"
         axes.plot(ends, [law.loss(end) for end in ends], "--", color="C1", label=label)
         axes.legend(frameon=False)
+    for variant in results.variants:
+        sizes, losses = variant.values(size), variant.values(LOSS)
+        if losses:
+            place = next(iter(sizes.values())), math.fsum(losses.values()) / len(losses)
+            axes.annotate(variant.short_name, place, xytext=(5, 3), textcoords="offset points", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel=name, ylabel="loss on test, nats per token")
 
 

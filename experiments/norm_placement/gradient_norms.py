@@ -3,10 +3,10 @@
     python -m experiments.norm_placement.gradient_norms --output=experiments/norm_placement/results
 
 Of models of width 512 with 6, 8, 10, 12 and 14 layers a side, feed-forward width 1,024 and 4 heads, on batches of 4,096
-tokens of the embedded corpus: the Frobenius norm of the gradient of the loss with respect to the second matrix of every
-feed-forward network. Theorem 1 there bounds it in the last layer by O(d sqrt(ln d)) for Post-LN, whatever the depth L,
-and by O(d sqrt(ln d / L)) for Pre-LN: against L its slope in double logarithm is 0 and -1/2. Writes
-gradient_norms.csv, a row per norm, depth, seed, side and layer, and gradient_norms.png.
+tokens of the embedded corpus, padding included: the Frobenius norm of the gradient of the loss with respect to the
+second matrix of every feed-forward network. Theorem 1 there bounds it in the last layer by O(d sqrt(ln d)) for Post-LN,
+whatever the depth L, and by O(d sqrt(ln d / L)) for Pre-LN: against L its slope in double logarithm is 0 and -1/2.
+Writes gradient_norms.csv, a row per norm, depth, seed, side and layer, and gradient_norms.png.
 """
 
 from __future__ import annotations
@@ -172,10 +172,10 @@ def _values(rows: Iterable[Row], norm: str, depth: int, layer: int) -> list[floa
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--output", type=Path, required=True, help="folder for the table and the figure")
-    result.add_argument("--seeds", type=int, default=10)
+    result.add_argument("--seeds", type=int, default=5)
     result.add_argument("--depths", type=int, nargs="+", default=DEPTHS)
     result.add_argument("--emb_dim", type=int, default=512)
-    result.add_argument("--tokens", type=int, default=4096, help="of a batch")
+    result.add_argument("--tokens", type=int, default=4096, help="of a batch, with its padding")
     return result
 
 

@@ -1,18 +1,23 @@
 """What studies measure of their own."""
 
 import csv
+import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.stats import linregress
 
+from experiments.attention_scale import softmax
 from experiments.model_size.power_law import fit
 from experiments.norm_placement import gradient_norms as gradients
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
 from experiments.positions.order import shuffled
-from transformer_jax.config import EOS_ID, PAD_ID, ModelConfig
+from transformer_jax.config import EOS_ID, PAD_ID, DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig
+from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params
 from transformer_jax.training.losses import cross_entropy
 
@@ -84,6 +89,68 @@ def test_gradient_norms_command(tmp_path, capsys, monkeypatch):
     assert last["post", "6"] > 0.7 * last["post", "1"]
     assert (tmp_path / "gradient_norms.png").stat().st_size > 1000
     assert "slope of the last layer's gradient norm against depth" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_batches_of_the_gradients_are_training_batches_of_their_vocabulary():
+    model = dataclasses.replace(MODEL, vocab_size=8000)
+    first, second = gradients._batches(model, 512, 2)
+    for batch in (first, second):
+        assert len(batch["inputs"]) == len(batch["targets"]) > 1
+        assert all(side.size <= 512 for side in batch.values())
+        assert (batch["targets"] != PAD_ID).any(axis=1).all()
+    assert max(batch["targets"].max() for batch in (first, second)) > 4000
+    assert (first["targets"] != second["targets"]).any()
+
+
+def uniform(params):
+    """With queries of the attention to the source that are zero."""
+    cross = params["decoder"]["layers"]["cross_attention"]
+    cross = cross | {"query": jax.tree.map(jnp.zeros_like, cross["query"])}
+    layers = params["decoder"]["layers"] | {"cross_attention": cross}
+    return params | {"decoder": params["decoder"] | {"layers": layers}}
+
+
+@pytest.mark.slow
+def test_entropy_of_even_attention_is_that_of_the_lengths_of_all_sources(monkeypatch):
+    config = ExperimentConfig(
+        model=MODEL,
+        data=DataConfig(max_length=16, row_multiple=1),
+        evaluation=EvaluationConfig(tokens_per_batch=32),
+    )
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, 14, (9, 2))
+
+    def ids(counts):
+        rows = [[*rng.integers(4, 32, count - 1), EOS_ID] for count in counts]
+        return RaggedIds(np.concatenate(rows), np.cumsum([0, *counts]))
+
+    split = TokenizedSplit(*map(ids, lengths.T))
+    scorer = SimpleNamespace(
+        loaded=SimpleNamespace(config=config.resolved()),
+        evaluator=SimpleNamespace(data=SimpleNamespace(splits={"test": split})),
+    )
+    found = softmax.attention_entropy(scorer, uniform(init_params(MODEL, 0)))
+    assert found == pytest.approx(np.average(np.log(lengths[:, 0]), weights=lengths[:, 1]), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_the_gradient_of_queries_and_keys_is_that_of_finite_differences():
+    batch, params = jax.device_put(BATCH), init_params(MODEL, 3)
+
+    def loss(params):
+        logits, _ = EncoderDecoder(MODEL).apply({"params": params}, batch)
+        sums = cross_entropy(logits, batch["targets"], None)
+        return sums.loss / sums.weight
+
+    def wanted(path, gradient):
+        return gradient if {"query", "key"} & {p.key for p in path} and path[-1].key == "kernel" else 0 * gradient
+
+    direction = jax.tree_util.tree_map_with_path(wanted, jax.grad(loss)(params))
+    norm = optax.tree.norm(direction)
+    there, back = (jax.tree.map(lambda p, d, s=s: p + s * d / norm, params, direction) for s in (1e-2, -1e-2))
+    found = softmax.query_key_gradient_norm(MODEL, BATCH, 3)
+    assert float(loss(there) - loss(back)) / 2e-2 == pytest.approx(found, rel=2e-2)
 
 
 def test_shuffling_keeps_pieces_ends_and_padding():
