@@ -50,7 +50,7 @@ def test_where_the_environment_says(tmp_path, name):
 
 def test_processors_are_told_apart(monkeypatch):
     def read(text):
-        monkeypatch.setattr(Path, "read_text", lambda path: text)
+        monkeypatch.setattr(Path, "read_text", lambda path, **_: text)
         return compilation_cache._processor()
 
     one = "processor : 0\nmodel name : A\nflags : fpu avx2\n"

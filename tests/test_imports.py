@@ -24,7 +24,8 @@ ALLOWED = {
     "kill_points": {"errors"},
     "huge_pages": set(),
     "progress": set(),
-    "compilation_cache": set(),
+    "machine": set(),
+    "compilation_cache": {"machine"},
     "nn": BASE,
     "models": BASE | {"nn"},
     "decoding": MODEL,
@@ -34,7 +35,7 @@ ALLOWED = {
     "training": SERVICES | {"__version__"},  # is handed an `evaluate` callable
     "evaluation": SERVICES | {"training"},  # its loss is the training loss
     "inspection": SERVICES | {"training", "evaluation"},  # draws the training schedule, translates what it looks at
-    "sweeps": SERVICES | {"compilation_cache", "config_file", "huge_pages", "training", "evaluation"},
+    "sweeps": SERVICES | {"compilation_cache", "config_file", "huge_pages", "machine", "training", "evaluation"},
     "cli": SERVICES
     | {"__version__", "compilation_cache", "config_file", "training", "evaluation", "sweeps", "inspection"},
     "__main__": {"cli", "huge_pages"},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import platform
 from pathlib import Path
+
+from transformer_jax.machine import processor_facts
 
 _MIN_COMPILE_SECONDS = 0.2
 
@@ -29,9 +30,4 @@ def use_compilation_cache() -> None:
 
 def _processor() -> str:
     """Tells processors apart: a program for one may have instructions that another in the same cluster lacks."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = [platform.processor()]
-    told = {line for line in lines if line.startswith(("model name", "flags", "Features"))} or set(lines)
-    return hashlib.sha256("\n".join(sorted(told)).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join(processor_facts()).encode()).hexdigest()[:12]

@@ -54,7 +54,7 @@ class Result:
       seconds: of training steps, as the log has them: without validation, saving and scoring; of trials that train
         together each has its share. 0 of one that is scored with another's training.
       parameters: how many the model has.
-      machine: what it ran on.
+      machine: the accelerators that it ran on, or the processor.
       versions: of the libraries.
     """
 

@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import math
-import platform
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig, walk
 from transformer_jax.errors import ConfigError, DataError, TrainingError, UserError
+from transformer_jax.machine import processor
 from transformer_jax.sweeps.results import (
     RESULT,
     Result,
@@ -108,6 +108,7 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
     diverged = isinstance(outcome, TrainingError)
     scored = not diverged and pruned is None
     lines = _log(folder)
+    is_accelerated = jax.default_backend() != "cpu"
     shapes = jax.eval_shape(lambda: init_params(spec.trial.config.model, 0))
     Result(
         labels=dict(spec.trial.labels),
@@ -118,7 +119,7 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
         steps=max((line["step"] for line in lines), default=0),
         seconds=math.fsum(line.get("seconds", 0.0) for line in lines if line["split"] == "train"),
         parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
-        machine=f"{jax.device_count()} x {jax.devices()[0].device_kind}, {platform.machine()}",
+        machine=f"{jax.device_count()} x {jax.devices()[0].device_kind}" if is_accelerated else processor(),
         versions=library_versions(),
     ).write(folder)
 

@@ -1,0 +1,23 @@
+"""What processor this machine has."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+
+def processor_facts() -> list[str]:
+    """Lines that tell processors apart, as `model name : ...`; without /proc what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    return sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))} or set(lines))
+
+
+def processor() -> str:
+    """Its name, or at least its architecture, and how many cores of it this process may use."""
+    names = [line.partition(":")[2].strip() for line in processor_facts() if line.startswith("model name")]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{cores} x {names[0] if names else platform.processor() or platform.machine()}"
