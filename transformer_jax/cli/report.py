@@ -3,12 +3,11 @@
     transformer-jax report --workdir=runs/positions
     transformer-jax report --workdir=runs/positions --output=experiments/positions/results
 
-Prints a Markdown table and writes, into WORKDIR/report unless --output says otherwise: report.html, one page that needs
+Prints Markdown tables and writes, into WORKDIR/report unless --output says otherwise: report.html, one page that needs
 nothing else; report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 % interval and its
 paired difference to the reference; contrasts.csv, paired differences of the axes that the study contrasts; results.csv,
-every trial. Trials that diverged, failed or have not ended are counted
-and shown as such. A sweep that is still running can be reported on at any time, and the same command brings it up to
-date.
+every trial. Trials that diverged, failed or have not ended are counted and shown as such. A sweep that is still running
+can be reported on at any time, and the same command brings it up to date.
 """
 
 import sys
