@@ -46,6 +46,7 @@ def write_study(folder: Path, shape: str, trials: int, steps: int) -> Path:
         "data.num_eval_pairs": 100,
         "data.num_train_pairs": 20_000,
         "training.num_train_steps": steps,
+        "optimizer.warmup_steps": steps // 5,
         "training.log_every_steps": max(steps // 4, 1),
         "training.eval_every_steps": steps,
         "training.checkpoint_every_steps": steps,

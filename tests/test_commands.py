@@ -21,6 +21,7 @@ from transformer_jax.config_file import read_config
 from transformer_jax.models.flops import decoder_only_train_flops
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.study import load_study
+from transformer_jax.sweeps.trials import grid, groups
 
 ROOT = Path(__file__).parent.parent
 
@@ -172,6 +173,14 @@ def test_an_uncached_beam_is_refused(nano, capsys):
     with pytest.raises(SystemExit):
         decode.main([nano, "--uncached", "--beam_size=2"])
     assert "--uncached is greedy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps", [20, sweep.parser().get_default("steps")])
+def test_the_study_that_is_timed_may_be_run(tmp_path, steps):
+    study = sweep.write_study(tmp_path, "tiny", trials=12, steps=steps)
+    trials = grid(load_study(study), tmp_path).trials
+    assert len(trials) == 12
+    assert len(list(groups(trials))) == 1  # else `vmap` would be several programs
 
 
 # Documents.

@@ -143,6 +143,16 @@ def test_the_only_variant_that_is_complete_is_named(workdir, folder):
     assert answer(results, summarise(results)).startswith("Only num_heads=2 has finished with every seed: test ex")
 
 
+def test_where_all_are_equal_the_next_metric_says_which_is_best(workdir, folder):
+    for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
+        metrics = json.loads(file.read_text())["metrics"]
+        change(file, metrics=metrics and metrics | {"test/exact_match": 0.0})
+    results = collect(workdir, folder)
+    said = answer(results, summarise(results))
+    assert said.startswith("No two variants whose trials have all finished differ in test exact match (%). num_")
+    assert "num_heads=1 has the lowest test loss" in said
+
+
 def test_a_metric_that_nobody_has_measured(workdir, folder):
     write_study(folder.parent.parent, text=STUDY.replace("test/loss", "test/chrf"))
     with pytest.raises(ConfigError, match="'test/chrf': no trial has measured it"):

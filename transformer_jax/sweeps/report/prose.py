@@ -8,7 +8,7 @@ from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.summary import CONTRASTS, SUMMARY, Row
 from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES
 from transformer_jax.sweeps.report.wording import estimate_of, metric_label, status_words
-from transformer_jax.sweeps.study import Range
+from transformer_jax.sweeps.study import Metric, Range
 
 STAR = "★"
 _PAIRED = (
@@ -30,9 +30,8 @@ def subject(results: StudyResults) -> str:
 
 
 def answer(results: StudyResults, rows: list[Row]) -> str:
-    """The best of the metric that answers the question."""
+    """The best of the metric that answers the question; if all are equal in it, of the next in which they are not."""
     metric = results.study.metrics[0]
-    best = [row for row in rows if row.metric == metric.name and row.best]
     whole = [row for row in rows if row.metric == metric.name and row.variant.is_complete]
     if not whole:
         return "No variant has finished with every seed."
@@ -41,8 +40,18 @@ def answer(results: StudyResults, rows: list[Row]) -> str:
             f"Only {whole[0].variant.name} has finished with every seed: {metric_label(metric.name)} "
             f"{estimate_of(whole[0])}."
         )
+    said = [sentence for other in results.study.metrics if (sentence := _best(other, rows))]
+    if any(row.best for row in rows if row.metric == metric.name):
+        return said[0]
+    equal = f"No two variants whose trials have all finished differ in {metric_label(metric.name)}."
+    return " ".join([equal, *said[:1]])
+
+
+def _best(metric: Metric, rows: list[Row]) -> str:
+    """Which variants are the best in a metric; empty if none is."""
+    best = [row for row in rows if row.metric == metric.name and row.best]
     if not best:
-        return f"No two variants whose trials have all finished differ in {metric_label(metric.name)}."
+        return ""
     highest = "highest" if metric.direction == "max" else "lowest"
     names = " and ".join(row.variant.name for row in best)
     return f"{names} {'has' if len(best) == 1 else 'have'} the {highest} {metric_label(metric.name)}: " + (
