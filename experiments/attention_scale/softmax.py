@@ -40,7 +40,8 @@ def query_key_gradient_norm(model: ModelConfig, batch: Mapping[str, np.ndarray],
     and key matrices, which reaches them through the softmax alone.
 
     Args:
-      model: resolved. batch: `inputs` [B, S] and `targets` [B, T]. seed: of the parameters.
+      model: resolved. batch: `inputs` [B, S] and `targets` [B, T], of packed rows with their segments and positions.
+      seed: of the parameters.
     """
     return float(_gradient_norm(model)(dict(batch), np.int32(seed)))
 

@@ -7,15 +7,12 @@ from transformer_jax.sweeps.study import Axis, Metric, Study, over
 def measure(scorer):
     """Entropy of the attention weights at the beginning and trained, and the gradient through them at the beginning."""
     from experiments.attention_scale.softmax import attention_entropy, query_key_gradient_norm
-    from transformer_jax.data.datasets import plan_batches
+    from experiments.first_batch import first_batch
     from transformer_jax.models.encoder_decoder import init_params
 
     config = scorer.loaded.config
-    plan = plan_batches(config, scorer.evaluator.data.splits["train"])
-    batch = plan.batch(0, slice(0, plan.shape(0).rows))
-    texts = {name: batch[name] for name in ("inputs", "targets")}
     return {
-        "start/query_key_gradient_norm": query_key_gradient_norm(config.model, texts, config.seed),
+        "start/query_key_gradient_norm": query_key_gradient_norm(config.model, first_batch(scorer), config.seed),
         "start/attention_entropy": attention_entropy(scorer, init_params(config.model, config.seed)),
         "trained/attention_entropy": attention_entropy(scorer, scorer.loaded.params),
     }

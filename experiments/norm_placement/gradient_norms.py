@@ -50,7 +50,8 @@ def gradient_norms(
     """Of a model as it is initialised: ||dL / dW|| of the second feed-forward matrix W [F, D] of every layer.
 
     Args:
-      model: resolved. batch: `inputs` [B, S] and `targets` [B, T]. seed: of the parameters.
+      model: resolved. batch: `inputs` [B, S] and `targets` [B, T], of packed rows with their segments and positions.
+      seed: of the parameters.
     Returns: [L] by side, encoder and decoder; L is the mean loss over the targets.
     """
     norms = _norms(model, label_smoothing)(dict(batch), np.int32(seed))

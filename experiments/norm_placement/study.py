@@ -6,14 +6,11 @@ from transformer_jax.sweeps.study import Axis, Metric, Study, over
 
 def measure(scorer):
     """Gradient norms of the feed-forward networks at initialisation, of this model with its seed."""
+    from experiments.first_batch import first_batch
     from experiments.norm_placement.gradient_norms import gradient_norms
-    from transformer_jax.data.datasets import plan_batches
 
     config = scorer.loaded.config
-    plan = plan_batches(config, scorer.evaluator.data.splits["train"])
-    batch = plan.batch(0, slice(0, plan.shape(0).rows))
-    texts = {name: batch[name] for name in ("inputs", "targets")}
-    norms = gradient_norms(config.model, texts, config.seed, config.training.label_smoothing)["decoder"]
+    norms = gradient_norms(config.model, first_batch(scorer), config.seed, config.training.label_smoothing)["decoder"]
     by_layer = {f"start[{layer}]/gradient_norm": float(norm) for layer, norm in enumerate(norms, start=1)}
     return by_layer | {"start/last_layer_gradient_norm": float(norms[-1])}
 

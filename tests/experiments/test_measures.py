@@ -12,8 +12,10 @@ import pytest
 from scipy.stats import linregress
 
 from experiments.attention_scale import softmax
+from experiments.first_batch import first_batch
 from experiments.model_size.power_law import fit
 from experiments.norm_placement import gradient_norms as gradients
+from experiments.norm_placement import study as norm_placement
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
 from experiments.positions.order import shuffled
 from transformer_jax.config import EOS_ID, PAD_ID, DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig
@@ -111,6 +113,45 @@ def uniform(params):
     return params | {"decoder": params["decoder"] | {"layers": layers}}
 
 
+def split_of(lengths):
+    """Pairs of random pieces, [pairs, 2] long."""
+    rng = np.random.default_rng(0)
+
+    def ids(counts):
+        rows = [[*rng.integers(4, 32, count - 1), EOS_ID] for count in counts]
+        return RaggedIds(np.concatenate(rows), np.cumsum([0, *counts]))
+
+    return TokenizedSplit(*map(ids, lengths.T))
+
+
+def scorer_of(config, **splits):
+    return SimpleNamespace(
+        loaded=SimpleNamespace(config=config.resolved()),
+        evaluator=SimpleNamespace(data=SimpleNamespace(splits=splits)),
+    )
+
+
+def test_of_packed_rows_the_gradient_is_that_of_the_pairs_by_themselves():
+    data = DataConfig(batching="packed", packed_length=16, max_length=16, tokens_per_batch=48, row_multiple=1)
+    config = ExperimentConfig(model=MODEL, data=data)
+    split = split_of(np.random.default_rng(1).integers(2, 7, (12, 2)))
+    scorer = scorer_of(config, train=split)
+    packed = first_batch(scorer)
+
+    def row(side, at, segment):
+        ids = packed[side][at][packed[f"{side}_segment_ids"][at] == segment]
+        return np.pad(ids, (0, 16 - len(ids)), constant_values=PAD_ID)
+
+    segments = [(at, s) for at, row in enumerate(packed["targets_segment_ids"]) for s in range(1, row.max() + 1)]
+    assert len(segments) > len(packed["targets"])
+    alone = {side: np.stack([row(side, *where) for where in segments]) for side in ("inputs", "targets")}
+    expected = gradient_norms(MODEL, alone, 0)["decoder"]
+    found = norm_placement.measure(scorer)
+    assert [found[f"start[{layer}]/gradient_norm"] for layer in (1, 2)] == pytest.approx(expected.tolist(), rel=1e-4)
+    expected = softmax.query_key_gradient_norm(MODEL, alone, 0)
+    assert softmax.query_key_gradient_norm(MODEL, packed, 0) == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.slow
 def test_entropy_of_even_attention_is_that_of_the_lengths_of_all_sources(monkeypatch):
     config = ExperimentConfig(
@@ -118,18 +159,8 @@ def test_entropy_of_even_attention_is_that_of_the_lengths_of_all_sources(monkeyp
         data=DataConfig(max_length=16, row_multiple=1),
         evaluation=EvaluationConfig(tokens_per_batch=32),
     )
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(2, 14, (9, 2))
-
-    def ids(counts):
-        rows = [[*rng.integers(4, 32, count - 1), EOS_ID] for count in counts]
-        return RaggedIds(np.concatenate(rows), np.cumsum([0, *counts]))
-
-    split = TokenizedSplit(*map(ids, lengths.T))
-    scorer = SimpleNamespace(
-        loaded=SimpleNamespace(config=config.resolved()),
-        evaluator=SimpleNamespace(data=SimpleNamespace(splits={"test": split})),
-    )
+    lengths = np.random.default_rng(0).integers(2, 14, (9, 2))
+    scorer = scorer_of(config, test=split_of(lengths))
     found = softmax.attention_entropy(scorer, uniform(init_params(MODEL, 0)))
     assert found == pytest.approx(np.average(np.log(lengths[:, 0]), weights=lengths[:, 1]), rel=1e-5)
 

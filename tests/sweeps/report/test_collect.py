@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 
 import matplotlib
@@ -148,9 +149,25 @@ def test_where_all_are_equal_the_next_metric_says_which_is_best(workdir, folder)
         metrics = json.loads(file.read_text())["metrics"]
         change(file, metrics=metrics and metrics | {"test/exact_match": 0.0})
     results = collect(workdir, folder)
+    equal = "No two variants whose trials have all finished differ in test exact match (%)."
+    loss = "num_heads=1 has the lowest test loss (nats per token): "
+    assert answer(results, summarise(results)).startswith(f"{equal} {loss}")
+    for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
+        metrics = json.loads(file.read_text())["metrics"]
+        change(file, metrics=metrics and metrics | {"test/loss": 1.0})
+    results = collect(workdir, folder)
+    assert answer(results, summarise(results)) == equal
+
+
+def test_what_is_not_finite_is_not_compared(workdir, folder):
+    for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
+        metrics = json.loads(file.read_text())["metrics"]
+        change(file, metrics=metrics and metrics | {"test/exact_match": math.nan})
+    results = collect(workdir, folder)
     said = answer(results, summarise(results))
-    assert said.startswith("No two variants whose trials have all finished differ in test exact match (%). num_")
-    assert "num_heads=1 has the lowest test loss" in said
+    assert said.startswith(
+        "No two variants whose trials have all finished can be compared in test exact match (%). num"
+    )
 
 
 def test_a_metric_that_nobody_has_measured(workdir, folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from transformer_jax.sweeps.report.collect import StudyResults
@@ -30,7 +31,8 @@ def subject(results: StudyResults) -> str:
 
 
 def answer(results: StudyResults, rows: list[Row]) -> str:
-    """The best of the metric that answers the question; if all are equal in it, of the next in which they are not."""
+    """The best variant in the metric that answers the question; where all are equal in it, that, and the best in the
+    first metric after it that tells them apart."""
     metric = results.study.metrics[0]
     whole = [row for row in rows if row.metric == metric.name and row.variant.is_complete]
     if not whole:
@@ -43,7 +45,9 @@ def answer(results: StudyResults, rows: list[Row]) -> str:
     said = [sentence for other in results.study.metrics if (sentence := _best(other, rows))]
     if any(row.best for row in rows if row.metric == metric.name):
         return said[0]
-    equal = f"No two variants whose trials have all finished differ in {metric_label(metric.name)}."
+    compared = sum(math.isfinite(row.estimate.mean) for row in whole) > 1
+    equal = f"No two variants whose trials have all finished {'differ' if compared else 'can be compared'} in "
+    equal += f"{metric_label(metric.name)}."
     return " ".join([equal, *said[:1]])
 
 
