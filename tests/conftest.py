@@ -16,7 +16,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 _FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends the program
     _FAST_COMPILE += " --xla_cpu_use_fusion_emitters=false"
-os.environ["XLA_FLAGS"] = f"{_FAST_COMPILE} {os.environ.get('XLA_FLAGS', '')}".strip()
+if _FAST_COMPILE not in os.environ.get("XLA_FLAGS", ""):  # a worker of pytest-xdist has them from its parent
+    os.environ["XLA_FLAGS"] = f"{_FAST_COMPILE} {os.environ.get('XLA_FLAGS', '')}".strip()
 
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402

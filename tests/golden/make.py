@@ -1,0 +1,55 @@
+"""Make the work directory and the study that tests/test_golden.py reads: `python tests/golden/make.py`.
+
+They stay as an earlier commit made them, so that the tests show that later code reads them. Run this only when their
+format changes on purpose, and record the numbers again afterwards (README.md).
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parent.parent
+WORKDIR, STUDY = FOLDER / "workdir", FOLDER / "study"
+SAVED, TOTAL = 3000, 3060  # as in config.py
+
+ANYWHERE = "/made/in"
+"""Takes the place of the temporary folder in the files of the study."""
+
+
+def _run(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "transformer_jax", *words], cwd=ROOT, check=True)
+
+
+def make_workdir(scratch: Path) -> None:
+    """Write WORKDIR as a run leaves it that was killed right after it saved step SAVED of TOTAL."""
+    made = scratch / "workdir"
+    _run("train", f"--config={FOLDER / 'config.py'}:workdir", f"--workdir={made}")
+    lines = (made / "metrics.jsonl").read_text().splitlines(keepends=True)
+    shutil.rmtree(WORKDIR, ignore_errors=True)
+    shutil.copytree(made / "checkpoints" / str(SAVED), WORKDIR / "checkpoints" / str(SAVED))
+    shutil.copy(made / "config.json", WORKDIR)
+    shutil.copy(made / "tokenizer.model", WORKDIR)
+    (WORKDIR / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= SAVED))
+
+
+def make_study(scratch: Path) -> None:
+    """Write STUDY: the study's record and its trials, without what `report` does not read."""
+    made = scratch / "norms"
+    _run("sweep", f"--study={FOLDER / 'experiments' / 'norms'}", f"--workdir={made}", "--num_workers=1")
+    shutil.rmtree(STUDY, ignore_errors=True)
+    kept = ("study.json", "trial.json", "result.json", "config.json", "metrics.jsonl")
+    for file in sorted(path for path in made.rglob("*") if path.name in kept and "checkpoints" not in path.parts):
+        target = STUDY / file.relative_to(made)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = file.read_text().replace(str(scratch), ANYWHERE).replace(str(FOLDER), ANYWHERE)
+        target.write_text(text)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        make_workdir(Path(folder))
+        make_study(Path(folder))
