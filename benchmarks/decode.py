@@ -15,25 +15,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.devices import device_flag, use_device
 from benchmarks.shapes import PUBLISHED, SHAPES, WITHOUT_ENCODER, model_config
 from transformer_jax.config import DecodeConfig, ModelConfig
-from transformer_jax.decoding.translation import translate
+from transformer_jax.decoding.settings import Ends
 from transformer_jax.huge_pages import restart_with_huge_pages
-from transformer_jax.models.encoder_decoder import EncoderDecoder, decoding_params, init_params
+from transformer_jax.inspection.decoding_speed import cached_decoder, median_seconds, uncached_decoder
+from transformer_jax.models.architecture import init_params
 
 SOURCE_LENGTH = 32
+ENDS = Ends(1, (0,))
+"""Of our own tokenizers: the token that ends a sentence, and padding."""
 
 
 def make_decoder(config: ModelConfig, batch_size: int, length: int, beam_size: int) -> Callable[[], Any]:
     """A function that decodes a batch of random sentences into exactly `length` tokens each."""
-    params = jax.device_put((decoding_params(init_params(config, 0)),))
-    decode = DecodeConfig(beam_size=beam_size, max_length=length, min_length=length)
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
-    return lambda: jax.block_until_ready(translate((config,), params, decode, inputs))
+    lengths = np.full(batch_size, SOURCE_LENGTH)
+    decode = DecodeConfig(beam_size=beam_size, max_length=length, min_length=length)
+    return cached_decoder(config, init_params(config, 0), inputs, lengths, decode, ENDS)
 
 
 def make_uncached_decoder(
@@ -41,36 +43,9 @@ def make_uncached_decoder(
 ) -> Callable[[], Any]:
     """The same without a cache: a forward pass over `length` positions for every token, or the first `num_tokens`."""
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
-    return uncached_decoder(config, init_params(config, 0), inputs, length, num_tokens)
-
-
-def uncached_decoder(
-    config: ModelConfig, params: Any, inputs: np.ndarray, length: int, num_tokens: int | None = None
-) -> Callable[[], Any]:
-    """Of given sources [B, S]."""
-
-    @jax.jit
-    def decode(params: Any, inputs: jax.Array) -> jax.Array:
-        def body(t: jax.Array, targets: jax.Array) -> jax.Array:
-            logits, _ = EncoderDecoder(config).apply({"params": params}, {"inputs": inputs, "targets": targets})
-            best = jnp.argmax(jax.lax.dynamic_index_in_dim(logits, t, axis=1), axis=-1).astype(jnp.int32)
-            return jax.lax.dynamic_update_slice_in_dim(targets, best, t, axis=1)
-
-        return jax.lax.fori_loop(0, num_tokens or length, body, jnp.ones((len(inputs), length), jnp.int32))
-
-    return lambda: jax.block_until_ready(decode(params, inputs))
-
-
-def median_seconds(run: Callable[[], Any], seconds: float) -> tuple[float, int]:
-    """Median of at least 5 runs and `seconds`, after one that is not counted."""
-    run()
-    times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - start < seconds:
-        begin = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - begin)
-    return float(np.median(times)), len(times)
+    return uncached_decoder(
+        config, init_params(config, 0), inputs, np.full(batch_size, SOURCE_LENGTH), length, num_tokens
+    )
 
 
 def measure(

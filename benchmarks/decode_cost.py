@@ -18,23 +18,30 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.decode import SOURCE_LENGTH, make_uncached_decoder, median_seconds
+from benchmarks.decode import ENDS, SOURCE_LENGTH, make_uncached_decoder
 from benchmarks.shapes import SHAPES, model_config
 from transformer_jax.config import DecodeConfig
-from transformer_jax.decoding.translation import FIRST_CAPACITY, prepare
+from transformer_jax.decoding.generate import FIRST_CAPACITY, prepare
 from transformer_jax.huge_pages import restart_with_huge_pages
-from transformer_jax.models.encoder_decoder import decoding_params, init_params
+from transformer_jax.inspection.decoding_speed import median_seconds
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
+from transformer_jax.tasks.decode_sources import source_request
 
 
 def stage_costs(shape: str, batch: int, limits: Sequence[int], repeats: int) -> list[dict[int, float]]:
     """For each limit, milliseconds per token in the stage of every capacity but the first, medians of runs by turns."""
     config = model_config(shape, max_length=max(limits)).resolved()
-    params = jax.device_put(decoding_params(init_params(config, 0)))
+    decoder = ARCHITECTURES[config.architecture].decoder(config)
+    assert decoder is not None
+    params = jax.device_put(decoder.prepare(init_params(config, 0)))
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch, SOURCE_LENGTH)).astype(np.int32)
+    lengths = np.full(batch, SOURCE_LENGTH)
     times: list[dict[int, list[float]]] = [{} for _ in limits]
     for _ in range(repeats + 1):
         for limit, taken in zip(limits, times, strict=True):
-            search = prepare((config,), (params,), DecodeConfig(max_length=limit, min_length=limit), inputs)
+            decode = DecodeConfig(max_length=limit, min_length=limit)
+            request = source_request((decoder,), decode, config.decoder_start_id, inputs, lengths)
+            search = prepare((decoder,), (params,), decode, ENDS, request)
             start, before = time.perf_counter(), 0
             for capacity, state in search.stages():
                 jax.block_until_ready(state)

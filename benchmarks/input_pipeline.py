@@ -23,11 +23,13 @@ import numpy as np
 
 from benchmarks.shapes import model_config
 from transformer_jax.config import DataConfig, ExperimentConfig
-from transformer_jax.data.batching import BatchPlan
+from transformer_jax.data.batching import TrainingBatches
+from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.datasets import Data, prepare_data
-from transformer_jax.data.packing import PackedPlan
-from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
+from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.huge_pages import restart_with_huge_pages
+from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.batches import training_batches
 
 Result = dict[str, float | int]
 _WORDS = 20_000
@@ -51,15 +53,17 @@ def corpus(directory: str | None, work: Path) -> Data:
         {"source": "text", "dir": directory, "valid_split": "", "test_split": ""} if directory else {}
     )
     config = ExperimentConfig(model=model_config("tiny"), data=DataConfig(tokenizer="unigram", **source)).resolved()
-    return prepare_data(config, work)
+    return prepare_data(config, TASKS[config.task.name].columns(config), work)
 
 
-def plan_of(split: TokenizedSplit, num_buckets: int) -> BatchPlan:
-    return BatchPlan(split, tokens_per_batch=4096, max_length=128, row_multiple=8, num_buckets=num_buckets, seed=0)
+def plan_of(split: EncodedSplit, **fields: Any) -> TrainingBatches:
+    """Return the plan of the translation task; fields are those of `DataConfig`."""
+    data = DataConfig(tokens_per_batch=4096, max_length=128, row_multiple=8, **fields)
+    return training_batches(ExperimentConfig(data=data), split)
 
 
-def packed_plan_of(split: TokenizedSplit) -> PackedPlan:
-    return PackedPlan(split, tokens_per_batch=4096, max_length=128, row_multiple=8, packed_length=256, seed=0)
+def packed_plan_of(split: EncodedSplit) -> TrainingBatches:
+    return plan_of(split, batching="packed", packed_length=256)
 
 
 def batches(directory: str | None, seconds: float) -> Result:
@@ -73,14 +77,14 @@ def batches(directory: str | None, seconds: float) -> Result:
     with tempfile.TemporaryDirectory() as work:
         split = corpus(directory, Path(work)).splits["train"]
         result: Result = {}
-        for name, plan in (("bucketed", plan_of(split, 6)), ("packed", packed_plan_of(split))):
+        for name, plan in (("bucketed", plan_of(split, num_buckets=6)), ("packed", packed_plan_of(split))):
             plan.batch(0)  # plans the epoch
             start, step = time.perf_counter(), 0
             while time.perf_counter() - start < seconds:
                 plan.batch(step % plan.batches_per_epoch)
                 step += 1
             result[f"{name}_batches_per_s"] = step / (time.perf_counter() - start)
-        plan = plan_of(split, 6)
+        plan = plan_of(split, num_buckets=6)
         static, hyper = split_config(ExperimentConfig(model=model_config("tiny")).resolved())
         train_step = jax.jit(make_train_step(static), donate_argnums=0)
         state = jax.jit(init_state, static_argnums=0)(static, hyper)
@@ -105,11 +109,11 @@ def padding(directory: str | None) -> Result:
     """Tokens over slots of both sides, at 4,096 tokens a batch, and packed into rows of 256."""
     with tempfile.TemporaryDirectory() as work:
         split = corpus(directory, Path(work)).splits["train"]
-        efficiencies = {f"buckets_{n}": plan_of(split, n).padding_efficiency for n in (6, 12, 24, 32)}
+        efficiencies = {f"buckets_{n}": plan_of(split, num_buckets=n).padding_efficiency for n in (6, 12, 24, 32)}
         return efficiencies | {"packed": packed_plan_of(split).padding_efficiency}
 
 
-def synthetic(num_pairs: int) -> TokenizedSplit:
+def synthetic(num_pairs: int) -> EncodedSplit:
     """Pairs whose lengths are about those of a large corpus; all ids are 5."""
     random = np.random.default_rng(0)
     sides = []
@@ -119,7 +123,7 @@ def synthetic(num_pairs: int) -> TokenizedSplit:
         offsets = np.zeros(num_pairs + 1, np.int64)
         np.cumsum(lengths.astype(np.int32), out=offsets[1:])
         sides.append(RaggedIds(np.full(offsets[-1], 5, np.uint16), offsets))
-    return TokenizedSplit(*sides)
+    return EncodedSplit(dict(zip(("inputs", "targets"), sides, strict=True)), OWN_SPECIAL_IDS)
 
 
 def planning(num_pairs: int, batching: str) -> Result:
@@ -127,7 +131,7 @@ def planning(num_pairs: int, batching: str) -> Result:
     split = synthetic(num_pairs)
     result: Result = {"pairs": num_pairs, "mb_before": _resident_mb()}
     start = time.perf_counter()
-    plan = plan_of(split, 6) if batching == "buckets" else packed_plan_of(split)
+    plan = plan_of(split, num_buckets=6) if batching == "buckets" else packed_plan_of(split)
     result["plan_s"] = time.perf_counter() - start
     for epoch in (0, 1, 2):
         start = time.perf_counter()
@@ -157,14 +161,14 @@ def preparation(num_pairs: int, kind: str) -> Result:
         ).resolved()
         result: Result = {"pairs": num_pairs}
         start = time.perf_counter()
-        data = prepare_data(config, Path(work) / "prepared")
+        data = prepare_data(config, TASKS[config.task.name].columns(config), Path(work) / "prepared")
         result["tokenizer_s"] = time.perf_counter() - start
         start, processor = time.perf_counter(), time.process_time()
         split = data.splits["train"]
         result["cache_s"] = time.perf_counter() - start
         result["lines_per_s"] = 2 * num_pairs / result["cache_s"]
         result["lines_per_s_and_core"] = 2 * num_pairs / (time.process_time() - processor)
-        result["tokens"] = int(split.input_lengths.sum(dtype=np.int64) + split.target_lengths.sum(dtype=np.int64))
+        result["tokens"] = int(sum(split.lengths(name).sum(dtype=np.int64) for name in ("inputs", "targets")))
         result["peak_mb"] = peak_mb()
         return result
 

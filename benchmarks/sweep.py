@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shapes import SHAPES
+from transformer_jax import metrics_file
 
 ROOT = Path(__file__).resolve().parent.parent
 EXECUTORS = ("local", "vmap")
@@ -75,13 +76,12 @@ def run(study: Path, trials: int, executor: str, num_workers: int) -> tuple[floa
         ):
             subprocess.run([*command, *words], cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - start
-        speeds = [_last_speed(log) for log in workdir.glob("trials/*/metrics.jsonl")]
+        speeds = [_last_speed(log) for log in workdir.glob(f"trials/*/{metrics_file.NAME}")]
     return seconds, statistics.mean(speeds) * num_workers
 
 
 def _last_speed(log: Path) -> float:
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return [line["tokens_per_s"] for line in lines if line["split"] == "train"][-1]
+    return [line["tokens_per_s"] for line in metrics_file.read_lines(log) if line["split"] == "train"][-1]
 
 
 def measure(shape: str, trials: int, steps: int, rounds: int, num_workers: int) -> dict[str, Any]:

@@ -28,11 +28,10 @@ from benchmarks.shapes import PUBLISHED, SHAPES, WITHOUT_ENCODER, model_config
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
 from transformer_jax.errors import UserError
 from transformer_jax.huge_pages import restart_with_huge_pages
-from transformer_jax.models import decoder_only, encoder_decoder
-from transformer_jax.models.flops import decoder_only_train_flops, train_flops
+from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.training.hyper import split
-from transformer_jax.training.state import init_state
+from transformer_jax.training.state import placed_state, state_shapes
 from transformer_jax.training.step import make_train_step
 
 _BATCHES = {
@@ -55,12 +54,15 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
         fields |= dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), arguments.num_layers)
     model = model_config(arguments.shape, **rates, **fields)
     batch, length = _sizes(arguments)
-    return ExperimentConfig(
-        model=dataclasses.replace(model, max_length=max(model.max_length, length)),
+    config = ExperimentConfig(
         data=DataConfig(row_multiple=batch, max_length=length, tokens_per_batch=max(batch * length, 16)),
         training=TrainingConfig(loss_chunks=arguments.loss_chunks, accumulation_steps=arguments.accumulation_steps),
         parallel=ParallelConfig(launcher=arguments.launcher, fsdp=arguments.fsdp, tensor=arguments.tensor),
     ).resolved()
+    # Set last: architectures that no task trains yet are measured too.
+    return dataclasses.replace(
+        config, model=dataclasses.replace(model, max_length=max(model.max_length, length)).resolved()
+    )
 
 
 def _sizes(arguments: argparse.Namespace) -> tuple[int, int]:
@@ -74,23 +76,17 @@ class _Run:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.config, (batch_size, length) = experiment(arguments), _sizes(arguments)
         static, self._hyper = split(self.config)
-        has_encoder = arguments.shape not in WITHOUT_ENCODER
-        architecture = encoder_decoder if has_encoder else decoder_only
-        module = encoder_decoder.EncoderDecoder if has_encoder else decoder_only.DecoderOnly
-        self._launcher = make_launcher(self.config, make_train_step(static, module))
-        shapes = jax.eval_shape(lambda h: init_state(static, h, architecture.init_params), self._hyper)
-        places = self._launcher.shardings(shapes)
-        self._state = jax.jit(lambda h: init_state(static, h, architecture.init_params), out_shardings=places)(
-            self._hyper
-        )
-        self.num_params = sum(leaf.size for leaf in jax.tree.leaves(self._state.params))
-        self._batch = _batch(self.config.model, batch_size, length, has_encoder)
         model = self.config.model
-        self.flops = (
-            train_flops(model, batch_size, length, length)
-            if has_encoder
-            else decoder_only_train_flops(model, batch_size, length)
-        )
+        architecture = ARCHITECTURES[model.architecture]
+        axes = architecture.parameter_axes(model)
+        self._launcher = make_launcher(self.config, make_train_step(static), axes)
+        places = self._launcher.shardings(state_shapes(static, self._hyper))
+        self._state = placed_state(static, self._hyper, places)
+        self.num_params = sum(leaf.size for leaf in jax.tree.leaves(self._state.params))
+        self._batch = _batch(model, batch_size, length, arguments.shape not in WITHOUT_ENCODER)
+        flops = architecture.train_flops(model, batch_size, {"inputs": length, "targets": length})
+        assert flops is not None
+        self.flops = flops
         self.first_s = self.step()
 
     def step(self) -> float:
@@ -145,8 +141,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 def _batch(model: ModelConfig, batch_size: int, length: int, has_encoder: bool) -> dict[str, np.ndarray]:
     """Random ids, none of them padding."""
     ids = np.random.default_rng(0).integers(4, model.vocab_size, (2, batch_size, length)).astype(np.int32)
-    batch = {"targets": ids[1], "row_ids": np.arange(batch_size, dtype=np.int32)}
-    return {"inputs": ids[0], **batch} if has_encoder else batch
+    shifted = np.pad(ids[1][:, :-1], ((0, 0), (1, 0)), constant_values=model.decoder_start_id)
+    weights, is_token = np.ones((batch_size, length), np.float32), np.ones((batch_size, length), bool)
+    batch = {"decoder_inputs": shifted, "targets": ids[1], "weights": weights}
+    batch["row_ids"] = np.arange(batch_size, dtype=np.int32)
+    return {"inputs": ids[0], "inputs_mask": is_token, **batch} if has_encoder else batch
 
 
 def parser() -> argparse.ArgumentParser:

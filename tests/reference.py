@@ -1,4 +1,4 @@
-"""The encoder-decoder Transformer once more, from the papers, as what the tests compare the package to.
+"""The Transformers once more, from the papers, as what the tests compare the package to.
 
 NumPy in float64 with loops over heads and queries; no code of the package is used.
 """
@@ -94,7 +94,7 @@ def activation(name: str, x: np.ndarray) -> np.ndarray:
 
 
 class Model:
-    """`EncoderDecoder` of one config with given parameters; `drop(x, place)` stands where the papers put dropout."""
+    """The model of one config with given parameters; `drop(x, place)` stands where the papers put dropout."""
 
     def __init__(self, config: Any, params: Any, drop: Drop = lambda x, place: x):
         self.config, self.params, self.drop = config, params, drop
@@ -102,17 +102,17 @@ class Model:
     def __call__(self, batch: dict[str, Any]) -> np.ndarray:
         config = self.config
         batch = {k: np.asarray(v) for k, v in batch.items()}
-        inputs, targets = batch["inputs"], batch["targets"]
-        source_positions = np.broadcast_to(np.arange(inputs.shape[1]), inputs.shape)
-        target_positions = np.broadcast_to(np.arange(targets.shape[1]), targets.shape)
-        source_mask = (inputs != 0)[:, None, None, :]
-        memory, self.memory_weights = self.stack(
-            "encoder", self.embed(inputs, "source_embedding"), source_positions, source_mask
-        )
-        shifted = np.concatenate([np.full((len(targets), 1), config.decoder_start_id), targets[:, :-1]], axis=1)
-        causal = np.array([[s <= t for s in range(targets.shape[1])] for t in range(targets.shape[1])])
+        read, memory, source_mask = batch["decoder_inputs"], None, None
+        target_positions = np.broadcast_to(np.arange(read.shape[1]), read.shape)
+        if config.architecture == "encoder_decoder":
+            inputs, source_mask = batch["inputs"], batch["inputs_mask"][:, None, None, :]
+            source_positions = np.broadcast_to(np.arange(inputs.shape[1]), inputs.shape)
+            memory, self.memory_weights = self.stack(
+                "encoder", self.embed(inputs, "source_embedding"), source_positions, source_mask
+            )
+        causal = np.array([[s <= t for s in range(read.shape[1])] for t in range(read.shape[1])])
         x, self.weights = self.stack(
-            "decoder", self.embed(shifted, "embedding"), target_positions, causal[None, None], memory, source_mask
+            "decoder", self.embed(read, "embedding"), target_positions, causal[None, None], memory, source_mask
         )
         if config.tie_output:
             return x @ self.leaf("embedding", "embedding").T

@@ -20,11 +20,11 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.cli.main import main
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
-from transformer_jax.evaluation.lines import Output, Translation
+from transformer_jax.metrics_file import CLOCK_FIELDS
 from transformer_jax.parallel import launchers
-from transformer_jax.training import run as training_run
+from transformer_jax.tasks.lines import Output, Translated
+from transformer_jax.training import prepare
 from transformer_jax.training.hyper import split
-from transformer_jax.training.metric_log import CLOCK_FIELDS
 from transformer_jax.training.state import state_template
 
 ROOT = Path(__file__).parent.parent
@@ -74,17 +74,17 @@ def argv(command: str, folder: Path, *flags: str) -> list[str]:
 _LAUNCHERS: dict[Any, Any] = {}
 
 
-def _make_launcher(config: ExperimentConfig, step: Any) -> Any:
+def _make_launcher(config: ExperimentConfig, step: Any, parameter_axes: Any) -> Any:
     """`make_launcher`, which compiles every program once however often a run is started in this process."""
     key = split(config)[0], config.parallel, config.data.row_multiple
     if key not in _LAUNCHERS:
-        _LAUNCHERS[key] = launchers.make_launcher(config, step)
+        _LAUNCHERS[key] = launchers.make_launcher(config, step, parameter_axes)
     return _LAUNCHERS[key]
 
 
 def run_main(words: list[str]) -> int:
     """The command line in this process."""
-    with mock.patch.object(training_run, "make_launcher", _make_launcher):
+    with mock.patch.object(prepare, "make_launcher", _make_launcher):
         return main(words)
 
 
@@ -186,9 +186,9 @@ def at(name: str, step: int, action: Callable[[], Any]) -> Callable[[str, int], 
     return point
 
 
-def translated(lines: Sequence[str], unfinished: Sequence[int] = ()) -> list[Translation]:
+def translated(lines: Sequence[str], unfinished: Sequence[int] = ()) -> list[Translated]:
     """What a translator returns if these are its translations, and these numbers those of the unfinished ones."""
     return [
-        Translation(number, [Output(line, [1], [0.0], 0.0, number not in unfinished)])
+        Translated(number, [Output(line, [1], [0.0], 0.0, number not in unfinished)])
         for number, line in enumerate(lines, start=1)
     ]

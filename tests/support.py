@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
 
 # Every size differs from every other, so that no two axes can be taken for each other.
 TINY = {
@@ -28,13 +28,18 @@ TINY = {
     "dropout_rate": 0.0,
 }
 
-# Every value of every field that the model computes differently with.
+
+def choices(field: str) -> tuple[str, ...]:
+    return tuple(ModelConfig.__dataclass_fields__[field].metadata["choices"])
+
+
+# Every value of every field that the model computes differently with; the first is the default.
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "position_encoding": ("sinusoidal", "learned", "rotary", "relative", "none"),
-    "activation": ("relu", "gelu", "gelu_tanh", "swiglu", "geglu"),
+    "position_encoding": choices("position_encoding"),
+    "activation": choices("activation"),
     "num_kv_heads": (None, 2, 1),
-    "norm_position": ("post", "pre"),
-    "norm": ("layernorm", "rmsnorm"),
+    "norm_position": choices("norm_position"),
+    "norm": choices("norm"),
     "head_dim": (None, 6),
     "value_head_dim": (None, 3),
     "use_bias": (True, False),
@@ -112,19 +117,45 @@ def shapes(config: ModelConfig) -> Any:
     return jax.eval_shape(lambda: init_params(config, 0))
 
 
-def make_batch(rows: int = 3, source: int = 7, target: int = 5, vocab_size: int = 19, seed: int = 1) -> dict[str, Any]:
-    """Ids without padding."""
+def shift_right(targets: Any, start_id: int = 3, segment_ids: Any = None) -> np.ndarray:
+    """What a decoder reads to predict targets: the start id, then targets without their last, per segment."""
+    shifted = np.pad(np.asarray(targets)[:, :-1], ((0, 0), (1, 0)), constant_values=start_id)
+    if segment_ids is not None:
+        previous = np.pad(np.asarray(segment_ids)[:, :-1], ((0, 0), (1, 0)))
+        shifted = np.where(np.asarray(segment_ids) == previous, shifted, start_id)
+    return shifted.astype(np.int32)
+
+
+def as_batch(start_id: int = 3, **arrays: Any) -> dict[str, Any]:
+    """The batch of ids in which 0 is padding: with masks and weights, and what the decoder reads.
+
+    Args:
+      arrays: `inputs` [B, S] (not of a model without an encoder), `targets` [B, T], and more that is kept as it is.
+    """
+    batch = {name: jnp.asarray(array) for name, array in arrays.items()}
+    if "inputs" in batch:
+        batch["inputs_mask"] = batch["inputs"] != 0
+    if "targets" in batch:
+        batch["weights"] = (batch["targets"] != 0).astype(jnp.float32)
+        batch["decoder_inputs"] = jnp.asarray(shift_right(batch["targets"], start_id, batch.get("targets_segment_ids")))
+    return batch
+
+
+def make_batch(
+    rows: int = 3, source: int = 7, target: int = 5, vocab_size: int = 19, seed: int = 1, start_id: int = 3
+) -> dict[str, Any]:
+    """A batch without padding."""
     rng = np.random.default_rng(seed)
-    return {
-        "inputs": jnp.asarray(rng.integers(4, vocab_size, (rows, source)), jnp.int32),
-        "targets": jnp.asarray(rng.integers(4, vocab_size, (rows, target)), jnp.int32),
-    }
+    inputs = rng.integers(4, vocab_size, (rows, source)).astype(np.int32)
+    targets = rng.integers(4, vocab_size, (rows, target)).astype(np.int32)
+    return as_batch(start_id, inputs=inputs, targets=targets)
 
 
 @functools.partial(jax.jit, static_argnames=("config", "return_weights"))
 def forward(config: ModelConfig, params: Any, batch: Any, dropout: Any = None, return_weights: bool = False) -> Any:
     """Logits and weights, compiled once per config and shape."""
-    return EncoderDecoder(config, return_weights).apply({"params": params}, batch, dropout)
+    module = ARCHITECTURES[config.architecture].module(config, return_weights=return_weights)
+    return module.apply({"params": params}, batch, dropout)
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:

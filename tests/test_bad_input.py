@@ -26,9 +26,9 @@ from run_support import (
     write_corpus,
 )
 
+from transformer_jax import files
 from transformer_jax.checkpoints import store as store_module
-from transformer_jax.checkpoints import workdir
-from transformer_jax.data import datasets, token_cache, tokenizers
+from transformer_jax.data import datasets, token_cache
 from transformer_jax.training import loop
 from transformer_jax.training.metric_log import MetricLog
 
@@ -158,7 +158,7 @@ def everything_too_long(folder):
     for name in ("train.en", "train.de"):
         (folder / name).write_text("".join(f"{i} {i} {i} {i} {i}\n" for i in range(150)))
     replace(folder, "tiny.py", lambda data: data.replace(b"max_length=16", b"max_length=3"))
-    return ["all 150 training pairs have a side longer than data.max_length=3"]
+    return ["all 150 training examples are longer than data.max_length=3"]
 
 
 TEXT = [
@@ -315,12 +315,19 @@ def full(*args, **kwargs):
     raise FULL
 
 
-# In place of `os` in one module, so that what other modules write is written.
-OS_WITHOUT_ROOM = SimpleNamespace(**{**vars(os), "fsync": full})
+def no_room_for(name):
+    """A patch under which files called `name` cannot be written, and others can."""
+
+    def fsync(descriptor):
+        if f".{name}-" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise FULL
+        os.fsync(descriptor)
+
+    return mock.patch.object(files, "os", SimpleNamespace(**{**vars(os), "fsync": fsync}))
 
 
 def test_no_room_for_the_tokenizer(folder, capsys):
-    with mock.patch.object(tokenizers, "os", OS_WITHOUT_ROOM):
+    with no_room_for("tokenizer.model"):
         refused(
             argv("train", folder), capsys, f"{folder / 'run'}: cannot write tokenizer.model: No space left on device"
         )
@@ -350,7 +357,7 @@ def test_no_room_for_metrics(folder, capsys, monkeypatch):
 
 
 def test_no_room_for_the_config(folder, capsys):
-    with mock.patch.object(workdir, "os", OS_WITHOUT_ROOM):
+    with no_room_for("config.json"):
         refused(argv("train", folder), capsys, "run/config.json: could not be written: No space left on device")
     assert sorted(os.listdir(folder / "run")) == [".lock", "checkpoints", "token_cache", "tokenizer.model"]
 
@@ -365,7 +372,7 @@ def test_no_room_for_scores(tmp_path, capsys):
     folder = copy_of_trained(tmp_path / "copy")
     (folder / "run" / "evaluation").mkdir()
     words = argv("evaluate", folder, "--splits=test", "--nogenerate")
-    with mock.patch.object(workdir, "os", OS_WITHOUT_ROOM):
+    with no_room_for("test.json"):
         refused(words, capsys, "evaluation/test.json: could not be written: No space left on device")
     assert os.listdir(folder / "run" / "evaluation") == []
 

@@ -18,7 +18,7 @@ from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
-from transformer_jax.models.flops import decoder_only_train_flops
+from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.trials import grid, groups
@@ -119,7 +119,7 @@ def test_the_training_benchmark_of_a_decoder_alone(monkeypatch, capsys):
     # Tokens, positions, 2 layers of 12 D^2 and 13 D, the last norm.
     assert result["parameters"] == 20 * 16 + 1024 * 16 + 2 * (12 * 16**2 + 13 * 16) + 2 * 16
     config = shapes.model_config("decoder_124m").resolved()
-    flops = decoder_only_train_flops(config, 2, 8)
+    flops = ARCHITECTURES["decoder_only"].train_flops(config, 2, {"targets": 8})
     assert result["gflops"] == pytest.approx(flops / (result["ms"] / 1e3) / 1e9)
 
 

@@ -159,7 +159,7 @@ def test_what_a_file_derives_follows_overrides():
         ("num_layers", "(did you mean 'model.num_encoder_layers' or 'model.num_decoder_layers'?)"),
         ("training.max_length", "(did you mean 'model.max_length' or 'data.max_length' or 'decode.max_length'?)"),
         ("model.nomr_position", "(did you mean 'model.norm_position'?)"),
-        ("model", "is a section; set one of its fields, such as model.vocab_size"),
+        ("model", "is a section; set one of its fields, such as model.architecture"),
         ("model.", "no such field"),
         ("", "no such field"),
         ("seed.x", "no such field"),

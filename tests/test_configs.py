@@ -11,6 +11,7 @@ from support import make_batch
 
 from transformer_jax.config_file import load, read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
@@ -51,8 +52,7 @@ def test_a_step_of_its_full_size_can_be_traced(spec):
     static, hyper = split(config)
     state = jax.eval_shape(lambda h: init_state(static, h), hyper)
     rows, length = config.data.row_multiple, config.data.max_length
-    shapes = {"inputs": (rows, length), "targets": (rows, length), "row_ids": (rows,)}
-    batch = {key: jax.ShapeDtypeStruct(shape, jnp.int32) for key, shape in shapes.items()}
+    batch = TASKS[config.task.name].batch_template(config, rows, {"inputs": length, "targets": length})
     after, metrics = jax.eval_shape(make_train_step(static), state, batch, hyper)
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
         lambda leaf: (leaf.shape, leaf.dtype), state

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from data_support import encoded_pairs, prepared
 from support import random_params, tiny
 
-from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.store import Checkpoint, CheckpointStore
 from transformer_jax.config import (
     DataConfig,
     DecodeConfig,
@@ -27,23 +28,28 @@ from transformer_jax.config import (
     TrainingConfig,
     walk,
 )
-from transformer_jax.data.datasets import plan_batches, prepare_data
+from transformer_jax.data.columns import RaggedIds
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
-from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.data.tokenizers import EncodedTexts
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
-from transformer_jax.decoding import translation
+from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.hypotheses import Generated
-from transformer_jax.errors import ConfigError, DataError, TrainingError
-from transformer_jax.evaluation import loading, translate
-from transformer_jax.models.encoder_decoder import decoding_params
+from transformer_jax.decoding.settings import Ends
+from transformer_jax.errors import CheckpointError, ConfigError, DataError, TrainingError
+from transformer_jax.evaluation import loading
+from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
-from transformer_jax.training import loop, run
-from transformer_jax.training.course import Run, Standing
+from transformer_jax.tasks import generation
+from transformer_jax.tasks.batches import training_batches
+from transformer_jax.tasks.decode_sources import source_request
+from transformer_jax.training import loop, prepare, run
+from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.hyper import split as split_config
-from transformer_jax.training.metric_log import MetricLog
+from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.session import RunParts, TrainingSession
 from transformer_jax.training.state import TrainState
+from transformer_jax.training.stepper import SingleStepper
 
 SYLLABLES = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
 WORDS = {
@@ -104,7 +110,7 @@ def tokenizer(corpus, **fields):
     config = text_config(corpus, **fields)
     folder = corpus / "-".join(map(str, fields.values()))
     folder.mkdir()
-    return prepare_data(config, folder).tokenizer.sha256
+    return prepared(config, folder).tokenizer.sha256
 
 
 def vocabulary(corpus, vocabulary_file):
@@ -116,20 +122,20 @@ def vocabulary(corpus, vocabulary_file):
             tokenizer="words", vocabulary_file=vocabulary_file and str(path), num_train_pairs=200, num_eval_pairs=20
         ),
     )
-    return prepare_data(config.resolved(), corpus / f"work{vocabulary_file}").tokenizer.sha256
+    return prepared(config.resolved(), corpus / f"work{vocabulary_file}").tokenizer.sha256
 
 
 def cache(corpus, **fields):
     folder = corpus / f"work{len(str(fields))}"
     folder.mkdir()
-    prepare_data(text_config(corpus, **fields), folder).splits["train"]
+    prepared(text_config(corpus, **fields), folder).splits["train"]
     return (folder / "token_cache").exists()
 
 
 def shapes(corpus, **fields):
     ids = [list(range(4, 5 + n % 23)) for n in range(200)]
     side = RaggedIds(np.concatenate(ids).astype(np.int32), np.cumsum([0, *map(len, ids)]))
-    plan = plan_batches(text_config(corpus, **fields), TokenizedSplit(side, side))
+    plan = training_batches(text_config(corpus, **fields), encoded_pairs(side, side))
     return plan.shapes, plan.num_dropped
 
 
@@ -148,7 +154,6 @@ DATA = {
     "format": (first_pair, "tsv", "jsonl"),
     "input_feature": (first_pair, None, "it"),
     "target_feature": (first_pair, None, "it"),
-    "monolingual": (first_pair, False, True),
     "dir": (lambda c, dir: fingerprint(c, dir=str(c / dir)), "a", "b"),
     "train_split": (fingerprint, "train", "other"),
     "valid_split": (fingerprint, "valid", "other"),
@@ -188,27 +193,23 @@ def events(**fields):
     metrics = {name: jnp.ones(()) for name in names}
     side = RaggedIds(np.array([5, 1], np.int32), np.array([0, 2]))
     state = TrainState(jnp.zeros((), jnp.int32), {}, ())
-    loop.run_loop(
-        Run(
-            config=config,
-            plan=plan_batches(ExperimentConfig(), TokenizedSplit(side, side)),
-            store=_fake(
-                CheckpointStore,
-                save=lambda step, *_: seen.append(("save", step)),
-                wait=lambda: None,
-                has=lambda step: True,
-            ),
-            evaluate=lambda params: {"loss": 1.0},
-            record={},
-            side_files={},
-            keep_batch=lambda step, batch: Path("kept"),
-        ),
-        _fake(Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics), local_rows=lambda rows: slice(rows)),
-        split_config(ExperimentConfig().resolved())[1],
-        _fake(MetricLog, write=lambda step, split, values: seen.append((split, step))),
-        state,
-        {},
+    parts = RunParts(
+        config=config,
+        higher_is_better=False,
+        plan=training_batches(ExperimentConfig(), encoded_pairs(side, side)),
+        store=_fake(CheckpointStore, save=lambda step, *_: seen.append(("save", step)), wait=lambda: None),
+        evaluate=lambda params: {"loss": 1.0},
+        record={},
+        side_files={},
+        keep_batch=lambda step, batch: Path("kept"),
     )
+    log = _fake(MetricLog, write=lambda step, split, values: seen.append((split, step)))
+    launcher = _fake(
+        Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics), local_rows=lambda rows: slice(rows)
+    )
+    stepper = SingleStepper(launcher, state, split_config(ExperimentConfig().resolved())[1])
+    progress = Progress(0, 12, shown=False)
+    loop.run_loop([TrainingSession(parts, log, progress, {})], stepper, 0, progress)
     return seen
 
 
@@ -223,7 +224,7 @@ def store_arguments(monkeypatch, tmp_path, **fields):
         seen.update(arguments)
         raise Stop
 
-    monkeypatch.setattr(run, "CheckpointStore", store)
+    monkeypatch.setattr(prepare, "CheckpointStore", store)
     config = ExperimentConfig(training=TrainingConfig(**fields)).resolved()
     with pytest.raises(Stop):
         run.train(config, tmp_path / str(len(list(tmp_path.iterdir()))), lambda config, data: None)
@@ -251,17 +252,24 @@ def test_training_loop(name):
 def test_training_nonfinite():
     """What a loop with these fields does about a third update that is not finite."""
     with pytest.raises(TrainingError, match="may help"):
-        Standing(TrainingConfig(on_nonfinite="stop"), {}).not_finite("loss")
+        BestSoFar(TrainingConfig(on_nonfinite="stop"), False, {}).record_nonfinite("loss")
     for most in (2, 3):
-        standing = Standing(TrainingConfig(on_nonfinite="skip", max_skipped_updates=most), {}, skipped=2)
+        best_so_far = BestSoFar(TrainingConfig(on_nonfinite="skip", max_skipped_updates=most), False, {}, skipped=2)
         with pytest.raises(TrainingError) if most == 2 else contextlib.nullcontext():
-            standing.not_finite("loss")
+            best_so_far.record_nonfinite("loss")
 
 
 @pytest.mark.parametrize("name", TRAINING_STORE)
 def test_training_store(monkeypatch, tmp_path, name):
     one, other = (store_arguments(monkeypatch, tmp_path, **{name: value}) for value in TRAINING_STORE[name])
     assert one != other
+
+
+def test_training_init_from(tmp_path):
+    """A checkpoint is looked for before anything is compiled."""
+    config = ExperimentConfig(training=TrainingConfig(init_from=str(tmp_path / "nowhere"))).resolved()
+    with pytest.raises(CheckpointError, match=r"training\.init_from=.*nowhere: no such folder"):
+        run.train(config, tmp_path / "run", lambda config, data: None)
 
 
 @pytest.mark.parametrize("name", TRAINING_STATIC)
@@ -283,8 +291,7 @@ def averaged_steps(monkeypatch, **fields):
     store = _fake(
         CheckpointStore,
         steps=lambda: [1, 2, 3],
-        read_record=lambda step: {"config": config},
-        parts=lambda step, item: ["decoder", "encoder"],
+        open=lambda step: Checkpoint(step, Path("anywhere"), {"config": config}, {}, {}),
     )
 
     def average(store, template, steps):
@@ -305,9 +312,9 @@ def translated_batches(monkeypatch, **fields):
     """Shapes of the batches that translation decodes."""
     seen = []
 
-    def decode(models, params, decode, ids, row_ids, prompts):
-        seen.append(ids.shape)
-        rows = (len(ids), 1)
+    def decode(decoders, params, decode, ends, request, row_ids):
+        seen.append(request.batch["inputs"].shape)
+        rows = (len(request.prompts), 1)
         empty = jnp.zeros((*rows, 1), jnp.int32)
         return Generated(empty, jnp.zeros(rows, jnp.int32), empty + 0.0, jnp.zeros(rows), jnp.ones(rows, bool))
 
@@ -320,10 +327,10 @@ def translated_batches(monkeypatch, **fields):
         ),
         decode_batch=lambda rows: [""] * len(rows),
     )
-    monkeypatch.setattr(translate, "translate", decode)
-    monkeypatch.setattr(translate, "decoding_params", lambda params: params)
+    monkeypatch.setattr(generation, "generate", decode)
+    monkeypatch.setattr(generation.Translator, "_decoding_params", ())
     config = ExperimentConfig(evaluation=EvaluationConfig(**fields)).resolved()
-    translate.Translator(config, {}, words).translate_all(["x"] * 100)
+    generation.Translator(config, {}, words).translate_all(["x"] * 100)
     return seen
 
 
@@ -368,18 +375,20 @@ DECODE = {
 @functools.cache
 def small_model():
     model = tiny(num_encoder_layers=1, num_decoder_layers=1, position_encoding="rotary", max_length=30)
-    return model, decoding_params(random_params(model, 12))  # with these some outputs end and some do not
+    decoder = ARCHITECTURES[model.architecture].decoder(model)
+    return decoder, decoder.prepare(random_params(model, 12))  # with these some outputs end and some do not
 
 
 @pytest.mark.parametrize("name", DECODE)
 def test_decode(name):
-    model, params = small_model()
+    decoder, params = small_model()
     inputs = np.random.default_rng(0).integers(4, 19, (8, 6)).astype(np.int32)
     one, other, besides = DECODE[name]
-    results = [
-        jax.device_get(translation.translate((model,), (params,), DecodeConfig(**{**besides, name: value}), inputs))
-        for value in (one, other)
-    ]
+    results = []
+    for value in (one, other):
+        decode = DecodeConfig(**{**besides, name: value})
+        request = source_request((decoder,), decode, 3, inputs, np.full(8, 6))
+        results.append(jax.device_get(generate((decoder,), (params,), decode, Ends(1, (0,)), request)))
     same = [x.shape == y.shape and np.array_equal(x, y) for x, y in zip(*results, strict=True)]
     assert not all(same)
 
@@ -387,12 +396,12 @@ def test_decode(name):
 def test_parallel():
     step = lambda state, batch, hyper, axis_name=None: (state, {})  # noqa: E731
     kinds = {
-        type(make_launcher(ExperimentConfig(parallel=ParallelConfig(launcher=name, num_devices=1)), step))
+        type(make_launcher(ExperimentConfig(parallel=ParallelConfig(launcher=name, num_devices=1)), step, None))
         for name in ("jit", "shard_map", "pmap")
     }
     assert len(kinds) == 3
     with pytest.raises(ConfigError, match="num_devices=4096"):
-        make_launcher(ExperimentConfig(parallel=ParallelConfig(num_devices=4096)), step)
+        make_launcher(ExperimentConfig(parallel=ParallelConfig(num_devices=4096)), step, None)
     for name in ("fsdp", "tensor"):
         parallel = ParallelConfig(num_devices=8, **{name: 4})
         assert mesh_sizes(ExperimentConfig(parallel=parallel)) == {"data": 2, "fsdp": 1, "tensor": 1, name: 4}
@@ -402,11 +411,13 @@ def test_every_field_is_on_a_list():
     listed = (
         {f"data.{name}" for name in DATA}
         | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC, *TRAINING_NONFINITE)}
+        | {"training.init_from"}
         | {f"evaluation.{name}" for name in EVALUATION}
         | {f"decode.{name}" for name in DECODE}
         | {f"parallel.{name}" for name in ("launcher", "num_devices", "fsdp", "tensor")}
     )
     elsewhere = {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)}
     elsewhere.add("optimizer.schedule")  # training/test_schedules.py
+    elsewhere.add("task.name")  # test_own_fields.py
     fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}
     assert fields - elsewhere == listed

@@ -4,40 +4,53 @@ import ast
 import itertools
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
-BASE = {"config", "errors", "typing", "hashing", "progress"}
+BASE = {"activation_sharding", "config", "errors", "typing", "files", "hashing", "progress", "registry"}
 MODEL = BASE | {"nn", "models"}
-SERVICES = MODEL | {"decoding", "data", "parallel", "checkpoints", "kill_points"}
+TASKS = MODEL | {"decoding", "data", "tasks"}
+SERVICES = TASKS | {"parallel", "checkpoints", "kill_points"}
+HOMES = {"exit_codes", "metrics_file", "terminal", "versions"}  # one file each, in the root of the package
+PROGRAM = {"compilation_cache", "config_file", "huge_pages", "machine"}  # for what starts processes
+RUNS = SERVICES | HOMES | {"training", "evaluation"}
 
 # What each part may import besides itself. A new part must be placed here, and so in this order.
 ALLOWED = {
     "errors": set(),
     "typing": set(),
+    "files": {"errors"},
     "hashing": {"typing"},
+    "activation_sharding": {"typing"},
+    "registry": {"config", "errors"},
     "config": {"errors"},
-    "config_file": {"config", "errors"},
+    "config_file": {"config", "errors", "tasks"},
     "kill_points": {"errors"},
+    "exit_codes": set(),
+    "metrics_file": {"errors", "files"},
+    "versions": {"__version__"},
     "huge_pages": set(),
     "progress": set(),
+    "terminal": set(),
     "machine": set(),
     "compilation_cache": {"machine"},
     "nn": BASE,
     "models": BASE | {"nn"},
     "decoding": MODEL,
     "data": BASE | {"kill_points"},
-    "parallel": BASE | {"nn"},  # gives the names of axes in nn a meaning
+    "parallel": BASE,
     "checkpoints": BASE | {"kill_points"},
-    "training": SERVICES | {"__version__"},  # is handed an `evaluate` callable
-    "evaluation": SERVICES | {"training"},  # its loss is the training loss
-    "inspection": SERVICES | {"training", "evaluation"},  # draws the training schedule, translates what it looks at
-    "sweeps": SERVICES | {"compilation_cache", "config_file", "huge_pages", "machine", "training", "evaluation"},
-    "cli": SERVICES
-    | {"__version__", "compilation_cache", "config_file", "training", "evaluation", "sweeps", "inspection"},
+    "tasks": MODEL | {"decoding", "data"},
+    "convert": MODEL | {"checkpoints"},
+    "training": SERVICES | HOMES,  # is handed an `evaluate` callable
+    "evaluation": SERVICES | HOMES,
+    "inspection": RUNS,  # draws the training schedule, translates what it looks at
+    "sweeps": RUNS | PROGRAM,
+    "cli": RUNS | PROGRAM | {"__version__", "convert", "sweeps", "inspection"},
     "__main__": {"cli", "huge_pages"},
     "__init__": set(),  # names the homes of the public names as text
 }
@@ -46,7 +59,7 @@ ALLOWED = {
 HEAVY = {
     *("jax", "flax", "optax", "orbax", "sentencepiece", "tokenizers", "sacrebleu", "sacremoses", "babel", "num2words"),
     *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow", "scipy", "matplotlib"),
-    *("optuna", "sqlalchemy", "submitit", "ray"),
+    *("optuna", "sqlalchemy", "submitit", "ray", "filelock"),
 }
 
 
@@ -72,16 +85,81 @@ def imported_names(tree: ast.AST) -> list[tuple[str, int]]:
 
 
 def wrong_imports(path: Path, source: str) -> list[str]:
-    part, wrong = part_of(path), []
+    part, file = part_of(path), path.relative_to(PACKAGE).as_posix()
+    return [f"{file}:{line}: {part} must not import {imported}" for imported, line in forbidden_parts(path, source)]
+
+
+def forbidden_parts(path: Path, source: str) -> list[tuple[str, int]]:
+    """(part, line) of every import that the table forbids, temporary ones included."""
+    part, found = part_of(path), []
     for name, line in imported_names(ast.parse(source)):
         top, *rest = name.split(".")
         if top == "transformer_jax" and rest and rest[0] != part and rest[0] not in ALLOWED[part]:
-            wrong.append(f"{path.relative_to(PACKAGE)}:{line}: {part} must not import {rest[0]}")
-    return wrong
+            found.append((rest[0], line))
+    return found
+
+
+def module_name(path: Path) -> str:
+    parts = ("transformer_jax", *path.relative_to(PACKAGE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_between(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """The modules that each module imports, of those that are given; under TYPE_CHECKING and in functions too."""
+    found: dict[str, set[str]] = {}
+    for module, source in sources.items():
+        found[module] = set()
+        for name, _ in imported_names(ast.parse(source)):
+            target = name if name in sources else name.rpartition(".")[0]  # a name of a module, or a module
+            if target in sources and target != module:
+                found[module].add(target)
+    return found
+
+
+def circle_in(imports: Mapping[str, set[str]]) -> list[str]:
+    """Modules of which each imports the next, and the last the first; empty if there is no circle."""
+    without_circle: set[str] = set()
+
+    def follow(trail: list[str]) -> list[str]:
+        for target in sorted(imports[trail[-1]]):
+            if target in trail:
+                return trail[trail.index(target) :]
+            if target not in without_circle and (circle := follow([*trail, target])):
+                return circle
+        without_circle.add(trail[-1])
+        return []
+
+    return next((circle for module in sorted(imports) if (circle := follow([module]))), [])
 
 
 def test_every_part_has_its_place_in_the_order():
     assert {part_of(path) for path in modules()} <= set(ALLOWED)
+
+
+def test_no_files_import_each_other_in_a_circle():
+    circle = circle_in(imports_between({module_name(path): path.read_text() for path in modules()}))
+    assert not circle, " imports ".join([*circle, *circle[:1]])
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "from transformer_jax.a import x",
+        "from transformer_jax import a",
+        "import transformer_jax.a",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from transformer_jax.a import x",
+        "def f():\n    from transformer_jax.a import x",
+    ],
+)
+def test_a_circle_of_files_is_seen(last):
+    sources = {
+        "transformer_jax.a": "from transformer_jax.b import c",
+        "transformer_jax.b": "",
+        "transformer_jax.b.c": "import os\nfrom transformer_jax.d import y",
+        "transformer_jax.d": last,
+    }
+    assert circle_in(imports_between(sources)) == ["transformer_jax.a", "transformer_jax.b.c", "transformer_jax.d"]
+    assert circle_in(imports_between(sources | {"transformer_jax.d": "import os"})) == []
 
 
 def test_imports_point_one_way():
@@ -138,8 +216,56 @@ def test_third_party_imports_are_declared():
                 assert provided_by.get(top, top).lower() in declared, f"{path.relative_to(PACKAGE)}:{line}: {top}"
 
 
+PRIVATE = {("parallel/processes.py", "jax._src.distributed")}
+"""Private names of other libraries, each with a test that says what is missing once an upgrade removes it."""
+
+
+def test_no_other_private_name_of_a_library_is_used():
+    """Names that begin with an underscore, imported or taken from an object that is not this package's own class."""
+    imported, taken = set(), []
+    for path in modules():
+        file, tree = path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+        for name, _ in imported_names(tree):
+            if not name.startswith("transformer_jax") and any(
+                part.startswith("_") and not part.startswith("__") for part in name.split(".")
+            ):
+                imported.add((file, name))
+        own = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_self(node.value)}
+        own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        own |= {"_replace", "_asdict", "_fields", "_make", "_exit"}  # public, of named tuples and of os
+        taken += [
+            f"{file}:{node.lineno}: {node.attr}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+            and node.attr not in own
+        ]
+    assert imported == PRIVATE
+    assert not taken, "\n".join(taken)
+
+
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
 def _distribution(requirement: str) -> str:
     name = requirement.split(";")[0]
     for separator in "[<>=!~ ":
         name = name.split(separator)[0]
     return name.lower()
+
+
+def test_a_study_depends_on_no_benchmark():
+    root = PACKAGE.parent
+    for path in sorted((root / "experiments").rglob("*.py")):
+        for name, line in imported_names(ast.parse(path.read_text())):
+            assert name.split(".")[0] != "benchmarks", f"{path.relative_to(root)}:{line}: {name}"
+
+
+def test_an_architecture_is_named_in_models_alone():
+    """All else goes through the table of architectures; the package hints at it for a public name that is gone."""
+    names = ("EncoderDecoder", "DecoderOnly", "models.encoder_decoder", "models.decoder_only")
+    others = [path for path in modules() if part_of(path) not in ("models", "__init__")]
+    found = {path.name: name for path in others for name in names if name in path.read_text()}
+    assert not found

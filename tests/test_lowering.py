@@ -3,19 +3,22 @@
 They are lowered, not compiled: an operation that a platform lacks is found, and nothing is said about speed.
 """
 
+import dataclasses
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import as_batch
 
 from transformer_jax.config import DecodeConfig, ExperimentConfig
 from transformer_jax.config_file import read_config
-from transformer_jax.decoding import translation
-from transformer_jax.models import decoder_only
-from transformer_jax.models.encoder_decoder import EncoderDecoder, decoding_params, init_params
+from transformer_jax.decoding import generate
+from transformer_jax.decoding.settings import Ends
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.models.presets import gpt2_small
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
@@ -49,10 +52,9 @@ def check_lowering(function, platform, *arguments):
     assert exported.platforms == (platform,)
 
 
-def check_train_step(config, architecture, init_params, batch, platform):
-    static, hyper = split(config)
-    state = jax.eval_shape(lambda h: init_state(static, h, init_params), hyper)
-    step = make_train_step(static, architecture)
+def check_train_step(static, hyper, batch, platform):
+    state = jax.eval_shape(lambda h: init_state(static, h), hyper)
+    step = make_train_step(static)
     check_lowering(lambda s, b, h: step(s, b, h), platform, state, batch, jax.tree.map(jnp.asarray, hyper))
 
 
@@ -61,20 +63,20 @@ def check_train_step(config, architecture, init_params, batch, platform):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_training_step(path, fields, platform):
     config = read_config(str(path), FIELDS[fields])
-    ids = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
-    batch = {"inputs": ids, "targets": ids, "row_ids": jax.ShapeDtypeStruct((ROWS,), jnp.int32)}
-    if config.data.batching == "packed":
-        batch |= {f"{side}_{kind}": ids for side in ("inputs", "targets") for kind in ("segment_ids", "positions")}
-    check_train_step(config, EncoderDecoder, init_params, batch, platform)
+    batch = TASKS[config.task.name].batch_template(config, ROWS, {"inputs": LENGTH, "targets": LENGTH})
+    assert ("inputs_segment_ids" in batch) == (config.data.batching == "packed")
+    check_train_step(*split(config), batch, platform)
 
 
 @pytest.mark.slow
 def test_the_training_step_of_a_decoder_alone(platform):
-    config = ExperimentConfig(model=gpt2_small(num_decoder_layers=2)).resolved()
-    batch = {"targets": jnp.ones((ROWS, LENGTH), jnp.int32), "row_ids": jnp.arange(ROWS)}
-    check_train_step(config, decoder_only.DecoderOnly, decoder_only.init_params, batch, platform)
+    static, hyper = split(ExperimentConfig().resolved())
+    static = dataclasses.replace(static, model=gpt2_small(num_decoder_layers=2).resolved())  # no task trains it yet
+    batch = as_batch(targets=jnp.ones((ROWS, LENGTH), jnp.int32), row_ids=jnp.arange(ROWS))
+    check_train_step(static, hyper, batch, platform)
 
 
+ENDS = Ends(end_id=1, never=(0,))
 DECODE = {"search": DecodeConfig(beam_size=4), "sample": DecodeConfig(method="sample", num_samples=2)}
 
 
@@ -82,17 +84,29 @@ DECODE = {"search": DecodeConfig(beam_size=4), "sample": DecodeConfig(method="sa
 @pytest.mark.parametrize("method", DECODE)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_decoding(path, method, platform):
-    config = read_config(str(path), {})
-    params = jax.eval_shape(lambda: decoding_params(init_params(config.model, 0)))
-    ids = np.ones((ROWS, LENGTH), np.int32)
-    search = translation.prepare((config.model,), (params,), DECODE[method], ids)
-    capacity, *_ = translation.capacities(0, search.limit)
+    config = read_config(str(path), {}).model
+    batch = {"inputs": np.ones((ROWS, LENGTH), np.int32), "inputs_mask": np.ones((ROWS, LENGTH), bool)}
+    check_decoding(config, method, batch, platform)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", DECODE)
+def test_decoding_with_a_decoder_alone(method, platform):
+    check_decoding(gpt2_small(num_decoder_layers=2).resolved(), method, {}, platform)
+
+
+def check_decoding(config, method, batch, platform):
+    decoder = ARCHITECTURES[config.architecture].decoder(config)
+    params = jax.eval_shape(lambda: decoder.prepare(init_params(config, 0)))
+    request = generate.Request(batch, [[3]] * ROWS, np.full(ROWS, LENGTH), LENGTH)
+    search = generate.prepare((decoder,), (params,), DECODE[method], ENDS, request)
+    capacity, *_ = generate.capacities(0, search.limit)
 
     def begin(params, values, inputs):
-        return translation._begin(search.models, search.settings, search.limit, capacity, params, values, inputs)
+        return generate._begin(search.decoders, search.settings, search.limit, capacity, params, values, inputs)
 
     def stage(params, values, inputs, state):
-        return translation._stage(search.models, search.settings, capacity, params, values, inputs, state)
+        return generate._stage(search.decoders, search.settings, capacity, params, values, inputs, state)
 
     arguments = jax.tree.map(jnp.asarray, (search.values, search.inputs))
     for function, given in ((begin, ()), (stage, (jax.eval_shape(begin, search.params, *arguments),))):

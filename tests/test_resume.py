@@ -30,7 +30,7 @@ from run_support import (
 
 from transformer_jax.checkpoints import store as store_module
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.training import course, loop
+from transformer_jax.training import loop, session
 
 
 def send(number):
@@ -40,7 +40,7 @@ def send(number):
 def train_until(folder, monkeypatch, name, step, *signals):
     """Trains; at a step's kill point, the signals come instead."""
     with monkeypatch.context() as patch:
-        module = loop if name == "after_batch" else course
+        module = loop if name == "after_batch" else session
         patch.setattr(module, "kill_point", at(name, step, lambda: [send(number) for number in signals]))
         return train(folder)
 
@@ -102,7 +102,7 @@ def test_an_error_in_the_middle_of_a_step_loses_nothing_that_was_saved(tmp_path,
         raise RuntimeError("the machine is on fire")
 
     folder = write_corpus(tmp_path)
-    monkeypatch.setattr(course, "kill_point", at("inside_evaluation", 8, fail))
+    monkeypatch.setattr(session, "kill_point", at("inside_evaluation", 8, fail))
     with pytest.raises(RuntimeError, match="on fire"):
         train(folder)
     assert [line["step"] for line in metric_lines(folder / "run")] == [3, 4, 6, 8]

@@ -1,5 +1,6 @@
 """What the tests of training and launchers share: a small run with every feature on, uneven batches, distances."""
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from support import as_batch
 
 from transformer_jax.config import ExperimentConfig, walk
-from transformer_jax.training.hyper import Hyper, StaticConfig
+from transformer_jax.training.hyper import Hyper, StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state
-from transformer_jax.training.step import make_gradient, make_train_step
+from transformer_jax.training.step import batch_gradient, make_train_step
 
 VOCAB_SIZE = 17
 
@@ -58,6 +60,18 @@ def small_config(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig
     return ExperimentConfig.from_config_dict(nested)
 
 
+def split_for(architecture: str, overrides: Mapping[str, Any] | None = None) -> tuple[StaticConfig, Hyper]:
+    """Split a small config and replace its architecture, which is not validated: any may have any task."""
+    static, hyper = split(small_config(overrides))
+    return dataclasses.replace(static, model=dataclasses.replace(static.model, architecture=architecture)), hyper
+
+
+def read_by(architecture: str, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the batch without what the architecture does not read."""
+    unread = "inputs" if architecture == "decoder_only" else "-"
+    return {name: array for name, array in batch.items() if not name.startswith(unread)}
+
+
 def hyper_fields() -> dict[str, Any]:
     """The dataclass field of every setting marked `hyper`, by its dotted name."""
     return {name: field for name, field, _ in walk(ExperimentConfig()) if field.metadata.get("hyper")}
@@ -73,11 +87,9 @@ def uneven_batch(
     targets = rng.integers(4, VOCAB_SIZE, (len(tokens), target))
     inputs = np.where(np.arange(source) < tokens + (tokens > 0), inputs, 0)
     targets = np.where(np.arange(target) < tokens, targets, 0)
-    return {
-        "inputs": inputs.astype(np.int32),
-        "targets": targets.astype(np.int32),
-        "row_ids": 100 + np.arange(len(tokens), dtype=np.int32),
-    }
+    row_ids = 100 + np.arange(len(tokens), dtype=np.int32)
+    batch = as_batch(inputs=inputs.astype(np.int32), targets=targets.astype(np.int32), row_ids=row_ids)
+    return {name: np.array(array) for name, array in batch.items()}  # copies, which may be written to
 
 
 def start(static: StaticConfig, hyper: Hyper) -> TrainState:
@@ -87,7 +99,7 @@ def start(static: StaticConfig, hyper: Hyper) -> TrainState:
 @functools.cache
 def compiled_gradient(static: StaticConfig) -> Any:
     """gradient(params, batch, step, hyper) -> (gradients of the sum, sums)."""
-    gradient = jax.jit(make_gradient(static))
+    gradient = jax.jit(functools.partial(batch_gradient, static))
     return lambda params, batch, step, hyper: gradient(params, batch, jnp.int32(step), hyper)
 
 

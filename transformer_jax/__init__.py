@@ -9,21 +9,34 @@ __version__ = "0.1.0"
 _HOMES = {
     "ExperimentConfig": "config",
     "read_config": "config_file",
-    "EncoderDecoder": "models.encoder_decoder",
-    "init_params": "models.encoder_decoder",
-    "decoding_params": "models.encoder_decoder",
-    "start_cache": "models.encoder_decoder",
-    "prefill": "models.encoder_decoder",
-    "decode_step": "models.encoder_decoder",
+    "ARCHITECTURES": "models.architecture",
+    "Architecture": "models.architecture",
+    "Decoder": "models.decoder",
+    "init_params": "models.architecture",
+    "TASKS": "tasks.base",
+    "Task": "tasks.base",
+    "MetricSpec": "tasks.base",
     "evaluate": "evaluation.run",
-    "Translator": "evaluation.translate",
+    "Translator": "tasks.generation",
+    "load_translator": "evaluation.loading",
     "compare": "evaluation.comparison",
     "attention_maps": "inspection.attention",
     "heat_map": "inspection.heat_maps",
 }
 
+# Public names of earlier versions, and what to use now.
+_GONE = {
+    "EncoderDecoder": "ARCHITECTURES['encoder_decoder'].module(config.model)",
+    "decoding_params": "ARCHITECTURES[NAME].decoder(config.model).prepare(params)",
+    "start_cache": "ARCHITECTURES[NAME].decoder(config.model).empty_cache(params, batch, slots)",
+    "prefill": "ARCHITECTURES[NAME].decoder(config.model).prefill(params, cache, prompts, lengths)",
+    "decode_step": "ARCHITECTURES[NAME].decoder(config.model).step(params, cache, ids, positions)",
+}
+
 
 def __getattr__(name: str) -> Any:
+    if name in _GONE:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}' any more; use {_GONE[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'; public are {', '.join(_HOMES)}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig, base_type, config_error, field_types, nearest, walk
+from transformer_jax.config import EXTENSIBLE, ExperimentConfig, base_type, config_error, leaf_fields, nearest
 from transformer_jax.errors import ConfigError
+from transformer_jax.tasks.base import best_metric
 
 if TYPE_CHECKING:
     import ml_collections
@@ -30,14 +31,16 @@ def read_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Experi
     Args:
       spec: `PATH.py` or `PATH.py:ARGUMENT`.
       overrides: dotted field name -> value; text is parsed as on the command line.
-    Raises: ConfigError naming the file or every field that cannot be used.
+    Raises: ConfigError naming the file or every field that cannot be used, or a metric that the task does not have.
     """
-    config = load(spec)
-    return ExperimentConfig.from_config_dict(config, override(config, overrides or {}))
+    given = load(spec)
+    config = ExperimentConfig.from_config_dict(given, override(given, overrides or {}))
+    best_metric(config)
+    return config
 
 
 def load(spec: str) -> ml_collections.ConfigDict:
-    """What `get_config` of `PATH.py[:ARGUMENT]` returns, locked; raises ConfigError if it cannot be had."""
+    """Return what `get_config` of `PATH.py[:ARGUMENT]` returns, locked; raises ConfigError if that fails."""
     import ml_collections
 
     name, _, arg = spec.partition(":")
@@ -66,15 +69,15 @@ def check_argument(arg: str, valid: Iterable[str] = ()) -> None:
         raise ConfigError(f"argument '{arg}': {expected}")
 
 
-@functools.cache
-def leaf_types() -> dict[str, Any]:
-    """The annotation of every field by its dotted name, as in `model.num_heads`."""
-    result = {}
-    for name, _, _ in walk(ExperimentConfig()):
-        section, _, leaf = name.rpartition(".")
-        cls = field_types(ExperimentConfig)[section] if section else ExperimentConfig
-        result[name] = field_types(cls)[leaf]
-    return result
+def leaf_types(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the annotation of every field by its dotted name, as in `model.num_heads`.
+
+    Args:
+      values: a config as nested mappings, whose architecture and task say which fields they come with. Without, those
+        of all architectures and tasks that are registered or imported so far.
+    Raises: ConfigError for an architecture or a task that cannot be used.
+    """
+    return {name: annotation for name, (annotation, _) in leaf_fields(values).items()}
 
 
 def is_switch(name: str) -> bool:
@@ -85,11 +88,23 @@ def is_switch(name: str) -> bool:
 def override(config: ml_collections.ConfigDict, overrides: Mapping[str, Any]) -> list[str]:
     """Sets fields of a config by their dotted names; returns what is wrong with those that cannot be set.
 
+    Another architecture or task may be set together with the fields that it comes with. Fields that the one before came
+    with are dropped, unless they are set.
+
     Raises: ConfigError if the config lacks a whole section.
     """
-    values, problems = _parse(overrides, leaf_types())
+    before = _fields_of(config, {})
+    after = _fields_of(config, overrides)
+    if after is None:  # the architecture or task cannot be used, which validation reports, and no field of its own
+        after = leaf_types({})
+        overrides = {name: value for name, value in overrides.items() if name in after or not may_be_own(name)}
+    values, problems = _parse(overrides, after)
     # Types are checked already, and by the dataclasses: a ConfigDict refuses 0.5 where a file has written 1.
     with config.unlocked(), config.ignore_type():
+        for name in set(before or ()) - set(after):
+            section, _, leaf = name.partition(".")
+            if leaf in config.get(section, {}) and config[section][leaf] == leaf_fields()[name][1].default:
+                del config[section][leaf]
         for name, value in values.items():
             *sections, leaf = name.split(".")
             try:
@@ -100,6 +115,24 @@ def override(config: ml_collections.ConfigDict, overrides: Mapping[str, Any]) ->
     return problems
 
 
+def _fields_of(config: ml_collections.ConfigDict, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the fields of a config after overrides; None if its architecture or its task cannot be used."""
+    values = {name: dict(config.get(name, {})) for name in EXTENSIBLE}
+    for name, value in overrides.items():
+        section, _, leaf = name.partition(".")
+        if section in values:
+            values[section][leaf] = value
+    try:
+        return leaf_types(values)
+    except ConfigError:
+        return None
+
+
+def may_be_own(name: str) -> bool:
+    """Whether a dotted name is in a section in which architectures or tasks may have fields of their own."""
+    return name.partition(".")[0] in EXTENSIBLE
+
+
 def parse_overrides(overrides: Mapping[str, Any], allowed: Iterable[str] | None = None) -> dict[str, Any]:
     """Overrides with text as values of the fields' types.
 
@@ -108,15 +141,21 @@ def parse_overrides(overrides: Mapping[str, Any], allowed: Iterable[str] | None 
       allowed: names that may be overridden; default all.
     Raises: ConfigError with every name that is no field, and every text that is no value of its type.
     """
-    values, problems = _parse(overrides, leaf_types() if allowed is None else allowed)
+    known = leaf_types()
+    values, problems = _parse(overrides, known, known if allowed is None else allowed)
     if problems:
         raise config_error(problems)
     return values
 
 
-def _parse(overrides: Mapping[str, Any], allowed: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """What `parse_overrides` returns of the overrides that are valid, and what is wrong with the others."""
-    known, names = leaf_types(), list(allowed)
+def _parse(
+    overrides: Mapping[str, Any], known: Mapping[str, Any], allowed: Iterable[str] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the overrides that are valid, and what is wrong with the others.
+
+    Args: known: annotations of fields by name. allowed: those that may be overridden; default all.
+    """
+    names = list(known if allowed is None else allowed)
     values, problems = {}, []
     for name, value in overrides.items():
         if name not in names:

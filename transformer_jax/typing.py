@@ -1,20 +1,40 @@
-"""The shape letters used in every signature and comment, and the array aliases built on them.
+"""The shape letters used in every signature and comment, the array aliases built on them, and the keys of a batch.
 
 | letter | meaning                                       | config field        |
 |--------|-----------------------------------------------|---------------------|
-| B      | batch: sentences, rows                        |                     |
+| B      | batch: rows                                   |                     |
 | T      | query or target length                        |                     |
 | S      | key or source length                          |                     |
 | N      | query heads                                   | `num_heads`         |
 | K      | key/value heads                               | `num_kv_heads`      |
+| G      | query heads that share a key/value head, N / K |                    |
 | H      | width of one head (the paper's d_k; d_v may differ, then Hv) | `head_dim`, `value_head_dim` |
 | D      | model width (d_model)                         | `emb_dim`           |
 | F      | feed-forward width (d_ff)                     | `mlp_dim`           |
 | V      | vocabulary                                    | `vocab_size`        |
 | L      | layers of one stack                           | `num_*_layers`      |
-| C      | capacity of a KV cache                        |                     |
+| C      | capacity of a KV cache, in slots              |                     |
+| P      | length of a prompt                            |                     |
+| W      | hypotheses per row of a search                | `num_hypotheses`    |
 
-Masks are boolean and True means "attend"; what is added to logits is called a bias. Ids are int32 and 0 is padding.
+In einsums, the letters are lower case, and `v` is Hv.
+
+Masks are boolean and True means "attend"; what is added to logits is called a bias. Ids are int32. No id has a meaning
+by itself: masks and weights say what is padding.
+
+| key of a batch   | shape and type          | meaning                                                                |
+|------------------|-------------------------|------------------------------------------------------------------------|
+| `inputs`         | [B, S] int32            | the encoder's tokens                                                   |
+| `inputs_mask`    | [B, S] bool             | True for tokens, which come before a row's padding; absent: no padding |
+| `decoder_inputs` | [B, T] int32            | the decoder's tokens: the targets, shifted by the task                 |
+| `targets`        | [B, T], [B] or [B, 2]   | the values to predict                                                  |
+| `weights`        | float32, like `targets` | loss = sum(weights * nll) / sum(weights); 0 for padding                |
+| `prefix_mask`    | [B, T] bool             | tokens of `decoder_inputs` that attend to each other both ways         |
+| `*_segment_ids`  | int32, like the ids     | of packed rows: number of the example from 1; 0 for padding            |
+| `*_positions`    | int32, like the ids     | of packed rows: position within the example                            |
+| `row_ids`        | [B] int32               | number of the row in the global batch, which keys its dropout          |
+
+`*` is `inputs` or `targets`; those of `targets` hold for `decoder_inputs` too.
 """
 
 from collections.abc import Mapping

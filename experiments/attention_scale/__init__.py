@@ -1,1 +1,1 @@
-"""How should the model be told the order of its tokens?"""
+"""What does dividing attention logits by sqrt(d_k) do, and from which d_k on does it matter?"""

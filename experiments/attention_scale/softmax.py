@@ -18,19 +18,17 @@ def attention_entropy(scorer: Scorer, params: Params, split: str = "test") -> fl
 
     No more than ln S where S pieces are attended to; 0 where it is one alone.
     """
-    from transformer_jax.data.batching import EvaluationBatches
     from transformer_jax.inspection.attention import capture, mean_entropy
+    from transformer_jax.tasks.batches import evaluation_batches
 
     config = scorer.loaded.config
     entropies = []
-    for batch, _ in EvaluationBatches(
-        scorer.evaluator.data.splits[split],
-        tokens_per_batch=min(1024, config.evaluation.tokens_per_batch),
-        row_multiple=config.data.row_multiple,
-    ):
+    encoded = scorer.evaluator.data.splits[split]
+    limit = min(1024, config.evaluation.tokens_per_batch)
+    for batch, _ in evaluation_batches(config, encoded, tokens_per_batch=limit):
         _, weights = capture(config.model, params, batch)
         cross = np.asarray(weights["decoder_cross_attention"])  # [L, B, N, T, S]
-        of_tokens = np.moveaxis(cross, 2, 3)[:, np.asarray(batch["targets"]) != 0]  # [L, tokens, N, S]
+        of_tokens = np.moveaxis(cross, 2, 3)[:, np.asarray(batch["weights"]) > 0]  # [L, tokens, N, S]
         entropies.append(mean_entropy(of_tokens).ravel())
     return float(np.concatenate(entropies).mean())
 
@@ -40,7 +38,7 @@ def query_key_gradient_norm(model: ModelConfig, batch: Mapping[str, np.ndarray],
     and key matrices, which reaches them through the softmax alone.
 
     Args:
-      model: resolved. batch: `inputs` [B, S] and `targets` [B, T], of packed rows with their segments and positions.
+      model: resolved. batch: as a translation's training step has it.
       seed: of the parameters.
     """
     return float(_gradient_norm(model)(dict(batch), np.int32(seed)))
@@ -51,14 +49,15 @@ def _gradient_norm(model: ModelConfig) -> Any:
     import jax
     import jax.numpy as jnp
 
-    from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params
-    from transformer_jax.training.losses import cross_entropy
+    from transformer_jax.models.architecture import init_params
+    from transformer_jax.models.encoder_decoder import EncoderDecoder
+    from transformer_jax.tasks.losses import cross_entropy
 
     def norm(batch: Any, seed: Any) -> Any:
         def loss(params: Any) -> Any:
             logits, _ = EncoderDecoder(model).apply({"params": params}, batch)
-            sums = cross_entropy(logits, batch["targets"], None)
-            return sums.loss / sums.weight
+            sums = cross_entropy(logits, batch["targets"], batch["weights"], None)
+            return sums["loss"] / sums["weight"]
 
         leaves = jax.tree_util.tree_leaves_with_path(jax.grad(loss)(init_params(model, seed)))
         paths = ((jax.tree_util.keystr(path), gradient) for path, gradient in leaves)

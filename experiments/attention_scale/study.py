@@ -1,6 +1,6 @@
 """Attention logits divided by sqrt(d_k), or not, against d_k (Vaswani et al. 2017, section 3.2.1 and footnote 4)."""
 
-from transformer_jax.sweeps.figures import Curves, Lines
+from transformer_jax.sweeps.figures import Curves, MetricByAxis
 from transformer_jax.sweeps.study import Axis, Metric, Study, over
 
 
@@ -8,7 +8,7 @@ def measure(scorer):
     """Entropy of the attention weights at the beginning and trained, and the gradient through them at the beginning."""
     from experiments.attention_scale.softmax import attention_entropy, query_key_gradient_norm
     from experiments.first_batch import first_batch
-    from transformer_jax.models.encoder_decoder import init_params
+    from transformer_jax.models.architecture import init_params
 
     config = scorer.loaded.config
     return {
@@ -46,9 +46,9 @@ STUDY = Study(
     ),
     contrasts=("scaled",),
     figures=(
-        Lines("test/loss", x="d_k", by="scaled", log_x=True),
-        Lines("start/attention_entropy", x="d_k", by="scaled", log_x=True),
-        Lines("start/query_key_gradient_norm", x="d_k", by="scaled", log_x=True, log_y=True),
+        MetricByAxis("test/loss", x="d_k", by="scaled", log_x=True),
+        MetricByAxis("start/attention_entropy", x="d_k", by="scaled", log_x=True),
+        MetricByAxis("start/query_key_gradient_norm", x="d_k", by="scaled", log_x=True, log_y=True),
         Curves("train/gradient_norm", log_y=True),
     ),
     measure=measure,

@@ -1,1 +1,1 @@
-"""How should the model be told the order of its tokens?"""
+"""What do beams and sampling change against greedy search, by length, and what do they cost?"""

@@ -6,8 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from benchmarks.decode import median_seconds, uncached_decoder
 from transformer_jax.evaluation.run import Scorer
+from transformer_jax.inspection.decoding_speed import cached_decoder, median_seconds, uncached_decoder
+from transformer_jax.tasks.decode_sources import ends_of
 
 LENGTHS = (16, 32, 64)
 SENTENCES = 32
@@ -20,24 +21,18 @@ def milliseconds_per_sentence(scorer: Scorer) -> dict[str, float]:
     Returns: `decode[16]/ms` ..., as the config's `decode` says; of greedy search `decode[16]/ms_without_cache` ... too:
       a forward pass over all positions for every token.
     """
-    import jax
-
-    from transformer_jax.decoding.translation import translate
-    from transformer_jax.models.encoder_decoder import decoding_params
-
-    config, splits = scorer.loaded.config, scorer.evaluator.data.splits
-    rows = np.arange(min(SENTENCES, len(splits["test"].input_lengths)))
-    inputs = splits["test"].inputs(rows, int(splits["test"].input_lengths[rows].max()))
-    params = jax.device_put((decoding_params(scorer.loaded.params),))
+    config, split = scorer.loaded.config, scorer.evaluator.data.splits["test"]
+    rows = np.arange(min(SENTENCES, split.num_examples))
+    lengths = split.lengths("inputs")[rows]
+    inputs = split.take("inputs", rows, int(lengths.max()))
+    params, ends = scorer.loaded.params, ends_of(scorer.loaded.tokenizer.special_ids)
     model = dataclasses.replace(config.model, max_length=max(LENGTHS) + 1)
     found = {}
     for length in LENGTHS:
         decode = dataclasses.replace(config.decode, max_length=length, min_length=length)
-        taken, _ = median_seconds(
-            lambda d=decode: jax.block_until_ready(translate((model,), params, d, inputs)), _SECONDS
-        )
+        taken, _ = median_seconds(cached_decoder(model, params, inputs, lengths, decode, ends), _SECONDS)
         found[f"decode[{length}]/ms"] = 1e3 * taken / len(rows)
         if config.decode.method == "search" and config.decode.beam_size == 1:
-            taken, _ = median_seconds(uncached_decoder(model, scorer.loaded.params, inputs, length), _SECONDS)
+            taken, _ = median_seconds(uncached_decoder(model, params, inputs, lengths, length), _SECONDS)
             found[f"decode[{length}]/ms_without_cache"] = 1e3 * taken / len(rows)
     return found

@@ -1,13 +1,13 @@
 """One training per seed, decoded in several ways; what the cache saves is measured by benchmarks/decode_cost.py."""
 
-from transformer_jax.sweeps.figures import Dots, Profile
+from transformer_jax.sweeps.figures import MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
 
 def measure(scorer):
     """Scores by length, and what a sentence takes."""
+    from experiments.by_length import scores_by_length
     from experiments.decoding.cost import milliseconds_per_sentence
-    from transformer_jax.evaluation.by_length import scores_by_length
 
     return scores_by_length(scorer, "test", width=8) | milliseconds_per_sentence(scorer)
 
@@ -44,10 +44,12 @@ STUDY = Study(
         Metric("decode[64]/ms", "min"),
     ),
     figures=(
-        Dots("test/exact_match"),
-        Profile("test[*]/exact_match", label="pieces of the source"),
-        Profile("decode[*]/ms", label="pieces of the output", title="Milliseconds per sentence, with the cache"),
-        Profile("decode[*]/ms_without_cache", label="pieces of the output", title="The same without a cache, greedy"),
+        MetricByVariant("test/exact_match"),
+        MetricByBin("test[*]/exact_match", label="pieces of the source"),
+        MetricByBin("decode[*]/ms", label="pieces of the output", title="Milliseconds per sentence, with the cache"),
+        MetricByBin(
+            "decode[*]/ms_without_cache", label="pieces of the output", title="The same without a cache, greedy"
+        ),
     ),
     measure=measure,
 )

@@ -1,1 +1,1 @@
-"""How should the model be told the order of its tokens?"""
+"""How does the loss fall with the number of parameters and of operations, and where are they best spent?"""

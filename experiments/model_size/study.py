@@ -1,7 +1,7 @@
 """Width, depth and feed-forward width (Vaswani et al. 2017, table 3 C), and how the loss falls with size."""
 
 from experiments.model_size import power_law
-from transformer_jax.sweeps.figures import Own
+from transformer_jax.sweeps.figures import CustomFigure
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
 
@@ -46,12 +46,12 @@ STUDY = Study(
         Metric("size/train_flops"),
     ),
     figures=(
-        Own(
+        CustomFigure(
             lambda axes, results: power_law.draw(axes, results, "size/parameters_without_embeddings", "parameters"),
             "Loss on test against parameters, without embeddings",
             lambda results: power_law.described(results, "size/parameters_without_embeddings", "parameters"),
         ),
-        Own(
+        CustomFigure(
             lambda axes, results: power_law.draw(axes, results, "size/train_flops", "floating-point operations"),
             "Loss on test against the operations of the training",
             lambda results: power_law.described(results, "size/train_flops", "operations"),

@@ -50,7 +50,7 @@ def gradient_norms(
     """Of a model as it is initialised: ||dL / dW|| of the second feed-forward matrix W [F, D] of every layer.
 
     Args:
-      model: resolved. batch: `inputs` [B, S] and `targets` [B, T], of packed rows with their segments and positions.
+      model: resolved. batch: as a translation's training step has it.
       seed: of the parameters.
     Returns: [L] by side, encoder and decoder; L is the mean loss over the targets.
     """
@@ -63,8 +63,9 @@ def _norms(model: ModelConfig, label_smoothing: float) -> Any:
     import jax
     import jax.numpy as jnp
 
-    from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params
-    from transformer_jax.training.losses import cross_entropy
+    from transformer_jax.models.architecture import init_params
+    from transformer_jax.models.encoder_decoder import EncoderDecoder
+    from transformer_jax.tasks.losses import cross_entropy
 
     def norms(batch: Any, seed: Any) -> dict[str, Any]:
         params = init_params(model, seed)
@@ -73,8 +74,8 @@ def _norms(model: ModelConfig, label_smoothing: float) -> Any:
         def loss(kernels: Mapping[str, Any]) -> Any:
             replaced: dict[str, Any] = {side: _with_kernel(params[side], kernels[side]) for side in SIDES}
             logits, _ = EncoderDecoder(model).apply({"params": {**params, **replaced}}, batch)
-            sums = cross_entropy(logits, batch["targets"], label_smoothing or None)
-            return sums.loss / sums.weight
+            sums = cross_entropy(logits, batch["targets"], batch["weights"], label_smoothing or None)
+            return sums["loss"] / sums["weight"]
 
         gradients = jax.grad(loss)(kernels)
         return {side: jnp.sqrt(jnp.sum(g**2, axis=(1, 2))) for side, g in gradients.items()}
@@ -125,14 +126,17 @@ def measure(depths: Sequence[int], seeds: int, model: ModelConfig, tokens: int) 
 
 def _batches(model: ModelConfig, tokens: int, count: int) -> list[dict[str, np.ndarray]]:
     """The first training batches of the embedded corpus."""
-    from transformer_jax.data.datasets import plan_batches, prepare_data
+    from transformer_jax.data.datasets import prepare_data
+    from transformer_jax.tasks.base import TASKS
+    from transformer_jax.tasks.batches import training_batches
 
     data = DataConfig(num_train_pairs=20_000, num_eval_pairs=10, max_length=64, tokens_per_batch=tokens, num_buckets=1)
     config = ExperimentConfig(model=model, data=data, training=TrainingConfig(num_train_steps=1)).resolved()
     with tempfile.TemporaryDirectory() as folder:
-        plan = plan_batches(config, prepare_data(config, Path(folder), needed=("train",)).splits["train"])
+        data = prepare_data(config, TASKS[config.task.name].columns(config), Path(folder), needed=("train",))
+        plan = training_batches(config, data.splits["train"])
         batches = [plan.batch(step, slice(0, plan.shape(step).rows)) for step in range(count)]
-        return [{name: np.array(batch[name]) for name in ("inputs", "targets")} for batch in batches]
+        return [{name: np.array(array) for name, array in batch.items()} for batch in batches]
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:

@@ -1,6 +1,6 @@
 """Post-LN and Pre-LN, each with and without warm-up, at two depths, at one peak learning rate (Xiong et al. 2020)."""
 
-from transformer_jax.sweeps.figures import Curves, Lines, Profile
+from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByBin
 from transformer_jax.sweeps.study import Axis, Metric, Study, over
 
 
@@ -43,8 +43,8 @@ STUDY = Study(
     contrasts=("norm", "warmup"),
     figures=(
         Curves("train/loss", title="Training loss"),
-        Lines("test/exact_match", x="depth"),
-        Profile("start[*]/gradient_norm", label="decoder layer", title="Gradient at initialisation by layer"),
+        MetricByAxis("test/exact_match", x="depth"),
+        MetricByBin("start[*]/gradient_norm", label="decoder layer", title="Gradient at initialisation by layer"),
     ),
     measure=measure,
 )

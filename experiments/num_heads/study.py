@@ -1,7 +1,7 @@
 """Heads of width emb_dim / num_heads at equal computation (Vaswani et al. 2017, table 3 A); narrower keys, with values
 of one width (table 3 B); and keys and values that all heads share, multi-query attention (Shazeer 2019)."""
 
-from transformer_jax.sweeps.figures import Curves, Dots
+from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
 _HEADS = {f"{heads}_heads": {"model.num_heads": heads} for heads in (4, 1, 2, 8, 16)}
@@ -21,5 +21,5 @@ STUDY = Study(
         "training.checkpoint_every_steps": 400,
     },
     metrics=(Metric("test/exact_match", "max"), Metric("test/sacrebleu", "max"), Metric("test/loss", "min")),
-    figures=(Dots("test/exact_match"), Dots("test/loss"), Curves("valid/loss")),
+    figures=(MetricByVariant("test/exact_match"), MetricByVariant("test/loss"), Curves("valid/loss")),
 )

@@ -10,15 +10,17 @@ import math
 
 import numpy as np
 
-from transformer_jax.config import EOS_ID, PAD_ID
 from transformer_jax.evaluation.run import Scorer
 
 
-def shuffled(inputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Sources [B, S] with the pieces of every row in random order; end mark and padding stay where they are."""
+def shuffled(inputs: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return sources [B, S] with the tokens of every row in random order; the last, an end mark, stays where it is.
+
+    mask: [B, S], True where there is a token, as `inputs_mask`.
+    """
     result = inputs.copy()
-    for row in result:
-        places = np.flatnonzero((row != PAD_ID) & (row != EOS_ID))
+    for row, length in zip(result, mask.sum(1), strict=True):
+        places = np.arange(max(length - 1, 0))
         row[places] = row[rng.permutation(places)]
     return result
 
@@ -28,21 +30,19 @@ def loss_of_shuffled_sources(scorer: Scorer, split: str, seed: int = 0) -> dict[
 
     Returns: `shuffled/loss`, and `shuffled/loss_change`, by how much it exceeds that with the sources as they are.
     """
-    from transformer_jax.data.batching import EvaluationBatches
-    from transformer_jax.evaluation.evaluator import loss_sums
+    from transformer_jax.evaluation.evaluator import loss_sums, split_for_evaluation
+    from transformer_jax.tasks.batches import evaluation_batches
 
     config, params = scorer.loaded.config, scorer.loaded.params
-    batches = EvaluationBatches(
-        scorer.evaluator.data.splits[split],
-        tokens_per_batch=config.evaluation.tokens_per_batch,
-        row_multiple=config.data.row_multiple,
-    )
+    static, hyper = split_for_evaluation(config)
+    batches = evaluation_batches(config, scorer.evaluator.data.splits[split])
     rng = np.random.default_rng(seed)
     plain, mixed, weight = [], [], []
     for batch, _ in batches:
-        sums = loss_sums(config.model, params, batch)
-        plain.append(float(sums.nll))
-        weight.append(float(sums.weight))
-        mixed.append(float(loss_sums(config.model, params, batch | {"inputs": shuffled(batch["inputs"], rng)}).nll))
+        sums = loss_sums(static, params, batch, hyper)
+        plain.append(float(sums["nll"]))
+        weight.append(float(sums["weight"]))
+        other = shuffled(batch["inputs"], batch["inputs_mask"], rng)
+        mixed.append(float(loss_sums(static, params, batch | {"inputs": other}, hyper)["nll"]))
     loss, tokens = math.fsum(mixed) / math.fsum(weight), math.fsum(weight)
     return {"shuffled/loss": loss, "shuffled/loss_change": loss - math.fsum(plain) / tokens}

@@ -1,13 +1,13 @@
 """Every position encoding; `test_longer` tells which of them reach beyond the lengths of training."""
 
-from transformer_jax.sweeps.figures import Dots, Profile
+from transformer_jax.sweeps.figures import MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import Metric, Study, over
 
 
 def measure(scorer):
     """Exact match by length, and what the order of the source's pieces is to the model."""
+    from experiments.by_length import scores_by_length
     from experiments.positions.order import loss_of_shuffled_sources
-    from transformer_jax.evaluation.by_length import scores_by_length
 
     by_length = {}
     for split in ("test", "test_longer"):
@@ -35,10 +35,10 @@ STUDY = Study(
         Metric("shuffled/loss_change"),
     ),
     figures=(
-        Dots("test/exact_match"),
-        Dots("test_longer/loss"),
-        Profile("test[*]/exact_match", label="pieces of the source", title="test, by length"),
-        Profile("test_longer[*]/exact_match", label="pieces of the source", title="test_longer, by length"),
+        MetricByVariant("test/exact_match"),
+        MetricByVariant("test_longer/loss"),
+        MetricByBin("test[*]/exact_match", label="pieces of the source", title="test, by length"),
+        MetricByBin("test_longer[*]/exact_match", label="pieces of the source", title="test_longer, by length"),
     ),
     measure=measure,
 )

@@ -1,1 +1,1 @@
-"""How should the model be told the order of its tokens?"""
+"""What do dropout, label smoothing and clipping do to perplexity, and what to BLEU?"""

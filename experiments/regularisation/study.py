@@ -1,6 +1,6 @@
 """Dropout, label smoothing and clipping on few enough pairs to learn by heart (Vaswani et al. 2017, table 3 D)."""
 
-from transformer_jax.sweeps.figures import Curves, Dots
+from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
 _DROPOUT = {f"dropout_{rate:g}": {"model.dropout_rate": rate} for rate in (0.1, 0.2, 0.3)}
@@ -34,5 +34,5 @@ STUDY = Study(
         Metric("test/exact_match", "max"),
         Metric("train/nll", "min"),
     ),
-    figures=(Dots("test/sacrebleu"), Dots("test/perplexity"), Curves("valid/loss")),
+    figures=(MetricByVariant("test/sacrebleu"), MetricByVariant("test/perplexity"), Curves("valid/loss")),
 )

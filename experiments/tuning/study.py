@@ -1,6 +1,6 @@
 """A search: values are drawn from ranges, by --search=random or tpe."""
 
-from transformer_jax.sweeps.figures import Curves, Dots
+from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Metric, Range, Study, over
 
 STUDY = Study(
@@ -20,5 +20,5 @@ STUDY = Study(
     },
     seeds=(0,),
     metrics=(Metric("valid/loss", "min"), Metric("test/exact_match", "max")),
-    figures=(Dots("valid/loss"), Curves("valid/loss")),
+    figures=(MetricByVariant("valid/loss"), Curves("valid/loss")),
 )

@@ -19,6 +19,7 @@ from transformer_jax.checkpoints.manifest import DamagedCheckpointError, Vanishe
 from transformer_jax.checkpoints.opening import open_checkpoint
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.errors import CheckpointError
+from transformer_jax.files import sha256_of
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +283,7 @@ def test_a_valid_sum_over_something_else_is_no_traceback(directory, template):
         (directory / "3" / "record.json").write_text(content)
         sums = directory / "3" / manifest.SUMS
         lines = sums.read_text().splitlines()[:-1]
-        lines.append(f"{manifest._digest(directory / '3' / 'record.json')}  record.json")
+        lines.append(f"{sha256_of(directory / '3' / 'record.json')}  record.json")
         sums.write_text("\n".join(lines))
         with pytest.raises(CheckpointError, match=r"record.json: not a record of this program"):
             CheckpointStore(directory).restore(template, 3)
@@ -290,14 +291,14 @@ def test_a_valid_sum_over_something_else_is_no_traceback(directory, template):
 
 def fail_to_read(monkeypatch, code, *place):
     """Makes the reading of a file fail, of a folder whose path ends so."""
-    digest = manifest._digest
+    digest = manifest.sha256_of
 
     def fail(path):
         if path.parts[-len(place) :] == place:
             raise OSError(code, os.strerror(code), str(path))
         return digest(path)
 
-    monkeypatch.setattr(manifest, "_digest", fail)
+    monkeypatch.setattr(manifest, "sha256_of", fail)
 
 
 PASSING = ["EACCES", "EPERM", "EMFILE", "ENFILE", "ENOMEM", "ESTALE", "ETIMEDOUT", "EINTR", "EAGAIN", "ENOTCONN"]
@@ -345,7 +346,8 @@ def vanish(monkeypatch, module, name, folder):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(manifest, "_read_sums"), (manifest, "_digest"), (orbax_io, "read"), (store_module, "verify")]
+    ("module", "name"),
+    [(manifest, "_read_sums"), (manifest, "sha256_of"), (orbax_io, "read"), (store_module, "verify")],
 )
 def test_a_checkpoint_that_vanishes_is_not_damaged(directory, template, monkeypatch, caplog, module, name):
     with monkeypatch.context() as patch:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.checkpoints import workdir as workdir_module
-from transformer_jax.checkpoints.workdir import config_differences, open_workdir, read_config, write_atomically
+from transformer_jax.checkpoints.workdir import config_differences, open_workdir, read_config
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 
@@ -156,7 +155,7 @@ def test_a_directory_that_cannot_be_written(tmp_path, monkeypatch):
     def refuse(*args):
         raise PermissionError(errno.EACCES, "Permission denied", args[0])
 
-    monkeypatch.setattr(workdir_module.os, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(CheckpointError, match=r"cannot be written: Permission denied"):
         open_workdir(tmp_path, CONFIG)
 
@@ -168,7 +167,7 @@ def test_a_failing_write_keeps_the_old_config(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(workdir_module.os, "fsync", no_space)
+        patch.setattr(os, "fsync", no_space)
         with pytest.raises(CheckpointError, match=r"config.json: could not be written: No space left on device"):
             claim(tmp_path, changed(model__num_heads=4), allow_config_change=True)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", "config.json"]
@@ -185,43 +184,6 @@ def test_a_damaged_config_is_named_and_kept(tmp_path, content):
 
 def test_no_config_is_none(tmp_path):
     assert read_config(tmp_path) is None
-
-
-def test_write_atomically_replaces(tmp_path):
-    for content in (b"one", b"two"):
-        write_atomically(tmp_path / "f", content)
-        assert (tmp_path / "f").read_bytes() == content
-    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
-    (tmp_path / "g").write_bytes(b"")
-    assert (tmp_path / "f").stat().st_mode == (tmp_path / "g").stat().st_mode
-
-
-def test_two_writes_at_once_are_both_whole(tmp_path, monkeypatch):
-    """The second begins and ends while the first is under way."""
-    fsync, contents = os.fsync, []
-
-    def slow(descriptor):
-        monkeypatch.setattr(workdir_module.os, "fsync", fsync)
-        write_atomically(tmp_path / "f", b"the second")
-        contents.append((tmp_path / "f").read_bytes())
-        fsync(descriptor)
-
-    monkeypatch.setattr(workdir_module.os, "fsync", slow)
-    write_atomically(tmp_path / "f", b"one")
-    contents.append((tmp_path / "f").read_bytes())
-    assert contents == [b"the second", b"one"]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
-
-
-@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
-def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch, error):
-    def fail(descriptor):
-        raise error
-
-    monkeypatch.setattr(workdir_module.os, "fsync", fail)
-    with pytest.raises((CheckpointError, KeyboardInterrupt)):
-        write_atomically(tmp_path / "f", b"one")
-    assert list(tmp_path.iterdir()) == []
 
 
 HOLD = """

@@ -5,13 +5,13 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from data_support import pair_texts
 
 from transformer_jax.cli import quickstart
 from transformer_jax.cli import train as train_command
 from transformer_jax.cli.main import main
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data import sources
-from transformer_jax.data.sources import Split
 from transformer_jax.evaluation import run as evaluation_run
 from transformer_jax.training import run as training_run
 from transformer_jax.training.loop import TrainResult
@@ -118,14 +118,14 @@ class FewPairs:
 
     def split(self, name):
         inputs = {"train": ["one", "two", "three"]}.get(name, ["two", "four", "one", "three", "five", "six"])
-        return Split(inputs, [f"{text} in other words" for text in inputs], None)
+        return pair_texts(inputs, [f"{text} in other words" for text in inputs])
 
 
 def write_translations(path, splits):
     """What evaluating leaves."""
     (path / "evaluation").mkdir(parents=True)
     for name in splits:
-        lines = [f"{text} in other words" for text in FewPairs().split(name).inputs]
+        lines = [f"{text} in other words" for text in FewPairs().split(name).features["inputs"]]
         lines[2] = "one translated wrongly"
         (path / "evaluation" / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -176,7 +176,7 @@ def test_quickstart_below_the_home_folder(train, evaluate, monkeypatch, capsys, 
 
 
 def test_quickstart_shows_five_sentences_of_a_large_split(monkeypatch, capsys, tmp_path):
-    source = mock.Mock(**{"split.return_value": Split([f"text {i}" for i in range(2003)], ["x"] * 2003, None)})
+    source = mock.Mock(**{"split.return_value": pair_texts([f"text {i}" for i in range(2003)], ["x"] * 2003)})
     monkeypatch.setattr(sources, "load_source", lambda config: source)
     (tmp_path / "evaluation").mkdir()
     (tmp_path / "evaluation" / "test.txt").write_text("x\n" * 2003)

@@ -94,7 +94,7 @@ def test_two_checkpoints_of_a_run(tmp_path, capfd):
     assert "test, 11 pairs" in lines[1]
     assert lines[-2].startswith("sacrebleu: nrefs:1|bs:20|seed:12345|")
     assert lines[-1].startswith("chrf: nrefs:1|bs:20|seed:12345|")
-    assert first.err.count("test: translating 11 pairs into") == 2
+    assert first.err.count("test: generating outputs of 11 examples into") == 2
     for folder in (run / "evaluation", run / "evaluation" / "step_5"):
         assert sorted(os.listdir(folder))[-2:] == ["test.json", "test.txt"]
         assert (folder / "test.txt").read_text().count("\n") == 11

@@ -18,8 +18,8 @@ from transformer_jax.cli.generate import read_lines
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.evaluation import translate
-from transformer_jax.evaluation.lines import Line, Output, Translation
+from transformer_jax.evaluation import loading
+from transformer_jax.tasks.lines import Line, Output, Translated
 
 
 class Shouting:
@@ -28,6 +28,7 @@ class Shouting:
     made: ClassVar[list] = []
     seen: ClassVar[list] = []
     fingerprint = "of the model"
+    tokenizer, members = None, ()
 
     def __init__(self, overrides):
         decode = {name.partition(".")[2]: value for name, value in overrides.items() if name.startswith("decode.")}
@@ -47,16 +48,17 @@ class Shouting:
     def shouted(self, number, line):
         problem = line.problem or ("too long" if len(line.text) > 20 else None)
         if problem or not line.text:
-            return Translation(number, [], problem)
+            return Translated(number, [], problem)
         text = (line.prompt or "") + line.text.upper()
-        return Translation(number, [Output(text, [7, 1], [-0.5, -0.25], -0.75, not line.text.endswith("..."))])
+        return Translated(number, [Output(text, [7, 1], [-0.5, -0.25], -0.75, not line.text.endswith("..."))])
 
 
 @pytest.fixture(autouse=True)
 def translator(monkeypatch, tmp_path):
     monkeypatch.setattr(Shouting, "made", [])
     monkeypatch.setattr(Shouting, "seen", [])
-    monkeypatch.setattr(translate, "Translator", Shouting)
+    monkeypatch.setattr(loading, "load_translator", lambda *args: Shouting.from_checkpoint(*args))
+    monkeypatch.setattr(loading, "fingerprint", lambda tokenizer, *models: Shouting.fingerprint)
     monkeypatch.setattr("transformer_jax.compilation_cache.use_compilation_cache", lambda: None)
     return Shouting
 
@@ -394,7 +396,7 @@ def test_a_full_disk_is_named(generate, tmp_path, monkeypatch):
     def translate_on_a_full_disk(self, lines, first_number):
         list(lines)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-        yield [Translation(1, [Output("x" * 100, [1], [0.0], 0.0, True)])]
+        yield [Translated(1, [Output("x" * 100, [1], [0.0], 0.0, True)])]
 
     monkeypatch.setattr(Shouting, "translate", translate_on_a_full_disk)
     try:

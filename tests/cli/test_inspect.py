@@ -12,7 +12,7 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.cli.inspect import inspection, subtotals
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
-from transformer_jax.models.flops import activation_bytes, train_flops
+from transformer_jax.models.architecture import ARCHITECTURES
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 CONFIG = str(CONFIGS / "quickstart.py")
@@ -26,6 +26,14 @@ def small(**sections):
     return ExperimentConfig(**{"model": model, "data": data} | sections).resolved()
 
 
+def train_flops(config, rows, width):
+    return ARCHITECTURES[config.architecture].train_flops(config, rows, {"inputs": width, "targets": width})
+
+
+def activation_bytes(config, rows, width):
+    return ARCHITECTURES[config.architecture].activation_bytes(config, rows, {"inputs": width, "targets": width})
+
+
 def test_counts_and_costs():
     config = small()
     report = inspection(config)
@@ -36,9 +44,9 @@ def test_counts_and_costs():
     assert {"path": "embedding/embedding", "shape": [50, 16], "count": 800} in report["parameters"]
     # 500 // 20 = 25 rows, 24 of them a multiple of 8.
     assert report["batch"] == {"rows": 24, "source_length": 20, "target_length": 20}
-    assert report["flops_per_step"] == train_flops(config.model, 24, 20, 20)
+    assert report["flops_per_step"] == train_flops(config.model, 24, 20)
     assert report["flops_per_target_token"] == report["flops_per_step"] // 480
-    activations = activation_bytes(config.model, 24, 20, 20)
+    activations = activation_bytes(config.model, 24, 20)
     assert report["memory"] == {
         "parameters": 4 * expected,
         "gradients": 4 * expected,
@@ -50,9 +58,23 @@ def test_counts_and_costs():
     assert ExperimentConfig.from_config_dict(report["config"]) == config
 
 
+def test_a_model_without_an_encoder():
+    """Its parameters, operations and kinds of attention are those of its architecture."""
+    config = small()
+    kinds = {"encoder self-attention", "decoder self-attention", "cross-attention"}
+    assert set(inspection(config)["attention"]) == kinds
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, architecture="decoder_only"))
+    report = inspection(config)
+    assert set(report["attention"]) == {"decoder self-attention"}
+    assert {leaf["path"].partition("/")[0] for leaf in report["parameters"]} == {"decoder", "embedding"}
+    assert report["num_parameters"] == 50 * 16 + 2 * (1088 + 808 + 2 * 32)
+    assert report["flops_per_step"] == train_flops(config.model, 24, 20)
+    assert report["memory"]["activations_estimate"] == activation_bytes(config.model, 24, 20)
+
+
 def test_a_batch_in_parts_needs_the_activations_of_one():
     config = small(training=TrainingConfig(accumulation_steps=4))
-    assert inspection(config)["memory"]["activations_estimate"] == activation_bytes(config.model, 6, 20, 20)
+    assert inspection(config)["memory"]["activations_estimate"] == activation_bytes(config.model, 6, 20)
 
 
 def test_a_packed_batch_is_as_wide_as_its_rows():
@@ -61,7 +83,8 @@ def test_a_packed_batch_is_as_wide_as_its_rows():
     assert report["batch"] == {"rows": 16, "source_length": 30, "target_length": 30}
     unpacked = inspection(small(data=dataclasses.replace(data, batching="buckets", packed_length=256, max_length=30)))
     assert report["flops_per_step"] == unpacked["flops_per_step"]
-    batch = 4 * 16 * 6 * 30  # inputs and targets, each with segment ids and positions: int32
+    # Of a slot: inputs, targets and decoder inputs, segment ids and positions of both, weights, a mask of bytes.
+    batch = 16 * 30 * (3 * 4 + 4 * 4 + 4 + 1)
     assert report["memory"]["compiled_state_and_batch"] >= 12 * report["num_parameters"] + batch
 
 
@@ -72,7 +95,7 @@ def test_memory_is_that_of_one_device_of_the_mesh():
     attention, feed_forward, norm = 4 * 16 * 16 // 8 + 3 * 16 // 2 + 16, 2 * 16 * 24 // 8 + 24 // 2 + 16, 32
     held = 50 * 16 // 8 + (attention + feed_forward + 2 * norm) + 2 * (2 * attention + feed_forward + 3 * norm)
     assert report["memory"]["parameters"] == 4 * held
-    assert report["memory"]["activations_estimate"] == activation_bytes(small().model, 3, 20, 20)
+    assert report["memory"]["activations_estimate"] == activation_bytes(small().model, 3, 20)
 
 
 def test_subtotals_of_every_module():
@@ -158,7 +181,7 @@ def test_the_compilers_account_holds_the_state_and_the_batch():
     report = inspection(small(), compile_step=True)
     memory = report["memory"]
     state = memory["parameters"] + memory["adam_moments"]
-    batch = 4 * 24 * (20 + 20)
+    batch = 24 * 20 * (3 * 4 + 4 + 1)  # inputs, targets and decoder inputs; weights; a mask of bytes
     assert abs(memory["compiled_state_and_batch"] - state - batch) < 100  # the hyperparameters
     assert memory["compiled_total"] >= memory["compiled_state_and_batch"] + memory["compiled_work_space"]
     assert memory["compiled_work_space"] > 0

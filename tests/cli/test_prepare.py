@@ -97,7 +97,7 @@ def test_the_flags_translate_in_the_direction_of_the_dataset(tmp_path, capsys):
     assert main(["prepare", "--dataset=ted_hrlr_translate/pt_to_en", f"--data_dir={tmp_path}"]) == 0
     source = source_of(tmp_path, printed_flags(capsys.readouterr().out))
     split = joined(source.split(name) for name in ("train", "valid"))
-    assert sorted(zip(split.inputs, split.targets, strict=True)) == sorted(PAIRS)
+    assert sorted(zip(split.features["inputs"], split.features["targets"], strict=True)) == sorted(PAIRS)
 
 
 def test_which_of_many_texts_is_left_to_the_user(tmp_path, capsys):
@@ -107,15 +107,14 @@ def test_which_of_many_texts_is_left_to_the_user(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "  and --config.data.input_feature and target_feature, two of its texts: description, title\n" in out
     features = ["--config.data.input_feature=description", "--config.data.target_feature=title"]
-    assert source_of(tmp_path, [*printed_flags(out), *features]).split("train").targets == ["a"] * 8
+    assert source_of(tmp_path, [*printed_flags(out), *features]).split("train").features["targets"] == ["a"] * 8
 
 
-def test_the_flags_for_a_language_model(tmp_path, capsys):
+def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
     prepare("lm1b", tmp_path, {"train": [{"text": "a"}, {"text": "b"}], "validation": [{"text": "c"}]})
     capsys.readouterr()
     assert main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"]) == 0
-    source = source_of(tmp_path, printed_flags(capsys.readouterr().out))
-    assert source.split("valid")[:2] == ([], ["c"])
+    assert "  and another dataset: this one has one text, text, and translation needs two\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,12 @@ def without_results(workdir):
         (without_results, "no trial has finished (15 none yet)"),
         (cut_short, "result.json: cannot be read, or was cut short"),
         (
-            lambda workdir: write_study(workdir.parent.parent, 'figures=(Dots("test/nothing"),),'),
-            "figure Dots: no trial has measured 'test/nothing'",
+            lambda workdir: write_study(workdir.parent.parent, 'figures=(MetricByVariant("test/nothing"),),'),
+            "figure MetricByVariant: no trial has measured 'test/nothing'",
         ),
         (
-            lambda workdir: write_study(workdir.parent.parent, 'figures=(Lines("test/loss", x="heads"),),'),
-            "figure Lines of 'test/loss': no axis 'heads' (did you mean 'num_heads'?)",
+            lambda workdir: write_study(workdir.parent.parent, 'figures=(MetricByAxis("test/loss", x="heads"),),'),
+            "figure MetricByAxis of 'test/loss': no axis 'heads' (did you mean 'num_heads'?)",
         ),
         (
             lambda workdir: write_study(workdir.parent.parent, text=STUDY.replace("test/loss", "valid/chrf")),

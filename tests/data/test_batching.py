@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from data_support import EOS_ID, encoded_pairs, plan_arguments, two_widths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_jax.config import EOS_ID
 from transformer_jax.data.batching import BatchPlan, BatchShape, EvaluationBatches, length_batches
 from transformer_jax.data.buckets import assign, choose_shapes, make_buckets
-from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
+from transformer_jax.data.columns import RaggedIds
 from transformer_jax.errors import ConfigError, DataError
 
 LIMITS = {"tokens_per_batch": 256, "max_length": 24, "row_multiple": 4, "num_buckets": 4, "seed": 0}
@@ -23,7 +23,7 @@ def make_split(input_lengths, target_lengths):
         ids[offsets[1:] - 1] = EOS_ID
         return RaggedIds(ids.astype(np.int32), offsets)
 
-    return TokenizedSplit(side(input_lengths), side(target_lengths))
+    return encoded_pairs(side(input_lengths), side(target_lengths))
 
 
 def random_split(num_pairs=500, seed=0, longest=30):
@@ -34,7 +34,11 @@ def random_split(num_pairs=500, seed=0, longest=30):
 
 
 def plan_of(split, **limits):
-    return BatchPlan(split, **{**LIMITS, **limits})
+    return BatchPlan(*plan_arguments(split), **{**LIMITS, **limits})
+
+
+def evaluation_of(split, **limits):
+    return EvaluationBatches(*plan_arguments(split), **limits)
 
 
 def pairs_in(batch):
@@ -62,10 +66,10 @@ def test_every_kept_pair_exactly_once_per_epoch_within_the_limits(lengths, limit
     split = make_split(inputs, targets)
     if not len(kept):
         with pytest.raises(DataError, match=r"data\.max_length=20"):
-            BatchPlan(split, **limits)
+            BatchPlan(*plan_arguments(split), **limits)
         return
-    plan = BatchPlan(split, **limits)
-    assert plan.num_pairs == len(kept)
+    plan = BatchPlan(*plan_arguments(split), **limits)
+    assert plan.num_examples == len(kept)
     assert plan.num_dropped == len(inputs) - len(kept)
     assert len(plan.shapes) == len(set(plan.shapes)) <= limits["num_buckets"]
     seen, used_slots, shapes = [], 0, set()
@@ -86,7 +90,7 @@ def test_every_kept_pair_exactly_once_per_epoch_within_the_limits(lengths, limit
             assert array.size <= limits["tokens_per_batch"]
         np.testing.assert_array_equal(batch["row_ids"], np.arange(len(batch["inputs"]), dtype=np.int32))
         assert len(batch["inputs"]) % limits["row_multiple"] == 0
-        shape = BatchShape(*batch["inputs"].shape, batch["targets"].shape[1])
+        shape = BatchShape(*two_widths(batch))
         assert shape == plan.shape(step)
         shapes.add(shape)
         used_slots += batch["inputs"].size + batch["targets"].size
@@ -163,7 +167,7 @@ def test_rows_of_the_largest_width_must_fit():
 def test_buckets_are_filled_to_the_limit():
     """The one-shape case by hand: 100 pairs, at most 256 / 10 -> 24 rows, so 5 batches of 20."""
     plan = plan_of(make_split([10] * 100, [8] * 100), num_buckets=1)
-    assert plan.shapes == (BatchShape(20, 10, 8),)
+    assert plan.shapes == (BatchShape(20, (("inputs", 10), ("targets", 8))),)
     assert plan.batches_per_epoch == 5
     assert plan.padding_efficiency == 1
 
@@ -171,11 +175,11 @@ def test_buckets_are_filled_to_the_limit():
 def test_leftovers_move_into_a_larger_bucket_where_it_saves_slots():
     # 8 rows of width 4 fill a batch; the ninth pair would get one of its own, but bucket 1 has room for it.
     small, large = make_buckets([9, 3], [(4, 4), (8, 8)], tokens_per_batch=32, row_multiple=4, balanced=True)
-    assert (small.num_batches, small.num_pairs, small.leftovers_to) == (1, 8, 1)
-    assert (large.num_batches, large.num_pairs, large.rows) == (1, 4, 4)
+    assert (small.num_batches, small.num_examples, small.leftovers_to) == (1, 8, 1)
+    assert (large.num_batches, large.num_examples, large.rows) == (1, 4, 4)
     # Where bucket 1 has no room, it stays: two batches of 8 rows would need more.
     small, large = make_buckets([9, 4], [(4, 4), (8, 8)], tokens_per_batch=32, row_multiple=4, balanced=True)
-    assert (small.num_batches, small.num_pairs, small.leftovers_to) == (2, 9, None)
+    assert (small.num_batches, small.num_examples, small.leftovers_to) == (2, 9, None)
     # A bucket that is not wide enough on one side never takes them.
     small, *_ = make_buckets([9, 3, 4], [(4, 4), (8, 2), (8, 8)], tokens_per_batch=32, row_multiple=4, balanced=True)
     assert small.leftovers_to is None
@@ -272,7 +276,7 @@ def test_a_request_of_one_line_is_a_small_batch():
 @given(lengths=pair_lengths, row_multiple=st.sampled_from([1, 3, 8]))
 def test_evaluation_holds_every_pair_once_and_whole(lengths, row_multiple):
     inputs, targets = np.array(lengths).T
-    evaluation = EvaluationBatches(make_split(inputs, targets), tokens_per_batch=200, row_multiple=row_multiple)
+    evaluation = evaluation_of(make_split(inputs, targets), tokens_per_batch=200, row_multiple=row_multiple)
     seen, shapes = [], set()
     for number, (batch, indices) in enumerate(evaluation):
         real = indices >= 0
@@ -281,7 +285,7 @@ def test_evaluation_holds_every_pair_once_and_whole(lengths, row_multiple):
             assert ((batch[name] > 0).sum(axis=1) == np.where(real, side[indices], 0)).all()
             assert (batch[name][real, side[indices[real]] - 1] == EOS_ID).all()
         np.testing.assert_array_equal(pairs_in(batch), indices[real])
-        shapes.add(BatchShape(*batch["inputs"].shape, batch["targets"].shape[1]))
+        shapes.add(BatchShape(*two_widths(batch)))
         seen += indices[real].tolist()
         part, part_indices = evaluation.batch(number, slice(1, 3))
         np.testing.assert_array_equal(part["targets"], batch["targets"][1:3])
@@ -293,16 +297,100 @@ def test_evaluation_holds_every_pair_once_and_whole(lengths, row_multiple):
 
 
 def test_evaluation_gives_sides_of_different_length_their_own_width():
-    evaluation = EvaluationBatches(make_split([90] * 8, [5] * 8), tokens_per_batch=1000, row_multiple=8)
-    assert evaluation.shapes == (BatchShape(8, 96, 8),)
+    evaluation = evaluation_of(make_split([90] * 8, [5] * 8), tokens_per_batch=1000, row_multiple=8)
+    assert evaluation.shapes == (BatchShape(8, (("inputs", 96), ("targets", 8))),)
 
 
 def test_evaluation_stays_within_a_position_table_where_the_pairs_do():
     split = make_split([50, 40, 9], [33, 50, 9])
-    assert EvaluationBatches(split, tokens_per_batch=100, row_multiple=1, max_width=50).shapes[-1][1:] == (50, 50)
-    assert EvaluationBatches(split, tokens_per_batch=100, row_multiple=1, max_width=40).shapes[-1][1:] == (50, 50)
-    assert EvaluationBatches(split, tokens_per_batch=100, row_multiple=1).shapes[-1][1:] == (64, 64)
+    for max_width, expected in ((50, 50), (40, 50), (None, 64)):
+        shape = evaluation_of(split, tokens_per_batch=100, row_multiple=1, max_width=max_width).shapes[-1]
+        assert shape.widths == (("inputs", expected), ("targets", expected))
 
 
 def test_evaluation_of_nothing():
-    assert list(EvaluationBatches(make_split([], []), tokens_per_batch=100, row_multiple=1)) == []
+    assert list(evaluation_of(make_split([], []), tokens_per_batch=100, row_multiple=1)) == []
+
+
+# One sequence alone.
+
+
+def one_column_plan(lengths, cls=BatchPlan, **limits):
+    """A plan of examples with one sequence, whose batches are what the task is given."""
+
+    def arrays(rows, shape, step):
+        shape_array = np.array([shape.rows, shape.width("tokens"), len(shape.widths)])
+        step_array = np.array(-1 if step is None else step)
+        return {"examples": rows.examples, "counts": rows.counts, "shape": shape_array, "step": step_array}
+
+    return cls({"tokens": lengths}, arrays, **limits)
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=120), limits=limits, epoch=st.integers(0, 2))
+def test_one_sequence_every_kept_example_once_within_the_limits(lengths, limits, epoch):
+    lengths = np.array(lengths)
+    kept = np.flatnonzero(lengths <= limits["max_length"])
+    if not len(kept):
+        with pytest.raises(DataError, match=r"examples are longer than data\.max_length=20"):
+            one_column_plan(lengths, **limits)
+        return
+    plan = one_column_plan(lengths, **limits)
+    assert (plan.num_examples, plan.num_dropped) == (len(kept), len(lengths) - len(kept))
+    seen, slots = [], 0
+    for step in range(epoch * plan.batches_per_epoch, (epoch + 1) * plan.batches_per_epoch):
+        batch = plan.batch(step)
+        shape = plan.shape(step)
+        assert batch["shape"].tolist() == [shape.rows, shape.width("tokens"), 1]
+        assert batch["step"] == step
+        examples = batch["examples"]
+        assert len(examples) == shape.rows
+        assert (batch["counts"] == 1).all()
+        examples = examples[examples >= 0]
+        assert lengths[examples].max() <= shape.width("tokens")
+        size = shape.rows * shape.width("tokens")
+        assert size <= limits["tokens_per_batch"]
+        slots += size
+        seen += examples.tolist()
+    assert sorted(seen) == kept.tolist()
+    assert plan.padding_efficiency == pytest.approx(lengths[kept].sum() / slots)
+
+
+def test_one_sequence_needs_fewer_slots_with_more_buckets():
+    lengths = np.clip(np.random.default_rng(0).gamma(4, 5, 5000).astype(int), 2, 60)
+    fields = {"tokens_per_batch": 4096, "max_length": 60, "row_multiple": 8, "seed": 0}
+    one, twelve = (one_column_plan(lengths, num_buckets=n, **fields) for n in (1, 12))
+    assert one.shapes[-1].width("tokens") == 60
+    assert one.padding_efficiency < 0.5
+    assert twelve.padding_efficiency > 0.9
+    widths = [shape.width("tokens") for shape in twelve.shapes]
+    assert widths == sorted(set(widths))
+
+
+def test_evaluation_of_one_sequence():
+    lengths = np.random.default_rng(0).integers(1, 50, 70)
+    evaluation = one_column_plan(lengths, EvaluationBatches, tokens_per_batch=200, row_multiple=4)
+    seen, shapes = [], set()
+    for batch, indices in evaluation:
+        np.testing.assert_array_equal(batch["examples"], indices)
+        assert batch["step"] == -1, "no step in evaluation"
+        real = indices[indices >= 0]
+        rows, width, _ = batch["shape"].tolist()
+        assert lengths[real].max() <= width
+        shapes.add(BatchShape(rows, (("tokens", width),)))
+        seen += real.tolist()
+    assert sorted(seen) == list(range(70))
+    assert shapes == set(evaluation.shapes)
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b", "c")])
+def test_plans_take_one_sequence_or_two(names):
+    with pytest.raises(ValueError, match="expected lengths of one or two sequences, got"):
+        BatchPlan(dict.fromkeys(names, np.array([3])), lambda *_: {}, **LIMITS)
+
+
+def test_a_shape_knows_its_widths():
+    shape = BatchShape(4, (("inputs", 8), ("targets", 6)))
+    assert shape.width("targets") == 6
+    with pytest.raises(KeyError):
+        shape.width("labels")

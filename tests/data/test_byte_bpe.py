@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tokenizer_support import TEXTS, encode, trained
 
-from transformer_jax.config import UNK_ID
 from transformer_jax.data.tokenizers import load_tokenizer, train_tokenizer
 from transformer_jax.errors import DataError
+
+UNK_ID = 2
 
 
 @pytest.fixture(scope="module")

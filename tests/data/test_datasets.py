@@ -1,16 +1,18 @@
 """From config to ids: which tokenizer is used, when it is trained, and what is tokenised when."""
 
+import dataclasses
 import re
 
 import numpy as np
 import pytest
+from data_support import EOS_ID, longest_of, pair_texts, prepared
 
-from transformer_jax.config import EOS_ID, DataConfig, ExperimentConfig, ModelConfig
+from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig
 from transformer_jax.data import datasets
+from transformer_jax.data.columns import ScalarColumn, TextColumn
 from transformer_jax.data.datasets import prepare_data
-from transformer_jax.data.sources import Split
 from transformer_jax.data.sources.base import divided
-from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.data.tokenizers import SpecialIds, check_decode_ids, train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 
 VOCAB_SIZE = 300
@@ -22,8 +24,8 @@ class FakeSource:
     def __init__(self):
         lines = [f"line {n} of {n * n % 31} and more" for n in range(120)]
         self.splits = {
-            "train": Split(lines[:100], [line.upper() for line in lines[:100]], None),
-            "valid": Split(lines[100:], [line.upper() for line in lines[100:]], None),
+            "train": pair_texts(lines[:100], [line.upper() for line in lines[:100]]),
+            "valid": pair_texts(lines[100:], [line.upper() for line in lines[100:]]),
         }
         self.reads = []
 
@@ -32,7 +34,7 @@ class FakeSource:
         return tuple(self.splits)
 
     def num_examples(self, name):
-        return len(self.splits[name].targets)
+        return self.splits[name].num_examples
 
     def chunks(self, name, size):
         self.reads.append(name)
@@ -59,7 +61,7 @@ def config(vocab_size=VOCAB_SIZE, **data):
 
 
 def test_trains_the_tokenizer_once_and_tokenises_on_demand(source, tmp_path):
-    data = prepare_data(config(), tmp_path)
+    data = prepared(config(), tmp_path)
     assert source.reads == ["train"]
     assert list(data.splits) == ["train", "valid"]
     assert len(data.splits) == 2
@@ -70,7 +72,7 @@ def test_trains_the_tokenizer_once_and_tokenises_on_demand(source, tmp_path):
     assert data.splits["valid"] is data.splits["valid"]
     assert source.reads == ["train", "valid"]
 
-    again = prepare_data(config(), tmp_path)
+    again = prepared(config(), tmp_path)
     assert again.tokenizer.sha256 == data.tokenizer.sha256
     again.splits["valid"]
     assert source.reads == ["train", "valid"]
@@ -78,26 +80,26 @@ def test_trains_the_tokenizer_once_and_tokenises_on_demand(source, tmp_path):
 
 
 def test_ids_decode_to_the_text(source, tmp_path):
-    data = prepare_data(config(), tmp_path)
+    data = prepared(config(), tmp_path)
     ids = data.splits["valid"]
-    width = int(max(ids.input_lengths.max(), ids.target_lengths.max()))
+    width = int(longest_of(ids).max())
     rows = np.arange(ids.num_examples)
-    assert data.tokenizer.decode_batch(ids.inputs(rows, width)) == data.text("valid").inputs
-    assert data.tokenizer.decode_batch(ids.targets(rows, width)) == data.text("valid").targets
-    assert (ids.inputs(rows, width) == EOS_ID).sum() == ids.num_examples
+    for name in ("inputs", "targets"):
+        assert data.tokenizer.decode_batch(ids.take(name, rows, width)) == data.text("valid").features[name]
+    assert (ids.take("inputs", rows, width) == EOS_ID).sum() == ids.num_examples
 
 
 def test_pairs_over_max_length_are_counted(source, tmp_path):
-    splits = prepare_data(config(), tmp_path).splits["train"]
-    longer = np.maximum(splits.input_lengths, splits.target_lengths)
+    splits = prepared(config(), tmp_path).splits["train"]
+    longer = longest_of(splits)
     limit = int(np.median(longer))
     assert 0 < (longer > limit).sum() < 100
-    assert prepare_data(config(max_length=limit), tmp_path).num_over_length("train") == (longer > limit).sum()
+    assert prepared(config(max_length=limit), tmp_path).num_over_length("train") == (longer > limit).sum()
 
 
 def test_a_given_tokenizer_is_used_and_not_stored(source, tmp_path):
     given = train_tokenizer(["other text, xyz", "zyx"], "bpe", 274)
-    data = prepare_data(config(vocab_size=274), tmp_path, tokenizer=given)
+    data = prepared(config(vocab_size=274), tmp_path, tokenizer=given)
     assert data.tokenizer is given
     data.splits["train"]
     assert [p.name for p in tmp_path.iterdir()] == ["token_cache"]
@@ -105,21 +107,21 @@ def test_a_given_tokenizer_is_used_and_not_stored(source, tmp_path):
 
 def test_tokenizer_settings_come_from_the_config(source, tmp_path):
     shas = {
-        prepare_data(config(**settings), tmp_path / str(i)).tokenizer.sha256
+        prepared(config(**settings), tmp_path / str(i)).tokenizer.sha256
         for i, settings in enumerate([{}, {"tokenizer": "unigram"}, {"tokenizer_pairs": 100}])
     }
     assert len(shas) == 2, "100 pairs are all there are"
     lines = [f"{n} " + "qxz"[n % 2 :] * (n % 50) for n in range(400)]
-    source.splits["train"] = Split(lines, lines, None)
+    source.splits["train"] = pair_texts(lines, lines)
     shas = {
-        prepare_data(config(**settings), tmp_path / f"more{i}").tokenizer.sha256
+        prepared(config(**settings), tmp_path / f"more{i}").tokenizer.sha256
         for i, settings in enumerate([{}, {"tokenizer_pairs": 100}])
     }
     assert len(shas) == 2
 
 
 def test_cache_dir(source, tmp_path):
-    data = prepare_data(config(cache_dir=str(tmp_path / "elsewhere")), tmp_path / "work")
+    data = prepared(config(cache_dir=str(tmp_path / "elsewhere")), tmp_path / "work")
     data.splits["train"]
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["tokenizer.model"]
     names = sorted(path.name.partition("-")[0] for path in (tmp_path / "elsewhere").iterdir())
@@ -127,46 +129,46 @@ def test_cache_dir(source, tmp_path):
 
 
 def test_a_corpus_that_changed_is_tokenised_again(source, tmp_path):
-    prepare_data(config(), tmp_path).splits["train"]
-    source.splits["train"] = Split(["line 1"], ["LINE 1"], None)
-    assert prepare_data(config(), tmp_path).splits["train"].num_examples == 1
+    prepared(config(), tmp_path).splits["train"]
+    source.splits["train"] = pair_texts(["line 1"], ["LINE 1"])
+    assert prepared(config(), tmp_path).splits["train"].num_examples == 1
 
 
 def test_long_phases_are_said_when_they_take_place(source, tmp_path):
     lines = [f"line {n}" for n in range(1200)]
-    source.splits["train"] = Split(lines, lines, None)
+    source.splits["train"] = pair_texts(lines, lines)
     said = []
     for _ in range(2):
-        prepare_data(config(), tmp_path, say=said.append).splits["valid"]
-        assert said == ["training the tokenizer on 1,200 examples", "cutting 20 examples of valid into pieces"]
+        prepared(config(), tmp_path, say=said.append).splits["valid"]
+        assert said == ["training the tokenizer on 1,200 examples", "tokenizing valid (20 examples)"]
     said.clear()
-    prepare_data(config(tokenizer_pairs=1000), tmp_path / "fewer", say=said.append).splits["train"]
-    assert said == ["training the tokenizer on 1,000 examples", "cutting 1,200 examples of train into pieces"]
+    prepared(config(tokenizer_pairs=1000), tmp_path / "fewer", say=said.append).splits["train"]
+    assert said == ["training the tokenizer on 1,000 examples", "tokenizing train (1,200 examples)"]
 
 
 def test_unknown_split_lists_those_there_are(source, tmp_path):
     with pytest.raises(DataError, match="no split 'test'; there are train, valid"):
-        prepare_data(config(), tmp_path).splits["test"]
+        prepared(config(), tmp_path).splits["test"]
 
 
 def test_a_tokenizer_of_another_size_is_refused(source, tmp_path):
-    prepare_data(config(), tmp_path)
+    prepared(config(), tmp_path)
     with pytest.raises(ConfigError, match=r"model\.vocab_size=310: .*tokenizer\.model has 300 ids"):
-        prepare_data(config(vocab_size=310), tmp_path)
+        prepared(config(vocab_size=310), tmp_path)
 
 
 def test_a_damaged_tokenizer_file_is_named_and_kept(source, tmp_path):
     path = tmp_path / "tokenizer.model"
     path.write_bytes(b"damaged")
     with pytest.raises(DataError, match=re.escape(str(path))):
-        prepare_data(config(), tmp_path)
+        prepared(config(), tmp_path)
     assert path.read_bytes() == b"damaged"
 
 
 def test_a_work_directory_that_cannot_be_written(source, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=re.escape(str(tmp_path / "file"))):
-        prepare_data(config(), tmp_path / "file" / "work")
+        prepared(config(), tmp_path / "file" / "work")
 
 
 @pytest.mark.parametrize(
@@ -176,12 +178,11 @@ def test_a_work_directory_that_cannot_be_written(source, tmp_path):
 def test_training_pairs_are_spread_over_the_corpus(source, monkeypatch, num_pairs, chosen, size):
     """Whatever the chunks are that it is read in."""
     monkeypatch.setattr(datasets, "_SAMPLED_CHUNK", size)
-    source.splits["train"] = Split([f"s{n}" for n in range(10)], [f"t{n}" for n in range(10)], None)
+    source.splits["train"] = pair_texts([f"s{n}" for n in range(10)], [f"t{n}" for n in range(10)])
     chosen = chosen or [n * 10 // num_pairs for n in range(num_pairs)]
-    lines = list(datasets._sample(source, "train", num_pairs))
+    lines = list(datasets._sample(source, "train", ("inputs", "targets"), num_pairs))
     assert lines == [f"{side}{n}" for n in chosen for side in "st"]
-    source.splits["train"] = source.splits["train"]._replace(inputs=[])
-    assert list(datasets._sample(source, "train", num_pairs)) == [f"t{n}" for n in chosen]
+    assert list(datasets._sample(source, "train", ("targets",), num_pairs)) == [f"t{n}" for n in chosen]
 
 
 def test_a_vocabulary_file_is_used_and_nothing_trained(source, tmp_path, monkeypatch):
@@ -190,23 +191,57 @@ def test_a_vocabulary_file_is_used_and_nothing_trained(source, tmp_path, monkeyp
     vocabulary.write_text("".join(f"{word} 9\n" for word in words))
     given = config(9, tokenizer="words", vocabulary_file=str(vocabulary))
     said = []
-    data = prepare_data(given, tmp_path / "work", say=said.append)
+    data = prepared(given, tmp_path / "work", say=said.append)
     assert source.reads == []
     assert said == []
     assert data.tokenizer.decode(range(4, 9)) == " ".join(words)
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["tokenizer.model"]
     vocabulary.unlink()
-    assert prepare_data(given, tmp_path / "work").tokenizer.sha256 == data.tokenizer.sha256
+    assert prepared(given, tmp_path / "work").tokenizer.sha256 == data.tokenizer.sha256
     with pytest.raises(DataError, match=r"data\.vocabulary_file: cannot read .*dict\.txt"):
-        prepare_data(given, tmp_path / "other")
+        prepared(given, tmp_path / "other")
     vocabulary.write_text("line\n")
     with pytest.raises(ConfigError, match=r"model\.vocab_size=9: .*dict\.txt has 1 words"):
-        prepare_data(given, tmp_path / "other")
+        prepared(given, tmp_path / "other")
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "words"])
 def test_other_kinds_are_trained_and_stored(source, tmp_path, kind):
     given = config(270 if kind == "byte_bpe" else 40, tokenizer=kind)
-    data = prepare_data(given, tmp_path)
-    assert type(prepare_data(given, tmp_path).tokenizer) is type(data.tokenizer)
+    data = prepared(given, tmp_path)
+    assert type(prepared(given, tmp_path).tokenizer) is type(data.tokenizer)
     assert data.splits["valid"].num_examples == 20
+
+
+def test_side_files_are_the_tokenizer(source, tmp_path):
+    data = prepared(config(), tmp_path)
+    assert data.side_files() == {"tokenizer.model": (tmp_path / "tokenizer.model").read_bytes()}
+
+
+@pytest.mark.parametrize(("prefix", "bad"), [("5,0", True), ("1", True), ("4,5", False), ("", False)])
+def test_a_prefix_that_no_output_can_have(source, tmp_path, prefix, bad):
+    given = dataclasses.replace(config(), decode=DecodeConfig(prefix_ids=prefix))
+    if not bad:
+        prepared(given, tmp_path)
+        return
+    message = rf"decode\.prefix_ids={prefix} must not contain padding \(0\) or end-of-sequence \(1\)"
+    with pytest.raises(ConfigError, match=message):
+        prepared(given, tmp_path)
+    assert source.reads == [], "before the tokenizer is trained"
+    tokenizer = prepared(config(), tmp_path).tokenizer
+    for directory, options in ((tmp_path, {}), (tmp_path / "other", {"tokenizer": tokenizer})):
+        with pytest.raises(ConfigError, match=message):
+            prepared(given, directory, **options)
+
+
+def test_which_ids_no_prefix_can_have_is_the_tokenizers():
+    check_decode_ids(DecodeConfig(prefix_ids="0,1"), SpecialIds(eos=2))
+    with pytest.raises(ConfigError, match=r"prefix_ids=0,2 must not contain end-of-sequence \(2\)$"):
+        check_decode_ids(DecodeConfig(prefix_ids="0,2"), SpecialIds(eos=2))
+
+
+def test_only_texts_train_the_tokenizer(source, tmp_path):
+    columns = [TextColumn("a", "targets"), ScalarColumn("b", "inputs"), TextColumn("c", "targets", end=False)]
+    data = prepare_data(config(270, tokenizer="byte_bpe"), columns, tmp_path)
+    expected = train_tokenizer(source.splits["train"].features["targets"], "byte_bpe", 270)
+    assert data.tokenizer.sha256 == expected.sha256

@@ -29,8 +29,8 @@ from transformer_jax.data.sources.embedded.meanings import unambiguous
 from transformer_jax.data.sources.embedded.missing import Missing
 from transformer_jax.data.sources.embedded.number_words import NumberWords
 from transformer_jax.data.sources.embedded.patterns import clean
-from transformer_jax.data.sources.nearest import NearestNeighbour, nearest_targets
 from transformer_jax.errors import DataError
+from transformer_jax.evaluation.baselines import NearestNeighbour
 
 LOCALES = ("en", "de", "it", "fr", "es", "nl")
 
@@ -147,7 +147,7 @@ def test_what_a_source_says_has_one_translation(locales):
 @pytest.mark.slow
 def test_text_is_plain(german):
     for name in german.split_names:
-        for text in itertools.chain(german.split(name).inputs, german.split(name).targets):
+        for text in itertools.chain(german.split(name).features["inputs"], german.split(name).features["targets"]):
             assert text == " ".join(text.split()) == unicodedata.normalize("NFC", text)
             assert not any(unicodedata.category(character) in ("Cf", "Cc") for character in text)
             assert "{" not in text
@@ -155,7 +155,7 @@ def test_text_is_plain(german):
 
 def test_one_is_never_counted_in_words(german):
     """German "eins" is a number, "ein" an article: before a noun neither is right."""
-    texts = [text for name in german.split_names for text in german.split(name).targets]
+    texts = [text for name in german.split_names for text in german.split(name).features["targets"]]
     assert any("eins" in text for text in texts)
     assert [text for text in texts if re.search(r"eins (?!und|oder|–)\w", text)] == []
 
@@ -164,25 +164,25 @@ def test_one_is_never_counted_in_words(german):
 
 
 def test_sources_are_unique_and_splits_disjoint(german):
-    sources = [source for name in german.split_names for source in german.split(name).inputs]
+    sources = [source for name in german.split_names for source in german.split(name).features["inputs"]]
     assert len(sources) == 3000 + 3 * 400 == len(set(sources))
-    assert [len(german.split(name).targets) for name in german.split_names] == [3000, 400, 400, 400]
+    assert [len(german.split(name).features["targets"]) for name in german.split_names] == [3000, 400, 400, 400]
 
 
 def test_a_source_belongs_to_one_split_whatever_the_seed(german):
     other = EmbeddedSource("en", "de", 2000, 100, seed=1)
-    assert len(set(other.split("train").inputs) & set(german.split("train").inputs)) < 100
+    assert len(set(other.split("train").features["inputs"]) & set(german.split("train").features["inputs"])) < 100
     for first, second in itertools.permutations(("train", "valid", "test"), 2):
-        assert not set(german.split(first).inputs) & set(other.split(second).inputs)
-    assert all(corpus.split_of(source) == "test" for source in other.split("test").inputs)
+        assert not set(german.split(first).features["inputs"]) & set(other.split(second).features["inputs"])
+    assert all(corpus.split_of(source) == "test" for source in other.split("test").features["inputs"])
 
 
 def test_a_smaller_corpus_is_the_beginning_of_a_larger_one(german):
     small = EmbeddedSource("en", "de", 500, 30)
     for name in small.split_names:
         size = 500 if name == "train" else 30
-        assert small.split(name).inputs == german.split(name).inputs[:size]
-        assert small.split(name).targets == german.split(name).targets[:size]
+        assert small.split(name).features["inputs"] == german.split(name).features["inputs"][:size]
+        assert small.split(name).features["targets"] == german.split(name).features["targets"][:size]
 
 
 def test_every_family_is_in_every_split(german):
@@ -190,7 +190,7 @@ def test_every_family_is_in_every_split(german):
     assert len(german.families) == 14
     assert set(german._grammar._phrases) == set(grammar.PHRASES)
     for name in german.split_names:
-        families = german.split(name).families
+        families = german.split(name).features["families"]
         counts = Counter(families)
         assert set(counts) == set(german.families)
         assert min(counts.values()) >= 0.01 * len(families)
@@ -199,14 +199,17 @@ def test_every_family_is_in_every_split(german):
 
 
 def test_longer_is_longer_than_anything_in_training(german):
-    words = {name: [corpus.count_words(text) for text in german.split(name).inputs] for name in german.split_names}
-    lengths = {name: [len(text) for text in german.split(name).inputs] for name in german.split_names}
+    words = {
+        name: [corpus.count_words(text) for text in german.split(name).features["inputs"]]
+        for name in german.split_names
+    }
+    lengths = {name: [len(text) for text in german.split(name).features["inputs"]] for name in german.split_names}
     for name in ("train", "valid", "test"):
         assert max(words[name]) <= corpus.MAX_WORDS < min(words["test_longer"])
         assert max(lengths[name]) <= corpus.MAX_CHARACTERS < min(lengths["test_longer"])
     assert max(words["train"]) > 0.9 * corpus.MAX_WORDS, "the limit is one that training sentences come near to"
     assert np.mean(words["test_longer"]) < 2 * corpus.MAX_WORDS
-    targets = {name: [len(text) for text in german.split(name).targets] for name in german.split_names}
+    targets = {name: [len(text) for text in german.split(name).features["targets"]] for name in german.split_names}
     assert np.percentile(targets["train"], 95) < np.percentile(targets["test_longer"], 5)
 
 
@@ -256,8 +259,10 @@ def test_load_source_reads_the_config():
     config = DataConfig(source_locale="en", target_locale="it", num_train_pairs=300, num_eval_pairs=20)
     source = load_source(config)
     assert source.split_names == ("train", "valid", "test", "test_longer")
-    assert [len(source.split(name).inputs) for name in source.split_names] == [300, 20, 20, 20]
-    translations = dict(zip(source.split("train").inputs, source.split("train").targets, strict=True))
+    assert [len(source.split(name).features["inputs"]) for name in source.split_names] == [300, 20, 20, 20]
+    translations = dict(
+        zip(source.split("train").features["inputs"], source.split("train").features["targets"], strict=True)
+    )
     text = " ".join(translations.values())
     assert re.search(r"\bgennaio\b|\bmarzo\b|\blunedì\b|\bsettimana\b", text)
 
@@ -273,7 +278,8 @@ def test_italian(lexicons):
 def test_other_locales(locale):
     """Whatever a locale lacks, what is left is a corpus: both sides say something, and not the same."""
     source = EmbeddedSource("en", locale, 200, 10)
-    inputs, targets, _ = source.split("train")
+    split = source.split("train")
+    inputs, targets = split.features["inputs"], split.features["targets"]
     assert len(set(inputs)) == 200
     assert all(targets)
     assert len(source.families) >= 9
@@ -307,34 +313,14 @@ def test_unknown_split(german):
 # The baseline
 
 
-def test_nearest_by_hand():
-    inputs = ["the red house", "the green house", "a red car", "one two three", "three two one"]
-    targets = ["R", "G", "C", "123", "321"]
-    queries = ["red house", "a green garden", "car", "two three", "two one", "unknown words"]
-    assert nearest_targets(inputs, targets, queries) == ["R", "G", "C", "123", "321", "R"]
-
-
-def test_nearest_is_the_cosine_of_tf_idf():
-    """Against the formula of the module's docstring, with dense matrices."""
-    rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(list("abcdefg"), size=rng.integers(2, 9))) for _ in range(60)]
-    terms = [words + [f"{a} {b}" for a, b in itertools.pairwise(words)] for words in map(str.split, texts)]
-    vocabulary = sorted(set(itertools.chain.from_iterable(terms[20:])))  # what training knows
-    counts = np.array([[document.count(term) for term in vocabulary] for document in terms], float)
-    weights = counts * np.log(40 / (counts[20:] > 0).sum(0))
-    weights /= np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), 1e-9)
-    similarities = weights[:20] @ weights[20:].T  # [queries, training sentences]
-    predictions = nearest_targets(texts[20:], [str(row) for row in range(40)], texts[:20])
-    found = similarities[np.arange(20), [int(row) for row in predictions]]
-    np.testing.assert_allclose(found, similarities.max(1), atol=1e-6)
-    assert similarities.max(1).min() > similarities.mean(1).max(), "a random answer would pass"
-
-
 def test_nearest_neighbour_fails_on_the_corpus(german):
     train, test = german.split("train"), german.split("test")
-    index = NearestNeighbour(train.inputs, train.targets)
-    assert index.predict(train.inputs[:50]) == train.targets[:50]
-    assert np.mean([a == b for a, b in zip(index.predict(test.inputs), test.targets, strict=True)]) < 0.2
+    index = NearestNeighbour(train.features["inputs"], train.features["targets"])
+    assert index.predict(train.features["inputs"][:50]) == train.features["targets"][:50]
+    assert (
+        np.mean([a == b for a, b in zip(index.predict(test.features["inputs"]), test.features["targets"], strict=True)])
+        < 0.2
+    )
 
 
 @pytest.mark.slow
@@ -345,14 +331,14 @@ def test_size_of_the_task():
     for model_type in ("unigram", "bpe"):
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=itertools.chain(train.inputs[:30_000], train.targets[:30_000]),
+            sentence_iterator=itertools.chain(train.features["inputs"][:30_000], train.features["targets"][:30_000]),
             model_writer=model,
             vocab_size=2000,
             model_type=model_type,
             num_threads=1,
             minloglevel=2,
         )
-        pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).encode(test.targets)
+        pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).encode(test.features["targets"])
         assert np.mean([len(sentence) for sentence in pieces]) >= 12
-    predictions = nearest_targets(train.inputs, train.targets, test.inputs)
-    assert np.mean([a == b for a, b in zip(predictions, test.targets, strict=True)]) < 0.2
+    predictions = NearestNeighbour(train.features["inputs"], train.features["targets"]).predict(test.features["inputs"])
+    assert np.mean([a == b for a, b in zip(predictions, test.features["targets"], strict=True)]) < 0.2

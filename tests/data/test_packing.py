@@ -2,17 +2,19 @@
 
 import numpy as np
 import pytest
+from data_support import encoded_pairs, plan_arguments
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_jax.data.batching import BatchShape, TrainingBatches
 from transformer_jax.data.bin_packing import pack, row_shape
+from transformer_jax.data.columns import RaggedIds
 from transformer_jax.data.packing import PackedPlan
-from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
 from transformer_jax.errors import ConfigError, DataError
 
 LIMITS = {"tokens_per_batch": 256, "max_length": 24, "packed_length": 32, "row_multiple": 4, "seed": 0}
 SIDES = ("inputs", "targets")
+TYPES = {"inputs_mask": np.bool_, "weights": np.float32}
 
 
 def make_split(input_lengths, target_lengths):
@@ -22,7 +24,7 @@ def make_split(input_lengths, target_lengths):
         offsets = np.cumsum([0, *lengths])
         return RaggedIds(np.arange(2, 2 + offsets[-1], dtype=np.int32), offsets)
 
-    return TokenizedSplit(side(input_lengths), side(target_lengths))
+    return encoded_pairs(side(input_lengths), side(target_lengths))
 
 
 def random_lengths(num_pairs=300, seed=0, longest=30):
@@ -32,13 +34,13 @@ def random_lengths(num_pairs=300, seed=0, longest=30):
 
 
 def plan_of(lengths, **limits):
-    return PackedPlan(make_split(*lengths), **{**LIMITS, **limits})
+    return PackedPlan(*plan_arguments(make_split(*lengths)), **{**LIMITS, **limits})
 
 
 def assert_same_batch(actual, expected):
     assert actual.keys() == expected.keys()
     for name, array in expected.items():
-        assert actual[name].dtype == array.dtype == np.int32
+        assert actual[name].dtype == array.dtype == TYPES.get(name, np.int32)
         np.testing.assert_array_equal(actual[name], array)
 
 
@@ -113,16 +115,19 @@ def test_long_documents_are_packed_on_a_coarse_grid():
 def test_a_packed_batch_is_what_one_writes_by_hand():
     """Pairs of (3, 2), (3, 4) and (2, 5) ids: the longest begins its row, and the last two rows are empty."""
     plan = plan_of(([3, 3, 2], [2, 4, 5]), tokens_per_batch=24, packed_length=6, max_length=5, row_multiple=2)
-    assert plan.shapes == (BatchShape(4, 6, 6),)
+    assert plan.shapes == (BatchShape(4, (("inputs", 6), ("targets", 6))),)
     batch = plan.batch(0)
     if batch["inputs"][0, 0] != 5:  # the order of rows is random
         batch = {name: array[[1, 0, 2, 3]] for name, array in batch.items()}
     nothing = [0] * 6
     expected = {
         "inputs": [[5, 6, 7, 2, 3, 4], [8, 9, 0, 0, 0, 0], nothing, nothing],
+        "inputs_mask": [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], nothing, nothing],
         "inputs_segment_ids": [[1, 1, 1, 2, 2, 2], [1, 1, 0, 0, 0, 0], nothing, nothing],
         "inputs_positions": [[0, 1, 2, 0, 1, 2], [0, 1, 0, 0, 0, 0], nothing, nothing],
         "targets": [[4, 5, 6, 7, 2, 3], [8, 9, 10, 11, 12, 0], nothing, nothing],
+        "weights": [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0], nothing, nothing],
+        "decoder_inputs": [[3, 4, 5, 6, 3, 2], [3, 8, 9, 10, 11, 3], [3, 0, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0]],
         "targets_segment_ids": [[1, 1, 1, 1, 2, 2], [1, 1, 1, 1, 1, 0], nothing, nothing],
         "targets_positions": [[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 4, 0], nothing, nothing],
     }
@@ -138,9 +143,9 @@ def pairs_of_row(batch, row, split, first_ids):
     numbers = batch["inputs_segment_ids"][row].max()
     pairs = [int(np.searchsorted(first_ids, i)) for i in batch["inputs"][row][batch["inputs_positions"][row] == 0] if i]
     assert len(pairs) == numbers == batch["targets_segment_ids"][row].max()
-    for name, take in (("inputs", split.inputs), ("targets", split.targets)):
-        lengths = split.input_lengths if name == "inputs" else split.target_lengths
-        ids = [take(np.array([pair]), int(lengths[pair]))[0] for pair in pairs]
+    for name in SIDES:
+        lengths = split.lengths(name)
+        ids = [split.take(name, np.array([pair]), int(lengths[pair]))[0] for pair in pairs]
         padding = np.zeros(batch[name].shape[1] - sum(map(len, ids)), np.int32)
         np.testing.assert_array_equal(batch[name][row], np.concatenate([*ids, padding]))
         segments = [np.full(len(x), k) for k, x in enumerate(ids, start=1)]
@@ -166,22 +171,22 @@ def test_every_kept_pair_exactly_once_per_epoch_and_whole(lengths, packed_length
     split, first_ids = make_split(inputs, targets), np.cumsum([2, *inputs])
     if not len(kept):
         with pytest.raises(DataError, match=r"data\.max_length=20 or data\.packed_length="):
-            PackedPlan(split, tokens_per_batch=300, **limits)
+            PackedPlan(*plan_arguments(split), tokens_per_batch=300, **limits)
         return
-    plan = PackedPlan(split, tokens_per_batch=300, **limits)
+    plan = PackedPlan(*plan_arguments(split), tokens_per_batch=300, **limits)
     assert isinstance(plan, TrainingBatches)
-    assert (plan.num_pairs, plan.num_dropped) == (len(kept), len(inputs) - len(kept))
+    assert (plan.num_examples, plan.num_dropped) == (len(kept), len(inputs) - len(kept))
     (shape,) = plan.shapes
     assert shape.rows == 300 // packed_length // row_multiple * row_multiple
-    assert max(shape.input_width, shape.target_width) == packed_length
+    assert max(width for _, width in shape.widths) == packed_length
     seen, num_ids, num_slots = [], 0, 0
     first = epoch * plan.batches_per_epoch
     for step in range(first, first + plan.batches_per_epoch):
         assert plan.epoch(step) == epoch
         assert plan.shape(step) == shape
         batch = plan.batch(step)
-        assert all(array.dtype == np.int32 for array in batch.values())
-        for name, width in (("inputs", shape.input_width), ("targets", shape.target_width)):
+        assert all(array.dtype == TYPES.get(name, np.int32) for name, array in batch.items())
+        for name, width in shape.widths:
             assert {batch[n].shape for n in (name, f"{name}_segment_ids", f"{name}_positions")} == {(shape.rows, width)}
         np.testing.assert_array_equal(batch["row_ids"], np.arange(shape.rows))
         of_rows = [pairs_of_row(batch, row, split, first_ids) for row in range(shape.rows)]
@@ -244,14 +249,14 @@ def test_processes_together_see_the_global_batch(num_processes):
 def test_rows_that_are_all_empty():
     plan = plan_of(([3], [3]))
     part = plan.batch(0, slice(4, 8))
-    assert not any(part[name].any() for name in part if name != "row_ids")
+    assert not any(part[name].any() for name in part if name not in ("row_ids", "decoder_inputs"))
     np.testing.assert_array_equal(part["row_ids"], [4, 5, 6, 7])
 
 
 def test_pairs_that_are_too_long_are_left_out_and_counted():
     lengths = ([24, 25, 3, 3, 5], [3, 3, 24, 25, 5])
     plan = plan_of(lengths)
-    assert (plan.num_pairs, plan.num_dropped) == (3, 2)
+    assert (plan.num_examples, plan.num_dropped) == (3, 2)
     assert set().union(*first_ids_of_rows(plan, 0)) == {2, 2 + 49, 2 + 55}
     assert plan_of(lengths, packed_length=8).num_dropped == 4
 
@@ -261,3 +266,34 @@ def test_limits_that_no_batch_can_keep():
     with pytest.raises(ConfigError, match=message):
         plan_of(([3], [3]), tokens_per_batch=100)
     assert plan_of(([3], [3]), tokens_per_batch=130).shapes[0].rows == 4
+
+
+def test_one_sequence_is_packed_too():
+    """Every example once, whole rows, and hardly any slot empty."""
+    lengths = np.clip(np.random.default_rng(0).gamma(4, 3, 900).astype(int), 1, 30)
+
+    def arrays(rows, shape, step):
+        return {
+            "examples": rows.examples,
+            "counts": rows.counts,
+            "packed": np.array(rows.packed),
+            "step": np.array(step),
+        }
+
+    plan = PackedPlan({"tokens": lengths}, arrays, **LIMITS)
+    kept = np.flatnonzero(lengths <= 24)
+    assert plan.shapes == (BatchShape(8, (("tokens", 32),)),)
+    assert (plan.num_examples, plan.num_dropped) == (len(kept), 900 - len(kept))
+    seen = []
+    for step in range(plan.batches_per_epoch):
+        batch = plan.batch(step)
+        examples, counts = batch["examples"], batch["counts"]
+        assert batch["packed"]
+        assert batch["step"] == step
+        assert counts.sum() == len(examples)
+        row_of_example = np.repeat(np.arange(8), counts)
+        assert np.bincount(row_of_example, lengths[examples], 8).max() <= 32
+        seen += examples.tolist()
+    assert sorted(seen) == kept.tolist()
+    assert plan.padding_efficiency == pytest.approx(lengths[kept].sum() / (plan.batches_per_epoch * 8 * 32))
+    assert plan.padding_efficiency > 0.95

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_support import pair_texts, prepared
 from tfds_support import PAIRS, examples, prepare
 
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig
-from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.sources.base import joined
 from transformer_jax.data.sources.embedded import EmbeddedSource
@@ -93,8 +93,8 @@ def test_the_embedded_corpus_is_the_same_read_either_way(embedded):
     longer = load_source(config(embedded, EMBEDDED, test_split="test_longer"))
     for read, name, expected in [(source, n, n) for n in source.split_names] + [(longer, "test", "test_longer")]:
         split = original.split(expected)
-        assert read.num_examples(name) == len(split.targets) > 0
-        assert read.split(name) == split._replace(families=None)
+        assert read.num_examples(name) == len(split.features["targets"]) > 0
+        assert read.split(name) == pair_texts(split.features["inputs"], split.features["targets"])
 
 
 def test_tokenizer_and_token_cache_of_a_dataset(embedded, tmp_path):
@@ -103,13 +103,13 @@ def test_tokenizer_and_token_cache_of_a_dataset(embedded, tmp_path):
         model=ModelConfig(vocab_size=vocab_size),
         data=config(embedded, EMBEDDED, tokenizer_pairs=150, train_split="train[:180]"),
     ).resolved()
-    data = prepare_data(experiment, tmp_path)
+    data = prepared(experiment, tmp_path)
     assert data.tokenizer.vocab_size == vocab_size
     assert data.splits["train"].num_examples == 180
     assert data.splits["test"].num_examples == 20
     text = data.text("valid")
-    (ids,) = data.splits["valid"].targets(np.array([7]), 200)
-    assert data.tokenizer.decode(ids) == text.targets[7]
+    (ids,) = data.splits["valid"].take("targets", np.array([7]), 200)
+    assert data.tokenizer.decode(ids) == text.features["targets"][7]
 
 
 @pytest.mark.parametrize(("name", "first", "second"), TRANSLATION)
@@ -119,24 +119,11 @@ def test_datasets_of_translation(tmp_path, name, first, second):
     fields = {"valid_split": "validation", "test_split": "train[50%:]+validation"}
     source = load_source(config(tmp_path, name, source_locale=first, target_locale=second, **fields))
     train = source.split("train")
-    assert sorted(zip(train.inputs, train.targets, strict=True)) == sorted(PAIRS)
-    assert source.split("valid")[:2] == ([PAIRS[0][0]], [PAIRS[0][1]])
-    assert source.split("test").inputs == [*train.inputs[2:], PAIRS[0][0]]
+    assert sorted(zip(train.features["inputs"], train.features["targets"], strict=True)) == sorted(PAIRS)
+    assert source.split("valid") == pair_texts([PAIRS[0][0]], [PAIRS[0][1]])
+    assert source.split("test").features["inputs"] == [*train.features["inputs"][2:], PAIRS[0][0]]
     by_name = load_source(config(tmp_path, name, input_feature=second, target_feature=first, **fields))
-    assert by_name.split("train")[:2] == (train.targets, train.inputs)
-
-
-def test_a_dataset_for_language_models(tmp_path):
-    texts = [f"sentence {n}" for n in range(9)]
-    prepare("lm1b", tmp_path, {"train": [{"text": text} for text in [*texts, ""]]})
-    fields = {"monolingual": True, "valid_split": "train[:2]", "test_split": ""}
-    source = load_source(config(tmp_path, "lm1b", target_feature="text", **fields))
-    split = source.split("train")
-    assert (split.inputs, split.families) == ([], None)
-    assert sorted(split.targets) == texts
-    assert error_of(config(tmp_path, "lm1b", **fields)).endswith(
-        "data.target_feature='de': this feature of lm1b/1.1.0 does not exist; its texts are text"
-    )
+    assert by_name.split("train") == pair_texts(train.features["targets"], train.features["inputs"])
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
@@ -144,7 +131,7 @@ def test_chunks(embedded, monkeypatch, size):
     monkeypatch.setattr(source_module, "_READ_RECORDS", 8)
     source = load_source(config(embedded, EMBEDDED))
     chunks = list(source.chunks("valid", size))
-    assert [len(chunk.targets) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
+    assert [len(chunk.features["targets"]) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
     assert joined(chunks) == source.split("valid")
 
 
@@ -186,17 +173,17 @@ def test_pairs_that_lack_a_side_are_left_out_and_counted_once(tmp_path, caplog):
     pairs = [*PAIRS, ("", "no source"), ("kein Ziel", " \u3000"), ("", "")]
     source = load_source(prepared_pairs(tmp_path, pairs))
     with caplog.at_level(logging.WARNING, "transformer_jax"):
-        assert [len(chunk.targets) for chunk in source.chunks("train", 3)] == [3, 1]
+        assert [len(chunk.features["targets"]) for chunk in source.chunks("train", 3)] == [3, 1]
         assert source.num_examples("train") == 7
         split = source.split("train")
-    assert sorted(zip(split.inputs, split.targets, strict=True)) == sorted(PAIRS)
+    assert sorted(zip(split.features["inputs"], split.features["targets"], strict=True)) == sorted(PAIRS)
     assert [record.getMessage() for record in caplog.records] == [
         "3 of 7 examples of split train of wmt14_translate/de-en/1.0.0 have no text on a side: they are left out"
     ]
 
 
 def test_nothing_is_said_of_a_complete_split(wmt, caplog):
-    assert len(load_source(wmt_config(wmt)).split("train").targets) == 4
+    assert len(load_source(wmt_config(wmt)).split("train").features["targets"]) == 4
     assert not [record for record in caplog.records if record.name.startswith("transformer_jax")]
 
 
@@ -220,7 +207,6 @@ def test_fingerprint_is_of_texts_names_and_parts(wmt, tmp_path):
         wmt_config(wmt, train_split="train[2:]"),
         wmt_config(wmt, valid_split=""),
         wmt_config(wmt, train_split="validation", valid_split="train"),
-        wmt_config(wmt, monolingual=True),
         prepared_pairs(tmp_path / "other", [*PAIRS[:3], ("fünf", "five")]),
     ]
     digests = [load_source(other).fingerprint()["sha256"] for other in others]
@@ -262,8 +248,8 @@ def test_a_feature_that_does_not_exist_or_is_no_text(wmt, tmp_path):
     assert message.startswith("data.input_feature='fr': this feature of wmt14_translate/de-en/1.0.0 does not exist; ")
     assert sorted(message.rpartition("texts are ")[2].split(", ")) == ["de", "en"]
     prepare("ag_news_subset", tmp_path, {"train": [{"title": "a", "description": "b", "label": 1}]})
-    fields = {"valid_split": "", "test_split": "", "monolingual": True}
-    message = error_of(config(tmp_path, "ag_news_subset", target_feature="label", **fields))
+    fields = {"valid_split": "", "test_split": "", "input_feature": "title", "target_feature": "label"}
+    message = error_of(config(tmp_path, "ag_news_subset", **fields))
     assert "data.target_feature='label': this feature of ag_news_subset/1.0.0 is ClassLabel(" in message
     assert message.partition("not a text; its texts are ")[2] in ("title, description", "description, title")
 
@@ -362,7 +348,7 @@ from transformer_jax.data.sources import load_source
 print("tensorflow_datasets" in sys.modules)
 source = load_source(DataConfig(source="tfds", dataset={WMT!r}, dir={str(prepared_wmt)!r}, valid_split="",
                                 test_split=""))
-print(source.num_examples("train"), len(source.split("train").inputs), len(source.fingerprint()["sha256"]))
+print(source.num_examples("train"), len(source.split("train").features["inputs"]), len(source.fingerprint()["sha256"]))
 print("tensorflow_datasets" in sys.modules, "tensorflow" in sys.modules)
 """
     stub = tmp_path / "tensorflow"

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import itertools
+import os
 import re
 
 import numpy as np
@@ -11,10 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_support import INPUTS, SIZES, TARGETS, TEXTS, encode, trained
 
-from transformer_jax.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID, DataConfig
-from transformer_jax.data import tokenizers
+from transformer_jax.config import DataConfig
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
 from transformer_jax.errors import ConfigError, DataError
+
+BOS_ID = 3
+EOS_ID = 1
+PAD_ID = 0
+UNK_ID = 2
 
 KINDS = DataConfig.__dataclass_fields__["tokenizer"].metadata["choices"]
 LOSSLESS = [kind for kind in KINDS if kind != "words"]
@@ -229,7 +234,7 @@ def test_a_full_disk_keeps_the_old_file(tokenizer, tmp_path, monkeypatch):
     def full(fd):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tokenizers.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataError, match=f"{re.escape(str(tmp_path))}.*No space left"):
         write_tokenizer(path, tokenizer)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"tokenizer.model": b"old"}

@@ -3,36 +3,21 @@ real models, every sequence that there is."""
 
 import functools
 import itertools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from decoding_support import EOS_ID, PAD_ID, START, constraints, from_sources, masked, reference, scores_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import forward, random_params, tiny
+from support import as_batch, forward, random_params, tiny
 
-from transformer_jax.config import EOS_ID, PAD_ID, DecodeConfig
+from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding import beam_search
 from transformer_jax.decoding.beam_search import Rules
-from transformer_jax.decoding.constraints import Constraints
 from transformer_jax.decoding.hypotheses import start
-from transformer_jax.decoding.translation import translate
-from transformer_jax.models.encoder_decoder import decoding_params
-
-START = 3
-
-
-def constraints(vocab_size, forbidden=(), prefix=(), min_length=0, force_end=False, repetition_penalty=None):
-    return Constraints(
-        np.isin(np.arange(vocab_size), forbidden),
-        np.array(prefix, np.int32),
-        np.int32(min_length),
-        np.bool_(force_end),
-        repetition_penalty,
-    )
 
 
 def begin(cache, max_lengths, width, limit):
@@ -40,13 +25,6 @@ def begin(cache, max_lengths, width, limit):
     last, ones = jnp.full(rows, START, jnp.int32), jnp.ones(rows, jnp.int32)
     hypotheses = start(cache, last, ones, jnp.zeros((rows, width * limit), bool), 0, width, limit)
     return beam_search.begin(hypotheses, max_lengths)
-
-
-def scores_of(log_probs, lengths, rules, alpha):
-    """Sums of log probabilities over the penalty, in float64."""
-    lengths = np.maximum(np.asarray(lengths, np.float64), 1)
-    penalty = {"none": lengths**0, "gnmt": ((5 + lengths) / 6) ** alpha, "average": lengths**alpha}
-    return np.asarray(log_probs, np.float64).sum(-1) / penalty[rules.length_penalty]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +41,13 @@ def scores_of(log_probs, lengths, rules, alpha):
 )
 def test_the_length_penalty(name, alpha, expected):
     np.testing.assert_allclose(beam_search.penalty(Rules(name), jnp.array([1, 2, 7]), alpha), expected, rtol=1e-6)
+
+
+def test_a_new_length_penalty_is_one_entry(monkeypatch):
+    entry = beam_search.LengthPenalty(lambda lengths, alpha: alpha * lengths, default_alpha=3.0)
+    monkeypatch.setitem(beam_search.LENGTH_PENALTIES, "linear", entry)
+    assert DecodeConfig(length_penalty="linear").resolved().length_penalty_alpha == 3.0
+    assert beam_search.penalty(Rules("linear"), 2.0, 3.0) == 6.0
 
 
 # Published results. The tables say what each hypothesis of the beam, best first, gives every token at every step.
@@ -89,7 +74,7 @@ def published(probs, rules, limit, alpha, force_end=False):
         table = np.log(probs)
     max_lengths = np.full(probs.shape[1], limit, np.int32)
     allowed = constraints(probs.shape[3], force_end=force_end)
-    return jax.device_get(by_table(table, max_lengths, rules, 5, alpha, allowed))
+    return masked(by_table(table, max_lengths, rules, 5, alpha, allowed))
 
 
 def check_outputs(result, expected, rules, alpha):
@@ -99,7 +84,6 @@ def check_outputs(result, expected, rules, alpha):
             length = result.lengths[row, rank]
             assert length == len(ids)
             np.testing.assert_array_equal(result.ids[row, rank, :length], ids)
-            assert not result.ids[row, rank, length:].any()
             np.testing.assert_allclose(result.log_probs[row, rank, :length], np.log(probs), atol=1e-6)
             np.testing.assert_allclose(
                 result.scores[row, rank], scores_of(np.log(probs), len(ids), rules, alpha), rtol=1e-5
@@ -173,13 +157,6 @@ def test_the_results_of_fairseq(length_penalty, alpha, limit, expected):
 VOCAB_SIZE, LIMIT, NUM_TABLES = 7, 6, 97
 
 
-class Hypothesis(NamedTuple):
-    score: float
-    ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    finished: bool
-
-
 def weight(token, position):
     return (token + 3) * (position**2 + 5)
 
@@ -200,46 +177,6 @@ def log_probs_by_history(tables, repetition_penalty, ids):
     for token in set(ids):
         logits[token] *= repetition_penalty if logits[token] < 0 else 1 / repetition_penalty
     return scipy.special.log_softmax(logits)
-
-
-def reference(log_probs_of, width, limit, rules, alpha, may_come, stops=True):
-    """Outputs, best first, and how many steps were made.
-
-    Args:
-      log_probs_of: ids so far -> log probabilities of the next; may_come: number of tokens so far -> the next ones.
-      stops: whether `rules.early_stop` is followed, or all goes on to the limit.
-    """
-
-    def ranked(hypothesis):
-        return float(scores_of(hypothesis.log_probs, len(hypothesis.ids), rules, alpha))
-
-    live, ended, num_ended = [Hypothesis(0.0, (), (), False)], [], 0
-    steps = 0
-    while steps < limit and live:
-        found = []
-        for hypothesis in live:
-            log_probs = log_probs_of(hypothesis.ids)
-            for token in may_come(steps):
-                new = hypothesis.score + log_probs[token]
-                ids, known = (*hypothesis.ids, token), (*hypothesis.log_probs, log_probs[token])
-                found.append(Hypothesis(new, ids, known, token == EOS_ID))
-        found = sorted(found, key=lambda h: -h.score)[: 2 * width]
-        for hypothesis in found[: width if rules.end_among == "beam" else None]:
-            if hypothesis.finished and (rules.early_stop == "bound" or num_ended < width):
-                ended.append(hypothesis)
-                num_ended += 1
-        ended = sorted(ended, key=lambda h: -ranked(h))[:width]
-        live = [h for h in found if not h.finished][:width]
-        steps += 1
-        if not stops:
-            continue
-        if rules.early_stop == "first" and num_ended >= width:
-            break
-        if rules.early_stop == "bound" and live and len(ended) >= rules.num_best:
-            bound = scores_of([live[0].score], limit, rules, alpha)
-            if ranked(ended[rules.num_best - 1]) >= bound:
-                break
-    return [h._replace(score=ranked(h)) for h in (ended + live)[: rules.num_best]], steps
 
 
 def make_tables(rows, seed=0):
@@ -264,7 +201,8 @@ def outputs_by_history(tables, max_lengths, rules, width, alpha, allowed):
 def search(tables, max_lengths, rules, width, alpha, **fields):
     """The outputs, as NumPy arrays, and how many steps were made."""
     allowed = constraints(VOCAB_SIZE, **fields)
-    return jax.device_get(outputs_by_history(tables, np.int32(max_lengths), rules, width, alpha, allowed))
+    outputs, steps = outputs_by_history(tables, np.int32(max_lengths), rules, width, alpha, allowed)
+    return masked(outputs), steps
 
 
 def check_against_reference(tables, max_lengths, rules, width, alpha, stops=True, **fields):
@@ -288,7 +226,6 @@ def check_against_reference(tables, max_lengths, rules, width, alpha, stops=True
         for rank, hypothesis in enumerate(expected if limit else ()):
             length = result.lengths[row, rank]
             assert tuple(result.ids[row, rank, :length]) == hypothesis.ids
-            assert not result.ids[row, rank, length:].any()
             np.testing.assert_allclose(result.log_probs[row, rank, :length], hypothesis.log_probs, atol=1e-5)
             np.testing.assert_allclose(result.scores[row, rank], hypothesis.score, atol=1e-5)
             assert result.finished[row, rank] == hypothesis.finished
@@ -394,7 +331,7 @@ def test_an_input_that_is_done_stays_as_it_is(early_stop):
             strict=True,
         ):
             np.testing.assert_array_equal(x[done], y[done])
-    result = jax.device_get(beam_search.outputs(state, rules, lengths, 0.6))
+    result = masked(beam_search.outputs(state, rules, lengths, 0.6))
     for ours, theirs in zip(result, search(tables, limits, rules, 3, 0.6)[0], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
@@ -416,12 +353,12 @@ SOURCES = np.array([[5, 6, 7, 4, EOS_ID], [6, EOS_ID, 0, 0, 0], [0] * 5, [7, 7, 
 
 
 def beams(params, config=MODEL, inputs=SOURCES, **fields):
-    return jax.device_get(translate((config,), [decoding_params(params)], DecodeConfig(**fields), inputs))
+    return from_sources([config], [params], DecodeConfig(**fields), inputs)
 
 
 def teacher_forced(config, params, inputs, targets):
     """log P of every token of targets [B, T, V] after those before it, by the full forward pass."""
-    logits = forward(config, params, {"inputs": jnp.asarray(inputs), "targets": jnp.asarray(targets, jnp.int32)})[0]
+    logits = forward(config, params, as_batch(inputs=inputs, targets=targets))[0]
     return scipy.special.log_softmax(np.asarray(logits, np.float64), axis=-1)
 
 

@@ -5,42 +5,40 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoding_support import ENDS, EOS_ID, PAD_ID, constraints
 
-from transformer_jax.config import EOS_ID, PAD_ID
-from transformer_jax.decoding.constraints import Constraints, allowed, penalise_repetition
+from transformer_jax.decoding.constraints import allowed, penalise_repetition
+from transformer_jax.decoding.settings import Ends
 
 VOCAB_SIZE = 8
 LIMITS = (0, 1, 2, 3, 5)  # of every row
 
 
-def constraints(forbidden=(), prefix=(), min_length=0, force_end=False):
-    return Constraints(
-        jnp.zeros(VOCAB_SIZE, bool).at[jnp.array(forbidden, jnp.int32)].set(True),
-        jnp.array(prefix, jnp.int32),
-        jnp.int32(min_length),
-        jnp.bool_(force_end),
-    )
-
-
 def tokens_at(length, **rules):
     """The tokens that `allowed` lets stand at place `length`, a list per row of LIMITS."""
-    table = np.asarray(allowed(constraints(**rules), jnp.int32(length), jnp.array(LIMITS, jnp.int32)))
+    table = np.asarray(allowed(constraints(VOCAB_SIZE, **rules), jnp.int32(length), jnp.array(LIMITS, jnp.int32)))
     assert table.dtype == bool
     assert table.shape == (len(LIMITS), VOCAB_SIZE)
     return [np.flatnonzero(row).tolist() for row in table]
 
 
-def expected_at(length, limit, forbidden=(), prefix=(), min_length=0, force_end=False):
+def expected_at(length, limit, forbidden=(), prefix=(), min_length=0, force_end=False, ends=ENDS):
     if length < len(prefix):
         return [prefix[length]]
     if force_end and length + 1 >= limit:
-        return [EOS_ID]
-    free = [token for token in range(VOCAB_SIZE) if token != PAD_ID and token not in forbidden]
-    return [token for token in free if token != EOS_ID or length >= min_length]
+        return [ends.end_id]
+    free = [token for token in range(VOCAB_SIZE) if token not in (*ends.never, *forbidden)]
+    return [token for token in free if token != ends.end_id or length >= min_length]
 
 
 def test_padding_never_comes():
     assert tokens_at(0) == [[1, 2, 3, 4, 5, 6, 7]] * 5
+    assert tokens_at(0, ends=Ends(EOS_ID, ())) == [[PAD_ID, 1, 2, 3, 4, 5, 6, 7]] * 5
+
+
+def test_nothing_ends_an_output_without_an_end():
+    for length in range(6):
+        assert tokens_at(length, min_length=3, ends=Ends(None, ())) == [[0, 1, 2, 3, 4, 5, 6, 7]] * 5
 
 
 def test_forbidden_tokens_never_come():
@@ -76,10 +74,12 @@ def test_a_prefix_wins_over(rules):
         assert tokens_at(length, prefix=(5, EOS_ID, 5), **rules) == [[token]] * 5
 
 
-def test_all_rules_together():
+@pytest.mark.parametrize("ends", [ENDS, Ends(0, (7,))])
+def test_all_rules_together(ends):
     choices = itertools.product([(), (1,), (4, 6)], [(), (3,), (6, 1)], [0, 1, 3], [False, True])
     for forbidden, prefix, min_length, force_end in choices:
         rules = {"forbidden": forbidden, "prefix": prefix, "min_length": min_length, "force_end": force_end}
+        rules["ends"] = ends
         for length in range(5):
             assert tokens_at(length, **rules) == [expected_at(length, limit, **rules) for limit in LIMITS], rules
 

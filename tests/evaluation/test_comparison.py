@@ -1,6 +1,7 @@
 """`compare`: from checkpoints to a table, and which translations are made for it."""
 
 import dataclasses
+import hashlib
 import json
 import logging
 import shutil
@@ -8,17 +9,23 @@ from unittest import mock
 
 import jax
 import pytest
+from data_support import pair_texts
 from run_support import copy_of_trained, snapshot
 
+from transformer_jax.checkpoints.checksums import by_path, checksums
 from transformer_jax.data.datasets import Data
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation import run as evaluation_run
 from transformer_jax.evaluation.comparison import compare
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.evaluation.lines import Output, Translation
+from transformer_jax.evaluation.loading import fingerprint
 from transformer_jax.evaluation.run import Scorer, evaluate
-from transformer_jax.evaluation.significance import METRICS, paired_bootstrap
-from transformer_jax.evaluation.translate import Translator
+from transformer_jax.tasks.base import TASKS, MetricSpec, Task
+from transformer_jax.tasks.lines import Output, Translated
+from transformer_jax.tasks.text_bootstrap import paired_bootstrap
+from transformer_jax.tasks.translation import Translation
+
+METRICS = ("sacrebleu", "chrf")
 
 
 @pytest.fixture
@@ -41,17 +48,17 @@ def translated(monkeypatch):
     """The decoder is taught half of a split, or less for other parameters; yields (split, beam_size) of its calls."""
     calls, seen = [], []
 
-    def translations(evaluator, params, split):
-        model = Translator(evaluator.config, params, evaluator.data.tokenizer).fingerprint
+    def translations(task, evaluator, params, split):
+        model = fingerprint(evaluator.data.tokenizer, (evaluator.config.model, params))
         if model not in seen:
             seen.append(model)
         calls.append((split, evaluator.config.decode.beam_size))
-        targets = evaluator.data.text(split).targets
+        targets = evaluator.data.text(split).features["targets"]
         right = len(targets) // (2 + seen.index(model))
         lines = [*targets[:right], *(f"12 {line}" for line in targets[right:])]
-        return [Translation(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
+        return [Translated(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
 
-    monkeypatch.setattr(Evaluator, "translations", translations)
+    monkeypatch.setattr(Translation, "translations", translations)
     return calls
 
 
@@ -106,6 +113,20 @@ def test_what_is_printed_follows_from_the_translations(folder, run, older, trans
     assert "|bs:50|seed:3|" in out[-1]
 
 
+def test_pairs_are_those_that_are_encoded(run, older, translated, monkeypatch, capsys):
+    """A source may count pairs that it leaves out; copies of the parameters are freed after each split."""
+    freed = []
+    monkeypatch.setattr(Evaluator, "forget", lambda evaluator: freed.append(evaluator))
+    monkeypatch.setattr("transformer_jax.data.sources.text.TextSource.num_examples", lambda source, split: 99)
+    compare([run, older], samples=5)
+    captured = capsys.readouterr()
+    assert "test, 11 pairs" in captured.out
+    assert captured.err.count("generating outputs of 11 examples") == 2
+    assert len({id(evaluator) for evaluator in freed}) == 2
+    evaluate(run, ["test", "valid"])
+    assert len([evaluator for evaluator in freed if evaluator is freed[-1]]) == 2
+
+
 def test_the_files_are_those_of_evaluate(run, older, translated, tmp_path):
     other = shutil.copytree(run, tmp_path / "other")
     compare([run, older])
@@ -123,7 +144,7 @@ def test_nothing_is_translated_twice(run, older, translated, capsys):
     assert len(translated) == 2
     err = capsys.readouterr().err
     assert f"test: {run}/evaluation/test.txt is reused: the same parameters and settings have made it\n" in err
-    assert f"test: translating 11 pairs into {run}/evaluation/step_5/test.txt\n" in err
+    assert f"test: generating outputs of 11 examples into {run}/evaluation/step_5/test.txt\n" in err
     before = snapshot(run)
     assert compare([run, older]) == first
     assert len(translated) == 2
@@ -200,9 +221,9 @@ def scored(tmp_path_factory):
     """A scorer, and the translations that are in its folder."""
     run = copy_of_trained(tmp_path_factory.mktemp("scored") / "copy") / "run"
     lines = [f"line {number}" for number in range(11)]
-    translations = [Translation(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
+    translations = [Translated(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
     scorer = Scorer.from_checkpoint(run)
-    with mock.patch.object(Evaluator, "translations", return_value=translations):
+    with mock.patch.object(Translation, "translations", return_value=translations):
         scorer.score("test")
     return scorer, lines
 
@@ -226,8 +247,8 @@ def scored(tmp_path_factory):
 def test_what_makes_other_translations(scored, change, same):
     scorer, lines = scored
     changed = dataclasses.replace(scorer, loaded=change(scorer.loaded))
-    assert changed.earlier_translations("test") == (lines if same else None)
-    assert changed.earlier_translations("valid") is None
+    assert changed.earlier_outputs("test") == (lines if same else None)
+    assert changed.earlier_outputs("valid") is None
 
 
 def change_scores(**changes):
@@ -259,18 +280,18 @@ def test_split_that_are_not_what_they_were(scored, tmp_path, spoil):
     """Edited, of an evaluation that was interrupted between two files, of an earlier version."""
     scorer, lines = scored
     copied = dataclasses.replace(scorer, folder=shutil.copytree(scorer.folder, tmp_path / "copied"))
-    assert copied.earlier_translations("test") == lines
+    assert copied.earlier_outputs("test") == lines
     spoil(copied.folder)
-    assert copied.earlier_translations("test") is None
+    assert copied.earlier_outputs("test") is None
 
 
 def test_lines_are_split_where_they_were_joined(run, translated, monkeypatch):
     text = "a\u2028b\x85c\rd"
-    translation = Translation(1, [Output(text, [], [], 0.0, True)])
-    monkeypatch.setattr(Evaluator, "translations", lambda *_: [translation] * 11)
+    translation = Translated(1, [Output(text, [], [], 0.0, True)])
+    monkeypatch.setattr(Translation, "translations", lambda *_: [translation] * 11)
     first = compare([run, run])
     assert lines_of(run / "evaluation" / "test.txt") == ["a b c d"] * 11
-    monkeypatch.setattr(Evaluator, "translations", None)
+    monkeypatch.setattr(Translation, "translations", None)
     assert compare([run, run]) == first
 
 
@@ -318,7 +339,10 @@ def test_other_references(run, older, translated, monkeypatch, change, message):
         found = text(data, split)
         if not any(data is other for other in known):
             known.append(data)
-        return found if data is known[0] else found._replace(targets=change(found.targets))
+        if data is known[0]:
+            return found
+        targets = change(found.features["targets"])
+        return pair_texts((found.features["inputs"] * 2)[: len(targets)], targets)
 
     monkeypatch.setattr(Data, "text", other_text)
     with pytest.raises(DataError, match=rf"split 'test' of {run} and of {older} has different references.*{message}"):
@@ -328,7 +352,7 @@ def test_other_references(run, older, translated, monkeypatch, change, message):
 
 def test_tokens_are_compared_as_one_writes_them(folder, run, older, translated, monkeypatch):
     loads(monkeypatch, with_config("data", text_form="moses_bpe"))
-    monkeypatch.setattr("transformer_jax.evaluation.evaluator.readable", lambda line, data: line.replace(" ", ""))
+    monkeypatch.setattr("transformer_jax.data.text_form.readable", lambda line, data: line.replace(" ", ""))
     result = compare([run, older], ["test"], samples=5)["test"]
     systems = [lines_of(run / "evaluation" / path) for path in ("test.txt", "step_5/test.txt")]
     assert not any(" " in line for lines in systems for line in lines)
@@ -351,3 +375,77 @@ def test_configs_that_translate_in_different_ways_are_told(run, older, translate
     (record,) = [record for record in caplog.records if "max_extra_length" in record.getMessage()]
     message = f"decode.max_extra_length is 8 in {run} and 7 in {older}; --decode.max_extra_length=... sets both"
     assert record.getMessage() == message
+
+
+class Plain(Translation):
+    """Is scored by its loss, and compared by the losses of its examples."""
+
+    metrics = (MetricSpec("loss", "min", heading="loss"), MetricSpec("accuracy", "max", "%", "accuracy", "{:.1f}"))
+    compares_outputs = False
+    score = Task.score
+
+    def references(self, config, data, split):
+        return None
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    monkeypatch.setitem(TASKS._registered, "plain", Plain())
+    return with_config("task", name="plain")
+
+
+def test_a_task_without_outputs_is_compared_by_its_losses(run, older, translated, plain, monkeypatch, capsys):
+    loads(monkeypatch, plain)
+    result = compare([run, older], samples=50)["test"]
+    assert translated == []
+    assert not (run / "evaluation").exists()  # nothing that could be used again
+    out = capsys.readouterr().out.splitlines()
+    statistics = ["mean ± 95 %", "difference", "p-value"]
+    assert cells(out[1]) == ["test, 11 pairs", "loss", *statistics, "accuracy %", *statistics]
+    assert cells(out[4])[1] == f"{result.scores['loss'][1].score:.4f}"
+    assert out[-2:] == ["loss: bs:50|seed:12345", "accuracy: bs:50|seed:12345"]
+    assert not [line for line in out if line.startswith("decode of")]  # nothing is generated
+    evaluate(run, ["test"])
+    metrics = json.loads((run / "evaluation" / "test.json").read_text())
+    assert metrics["task"] == {"name": "plain"}
+    assert not (run / "evaluation" / "test.txt").exists()
+    assert result.scores["loss"][0].score == pytest.approx(metrics["loss"], rel=1e-5)
+
+
+def test_a_task_without_a_direction_is_not_compared(run, older, plain, monkeypatch):
+    loads(monkeypatch, plain)
+    monkeypatch.setattr(Plain, "metrics", (MetricSpec("loss", heading="loss"),))
+    with pytest.raises(DataError, match="task 'plain': of none of its metrics more or less is better"):
+        compare([run, older])
+    monkeypatch.setattr(Plain, "metrics", (MetricSpec("luck", "max"),))
+    with pytest.raises(DataError, match="split 'test': no metric follows for which more or less is better"):
+        compare([run, older], samples=5)
+
+
+def test_different_tasks_are_not_compared(run, older, translated, plain, monkeypatch):
+    loads(monkeypatch, lambda loaded: plain(loaded) if loaded.name else loaded)
+    with pytest.raises(ConfigError, match=rf"{run} has task 'translation' and {older} task 'plain'"):
+        compare([run, older])
+
+
+def test_without_references_the_corpora_are_the_same(run, older, translated, plain, monkeypatch):
+    def change(loaded):
+        corpus = loaded.corpus | {"sha256": "0" * 64} if loaded.name else loaded.corpus
+        return plain(loaded)._replace(corpus=corpus)
+
+    loads(monkeypatch, change)
+    monkeypatch.setattr(evaluation_run, "_check_corpus", lambda loaded, data: None)
+    with pytest.raises(DataError, match="have different corpora"):
+        compare([run, older])
+
+
+def test_a_fingerprint_is_that_of_versions_with_one_architecture(scored):
+    loaded = scored[0].loaded
+    fields = dataclasses.asdict(loaded.config.model)
+    assert fields.pop("architecture") == "encoder_decoder"
+    digest = hashlib.sha256(loaded.tokenizer.sha256.encode())
+    digest.update(json.dumps([fields, checksums(by_path(loaded.params))], sort_keys=True).encode())
+    of_model = loaded.config.model
+    assert fingerprint(loaded.tokenizer, (of_model, loaded.params)) == digest.hexdigest()
+    other = dataclasses.replace(of_model, architecture="decoder_only")
+    assert fingerprint(loaded.tokenizer, (other, loaded.params)) != digest.hexdigest()

@@ -4,14 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from data_support import longest_of, pair_texts, prepared
 from run_support import trained_config, trained_folder, translated
-from support import forward, random_params
+from support import as_batch, forward, random_params
 
-from transformer_jax.data.datasets import prepare_data
-from transformer_jax.data.sources import Split
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator, make_validate
-from transformer_jax.evaluation.scores import translation_scores
+from transformer_jax.tasks.base import TASKS, MetricSpec, Task
+from transformer_jax.tasks.text_scores import translation_scores
+from transformer_jax.tasks.translation import Translation
+
+TRANSLATION = TASKS["translation"]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +24,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def data(config):
-    return prepare_data(config, trained_folder() / "run")
+    return prepared(config, trained_folder() / "run")
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +36,19 @@ def replaced(config, section, **fields):
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **fields)})
 
 
+def losses(config, data, params, split):
+    """What takes no translation."""
+    scores = Evaluator(config, data).score(params, split, generate=False)
+    assert scores.outputs is None
+    return scores.metrics
+
+
 def by_hand(config, data, params, split):
     """Every pair in one array; loss, accuracy and tokens from log-softmax in float64."""
     ids = data.splits[split]
     rows, width = np.arange(ids.num_examples), 24
-    inputs, targets = ids.inputs(rows, width), ids.targets(rows, width)
-    logits = np.asarray(forward(config.model, params, {"inputs": inputs, "targets": targets})[0], np.float64)
+    inputs, targets = (ids.take(name, rows, width) for name in ("inputs", "targets"))
+    logits = np.asarray(forward(config.model, params, as_batch(inputs=inputs, targets=targets))[0], np.float64)
     logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     real = targets > 0
     chosen = np.take_along_axis(logp, targets[..., None], -1)[..., 0]
@@ -49,23 +59,23 @@ def by_hand(config, data, params, split):
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_losses_are_the_formula(config, data, params, split):
     loss, accuracy, tokens = by_hand(config, data, params, split)
-    assert len(data.splits[split].input_lengths) % config.data.row_multiple  # rows of padding take part
-    result = Evaluator(config, data).losses(params, split)
+    assert data.splits[split].num_examples % config.data.row_multiple  # rows of padding take part
+    result = losses(config, data, params, split)
     assert result["loss"] == pytest.approx(loss, rel=1e-5)
     assert result["perplexity"] == pytest.approx(np.exp(loss), rel=1e-4)
     assert result["accuracy"] == pytest.approx(accuracy, abs=1e-4)
-    assert result["tokens"] == tokens == data.splits[split].target_lengths.sum()
+    assert result["tokens"] == tokens == data.splits[split].lengths("targets").sum()
     assert type(result["tokens"]) is int
-    assert set(result) == {"loss", "perplexity", "accuracy", "tokens"}
+    assert list(result) == ["loss", "perplexity", "accuracy", "tokens", "over_length"]
     assert loss > 3
 
 
 def test_losses_do_not_depend_on_the_batches(config, data, params):
-    whole = Evaluator(config, data).losses(params, "valid")
+    whole = losses(config, data, params, "valid")
     for tokens_per_batch, row_multiple in ((64, 8), (16, 1)):
         other = replaced(config, "evaluation", tokens_per_batch=tokens_per_batch)
         other = replaced(other, "data", row_multiple=row_multiple)
-        parts = Evaluator(other, data).losses(params, "valid")
+        parts = losses(other, data, params, "valid")
         assert parts["tokens"] == whole["tokens"]
         assert parts["accuracy"] == pytest.approx(whole["accuracy"], rel=1e-6)
         assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-6)
@@ -74,30 +84,30 @@ def test_losses_do_not_depend_on_the_batches(config, data, params):
 def test_smoothing_and_dropout_are_for_training(config, data, params):
     other = replaced(config, "training", label_smoothing=0.3)
     other = replaced(other, "model", dropout_rate=0.5)
-    plain = Evaluator(config, data).losses(params, "test")
-    assert Evaluator(other, data).losses(params, "test") == pytest.approx(plain, rel=1e-6)
+    plain = losses(config, data, params, "test")
+    assert losses(other, data, params, "test") == pytest.approx(plain, rel=1e-6)
 
 
 def test_a_learned_table_that_just_holds_the_longest_pair(config, data):
     """Widths of batches are rounded up, but not beyond the table."""
     ids = data.splits["valid"]
-    longest = int(max(ids.input_lengths.max(), ids.target_lengths.max()))
+    longest = int(longest_of(ids).max())
     assert longest % 8  # else there is nothing to round
     fits = replaced(config, "model", position_encoding="learned", max_length=longest)
     params = random_params(fits.model)
-    assert Evaluator(fits, data).losses(params, "valid")["tokens"] == ids.target_lengths.sum()
-    assert len(Evaluator(fits, data).translations(params, "valid")) == ids.num_examples
+    assert losses(fits, data, params, "valid")["tokens"] == ids.lengths("targets").sum()
+    assert len(TRANSLATION.translations(Evaluator(fits, data), params, "valid")) == ids.num_examples
     short = replaced(fits, "model", max_length=longest - 1)
-    first = int(np.argmax(np.maximum(ids.input_lengths, ids.target_lengths) == longest))
+    first = int(np.argmax(longest_of(ids) == longest))
     with pytest.raises(DataError, match=rf"split 'valid', pair {first + 1}: {longest} pieces .*={longest - 1}"):
-        Evaluator(short, data).losses(params, "valid")
+        losses(short, data, params, "valid")
     with pytest.raises(DataError, match="split 'valid', pair"):
         make_validate(short, data)  # before training, not after its first hour
 
 
 def test_an_unknown_split(config, data, params):
     with pytest.raises(DataError, match="no split 'tset'; there are train, valid, test"):
-        Evaluator(config, data).losses(params, "tset")
+        losses(config, data, params, "tset")
 
 
 class Fixed:
@@ -113,15 +123,15 @@ class Fixed:
 def fixed(monkeypatch, config, data):
     def text(self, split):
         families = None if split == "test" else list(Fixed.families)
-        return Split(list(Fixed.inputs), list(Fixed.targets), families)
+        return pair_texts(list(Fixed.inputs), list(Fixed.targets), families)
 
     monkeypatch.setattr(type(data), "text", text)
-    monkeypatch.setattr(Evaluator, "translations", lambda *_: translated(Fixed.lines, unfinished=(2, 4)))
+    monkeypatch.setattr(Translation, "translations", lambda *_: translated(Fixed.lines, unfinished=(2, 4)))
     return Evaluator(config, data)
 
 
 def test_translation_scores(fixed, params):
-    scores, lines = fixed.translation_scores(params, "valid")
+    scores, lines = fixed.score(params, "valid")
     assert lines == list(Fixed.lines)
     assert scores["exact_match"] == 60.0
     assert scores["unfinished"] == 2
@@ -133,7 +143,7 @@ def test_translation_scores(fixed, params):
 
 
 def test_a_corpus_without_families_has_no_scores_for_them(fixed, params):
-    assert "families" not in fixed.translation_scores(params, "test")[0]
+    assert "families" not in fixed.score(params, "test").metrics
 
 
 class Tokens:
@@ -146,16 +156,16 @@ class Tokens:
 
 @pytest.fixture
 def tokens(monkeypatch, config, data):
-    monkeypatch.setattr(type(data), "text", lambda *_: Split(["a", "b"], list(Tokens.targets), None))
-    monkeypatch.setattr(Evaluator, "translations", lambda *_: translated(Tokens.lines, unfinished=()))
+    monkeypatch.setattr(type(data), "text", lambda *_: pair_texts(["a", "b"], list(Tokens.targets)))
+    monkeypatch.setattr(Translation, "translations", lambda *_: translated(Tokens.lines, unfinished=()))
     return Evaluator(replaced(config, "data", text_form="moses_bpe"), data)
 
 
 def test_tokens_are_scored_as_they_are_and_as_one_writes_them(tokens, params):
-    scores, lines = tokens.translation_scores(params, "valid")
+    scores, lines = tokens.score(params, "valid")
     assert lines == list(Tokens.readable)
     references = ['ein Mann, "alt".', "der Hund läuft zum Haus."]
-    assert tokens.references("valid") == references
+    assert TRANSLATION.references(tokens.config, tokens.data, "valid") == references
     of_text = translation_scores(lines, references)
     assert {name: scores[name] for name in of_text if name != "exact_match"} == {
         name: value for name, value in of_text.items() if name != "exact_match"
@@ -167,7 +177,7 @@ def test_tokens_are_scored_as_they_are_and_as_one_writes_them(tokens, params):
 
 
 def test_plain_text_has_no_scores_of_tokens(fixed, params):
-    assert "tokenized_bleu" not in fixed.translation_scores(params, "test")[0]
+    assert "tokenized_bleu" not in fixed.score(params, "test").metrics
 
 
 def test_validation_logs_scores_of_tokens(tokens, data, params):
@@ -176,10 +186,76 @@ def test_validation_logs_scores_of_tokens(tokens, data, params):
 
 
 def test_validation_translates_only_if_a_translation_metric_ranks(fixed, config, data, params):
-    losses = {"loss", "perplexity", "accuracy", "tokens"}
-    assert set(make_validate(config, data)(params)) == losses
-    assert make_validate(config, data)(params) == fixed.losses(params, "valid")
+    logged = {"loss", "perplexity", "accuracy", "tokens"}
+    assert set(make_validate(config, data)(params)) == logged
+    assert make_validate(config, data)(params) == {name: losses(config, data, params, "valid")[name] for name in logged}
     for metric in ("exact_match", "sacrebleu", "chrf"):
         ranked = make_validate(replaced(config, "training", best_metric=metric), data)(params)
-        assert set(ranked) == losses | {"exact_match", "sacrebleu", "chrf"}
+        assert set(ranked) == logged | {"exact_match", "sacrebleu", "chrf"}
         assert ranked["exact_match"] == 60.0
+
+
+# What is true of every task.
+
+
+def test_sums_by_example_add_up_to_those_of_the_split(config, data, params):
+    evaluator = Evaluator(replaced(config, "evaluation", tokens_per_batch=64), data)
+    whole, found = evaluator.sums(params, "valid"), evaluator.sums_by_example(params, "valid")
+    np.testing.assert_array_equal(found["weight"], data.splits["valid"].lengths("targets"))  # in the order of the split
+    assert {name: sums.sum() for name, sums in found.items()} == pytest.approx(whole, rel=1e-5)
+    assert len({round(value, 3) for value in found["nll"]}) > 3
+
+
+class Counting:
+    """Counts how often a translator is made."""
+
+    made = 0
+
+    def __init__(self, config, params, tokenizer):
+        Counting.made += 1
+
+    def translate_chunk(self, lines):
+        return translated([line.text for line in lines])
+
+
+def test_a_translator_is_made_once_for_its_parameters(config, data, params, monkeypatch):
+    monkeypatch.setattr("transformer_jax.tasks.generation.Translator", Counting)
+    evaluator = Evaluator(replaced(config, "training", best_metric="chrf"), data)
+    for split in ("valid", "test", "valid"):
+        evaluator.score(params, split)
+    assert Counting.made == 1
+    evaluator.score(dict(params), "valid")
+    assert Counting.made == 2
+    evaluator.validation(params)
+    assert evaluator._made == []  # training has its memory back
+
+
+class Plain(Translation):
+    """Is scored by its loss alone."""
+
+    metrics = (MetricSpec("loss", "min", heading="loss"), MetricSpec("accuracy", "max"), MetricSpec("luck", "max"))
+    score = Task.score
+
+
+def test_scores_of_a_task_are_its_means_unless_it_says_otherwise(config, data, params, monkeypatch):
+    monkeypatch.setitem(TASKS._registered, "plain", Plain())
+    plain = replaced(config, "task", name="plain")
+    scores = Evaluator(plain, data).score(params, "valid")
+    of_translation = losses(config, data, params, "valid")
+    assert scores.metrics == {name: of_translation[name] for name in ("loss", "accuracy")}
+    assert scores.outputs is None
+    assert make_validate(plain, data)(params) == scores.metrics
+    with pytest.raises(DataError, match=r"best_metric='luck': task 'plain' has measured loss, accuracy"):
+        make_validate(replaced(plain, "training", best_metric="luck"), data)(params)
+    with pytest.raises(ConfigError, match=r"best_metric='chrf': task 'plain' ranks .* loss, accuracy, luck"):
+        make_validate(replaced(plain, "training", best_metric="chrf"), data)
+
+
+def test_a_task_that_raises_is_named(config, data, params, monkeypatch):
+    class Broken(Plain):
+        def score(self, evaluator, params, split, generate):
+            return 1 / 0
+
+    monkeypatch.setitem(TASKS._registered, "broken", Broken())
+    with pytest.raises(DataError, match=r"split 'valid': task\.name='broken': ZeroDivisionError: division by zero"):
+        Evaluator(replaced(config, "task", name="broken"), data).score(params, "valid")

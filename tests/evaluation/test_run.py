@@ -15,8 +15,8 @@ from run_support import argv, copy_of_trained, run_main, snapshot, trained_folde
 from transformer_jax.data.datasets import Data
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import CheckpointError, DataError
-from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.run import evaluate
+from transformer_jax.tasks.translation import Translation
 
 CHECKPOINTS = ("run", "checkpoints")
 
@@ -30,12 +30,12 @@ def folder(tmp_path):
 def some_right(monkeypatch):
     """The model is taught the first half of every split."""
 
-    def translations(evaluator, params, split):
-        targets = evaluator.data.text(split).targets
+    def translations(task, evaluator, params, split):
+        targets = evaluator.data.text(split).features["targets"]
         right = len(targets) // 2
         return translated([*targets[:right], *("12 " + line for line in targets[right:])], unfinished=(1, 2, 3))
 
-    monkeypatch.setattr(Evaluator, "translations", translations)
+    monkeypatch.setattr(Translation, "translations", translations)
 
 
 def test_every_split_but_train_is_scored(folder, capsys, some_right):

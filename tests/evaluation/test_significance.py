@@ -1,156 +1,97 @@
-"""Paired bootstrap resampling, against sacreBLEU's command line and against the formula written out."""
-
-import os
-import random
-import re
-import subprocess
-import sys
+"""The paired bootstrap of metrics that follow from sums, against the formula written out and against sacreBLEU's."""
 
 import numpy as np
 import pytest
-import sacrebleu
 
-from transformer_jax.evaluation.significance import METRICS, SEED, paired_bootstrap
+from transformer_jax.evaluation import significance
+from transformer_jax.evaluation.significance import compare_statistics, paired_bootstrap_of_sums
+from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.text_bootstrap import paired_bootstrap
 
-WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs", ",", "far", "away", "."]
-
-
-def corpus(count, *error_rates):
-    """References, and translations by systems that get a word wrong with the given probabilities."""
-    draw = random.Random(0)
-    references = [[draw.choice(WORDS) for _ in range(draw.randint(6, 12))] for _ in range(count)]
-    systems = [
-        [" ".join(draw.choice(WORDS) if draw.random() < rate else word for word in line) for line in references]
-        for rate in error_rates
-    ]
-    return [" ".join(line) for line in references], systems
+RNG = np.random.default_rng(1)
+COUNT = 40
+RIGHT = [np.stack([RNG.random(COUNT) < rate, np.ones(COUNT)], -1).astype(np.float64) for rate in (0.7, 0.6, 0.65)]
 
 
-REFERENCES, SYSTEMS = corpus(30, 0.2, 0.3, 0.25)
-PAIR = SYSTEMS[::2]  # the two that differ least
-HAND_OVER = {"sacrebleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
+def percent(sums):
+    return 100 * sums[..., 0] / sums[..., 1]
 
 
-def test_the_numbers_are_those_of_sacrebleus_command_line(tmp_path):
-    files = [tmp_path / name for name in ("references", "a", "b", "c")]
-    for file, lines in zip(files, [REFERENCES, *SYSTEMS], strict=True):
-        file.write_text("\n".join(lines) + "\n")
-    command = [sys.executable, "-m", "sacrebleu", str(files[0]), "-i", *map(str, files[1:]), "-m", "bleu", "chrf"]
-    environment = {name: value for name, value in os.environ.items() if name != "SACREBLEU_SEED"}
-    options = ["--paired-bs", "--paired-bs-n", "200", "-w", "6", "--format", "text"]
-    out = subprocess.run([*command, *options], capture_output=True, text=True, check=True, env=environment).stdout
-    theirs = [list(map(float, found)) for found in re.findall(r"([\d.]+) \(([\d.]+) ± ([\d.]+)\)", out)]
-    theirs_p = [float(found) for found in re.findall(r"\(p = ([\d.]+)\)", out)]
-    assert (len(theirs), len(theirs_p)) == (6, 4)
-
-    ours = paired_bootstrap(SYSTEMS, REFERENCES, samples=200)
-    by_system = [ours.scores[metric][system] for system in range(3) for metric in METRICS]
-    for score, their in zip(by_system, theirs, strict=True):
-        assert [score.score, score.mean, score.interval] == pytest.approx(their, abs=1e-5)
-    for score, their in zip(by_system[2:], theirs_p, strict=True):
-        assert score.p_value == pytest.approx(their, abs=5e-5)
-    assert all(f" {ours.signatures[metric]}\n" in out for metric in METRICS)
+def by_hand(systems, samples, seed):
+    """Scores of whole and draws, one draw at a time."""
+    draws = np.random.default_rng(seed).choice(COUNT, size=(samples, COUNT))
+    on_draws = [[percent(sum(system[i] for i in draw)) for draw in draws] for system in systems]
+    return [percent(sum(system)) for system in systems], np.array(on_draws)
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_the_p_value_is_what_is_said_of_it(metric):
+@pytest.mark.parametrize("together", [1 << 22, 7 * COUNT])
+def test_the_numbers_are_the_formula(monkeypatch, together):
+    monkeypatch.setattr(significance, "_DRAWN_TOGETHER", together)
     samples, seed = 60, 7
-    score = HAND_OVER[metric]
-    draws = np.random.default_rng(seed).choice(len(REFERENCES), size=(samples, len(REFERENCES)))
-    on_draws = np.array(
-        [[score([system[i] for i in draw], [[REFERENCES[i] for i in draw]]).score for draw in draws] for system in PAIR]
-    )
-    whole = [score(system, [REFERENCES]).score for system in PAIR]
-    distances = abs(on_draws[1] - on_draws[0])
-    count = sum(distances - distances.mean() > abs(whole[1] - whole[0]))
-
-    first, second = paired_bootstrap(PAIR, REFERENCES, samples, seed).scores[metric]
-    assert (first.score, second.score) == pytest.approx(tuple(whole))
-    assert (first.mean, second.mean) == pytest.approx(tuple(on_draws.mean(1)))
-    for system, drawn in zip((first, second), np.sort(on_draws), strict=True):
+    whole, drawn = by_hand(RIGHT, samples, seed)
+    found = paired_bootstrap_of_sums(RIGHT, percent, samples, seed)
+    assert (found[0].difference, found[0].p_value, found[0].always_equal) == (None, None, False)
+    for score, of_whole, on_draws in zip(found, whole, drawn, strict=True):
+        assert score.score == pytest.approx(of_whole)
+        assert score.mean == pytest.approx(on_draws.mean())
+        ordered = np.sort(on_draws)
         # 95 % of 60 draws: all but the lowest and the highest.
-        assert 2 * system.interval == pytest.approx(drawn[-2] - drawn[1])
-    assert (first.difference, first.p_value) == (None, None)
-    assert second.difference == pytest.approx(whole[1] - whole[0])
-    assert second.p_value == pytest.approx((count + 1) / (samples + 1))
-    assert 1 < count < samples
+        assert 2 * score.interval == pytest.approx(ordered[-2] - ordered[1])
+    counts = []
+    for score, of_whole, on_draws in zip(found[1:], whole[1:], drawn[1:], strict=True):
+        distances = abs(on_draws - drawn[0])
+        counts.append(sum(distances - distances.mean() > abs(of_whole - whole[0])))
+        assert score.difference == pytest.approx(of_whole - whole[0])
+        assert score.p_value == (counts[-1] + 1) / (samples + 1)
+    assert max(counts) > 1
 
 
-def test_a_clear_difference_and_none_to_speak_of():
-    references, (good, bad, as_good) = corpus(200, 0.1, 0.4, 0.1)
-    scores = paired_bootstrap([good, bad, as_good], references, samples=100).scores
-    for metric in METRICS:
-        _, of_bad, of_as_good = scores[metric]
-        assert of_bad.difference < -10
-        assert of_bad.p_value == pytest.approx(1 / 101)
-        assert not of_bad.always_equal
-        assert of_as_good.p_value > 0.05
-        assert of_as_good.score - of_as_good.interval < scores[metric][0].score < of_as_good.score + of_as_good.interval
+def test_draws_are_those_of_sacrebleu():
+    """chrF of lines that are all right or all wrong is their part that is right."""
+    lines = [["yes" if right else "" for right in system[:, 0]] for system in RIGHT]
+    theirs = paired_bootstrap(lines, ["yes"] * COUNT, samples=50, seed=3).scores["chrf"]
+
+    def chrf(sums):  # F2 of a precision of 1 and this recall
+        recall = sums[..., 0] / sums[..., 1]
+        return 100 * 5 * recall / (4 + recall)
+
+    ours = paired_bootstrap_of_sums(RIGHT, chrf, samples=50, seed=3)
+    for our, their in zip(ours, theirs, strict=True):
+        assert (our.score, our.mean, our.interval) == pytest.approx(their[:3], rel=1e-4)
+        assert our.p_value == their.p_value
 
 
-def test_each_is_compared_with_the_first():
-    together = paired_bootstrap(SYSTEMS, REFERENCES, samples=50).scores
-    for number in (1, 2):
-        apart = paired_bootstrap([SYSTEMS[0], SYSTEMS[number]], REFERENCES, samples=50).scores
-        for metric in METRICS:
-            assert apart[metric] == [together[metric][0], together[metric][number]]
-
-
-def test_draws_follow_from_the_seed_that_is_given(monkeypatch):
-    monkeypatch.setenv("SACREBLEU_SEED", "3")
-    default = paired_bootstrap(SYSTEMS, REFERENCES, samples=50)
-    assert os.environ["SACREBLEU_SEED"] == "3"
-    monkeypatch.delenv("SACREBLEU_SEED")
-    assert paired_bootstrap(SYSTEMS, REFERENCES, samples=50, seed=SEED) == default
-    assert "SACREBLEU_SEED" not in os.environ
-    other = paired_bootstrap(SYSTEMS, REFERENCES, samples=50, seed=3)
-    assert other.scores != default.scores
-    assert all("|bs:50|seed:12345|" in signature for signature in default.signatures.values())
-    assert all("|bs:50|seed:3|" in signature for signature in other.signatures.values())
-
-
-def test_the_environment_is_as_before_after_an_error(monkeypatch):
-    monkeypatch.setenv("SACREBLEU_SEED", "3")
-    monkeypatch.setattr("sacrebleu.significance.PairedTest.__call__", lambda test: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        paired_bootstrap(SYSTEMS, REFERENCES)
-    assert os.environ["SACREBLEU_SEED"] == "3"
-
-
-@pytest.mark.parametrize("wrong", [["x"] * 30, [""] * 30])
-def test_scores_that_are_always_equal(wrong):
-    """The same translations, or all of them wrong: sacreBLEU's p-value is its least one."""
-    scores = paired_bootstrap([["y"] * 30, wrong, ["y"] * 30], ["a"] * 30, samples=50).scores
-    for metric in METRICS:
-        for score in scores[metric][1:]:
-            assert (score.difference, score.p_value, score.always_equal) == (0.0, 1 / 51, True)
-        assert not scores[metric][0].always_equal
+def test_equal_systems():
+    found = paired_bootstrap_of_sums([RIGHT[0], RIGHT[0], RIGHT[1]], percent, samples=50)
+    assert (found[1].difference, found[1].p_value, found[1].always_equal) == (0.0, 1 / 51, True)
+    assert not found[2].always_equal
 
 
 def test_equal_scores_that_differ_on_draws():
-    references = ["one two three four five six", "six five four three two one"]
-    systems = [[references[0], "x y z"], ["x y z", references[1]]]
-    score = paired_bootstrap(systems, references, samples=50).scores["sacrebleu"][1]
+    systems = [np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([[0.0, 1.0], [1.0, 1.0]])]
+    (_, score) = paired_bootstrap_of_sums(systems, percent, samples=50)
     assert (score.difference, score.always_equal) == (0.0, False)
     assert score.p_value > 1 / 51
-
-
-def test_nothing_is_printed(capfd, caplog):
-    lines = [f"Satz {i} ." for i in range(200)]  # of which sacreBLEU warns elsewhere
-    paired_bootstrap([lines, lines], lines, samples=2)
-    assert capfd.readouterr() == ("", "")
-    assert [record for record in caplog.records if record.levelname != "INFO"] == []
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"systems": SYSTEMS[:1]}, r"\[30\] translations, 30 references"),
-        ({"systems": [SYSTEMS[0], SYSTEMS[1][1:]]}, r"\[30, 29\] translations, 30 references"),
-        ({"samples": 0}, r"samples=0, seed=12345: expected at least 1"),
-        ({"seed": 0}, r"seed=0: expected at least 1"),
+        ({"systems": RIGHT[:1]}, r"shapes \[\(40, 2\)\]: expected two systems"),
+        ({"systems": [RIGHT[0], RIGHT[1][1:]]}, r"shapes \[\(40, 2\), \(39, 2\)\]: expected two systems"),
+        ({"systems": [RIGHT[0][:0], RIGHT[1][:0]]}, "expected two systems"),
+        ({"samples": 0}, "samples=0, seed=12345: expected at least 1"),
+        ({"seed": 0}, "seed=0: expected at least 1"),
     ],
 )
-def test_what_sacrebleu_would_take_for_something_else(change, message):
+def test_what_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        paired_bootstrap(**({"systems": SYSTEMS, "references": REFERENCES} | change))
+        paired_bootstrap_of_sums(**({"systems": RIGHT, "from_sums": percent} | change))
+
+
+def test_every_metric_of_a_task_that_follows_from_the_statistics():
+    systems = [{"loss": 2 * r[:, 0], "nll": r[:, 0], "correct": r[:, 0], "weight": r[:, 1]} for r in RIGHT]
+    result = compare_statistics(TASKS["translation"], systems, samples=60, seed=7)
+    assert list(result.scores) == ["loss", "accuracy"]  # in the order of the task's metrics; no BLEU
+    assert result.scores["accuracy"] == paired_bootstrap_of_sums(RIGHT, percent, 60, 7)
+    assert result.signatures == {"loss": "bs:60|seed:7", "accuracy": "bs:60|seed:7"}

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from transformer_jax.config import DecodeConfig
-from transformer_jax.evaluation.significance import SystemScore
 from transformer_jax.evaluation.table import print_comparison, print_signatures, print_table
+from transformer_jax.tasks.base import TASKS, SystemScore
 
+SPECS = TASKS["translation"].metrics
 LOSSES = {"loss": 1.23456, "perplexity": 3.4368, "accuracy": 71.239, "tokens": 1234, "over_length": 5}
 SCORES = {
     "exact_match": 95.5,
@@ -24,7 +25,7 @@ def cells(line):
 
 
 def test_a_row_per_split_and_the_signatures(capsys):
-    print_table({"valid": LOSSES | SCORES, "test": LOSSES | SCORES | {"loss": 2.0}})
+    print_table({"valid": LOSSES | SCORES, "test": LOSSES | SCORES | {"loss": 2.0}}, SPECS)
     lines = capsys.readouterr().out.splitlines()
     headings = ["split", "loss", "perplexity", "accuracy %", "exact match %", "sacreBLEU", "chrF", "unfinished"]
     assert cells(lines[1]) == headings
@@ -34,7 +35,7 @@ def test_a_row_per_split_and_the_signatures(capsys):
 
 
 def test_scores_of_tokens_have_a_column_and_a_signature(capsys):
-    print_table({"test": LOSSES | SCORES | {"tokenized_bleu": 39.876, "tokenized_bleu_signature": "case:lc"}})
+    print_table({"test": LOSSES | SCORES | {"tokenized_bleu": 39.876, "tokenized_bleu_signature": "case:lc"}}, SPECS)
     lines = capsys.readouterr().out.splitlines()
     assert cells(lines[1])[4:8] == ["exact match %", "tokenized BLEU", "sacreBLEU", "chrF"]
     assert cells(lines[3])[4:8] == ["95.50", "39.88", "97.12", "98.00"]
@@ -42,7 +43,7 @@ def test_scores_of_tokens_have_a_column_and_a_signature(capsys):
 
 
 def test_without_translations_there_are_no_columns_for_them(capsys):
-    print_table({"test": LOSSES})
+    print_table({"test": LOSSES}, SPECS)
     out = capsys.readouterr().out
     assert cells(out.splitlines()[1]) == ["split", "loss", "perplexity", "accuracy %"]
     assert "signature" not in out
@@ -59,14 +60,14 @@ def test_without_translations_there_are_no_columns_for_them(capsys):
 )
 def test_how_the_translations_were_made(capsys, fields, told):
     decode = dataclasses.asdict(DecodeConfig(**fields).resolved())
-    print_table({"test": LOSSES | SCORES | {"decode": decode}})
+    print_table({"test": LOSSES | SCORES | {"decode": decode}}, SPECS)
     assert f"\ndecode: {told}\nsacrebleu: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("columns", ["20", "80"])
 def test_a_narrow_terminal_cuts_nothing(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
-    print_table({"test_longer": LOSSES | SCORES})
+    print_table({"test_longer": LOSSES | SCORES}, SPECS)
     out = capsys.readouterr().out
     assert "accuracy %" in out
     assert "exact match %" in out
@@ -80,7 +81,7 @@ BETTER = SystemScore(27.9, 27.91, 1.1, 0.586, 0.0127)
 
 
 def compared(capsys, *scores, names=("runs/a", "runs/b")):
-    print_comparison("test, 2,000 pairs", names, {"sacrebleu": [FIRST, scores[0]], "chrf": [FIRST, scores[-1]]})
+    print_comparison("test, 2,000 pairs", names, {"sacrebleu": [FIRST, scores[0]], "chrf": [FIRST, scores[-1]]}, SPECS)
     return capsys.readouterr().out.splitlines()
 
 

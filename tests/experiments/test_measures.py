@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from data_support import EOS_ID, PAD_ID, encoded_pairs
 from scipy.stats import linregress
+from support import as_batch
 
 from experiments.attention_scale import softmax
 from experiments.first_batch import first_batch
@@ -18,18 +20,19 @@ from experiments.norm_placement import gradient_norms as gradients
 from experiments.norm_placement import study as norm_placement
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
 from experiments.positions.order import shuffled
-from transformer_jax.config import EOS_ID, PAD_ID, DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig
-from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
-from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params
-from transformer_jax.training.losses import cross_entropy
+from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig
+from transformer_jax.data.columns import RaggedIds
+from transformer_jax.models.architecture import init_params
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.tasks.losses import cross_entropy
 
 MODEL = ModelConfig(
     vocab_size=32, emb_dim=16, num_heads=2, mlp_dim=24, num_encoder_layers=1, num_decoder_layers=2, dropout_rate=0.0
 ).resolved()
-BATCH = {
-    "inputs": np.array([[5, 6, 7, EOS_ID], [8, 9, EOS_ID, PAD_ID]], np.int32),
-    "targets": np.array([[4, 5, EOS_ID], [6, EOS_ID, PAD_ID]], np.int32),
-}
+BATCH = as_batch(
+    inputs=np.array([[5, 6, 7, EOS_ID], [8, 9, EOS_ID, PAD_ID]], np.int32),
+    targets=np.array([[4, 5, EOS_ID], [6, EOS_ID, PAD_ID]], np.int32),
+)
 
 
 @pytest.mark.slow
@@ -45,8 +48,8 @@ def test_gradient_norms_are_those_of_finite_differences():
         logits, _ = EncoderDecoder(MODEL).apply(
             {"params": params | {"decoder": params["decoder"] | {"layers": layers}}}, batch
         )
-        sums = cross_entropy(logits, batch["targets"], 0.1)
-        return sums.loss / sums.weight
+        sums = cross_entropy(logits, batch["targets"], batch["weights"], 0.1)
+        return sums["loss"] / sums["weight"]
 
     kernel = params["decoder"]["layers"]["feed_forward"]["out"]["kernel"]
     gradient = jax.grad(loss)(kernel)
@@ -69,8 +72,12 @@ def test_slope_of_a_power_of_the_depth():
 def test_gradient_norms_command(tmp_path, capsys, monkeypatch):
     """Post-LN's last layer keeps its gradient with depth, Pre-LN's loses it (Xiong et al. 2020, theorem 1)."""
     rng = np.random.default_rng(0)
-    texts = [{name: rng.integers(4, 8000, (8, 16)).astype(np.int32) for name in BATCH} for _ in range(2)]
-    monkeypatch.setattr(gradients, "_batches", lambda model, tokens, count: texts[:count])
+    texts = [
+        {name: rng.integers(4, 8000, (8, 16)).astype(np.int32) for name in ("inputs", "targets")} for _ in range(2)
+    ]
+    monkeypatch.setattr(
+        gradients, "_batches", lambda model, tokens, count: [as_batch(**text) for text in texts[:count]]
+    )
     words = [f"--output={tmp_path}", "--seeds=2", "--emb_dim=32", "--depths", "1", "6"]
     assert gradients.main(words) == 0
     with (tmp_path / "gradient_norms.csv").open(newline="") as file:
@@ -99,7 +106,7 @@ def test_batches_of_the_gradients_are_training_batches_of_their_vocabulary():
     first, second = gradients._batches(model, 512, 2)
     for batch in (first, second):
         assert len(batch["inputs"]) == len(batch["targets"]) > 1
-        assert all(side.size <= 512 for side in batch.values())
+        assert all(batch[side].size <= 512 for side in ("inputs", "targets"))
         assert (batch["targets"] != PAD_ID).any(axis=1).all()
     assert max(batch["targets"].max() for batch in (first, second)) > 4000
     assert (first["targets"] != second["targets"]).any()
@@ -121,7 +128,7 @@ def split_of(lengths):
         rows = [[*rng.integers(4, 32, count - 1), EOS_ID] for count in counts]
         return RaggedIds(np.concatenate(rows), np.cumsum([0, *counts]))
 
-    return TokenizedSplit(*map(ids, lengths.T))
+    return encoded_pairs(*map(ids, lengths.T))
 
 
 def scorer_of(config, **splits):
@@ -144,7 +151,7 @@ def test_of_packed_rows_the_gradient_is_that_of_the_pairs_by_themselves():
 
     segments = [(at, s) for at, row in enumerate(packed["targets_segment_ids"]) for s in range(1, row.max() + 1)]
     assert len(segments) > len(packed["targets"])
-    alone = {side: np.stack([row(side, *where) for where in segments]) for side in ("inputs", "targets")}
+    alone = as_batch(**{side: np.stack([row(side, *where) for where in segments]) for side in ("inputs", "targets")})
     expected = gradient_norms(MODEL, alone, 0)["decoder"]
     found = norm_placement.measure(scorer)
     assert [found[f"start[{layer}]/gradient_norm"] for layer in (1, 2)] == pytest.approx(expected.tolist(), rel=1e-4)
@@ -171,8 +178,8 @@ def test_the_gradient_of_queries_and_keys_is_that_of_finite_differences():
 
     def loss(params):
         logits, _ = EncoderDecoder(MODEL).apply({"params": params}, batch)
-        sums = cross_entropy(logits, batch["targets"], None)
-        return sums.loss / sums.weight
+        sums = cross_entropy(logits, batch["targets"], batch["weights"], None)
+        return sums["loss"] / sums["weight"]
 
     def wanted(path, gradient):
         return gradient if {"query", "key"} & {p.key for p in path} and path[-1].key == "kernel" else 0 * gradient
@@ -188,7 +195,7 @@ def test_shuffling_keeps_pieces_ends_and_padding():
     rng = np.random.default_rng(0)
     row = [5, 6, 7, 8, 9, EOS_ID, PAD_ID, PAD_ID]
     inputs = np.array([row, row[:1] * 4 + [EOS_ID] + [PAD_ID] * 3], np.int32)
-    mixed = shuffled(inputs, rng)
+    mixed = shuffled(inputs, inputs != PAD_ID, rng)
     assert (np.sort(mixed, axis=1) == np.sort(inputs, axis=1)).all()
     for same in (EOS_ID, PAD_ID):
         assert ((mixed == same) == (inputs == same)).all()
@@ -199,7 +206,7 @@ def test_shuffling_keeps_pieces_ends_and_padding():
 @pytest.mark.slow
 def test_without_positions_the_order_of_a_source_is_nothing_to_the_model():
     """ "dog bites man" and "man bites dog" have the same translations, whatever the parameters; with sinusoids not."""
-    other = dict(BATCH, inputs=np.array([[7, 6, 5, EOS_ID], [9, 8, EOS_ID, PAD_ID]], np.int32))
+    other = BATCH | {"inputs": np.array([[7, 6, 5, EOS_ID], [9, 8, EOS_ID, PAD_ID]], np.int32)}
     batches = [jax.device_put(batch) for batch in (BATCH, other)]
     for encoding, same in (("none", True), ("sinusoidal", False)):
         model = MODEL.__class__(**{**vars(MODEL), "position_encoding": encoding})

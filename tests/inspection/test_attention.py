@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import assert_close, forward, make_batch, random_params, tiny
+from support import as_batch, assert_close, forward, make_batch, random_params, tiny
 
-from transformer_jax.config import EOS_ID, DecodeConfig, ExperimentConfig, ModelConfig
+from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig
 from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.translate import Translator
 from transformer_jax.inspection import attention as attention_module
 from transformer_jax.inspection.attention import (
     KINDS,
@@ -22,7 +21,10 @@ from transformer_jax.inspection.attention import (
     mean_entropy,
     selection,
 )
-from transformer_jax.models import decoder_only
+from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks.generation import Translator
+
+EOS_ID = 1
 
 slow = pytest.mark.slow
 MODELS = [
@@ -45,7 +47,7 @@ MODELS = [
 def test_weights_are_a_distribution_over_what_may_be_attended_to(fields):
     config = tiny(num_encoder_layers=3, **fields)
     params, batch = random_params(config), make_batch()
-    batch["inputs"] = batch["inputs"].at[1, 4:].set(0)  # 4 of 7 are tokens
+    batch = as_batch(inputs=batch["inputs"].at[1, 4:].set(0), targets=batch["targets"])  # 4 of 7 are tokens
     logits, weights = capture(config, params, batch)
     expected, _ = forward(config, params, batch)
     assert_close(logits, expected)
@@ -126,7 +128,7 @@ def test_a_translation_is_looked_at_piece_for_piece_as_it_was_generated(translat
     assert maps.predicted == translator.tokenizer.pieces(ids)
     assert maps.finished == (ids[-1] == EOS_ID)
     source = [*translator.tokenizer.encode_batch(["3 44 5"]).ids.tolist(), EOS_ID]
-    batch = {"inputs": jnp.array([source]), "targets": jnp.array([ids])}
+    batch = as_batch(inputs=jnp.array([source]), targets=jnp.array([ids]))
     logits, _ = capture(translator.config.model, translator.params, batch)
     assert np.asarray(logits[0]).argmax(-1).tolist() == ids
 
@@ -163,7 +165,7 @@ def test_texts_longer_than_a_learned_table(translator, text, target, flag):
 
 
 def test_a_model_without_cross_attention(translator):
-    params = jax.eval_shape(lambda: decoder_only.init_params(tiny(), 0))
+    params = jax.eval_shape(lambda: init_params(tiny(architecture="decoder_only"), 0))
     with pytest.raises(ConfigError, match="no decoder that attends to an encoder; its parts are"):
         check_model(params)
     with pytest.raises(ConfigError, match="attention is shown of an encoder-decoder"):

@@ -59,7 +59,7 @@ def test_relative_biases_are_those_of_the_model():
     positions = jnp.arange(9)[None]
 
     def of(stack):
-        return lambda module: getattr(module, stack).bias(positions, positions)
+        return lambda module: getattr(module, stack)._bias(positions, positions)
 
     for stack in ("encoder", "decoder"):
         bias = np.asarray(EncoderDecoder(config).apply({"params": params}, method=of(stack)))[0]

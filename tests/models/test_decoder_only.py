@@ -1,18 +1,20 @@
-"""The decoder-only model: its sizes, its causality, and that packing changes nothing."""
+"""The decoder-only model: its sizes, its causality, and its prefixes."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import assert_close, tiny
-from training_support import distance, small_config
+from support import as_batch, assert_close, forward, random_params, tiny
+from training_support import compiled_gradient, compiled_step, distance, split_for
 
-from transformer_jax.models.decoder_only import DecoderOnly, init_params
-from transformer_jax.models.flops import decoder_only_train_flops, palm_flops_per_token
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
+from transformer_jax.models.flops import palm_flops_per_token
 from transformer_jax.models.presets import gpt2_small
-from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
-from transformer_jax.training.step import make_gradient, make_train_step
+
+
+def decoder_only(**fields):
+    return tiny(**fields, architecture="decoder_only")
 
 
 def count(config):
@@ -28,62 +30,64 @@ def test_parameters_of_gpt2():
 def test_flops_of_gpt2():
     """Of one row of 1,024 tokens without biases: the sum over products, and the formula of PaLM."""
     config = gpt2_small(use_bias=False).resolved()
-    assert decoder_only_train_flops(config, 1, 1024) == 874_944_921_600
+    assert ARCHITECTURES["decoder_only"].train_flops(config, 1, {"targets": 1024}) == 874_944_921_600
     without_positions = count(config) - 1024 * 768
     assert 1024 * palm_flops_per_token(config, without_positions, 1024) == 875_062_886_400
 
 
-def random_params(config, seed=0):
-    shapes = jax.eval_shape(lambda: init_params(config, 0))
-    random = np.random.default_rng(seed)
-    return jax.tree.map(lambda s: jnp.asarray(random.standard_normal(s.shape) / 3, jnp.float32), shapes)
-
-
 @pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned", "rotary", "relative", "none"])
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_a_logit_depends_on_earlier_targets_alone(position_encoding, norm_position):
-    config = tiny(position_encoding=position_encoding, norm_position=norm_position)
-    params, targets = random_params(config), jnp.array([[5, 9, 4, 11, 7, 1]])
-    logits, _ = DecoderOnly(config).apply({"params": params}, {"targets": targets})
+def test_a_logit_depends_on_the_tokens_up_to_its_own(position_encoding, norm_position):
+    config = decoder_only(position_encoding=position_encoding, norm_position=norm_position)
+    params, ids = random_params(config), jnp.array([[3, 9, 4, 11, 7, 1]])
+    logits, _ = forward(config, params, {"decoder_inputs": ids})
     assert logits.shape == (1, 6, config.vocab_size)
     for t in range(6):
-        other, _ = DecoderOnly(config).apply({"params": params}, {"targets": targets.at[0, t].set(3)})
+        other, _ = forward(config, params, {"decoder_inputs": ids.at[0, t].set(5)})
         changed = np.abs(np.asarray(other - logits)).max((0, 2)) > 0
-        assert changed.tolist() == [False] * (t + 1) + [True] * (5 - t)
+        assert changed.tolist() == [False] * t + [True] * (6 - t)
 
 
-def test_packed_rows_have_the_logits_of_their_parts():
-    config = tiny(position_encoding="learned")
-    params = random_params(config)
+@pytest.mark.parametrize(("position_encoding", "norm_position"), [("relative", "pre"), ("sinusoidal", "post")])
+def test_tokens_of_a_prefix_see_each_other(position_encoding, norm_position):
+    """In both directions; the others see what is before them. Each row has a prefix of its own."""
+    config = decoder_only(position_encoding=position_encoding, norm_position=norm_position)
+    params, ids = random_params(config), jnp.array([[3, 9, 4, 11, 7, 1], [6, 8, 8, 5, 9, 4]])
+    prefixes = [4, 0]
+    prefix = jnp.arange(6)[None] < jnp.array(prefixes)[:, None]
+    logits, _ = forward(config, params, {"decoder_inputs": ids, "prefix_mask": prefix})
+    for row, t in np.ndindex(2, 6):
+        changed = {"decoder_inputs": ids.at[row, t].set(10), "prefix_mask": prefix}
+        other, _ = forward(config, params, changed)
+        seen_by = np.abs(np.asarray(other - logits)).max(-1) > 0
+        first = 0 if t < prefixes[row] else t
+        assert seen_by[row].tolist() == [False] * first + [True] * (6 - first)
+        assert not seen_by[1 - row].any()
+    # A prefix of one token, and none, are the causal model.
+    one, _ = forward(config, params, {"decoder_inputs": ids, "prefix_mask": prefix & (jnp.arange(6) < 1)[None]})
+    assert_close(one, forward(config, params, {"decoder_inputs": ids})[0], 2e-6)
 
-    def logits(targets, **rest):
-        batch = {"targets": jnp.asarray(targets), **{f"targets_{k}": jnp.asarray(v) for k, v in rest.items()}}
-        return DecoderOnly(config).apply({"params": params}, batch)[0]
 
-    packed = logits([[5, 6, 1, 7, 1, 0]], segment_ids=[[1, 1, 1, 2, 2, 0]], positions=[[0, 1, 2, 0, 1, 0]])
-    assert_close(packed[:, :3], logits([[5, 6, 1]]), 1e-5)
-    assert_close(packed[:, 3:5], logits([[7, 1]]), 1e-5)
-
-
-def test_attention_weights_are_returned():
-    config = tiny()
-    _, weights = DecoderOnly(config, return_weights=True).apply(
-        {"params": random_params(config)}, {"targets": jnp.array([[5, 6, 1]])}
-    )
-    assert {name: w.shape for name, w in weights.items()} == {
-        "decoder_self_attention": (config.num_decoder_layers, 1, config.num_heads, 3, 3)
-    }
-    sums = weights["decoder_self_attention"].sum(-1)
-    assert_close(sums, np.ones(sums.shape))
+def test_a_prefix_ends_with_its_segment():
+    """Of packed rows, in which every segment has a prefix of its own."""
+    config = decoder_only(position_encoding="relative")
+    params, ids = random_params(config), jnp.array([[3, 5, 6, 3, 7, 9, 4, 0]])
+    prefix = jnp.array([[1, 1, 0, 1, 1, 1, 0, 0]], bool)
+    segments, positions = jnp.array([[1, 1, 1, 2, 2, 2, 2, 0]]), jnp.array([[0, 1, 2, 0, 1, 2, 3, 0]])
+    packed = {"decoder_inputs": ids, "prefix_mask": prefix, "targets_segment_ids": segments}
+    logits, _ = forward(config, params, {**packed, "targets_positions": positions})
+    for part in (slice(0, 3), slice(3, 7)):
+        alone, _ = forward(config, params, {"decoder_inputs": ids[:, part], "prefix_mask": prefix[:, part]})
+        assert_close(logits[:, part], alone, 2e-6)
 
 
 def test_it_trains_by_the_same_step():
-    static, hyper = split(small_config({"model.num_decoder_layers": 2}))
-    state = init_state(static, hyper, init_params)
-    batch = {"targets": jnp.array([[5, 6, 7, 1], [8, 9, 1, 0]]), "row_ids": jnp.arange(2)}
-    grads, sums = jax.jit(make_gradient(static, DecoderOnly))(state.params, batch, jnp.int32(0), hyper)
-    assert sums.weight == 7
+    static, hyper = split_for("decoder_only", {"model.num_decoder_layers": 2})
+    state = init_state(static, hyper)
+    batch = as_batch(targets=jnp.array([[5, 6, 7, 1], [8, 9, 1, 0]]), row_ids=jnp.arange(2))
+    grads, sums = compiled_gradient(static)(state.params, batch, 0, hyper)
+    assert sums["weight"] == 7
     assert jax.tree.structure(grads) == jax.tree.structure(state.params)
-    new, metrics = jax.jit(make_train_step(static, DecoderOnly))(state, batch, hyper)
+    new, metrics = compiled_step(static)(state, batch, hyper)
     assert (metrics["filled"], metrics["slots"]) == (7, 8)
     assert distance(new.params, state.params) > 0

@@ -1,3 +1,5 @@
+"""The encoder-decoder against the papers; tests/models/test_every_architecture.py has what is not its own."""
+
 import functools
 import math
 
@@ -5,51 +7,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 from reference import Model
-from support import assert_close, covering_params, forward, make_batch, random_params, shapes, tiny
+from support import as_batch, assert_close, forward, make_batch, random_params, tiny
 
-from transformer_jax.errors import DataError
-from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params, shift_right
-from transformer_jax.nn.dropout import Dropout, DropoutRates
-from transformer_jax.nn.embeddings import TokenEmbedding
-from transformer_jax.nn.stacks import EncoderLayer, Stack
-
-# Every position encoding, with either norm placement.
-ENCODINGS = [
-    ("sinusoidal", "post"),
-    ("learned", "pre"),
-    ("rotary", "post"),
-    ("relative", "pre"),
-    ("none", "post"),
-]
+from transformer_jax.models.architecture import init_params
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.nn.stack import Stack
 
 
 def scanned(**fields):
-    """Layers as a loop, for tests where that cannot matter: it compiles faster, and equals unrolled layers (below)."""
+    """Layers as a loop, for tests where that cannot matter: it compiles faster, and equals unrolled layers."""
     return tiny(**fields, scan_layers=True)
 
 
 def padded_batch():
     batch = make_batch()
     inputs = batch["inputs"].at[1, 4:].set(0).at[2, 1:].set(0)
-    return {"inputs": inputs, "targets": batch["targets"].at[0, 3:].set(0)}
+    return as_batch(inputs=inputs, targets=batch["targets"].at[0, 3:].set(0))
 
 
 # --- against the papers --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fields", covering_params())
-def test_logits_and_weights_equal_the_float64_reference(fields):
-    config = tiny(**fields)
-    params, batch = random_params(config), padded_batch()
-    logits, weights = forward(config, params, batch, return_weights=True)
-    model = Model(config, params)
-    assert_close(logits, model(batch))
-    assert weights.keys() == {"encoder_self_attention", "decoder_self_attention", "decoder_cross_attention"}
-    for name, expected in (("encoder", model.memory_weights), ("decoder", model.weights)):
-        for key in expected[0]:
-            assert_close(weights[f"{name}_{key}"], np.stack([layer[key] for layer in expected]))
 
 
 @pytest.mark.parametrize(("encoder_layers", "decoder_layers"), [(1, 3), (3, 1)])
@@ -59,117 +36,7 @@ def test_stacks_of_other_depths(encoder_layers, decoder_layers):
     assert_close(forward(config, params, batch)[0], Model(config, params)(batch))
 
 
-def test_shift_right():
-    targets = jnp.array([[5, 6, 7, 1], [8, 1, 0, 0]])
-    np.testing.assert_array_equal(shift_right(targets, 3), [[3, 5, 6, 7], [3, 8, 1, 0]])
-
-
-def test_shift_right_restarts_every_segment():
-    targets = jnp.array([[5, 6, 1, 7, 1, 8, 1, 0]])
-    segments = jnp.array([[1, 1, 1, 2, 2, 3, 3, 0]])
-    np.testing.assert_array_equal(shift_right(targets, 3, segments)[0, :7], [3, 5, 6, 3, 7, 3, 8])
-
-
-def test_the_decoder_starts_with_the_start_id():
-    params, batch = random_params(tiny()), make_batch()
-    first = [forward(tiny(decoder_start_id=i), params, batch)[0][:, 0] for i in (3, 5)]
-    assert np.abs(first[0] - first[1]).max() > 0.1
-
-
 # --- parameters ----------------------------------------------------------------------------------------------------
-
-
-def paths(config):
-    leaves = jax.tree_util.tree_leaves_with_path(shapes(config))
-    assert all(leaf.dtype == jnp.float32 for _, leaf in leaves)
-    return {"/".join(key.key for key in path): leaf.shape for path, leaf in leaves}
-
-
-def attention_paths(prefix):
-    return {
-        f"{prefix}/query/kernel": (2, 16, 4, 4),
-        f"{prefix}/query/bias": (2, 4, 4),
-        f"{prefix}/key/kernel": (2, 16, 4, 4),
-        f"{prefix}/key/bias": (2, 4, 4),
-        f"{prefix}/value/kernel": (2, 16, 4, 4),
-        f"{prefix}/value/bias": (2, 4, 4),
-        f"{prefix}/out/kernel": (2, 4, 4, 16),
-        f"{prefix}/out/bias": (2, 16),
-        f"{prefix}_residual/norm/scale": (2, 16),
-        f"{prefix}_residual/norm/bias": (2, 16),
-    }
-
-
-def feed_forward_paths(prefix):
-    return {
-        f"{prefix}/hidden/kernel": (2, 16, 24),
-        f"{prefix}/hidden/bias": (2, 24),
-        f"{prefix}/out/kernel": (2, 24, 16),
-        f"{prefix}/out/bias": (2, 16),
-        f"{prefix}_residual/norm/scale": (2, 16),
-        f"{prefix}_residual/norm/bias": (2, 16),
-    }
-
-
-DEFAULT_TREE = {
-    "embedding/embedding": (19, 16),
-    **attention_paths("encoder/layers/self_attention"),
-    **feed_forward_paths("encoder/layers/feed_forward"),
-    **attention_paths("decoder/layers/self_attention"),
-    **attention_paths("decoder/layers/cross_attention"),
-    **feed_forward_paths("decoder/layers/feed_forward"),
-}
-
-
-def both(name, shape):
-    return {f"encoder/{name}": shape, f"decoder/{name}": shape}
-
-
-def replaced(*names, by):
-    return {path: by(shape) for path, shape in DEFAULT_TREE.items() if any(f"/{n}/" in f"/{path}/" for n in names)}
-
-
-BIASES = [path for path in DEFAULT_TREE if path.endswith("/bias")]
-TREES = {  # fields: (leaves that come or change, leaves that go)
-    "default": ({}, {}, []),
-    "unshared": ({"share_embeddings": False}, {"source_embedding/embedding": (19, 16)}, []),
-    "untied": ({"tie_output": False}, {"output/kernel": (16, 19)}, []),
-    "three tables": (
-        {"tie_output": False, "share_embeddings": False},
-        {"source_embedding/embedding": (19, 16), "output/kernel": (16, 19)},
-        [],
-    ),
-    "unscaled": ({"scale_embeddings": False}, {}, []),
-    "pre": (
-        {"norm_position": "pre"},
-        both("final_norm/scale", (16,)) | both("final_norm/bias", (16,)),
-        [],
-    ),
-    "rmsnorm": ({"norm": "rmsnorm"}, {}, [path for path in BIASES if "/norm/" in path]),
-    "no biases": ({"use_bias": False}, {}, BIASES),
-    "learned": ({"position_encoding": "learned"}, both("position_embedding/learned/embedding", (12, 16)), []),
-    "relative": ({"position_encoding": "relative"}, both("relative_bias/embedding", (6, 4)), []),
-    "rotary": ({"position_encoding": "rotary"}, {}, []),
-    "none": ({"position_encoding": "none"}, {}, []),
-    "swiglu": (
-        {"activation": "swiglu"},
-        both("layers/feed_forward/gate/kernel", (2, 16, 24)) | both("layers/feed_forward/gate/bias", (2, 24)),
-        [],
-    ),
-    "scanned": ({"scan_layers": True}, {}, []),
-    "one key head": (
-        {"num_kv_heads": 1},
-        replaced("key", "value", by=lambda shape: (*shape[:-2], 1, shape[-1])),
-        [],
-    ),
-    "bfloat16": ({"dtype": "bfloat16"}, {}, []),
-}
-
-
-@pytest.mark.parametrize("name", TREES)
-def test_the_parameter_tree(name):
-    fields, added, gone = TREES[name]
-    assert paths(tiny(**fields)) == {k: v for k, v in (DEFAULT_TREE | added).items() if k not in gone}
 
 
 def test_initial_values():
@@ -196,98 +63,7 @@ def test_initial_values():
     assert not np.array_equal(other["embedding"]["embedding"], params["embedding"]["embedding"])
 
 
-# --- what an output may depend on ----------------------------------------------------------------------------------
-
-
-def influence(config, params, batch):
-    """d (a projection of logits[t]) / d embedding of every decoder input [T, T', D] and source token [T, S, D]."""
-    source, target = batch["inputs"].shape[1], batch["targets"].shape[1]
-    assert source != target
-    weight = jnp.asarray(np.random.default_rng(0).normal(size=(1, 1, config.vocab_size)), jnp.float32)
-
-    def projections(added):
-        def add(embed, args, kwargs, context):
-            x = embed(*args, **kwargs)
-            is_embedding = isinstance(context.module, TokenEmbedding) and context.method_name == "__call__"
-            return x + added[x.shape[1]] if is_embedding else x
-
-        with nn.intercept_methods(add):
-            return (EncoderDecoder(config).apply({"params": params}, batch)[0] * weight).sum(-1)[0]
-
-    zeros = {n: jnp.zeros((1, n, config.emb_dim)) for n in (source, target)}
-    gradients = jax.jit(jax.jacrev(projections))(zeros)
-    return np.asarray(gradients[target][:, 0]), np.asarray(gradients[source][:, 0])
-
-
-@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
-def test_causality_by_gradient(position_encoding, norm_position):
-    config = scanned(position_encoding=position_encoding, norm_position=norm_position, num_kv_heads=2)
-    batch = make_batch(1)
-    batch["inputs"] = batch["inputs"].at[0, 5:].set(0)
-    targets, sources = influence(config, random_params(config), batch)
-    for t in range(5):
-        for other in range(5):
-            assert np.any(targets[t, other]) == (other <= t), f"logits[{t}] and decoder input {other}"
-        for s in range(7):
-            assert np.any(sources[t, s]) == (s < 5), f"logits[{t}] and source token {s}, of which 5 are no padding"
-
-
-def packed_batch():
-    """Two pairs in one row, the same pairs in two rows, and where the packed row's targets are of which pair."""
-    rng = np.random.default_rng(3)
-
-    def row(first, second, width):
-        pad = [0] * (width - len(first) - len(second))
-        return (
-            jnp.array([[*first, *second, *pad]], jnp.int32),
-            jnp.array([[1] * len(first) + [2] * len(second) + pad], jnp.int32),
-            jnp.array([[*range(len(first)), *range(len(second)), *pad]], jnp.int32),
-        )
-
-    packed, separate = {}, {}
-    for name, lengths, width in (("inputs", (4, 3), 9), ("targets", (3, 5), 10)):
-        first, second = (rng.integers(4, 19, n) for n in lengths)
-        ids, segments, positions = row(first, second, width)
-        packed |= {name: ids, f"{name}_segment_ids": segments, f"{name}_positions": positions}
-        longest = max(lengths)
-        separate[name] = jnp.array([np.pad(x, (0, longest - len(x))) for x in (first, second)], jnp.int32)
-    return packed, separate, [slice(0, 3), slice(3, 8)]
-
-
-@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
-def test_packed_rows_equal_separate_ones(position_encoding, norm_position):
-    config = scanned(position_encoding=position_encoding, norm_position=norm_position)
-    params = random_params(config)
-    packed, separate, places = packed_batch()
-    logits, _ = forward(config, params, packed)
-    expected, _ = forward(config, params, separate)
-    for row, place in enumerate(places):
-        assert_close(logits[0, place], expected[row, : place.stop - place.start], 2e-6)
-
-
-def test_segments_do_not_see_each_other():
-    config = scanned(position_encoding="relative")
-    packed, _, _ = packed_batch()
-    targets, sources = influence(config, random_params(config), packed)
-    for t in range(8):
-        for other in range(10):
-            assert np.any(targets[t, other]) == (other <= t and (other < 3) == (t < 3))
-        for s in range(9):
-            assert np.any(sources[t, s]) == (s < 4 if t < 3 else 4 <= s < 7)
-
-
-@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
-def test_padding_and_other_rows_do_not_change_an_output(position_encoding, norm_position):
-    config = scanned(position_encoding=position_encoding, norm_position=norm_position)
-    params, batch = random_params(config), make_batch()
-    alone = {"inputs": batch["inputs"][:1, :4], "targets": batch["targets"][:1, :3]}
-    expected, _ = forward(config, params, alone)
-    batch = {name: batch[name].at[0, ids.shape[1] :].set(0) for name, ids in alone.items()}
-    logits, _ = forward(config, params, batch)
-    assert_close(logits[:1, :3], expected, 2e-6)
-    order = jnp.array([2, 0, 1])
-    reordered, _ = forward(config, params, jax.tree.map(lambda x: x[order], batch))
-    assert_close(reordered, logits[order], 1e-6)
+# --- the encoder ----------------------------------------------------------------------------------------------------
 
 
 def encode(config, params, inputs):
@@ -295,7 +71,7 @@ def encode(config, params, inputs):
     return jax.jit(lambda p, b: model.apply({"params": p}, b, method="encode")[0])(params, {"inputs": inputs})
 
 
-@pytest.mark.parametrize("position_encoding", [name for name, _ in ENCODINGS])
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned", "rotary", "relative", "none"])
 def test_only_without_positions_is_the_encoder_permutation_equivariant(position_encoding):
     config = scanned(position_encoding=position_encoding)
     params, inputs = random_params(config), make_batch()["inputs"]
@@ -312,7 +88,7 @@ def test_a_source_of_only_padding_is_harmless(position_encoding, norm_position):
     """Its logits are finite, and its gradients too: exactly zero all through the encoder."""
     config = scanned(position_encoding=position_encoding, norm_position=norm_position)
     params, batch = random_params(config), make_batch(2)
-    batch["inputs"] = batch["inputs"].at[1].set(0)
+    batch = as_batch(inputs=batch["inputs"].at[1].set(0), targets=batch["targets"])
 
     @jax.jit
     def gradient(row_weights):
@@ -334,66 +110,7 @@ def test_a_source_of_only_padding_is_harmless(position_encoding, norm_position):
     assert np.any(with_it["encoder"]["layers"]["self_attention"]["query"]["kernel"])
 
 
-# --- attention weights ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_returned_weights(scan_layers):
-    config = tiny(num_kv_heads=2, num_encoder_layers=3, scan_layers=scan_layers)
-    params, batch = random_params(config), padded_batch()
-    batch["inputs"] = batch["inputs"].at[2].set(0)
-    plain, nothing = forward(config, params, batch)
-    logits, weights = forward(config, params, batch, return_weights=True)
-    assert not nothing
-    assert_close(logits, plain, 1e-6)
-    source = np.asarray(batch["inputs"] != 0)[:, None, None, :]
-    causal = np.tril(np.ones((5, 5), bool))[None, None]
-    allowed = {
-        "encoder_self_attention": np.broadcast_to(source, (3, 3, 4, 7, 7)),
-        "decoder_self_attention": np.broadcast_to(causal, (2, 3, 4, 5, 5)),
-        "decoder_cross_attention": np.broadcast_to(source, (2, 3, 4, 5, 7)),
-    }
-    assert weights.keys() == allowed.keys()
-    for name, mask in allowed.items():
-        w = np.asarray(weights[name])
-        assert w.shape == mask.shape, name
-        assert (w[~mask] == 0).all(), name
-        assert (w[mask] > 0).all(), name
-        np.testing.assert_allclose(w.sum(-1), mask.any(-1).astype(float), rtol=0, atol=1e-6)
-        assert len({layer.tobytes() for layer in w}) == len(w), "layers are alike"
-
-
-# --- the same computation in another form --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"norm_position": "pre", "position_encoding": "relative"},
-        pytest.param({"activation": "swiglu", "num_kv_heads": 2, "num_encoder_layers": 3}, marks=pytest.mark.slow),
-    ],
-    ids=["pre", "post"],
-)
-def test_scanned_layers_equal_unrolled_ones(fields):
-    """Same parameters, outputs and gradients, with dropout on: a layer has the same mask in both."""
-    batch = padded_batch()
-    dropout = Dropout(jnp.uint32(11), jnp.arange(3), DropoutRates(0.1, 0.2, 0.3, 0.4))
-
-    def run(scan_layers):
-        config = tiny(**fields, scan_layers=scan_layers)
-        params = random_params(config)
-
-        def loss(params):
-            logits = EncoderDecoder(config).apply({"params": params}, batch, dropout)[0]
-            return jnp.square(logits).mean(), logits
-
-        return jax.tree.map(jnp.shape, params), *jax.jit(jax.grad(loss, has_aux=True))(params)
-
-    scanned, unrolled = run(True), run(False)
-    assert scanned[0] == unrolled[0]
-    assert_close(scanned[2], unrolled[2], 2e-6)
-    largest = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(unrolled[1]))
-    jax.tree.map(lambda a, b: assert_close(a / largest, b / largest, 2e-6), scanned[1], unrolled[1])
+# --- types ----------------------------------------------------------------------------------------------------------
 
 
 def equations(jaxpr):
@@ -441,15 +158,6 @@ def test_bfloat16_computes_products_only(norm, position_encoding):
 # --- errors --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("source", "target"), [(13, 5), (7, 13)])
-def test_a_learned_table_that_is_too_short_is_an_error(source, target):
-    config = tiny(position_encoding="learned", max_length=12)
-    params = random_params(config)
-    with pytest.raises(DataError, match=r"13 positions.*model\.max_length=12"):
-        forward(config, params, make_batch(1, source, target))
-    assert forward(config, params, make_batch(1, 12, 11))[0].shape == (1, 11, 19)
-
-
 @pytest.mark.parametrize("position_encoding", ["sinusoidal", "rotary", "relative", "none"])
 def test_other_encodings_have_no_longest_position(position_encoding):
     config = tiny(position_encoding=position_encoding, max_length=2)
@@ -460,6 +168,6 @@ def test_other_encodings_have_no_longest_position(position_encoding):
 def test_a_stack_ends_in_a_norm_only_if_it_is_pre(norm_position):
     config = tiny(norm_position=norm_position)
     x, positions = jnp.ones((1, 3, 16)), jnp.arange(3)[None]
-    stack = Stack(config, EncoderLayer, 2, causal=False)
+    stack = Stack(config, 2, causal=False)
     params = jax.eval_shape(lambda: stack.init(jax.random.key(0), x, positions, None, None))["params"]
     assert ("final_norm" in params) == (norm_position == "pre")

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
-from transformer_jax.models.encoder_decoder import EncoderDecoder, init_params
-from transformer_jax.models.flops import activation_bytes, train_flops
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
@@ -19,6 +19,15 @@ SHAPES = {
     "small": ({"emb_dim": 256, "num_heads": 4, "mlp_dim": 1024}, 3, (64, 32, 32), 95_227_478_016),
     "base": ({"emb_dim": 512, "num_heads": 8, "mlp_dim": 2048}, 6, (16, 64, 64), 303_600_500_736),
 }
+
+
+def train_flops(config, rows, source, target):
+    return ARCHITECTURES[config.architecture].train_flops(config, rows, {"inputs": source, "targets": target})
+
+
+def activation_bytes(config, rows, source, target, loss_chunks=1):
+    widths = {"inputs": source, "targets": target}
+    return ARCHITECTURES[config.architecture].activation_bytes(config, rows, widths, loss_chunks)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -55,6 +64,8 @@ def products(jaxpr):
         {"activation": "geglu", "tie_output": False, "share_embeddings": False},
         {"num_encoder_layers": 3, "num_decoder_layers": 1},
         {"scan_layers": True},
+        {"architecture": "decoder_only"},
+        {"architecture": "decoder_only", "value_head_dim": 10, "num_kv_heads": 2, "activation": "geglu"},
     ],
     ids=str,
 )
@@ -64,15 +75,27 @@ def test_flops_are_three_times_the_products_of_the_forward_pass(fields):
         | {"num_decoder_layers": 3, "dropout_rate": 0.0}
         | fields
     ).resolved()
-    batch = {"inputs": jnp.ones((5, 7), jnp.int32), "targets": jnp.ones((5, 9), jnp.int32)}
-    params = jax.eval_shape(lambda: init_params(config, 0))
-    forward = jax.make_jaxpr(lambda p: EncoderDecoder(config).apply({"params": p}, batch)[0])(params)
+    batch = {"inputs": jnp.ones((5, 7), jnp.int32), "decoder_inputs": jnp.ones((5, 9), jnp.int32)}
+    params, module = jax.eval_shape(lambda: init_params(config, 0)), ARCHITECTURES[config.architecture].module(config)
+    forward = jax.make_jaxpr(lambda p: module.apply({"params": p}, batch)[0])(params)
     assert train_flops(config, 5, 7, 9) == 3 * products(forward.jaxpr)
 
 
 def test_an_unresolved_config_counts_as_its_resolved_one():
     assert train_flops(ModelConfig(), 2, 3, 4) == train_flops(ModelConfig().resolved(), 2, 3, 4)
     assert activation_bytes(ModelConfig(), 2, 3, 4) == activation_bytes(ModelConfig().resolved(), 2, 3, 4)
+
+
+def test_a_stack_without_a_memory_needs_the_activations_of_an_encoder():
+    """The same layers over the same tokens; the logits and the decoder's layers are the difference."""
+    fields = {"vocab_size": 64, "num_encoder_layers": 3, "num_decoder_layers": 3}
+    both, one = (ModelConfig(**fields, architecture=name) for name in ("encoder_decoder", "decoder_only"))
+    width, heads, mlp, tokens = 512, 8, 2048, 2 * 5
+    layer = tokens * (14 * width + 2 * mlp) + 3 * 2 * heads * 5 * 5
+    with_memory = tokens * (24 * width + 2 * mlp) + 3 * 2 * heads * (5 * 5 + 5 * 5)
+    embeddings, logits = 6 * width * tokens, 3 * tokens * 64
+    assert activation_bytes(one, 2, 5, 5) == 4 * (3 * layer + embeddings + logits)
+    assert activation_bytes(both, 2, 5, 5) == 4 * (3 * (layer + with_memory) + 2 * embeddings + logits)
 
 
 def test_logits_in_parts_need_a_part_of_their_bytes():
@@ -84,6 +107,11 @@ def test_half_the_bytes_in_bfloat16_but_for_the_logits():
     logits = 12 * 2 * 4 * 8192
     full, half = (activation_bytes(ModelConfig(dtype=dtype), 2, 3, 4) - logits for dtype in ("float32", "bfloat16"))
     assert full == 2 * half > 0
+
+
+def test_a_remat_policy_without_an_estimate_counts_as_none():
+    full, none, other = (activation_bytes(ModelConfig(remat=name), 2, 3, 4) for name in ("full", "none", "other"))
+    assert full < none == other
 
 
 @pytest.mark.slow
@@ -109,8 +137,8 @@ def test_activations_are_about_what_the_compiler_allocates(fields, sizes):
     static, hyper = split(config)
     state = jax.eval_shape(lambda h: init_state(static, h), hyper)
     rows, *lengths = sizes
-    shapes = {"inputs": (rows, lengths[0]), "targets": (rows, lengths[1]), "row_ids": (rows,)}
-    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in shapes.items()}
+    widths = dict(zip(("inputs", "targets"), lengths, strict=True))
+    batch = TASKS[config.task.name].batch_template(config, rows, widths)
     compiled = jax.jit(make_train_step(static), donate_argnums=0).lower(state, batch, hyper).compile()
     allocated = compiled.memory_analysis().temp_size_in_bytes
     assert 0.7 < activation_bytes(config.model, *sizes) / allocated < 1.4

@@ -7,8 +7,8 @@ import pytest
 from reference import Model
 from support import assert_close, forward, make_batch, random_params, tiny
 
-from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.nn import attention, feed_forward, residual, stacks
+from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn import attention, embedder, feed_forward, residual
 from transformer_jax.nn.dropout import Dropout, DropoutRates, drop, fold, keep_mask
 
 RATES = DropoutRates(residual=0.1, embedding=0.2, attention=0.3, activation=0.4)
@@ -31,18 +31,19 @@ def record(monkeypatch):
                 records.append((place, int(dropout.seed), np.asarray(keep)))
         return drop(x, dropout, place)
 
-    for module in (attention, feed_forward, residual, stacks):
+    for module in (attention, embedder, feed_forward, residual):
         monkeypatch.setattr(module, "drop", recording_drop)
 
     def run(config, params, batch, dropout):
         records.clear()
         with jax.disable_jit():  # a scan is then a Python loop over arrays
-            logits, _ = EncoderDecoder(config).apply({"params": params}, batch, dropout)
+            logits, _ = ARCHITECTURES[config.architecture].module(config).apply({"params": params}, batch, dropout)
         return logits, list(records)
 
     return run
 
 
+# An encoder's layer, and a decoder's without an encoder.
 ENCODER_LAYER = ["attention", "residual", "activation", "residual"]
 DECODER_LAYER = ["attention", "residual", "attention", "residual", "activation", "residual"]
 
@@ -53,15 +54,18 @@ DECODER_LAYER = ["attention", "residual", "attention", "residual", "activation",
     [
         {"norm_position": "post", "activation": "swiglu", "scan_layers": True},
         {"norm_position": "pre", "num_kv_heads": 2},
+        {"architecture": "decoder_only", "norm_position": "pre"},
     ],
-    ids=["post", "pre"],
+    ids=["post", "pre", "decoder_only"],
 )
 def test_dropout_falls_where_the_papers_put_it(record, fields):
     """The float64 reference, with the recorded masks applied at its own places, computes the same logits."""
     config = tiny(**fields)
     params, batch = random_params(config), make_batch()
     logits, records = record(config, params, batch, make_dropout())
-    expected_places = ["embedding", *ENCODER_LAYER * 2, "embedding", *DECODER_LAYER * 2]
+    expected_places = ["embedding", *ENCODER_LAYER * 2]
+    if config.architecture == "encoder_decoder":
+        expected_places += ["embedding", *DECODER_LAYER * 2]
     assert [place for place, _, _ in records] == expected_places
     masks = iter(records)
 
@@ -73,7 +77,7 @@ def test_dropout_falls_where_the_papers_put_it(record, fields):
     assert_close(logits, Model(config, params, recorded)(batch))
     assert_close(logits, forward(config, params, batch, make_dropout())[0], 1e-6)
     # Encoder and decoder, layers, and places within a layer: each has a seed of its own.
-    assert len({seed for _, seed, _ in records}) == len(records) == 22
+    assert len({seed for _, seed, _ in records}) == len(records) == len(expected_places)
 
 
 @pytest.mark.parametrize("place", DropoutRates._fields)
@@ -93,7 +97,8 @@ def test_every_place_is_used(place):
 def hash_operations(config, dropout):
     """Equations on arrays (not scalars) of 32-bit words: the hash, and nothing else, has them."""
     params, batch = random_params(config), make_batch()
-    jaxpr = jax.make_jaxpr(lambda p: EncoderDecoder(config).apply({"params": p}, batch, dropout))(params)
+    module = ARCHITECTURES[config.architecture].module(config)
+    jaxpr = jax.make_jaxpr(lambda p: module.apply({"params": p}, batch, dropout))(params)
     return [line for line in str(jaxpr).splitlines() if ":u32[" in line and "xor" in line and ":u32[]" not in line]
 
 

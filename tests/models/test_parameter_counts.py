@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.models.encoder_decoder import init_params
+from transformer_jax.models.architecture import init_params
 
 BIG = {"emb_dim": 1024, "mlp_dim": 4096, "num_heads": 16}
 VARIANTS = {  # millions of parameters

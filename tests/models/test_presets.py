@@ -2,7 +2,7 @@ import jax
 import pytest
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.models.encoder_decoder import init_params
+from transformer_jax.models.architecture import init_params
 from transformer_jax.models.presets import transformer_base, transformer_big
 
 

@@ -7,16 +7,11 @@ import pytest
 import reference
 from support import assert_close, tiny
 
-from transformer_jax.nn.attention import (
-    KeysValues,
-    MultiHeadAttention,
-    cache_layout,
-    cached_attention,
-    dot_product_attention,
-    masked_softmax,
-)
+from transformer_jax.nn.attention import MultiHeadAttention, dot_product_attention
 from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
+from transformer_jax.nn.kv_cache import KeyValue, cache_layout, cached_attention
 from transformer_jax.nn.masks import AttentionMask
+from transformer_jax.nn.softmax import masked_softmax
 
 B, T, S, N, H, HV = 2, 3, 5, 4, 6, 7
 RNG = np.random.default_rng(0)
@@ -198,19 +193,22 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
     model = reference.Model(config, None)
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
-    own, own_weights = module.apply(
-        {"params": params}, x, positions, AttentionMask(mask), None, None, method=MultiHeadAttention.self_attention
-    )
+    def self_attention(module, x):
+        query, tokens = module.project(x, positions)
+        return module.attend(query, tokens, AttentionMask(mask), None, None)
+
+    own, own_weights = module.apply({"params": params}, x, method=self_attention)
     expected, expected_weights = model.heads(p, *float64(x, x), np.asarray(positions), mask, None)
     assert_close(own, expected, 2e-6)
     assert_close(own_weights, expected_weights, 2e-6)
 
-    def cross(module, x, memory):
-        return module.cross_attention(x, module.memory_projections(memory), AttentionMask(mask_of_keys), None)
+    def cross_attention(module, x, memory):
+        tokens = module.project_memory(memory)
+        return module.attend(module.query(x), tokens, AttentionMask(mask_of_keys), None, None)
 
     mask_of_keys = random_mask(B, 1, 1, S)
     expected, expected_weights = model.heads(p, *float64(x, memory), None, mask_of_keys, None)
-    read, read_weights = module.apply({"params": params}, x, memory, method=cross)
+    read, read_weights = module.apply({"params": params}, x, memory, method=cross_attention)
     assert_close(read, expected, 2e-6)  # without rotation: target and source positions have no common origin
     assert_close(read_weights, expected_weights, 2e-6)
 
@@ -219,12 +217,15 @@ def test_the_key_bias_has_no_effect():
     config = tiny(position_encoding="none")
     x, positions = normal(B, T, 16), jnp.arange(T)[None]
     module = MultiHeadAttention(config)
-    method = MultiHeadAttention.self_attention
-    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, positions, None, None, None, method=method))
+
+    def self_attention(module, x):
+        return module.attend(*module.project(x, positions), None, None, None)[0]
+
+    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, method=self_attention))
     params = jax.tree.map(lambda s: normal(*s.shape), shapes)
 
     def loss(params):
-        return jnp.square(module.apply(params, x, positions, None, None, None, method=method)[0]).sum()
+        return jnp.square(module.apply(params, x, method=self_attention)).sum()
 
     gradient = jax.jit(jax.grad(loss))(params)["params"]
     sizes = {name: float(np.abs(g["bias"]).max()) for name, g in gradient.items()}
@@ -241,7 +242,7 @@ def test_attention_over_a_cache_is_attention(length, kv_heads):
     )
     mask = jnp.asarray(random.random((2, 1, length, 9)) < 0.6).at[0, 0, 0].set(False)
     bias = jnp.asarray(random.standard_normal((1, 4, length, 9)), jnp.float32)
-    cache = cache_layout(KeysValues(key, value))
+    cache = cache_layout(KeyValue(key, value))
     for options in ({}, {"mask": mask}, {"mask": mask, "bias": bias, "scale": 0.3}):
         expected, _ = dot_product_attention(query, key, value, **options)
         assert_close(jax.jit(functools.partial(cached_attention, **options))(query, cache), expected, 1e-6)

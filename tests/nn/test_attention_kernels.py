@@ -1,5 +1,7 @@
 """The library's attention equals the reference, and the choice between them is the one that is told."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +13,10 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.attention import dot_product_attention
 from transformer_jax.nn.attention_kernels import choose, library_attention
-from transformer_jax.nn.masks import AttentionMask, of_causality, of_padding, segment_mask
+from transformer_jax.nn.masks import causal_mask, padding_mask, segment_mask
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
-from transformer_jax.training.step import make_gradient
+from transformer_jax.training.step import batch_gradient
 
 B, T, S, H = 3, 5, 6, 8
 
@@ -25,14 +27,14 @@ def heads(length, number, seed):
 
 def masks():
     """By kind; the second row of `lengths` and the padding of `any` allow nothing."""
-    ids = jnp.asarray(np.arange(S) < np.array([[4], [0], [6]]), jnp.int32)
+    is_token = jnp.asarray(np.arange(S) < np.array([[4], [0], [6]]))
     segments = jnp.array([[1, 1, 2, 2, 0], [1, 2, 3, 0, 0], [1, 1, 1, 1, 1]])
     keys = jnp.array([[1, 2, 2, 0, 0, 0], [3, 3, 1, 2, 0, 0], [1, 1, 1, 1, 1, 0]])
     return {
         "none": (S, None),
-        "lengths": (S, of_padding(ids)),
-        "causal": (T, of_causality(T)),
-        "any": (S, AttentionMask(segment_mask(segments, keys))),
+        "lengths": (S, padding_mask(is_token)),
+        "causal": (T, causal_mask(T)),
+        "any": (S, segment_mask(segments, keys)),
     }
 
 
@@ -83,7 +85,9 @@ def test_a_model_has_the_same_gradients_by_either(fields):
         config = small_config({"model.attention_dropout_rate": 0.0, "model.attention_implementation": name, **fields})
         static, hyper = split(config)
         state = init_state(static, hyper)
-        results.append(jax.jit(make_gradient(static))(state.params, uneven_batch(), jnp.int32(0), hyper))
+        results.append(
+            jax.jit(functools.partial(batch_gradient, static))(state.params, uneven_batch(), jnp.int32(0), hyper)
+        )
     assert distance(*results) < 1e-5
 
 
@@ -104,8 +108,9 @@ CHOICES = [
     ({}, "causal", "cpu", "reference", "on a CPU"),
     ({}, "causal", "tpu", "xla", "JAX computes on a TPU"),
     ({}, "causal", "gpu", "xla", "dtype='float32'"),
-    (GPU, "causal", "gpu", "cudnn", "on a GPU, with a mask that is causal"),
-    (GPU, "lengths", "gpu", "cudnn", "on a GPU, with a mask that is one of lengths"),
+    (GPU, "causal", "gpu", "cudnn", "on a GPU, with a causal mask"),
+    (GPU, "lengths", "gpu", "cudnn", "on a GPU, with a mask of lengths"),
+    (GPU, "none", "gpu", "cudnn", "on a GPU, with no mask"),
     (GPU, "any", "gpu", "xla", "the mask of packed rows as a bias"),
     (GPU | {"head_dim": 12}, "causal", "gpu", "xla", "head_dim=12"),
     (GPU | {"head_dim": 256}, "causal", "gpu", "xla", "head_dim=256"),
@@ -129,13 +134,18 @@ def test_the_choice(fields, kind, backend, name, why):
 @pytest.mark.parametrize(
     ("fields", "kind", "backend", "message"),
     [
-        ({"attention_implementation": "cudnn"} | GPU, "causal", "cpu", "'cudnn' cannot be: JAX computes on a CPU"),
-        ({"attention_implementation": "cudnn"}, "causal", "gpu", "'cudnn' cannot be: dtype='float32'"),
+        (
+            {"attention_implementation": "cudnn"} | GPU,
+            "causal",
+            "cpu",
+            "'cudnn' is not possible: JAX computes on a CPU",
+        ),
+        ({"attention_implementation": "cudnn"}, "causal", "gpu", "'cudnn' is not possible: dtype='float32'"),
         (
             {"attention_implementation": "cudnn"} | GPU,
             "any",
             "gpu",
-            "'cudnn' cannot be: it would need the mask of packed",
+            "'cudnn' is not possible: it would need the mask of packed",
         ),
         (
             {"attention_implementation": "xla", "attention_dropout_rate": 0.1},
@@ -143,7 +153,12 @@ def test_the_choice(fields, kind, backend, name, why):
             "cpu",
             "'xla' .*: attention_dropout",
         ),
-        ({"attention_implementation": "xla", "value_head_dim": 3}, "any", "tpu", "'xla' cannot be: value_head_dim=3"),
+        (
+            {"attention_implementation": "xla", "value_head_dim": 3},
+            "any",
+            "tpu",
+            "'xla' is not possible: value_head_dim=3",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(fields, kind, backend, message):

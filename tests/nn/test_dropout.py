@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support import assert_close
 
-from transformer_jax.nn.dropout import Dropout, DropoutRates, drop, fold, keep_mask
+from transformer_jax.nn.dropout import Dropout, DropoutRates, drop, fold, fold_dropout, keep_mask
 
 SEED = fold(jnp.uint32(0), 12345)
 SIGMAS = 5.0
@@ -181,8 +181,8 @@ def test_steps_are_independent(rate):
 
 def test_layers_and_places_are_independent():
     dropout = Dropout(SEED, jnp.arange(8), DropoutRates())
-    layers = [dropout.fold(stack).fold(layer) for stack in (0, 1) for layer in range(7)]
-    places = [layer.fold(place) for layer in layers for place in range(6)]
+    layers = [fold_dropout(fold_dropout(dropout, stack), layer) for stack in (0, 1) for layer in range(7)]
+    places = [fold_dropout(layer, place) for layer in layers for place in range(6)]
     assert_rows_independent(np.stack([bits(8, (512,), 0.5, place.seed).ravel() for place in places]))
 
 
@@ -291,6 +291,7 @@ def test_what_is_dropped_may_be_infinite():
 
 def test_fold_keeps_rows_and_rates():
     dropout = Dropout(SEED, jnp.arange(3), RATES)
-    folded = dropout.fold(2)
+    folded = fold_dropout(dropout, 2)
     assert folded.seed == fold(SEED, 2) != SEED
     assert folded[1:] == dropout[1:]
+    assert fold_dropout(None, 2) is None

@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import as_batch
 from training_support import small_config
 
 from transformer_jax.nn import dropout
 from transformer_jax.training.hyper import Hyper, StaticConfig, split
 from transformer_jax.training.state import init_state
-from transformer_jax.training.step import make_loss, make_train_step
+from transformer_jax.training.step import batch_loss, make_train_step
 
 SEEDS, STEPS, TRAIN_ROWS, TEST_ROWS, LENGTH = 8, 150, 48, 128, 6
 
@@ -25,20 +26,20 @@ def batch(rows, seed):
     noise = random.integers(4, 17, (rows, LENGTH))
     targets = np.where(random.random((rows, LENGTH)) < 0.1, noise, inputs[:, ::-1])
     ids = {"inputs": inputs, "targets": targets, "row_ids": np.arange(rows)}
-    return {name: jnp.asarray(value, jnp.int32) for name, value in ids.items()}
+    return as_batch(**{name: jnp.asarray(value, jnp.int32) for name, value in ids.items()})
 
 
 def held_out_losses(static: StaticConfig, hyper: Hyper) -> np.ndarray:
     """Loss per token on unseen rows after training, [SEEDS]."""
     train, test = batch(TRAIN_ROWS, 0), batch(TEST_ROWS, 1)
-    step, loss = make_train_step(static), make_loss(static)
+    step = make_train_step(static)
     without = hyper._replace(dropout=dropout.DropoutRates(), label_smoothing=None)
 
     def one(seed):
         mine = hyper._replace(seed=seed)
         state, _ = jax.lax.scan(lambda s, _: (step(s, train, mine)[0], None), init_state(static, mine), None, STEPS)
-        _, sums = loss(state.params, test, state.step, without)
-        return sums.nll / sums.weight
+        _, sums = batch_loss(static, state.params, test, state.step, without)
+        return sums["nll"] / sums["weight"]
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(SEEDS)))
 

@@ -7,7 +7,8 @@ import pytest
 import reference
 from support import assert_close, tiny
 
-from transformer_jax.nn.embeddings import OutputProjection, PositionEmbedding, TokenEmbedding
+from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
+from transformer_jax.nn.positions import PositionEmbedding
 
 RNG = np.random.default_rng(0)
 TABLE = jnp.asarray(RNG.normal(size=(19, 16)), jnp.float32)

@@ -8,7 +8,7 @@ import reference
 from support import assert_close, tiny
 
 from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
-from transformer_jax.nn.feed_forward import FeedForward, activate
+from transformer_jax.nn.feed_forward import ACTIVATIONS, FeedForward
 
 RNG = np.random.default_rng(0)
 POINTS = [-30.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 30.0]
@@ -25,18 +25,18 @@ DEFINITIONS = {
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_activations_equal_their_definition(name):
     expected = [DEFINITIONS[name](x) for x in POINTS]
-    np.testing.assert_allclose(activate(jnp.array(POINTS), name), expected, rtol=2e-6, atol=2e-7)
+    np.testing.assert_allclose(ACTIVATIONS[name].function(jnp.array(POINTS)), expected, rtol=2e-6, atol=2e-7)
 
 
 def test_the_two_gelus_are_told_apart():
     x = jnp.linspace(-4, 4, 101)
-    difference = jnp.abs(activate(x, "gelu") - activate(x, "gelu_tanh")).max()
+    difference = jnp.abs(ACTIVATIONS["gelu"].function(x) - ACTIVATIONS["gelu_tanh"].function(x)).max()
     assert 3e-4 < float(difference) < 6e-4
 
 
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_activations_keep_bfloat16(name):
-    y = activate(jnp.array(POINTS, jnp.bfloat16), name)
+    y = ACTIVATIONS[name].function(jnp.array(POINTS, jnp.bfloat16))
     assert y.dtype == jnp.bfloat16
     assert_close(y[1:-1], [DEFINITIONS[name](float(jnp.bfloat16(x))) for x in POINTS[1:-1]], 0.02)
 

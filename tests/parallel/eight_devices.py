@@ -16,47 +16,55 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from data_support import encoded_pairs
 from jax.sharding import NamedSharding, PartitionSpec
-from training_support import VOCAB_SIZE, distance, identical, small_config, uneven_batch
+from training_support import VOCAB_SIZE, distance, identical, read_by, small_config, split_for, uneven_batch
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import Batch
-from transformer_jax.data.datasets import plan_batches
-from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
+from transformer_jax.data.columns import RaggedIds
+from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.parallel.placement import DATA
+from transformer_jax.tasks.batches import training_batches
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
-from transformer_jax.training.step import make_gradient, make_train_step
+from transformer_jax.training.step import batch_gradient, make_train_step
 
 NUM_DEVICES = 8
+SUMS = ("loss", "nll", "correct", "weight")
 # Two rows per device when there are eight; the third device has no token at all.
 LENGTHS = (5, 5, 1, 0, 0, 0, 2, 1, 5, 4, 1, 1, 0, 1, 3, 5)
-BATCHES = [uneven_batch(LENGTHS, seed=seed) for seed in range(2)]
+
+
+@functools.cache
+def unpacked_batches() -> list[Batch]:
+    """Two batches; made when they are asked for, since the number of devices is set before the first array is made."""
+    return [uneven_batch(LENGTHS, seed=seed) for seed in range(2)]
 
 
 @functools.cache
 def batches_of(config: ExperimentConfig) -> list[Batch]:
-    """BATCHES, or packed ones if the config says so."""
+    """Those of `unpacked_batches`, or packed ones if the config says so."""
     if config.data.batching != "packed":
-        return BATCHES
+        return unpacked_batches()
     random = np.random.default_rng(0)
     offsets = np.cumsum([0, *random.integers(2, 8, 30)])
     sides = [RaggedIds(random.integers(4, VOCAB_SIZE, offsets[-1]).astype(np.int32), offsets) for _ in range(2)]
-    plan = plan_batches(config, TokenizedSplit(*sides))
+    plan = training_batches(config, encoded_pairs(*sides))
     return [plan.batch(step) for step in range(2)]
 
 
 def gradient_step(static: StaticConfig) -> Any:
     """Stochastic gradient descent that returns the summed gradients and sums where a step returns metrics."""
-    gradient = make_gradient(static)
+    gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any, axis_name: str | None = None) -> Any:
         grads, sums = gradient(state.params, batch, state.step, hyper)
         if axis_name is not None:
             grads, sums = jax.lax.psum((grads, sums), axis_name)
-        params = jax.tree.map(lambda p, g: p - 0.5 * g / sums.weight, state.params, grads)
+        params = jax.tree.map(lambda p, g: p - 0.5 * g / sums["weight"], state.params, grads)
         return TrainState(state.step + 1, params, state.opt_state), {"grads": grads, "sums": sums}
 
     return step
@@ -64,12 +72,12 @@ def gradient_step(static: StaticConfig) -> Any:
 
 def mean_of_means(static: StaticConfig) -> Any:
     """Wrong on purpose: every device counts the same, however many tokens it has."""
-    gradient = make_gradient(static)
+    gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any, axis_name: str) -> Any:
         grads, sums = gradient(state.params, batch, state.step, hyper)
-        tokens = jax.lax.psum(sums.weight, axis_name)
-        mean = jax.tree.map(lambda g: g / jnp.maximum(sums.weight, 1.0), grads)
+        tokens = jax.lax.psum(sums["weight"], axis_name)
+        mean = jax.tree.map(lambda g: g / jnp.maximum(sums["weight"], 1.0), grads)
         grads = jax.tree.map(lambda g: g * tokens, jax.lax.pmean(mean, axis_name))
         return state, {"grads": grads, "sums": jax.lax.psum(sums, axis_name)}
 
@@ -178,7 +186,7 @@ def compared(step: str, state: TrainState, output: Any, expected: OneDevice, ind
         "grads": distance(output["grads"], expected_output["grads"]),
         "factor": factor(output["grads"], expected_output["grads"]),
         "update": distance(difference(state.params, start), difference(expected_state.params, start)),
-        "sums": [[float(x) for x in o["sums"]] for o in (output, expected_output)],
+        "sums": [[float(o["sums"][name]) for name in SUMS] for o in (output, expected_output)],
     }
 
 
@@ -187,7 +195,7 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
     parallel = {"parallel.launcher": "shard_map" if checked else launcher, "parallel.num_devices": num_devices}
     config = small_config({**fields, **parallel})
     static, hyper = split(config)
-    launch = make_launcher(config, STEPS[step](static))
+    launch = make_launcher(config, STEPS[step](static), parameter_axes(config.model))
     if checked:
         launch = CheckedShardMap(launch.mesh, STEPS[step](static))
 
@@ -218,6 +226,34 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
     return {"num_devices": launch.mesh.devices.size, "steps": steps}
 
 
+# With ReLU, rounding to bfloat16 would switch units on and off, each of which is a large part of some gradient.
+SMOOTH = {"model.activation": "gelu"}
+
+
+@functools.cache
+def plain_gradient(architecture: str) -> tuple[TrainState, Any]:
+    """The state after a plain step in float32 on one device, and its output."""
+    static, hyper = split_for(architecture, SMOOTH)
+    state = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    return jax.jit(gradient_step(static))(state, read_by(architecture, unpacked_batches()[0]), hyper)
+
+
+def matrix(architecture: str, fields: dict[str, Any], launcher: str) -> dict[str, Any]:
+    """How far the gradients and sums of a launcher are from those of the plain float32 step of one device."""
+    config = small_config({**fields, "parallel.launcher": launcher})
+    static, hyper = split_for(architecture, {**SMOOTH, **fields})
+    launch = make_launcher(config, gradient_step(static), parameter_axes(static.model))
+    state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+    after, output = launch.step(state, read_by(architecture, unpacked_batches()[0]), hyper)
+    expected_state, expected = plain_gradient(architecture)
+    start = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0])).params
+    return {
+        "grads": distance(output["grads"], expected["grads"]),
+        "update": distance(difference(after.params, start), difference(expected_state.params, start)),
+        "sums": [[float(o["sums"][name]) for name in SUMS] for o in (output, expected)],
+    }
+
+
 def losses(fields: dict[str, Any], num_steps: int) -> dict[str, list[float]]:
     """The losses of Adam's first steps on the two batches by turns: of the mesh, and of one device."""
     result = {}
@@ -227,11 +263,11 @@ def losses(fields: dict[str, Any], num_steps: int) -> dict[str, list[float]]:
     ):
         config = small_config({**fields, **parallel})
         static, hyper = split(config)
-        launch = make_launcher(config, make_train_step(static))
+        launch = make_launcher(config, make_train_step(static), parameter_axes(config.model))
         state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
         result[name] = []
         for step in range(num_steps):
-            state, metrics = launch.step(state, BATCHES[step % 2], hyper)
+            state, metrics = launch.step(state, unpacked_batches()[step % 2], hyper)
             result[name].append(float(metrics["loss"]))
     return result
 
@@ -242,19 +278,19 @@ def elastic(fields: dict[str, Any], others: list[dict[str, Any]], num_steps: int
     def losses(launch: Any, state: TrainState, hyper: Any) -> list[float]:
         result = []
         for step in range(2, 2 + num_steps):
-            state, metrics = launch.step(state, BATCHES[step % 2], hyper)
+            state, metrics = launch.step(state, unpacked_batches()[step % 2], hyper)
             result.append(float(metrics["loss"]))
         return result
 
     def launched(fields: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
         config = small_config(fields)
         static, hyper = split(config)
-        launch = make_launcher(config, make_train_step(static))
+        launch = make_launcher(config, make_train_step(static), parameter_axes(config.model))
         return static, hyper, launch, launch.shardings(state_shapes(static, hyper))
 
     static, hyper, launch, places = launched(fields)
     state = placed_state(static, hyper, places)
-    for batch in BATCHES:
+    for batch in unpacked_batches():
         state, _ = launch.step(state, batch, hyper)
     with tempfile.TemporaryDirectory() as folder, CheckpointStore(folder) as store:
         store.save(2, state, {}, {})
@@ -272,11 +308,11 @@ def shared_dropout(launcher: str) -> dict[str, float]:
     """How far gradients are off when every device numbers its rows from 0, so that they share their masks."""
     config = small_config({"parallel.launcher": launcher})
     static, hyper = split(config)
-    launch = make_launcher(config, gradient_step(static))
+    launch = make_launcher(config, gradient_step(static), parameter_axes(config.model))
     outputs = []
     for row_ids in (np.arange(len(LENGTHS)), np.arange(len(LENGTHS)) % (len(LENGTHS) // NUM_DEVICES)):
         state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
-        batch = {**BATCHES[0], "row_ids": row_ids.astype(np.int32)}
+        batch = {**unpacked_batches()[0], "row_ids": row_ids.astype(np.int32)}
         outputs.append(launch.step(state, batch, hyper)[1]["grads"])
     return {"grads": distance(*outputs)}
 
@@ -285,9 +321,9 @@ def communication(fields: dict[str, Any]) -> dict[str, int]:
     """How often the program of `jit` sends what between devices."""
     config = small_config({**fields, "parallel.launcher": "jit"})
     static, hyper = split(config)
-    launch = make_launcher(config, make_train_step(static))
+    launch = make_launcher(config, make_train_step(static), parameter_axes(config.model))
     state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
-    program = launch.lower(state, BATCHES[0], hyper).compile().as_text()
+    program = launch.lower(state, unpacked_batches()[0], hyper).compile().as_text()
     names = "all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast"
     return collections.Counter(re.findall(rf" ({names})(?:-start)?\(", program))
 

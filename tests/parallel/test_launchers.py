@@ -11,6 +11,7 @@ import pytest
 from training_support import small_config
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
 
 LAUNCHERS = ["jit", "shard_map", "pmap"]
@@ -287,4 +288,4 @@ def test_more_devices_than_there_are_is_refused_before_anything_compiles(launche
         raise AssertionError("the step was traced")
 
     with pytest.raises(ConfigError, match=f"num_devices={count}, but JAX sees {count - 1}"):
-        make_launcher(config, step)
+        make_launcher(config, step, parameter_axes(config.model))

@@ -89,6 +89,16 @@ def test_two_processes_train_as_one_does(folder, flags):
 
 
 @pytest.mark.slow
+def test_two_processes_start_from_another_checkpoint(folder):
+    flags = [f"training.init_from={trained_folder() / 'run'}", "training.num_train_steps=1", "parallel.fsdp=2"]
+    results = job(argv("train", folder, *(f"--config.{flag}" for flag in flags)), 2)
+    assert [code for code, _, _ in results] == [0, 0], results
+    assert "loaded from step 8: " in results[0][2]
+    assert "loaded" not in results[1][2]
+    assert metric_lines(folder / "run")[0]["loss"] < metric_lines(trained_folder() / "run")[-2]["loss"] + 0.1
+
+
+@pytest.mark.slow
 def test_when_one_of_four_dies_all_end_and_two_go_on(folder):
     """From a checkpoint of four devices, each in a process, to a mesh of four devices in two processes, to one."""
     often = "--config.training.checkpoint_every_steps=2"
@@ -292,3 +302,21 @@ def test_what_slurm_does_not_say(environment, message):
 def test_flags_that_do_not_go_together(capsys, flags, message):
     assert main(["doctor", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_jax_still_has_the_private_client_of_its_coordination_service():
+    """`jax.distributed` is public and has no messages between processes; those that we use are private."""
+    from jax._src import distributed
+    from jax._src.lib import _jax
+
+    missing = [name for name in ("key_value_set", "blocking_key_value_get") if not hasattr(_jax_client(_jax), name)]
+    assert hasattr(getattr(distributed, "global_state", None), "client"), (
+        "jax._src.distributed.global_state.client is gone: parallel/processes.py sends its messages by it"
+    )
+    assert not missing, f"JAX's DistributedRuntimeClient has no {', '.join(missing)}, which parallel/processes.py calls"
+
+
+def _jax_client(library):
+    client = getattr(library, "DistributedRuntimeClient", None)
+    assert client is not None, "JAX's DistributedRuntimeClient is gone or has moved; see parallel/processes.py"
+    return client

@@ -1,18 +1,23 @@
-"""Every parameter of every model has one rule, and what a mesh cannot divide is named."""
+"""Every parameter of every model has one entry that divides it, and what a mesh cannot divide is named."""
 
 import itertools
+import re
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
+from support import covering_set, shapes, tiny
 from training_support import small_config
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.encoder_decoder import init_params
-from transformer_jax.parallel.rules import Rule, rules, shardings
+from transformer_jax.models.architecture import parameter_axes
+from transformer_jax.nn import attention, embedder, embeddings, feed_forward, layer, norms, positions, stack
+from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import state_shapes
 
+ARCHITECTURES = ("encoder_decoder", "decoder_only")
 NORMS = {
     "model.norm_position": ("post", "pre"),
     "model.norm": ("layernorm", "rmsnorm"),
@@ -30,34 +35,118 @@ def mesh(data=1, fsdp=1, tensor=1):
     return AbstractMesh((data, fsdp, tensor), ("data", "fsdp", "tensor"))
 
 
-def placed(fields, **sizes):
-    """PartitionSpecs of a small model's state by path, and its shapes."""
-    config = small_config({"model.vocab_size": 24, **fields})
-    state = state_shapes(*split(config))
-    tree = shardings(state, rules(config.model), mesh(**sizes))
+def specs_of(tree):
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.spec for path, leaf in leaves}
 
 
+def placed(fields, **sizes):
+    """PartitionSpecs of a small model's state by path."""
+    config = small_config({"model.vocab_size": 24, **fields})
+    state = state_shapes(*split(config))
+    return specs_of(shardings(state, parameter_axes(config.model), mesh(**sizes)))
+
+
 @pytest.mark.parametrize("fields", MODELS, ids=lambda fields: "-".join(map(str, fields.values())))
-def test_every_model_has_the_rules_for_its_parameters(fields):
-    """Otherwise `shardings` raises: for a parameter without a rule, and for a rule without a parameter."""
-    config = small_config(fields)
-    params = jax.eval_shape(lambda: init_params(config.model, 0))
-    shardings(params, rules(config.model), mesh())
+def test_every_model_has_one_entry_for_each_of_its_parameters(fields):
+    """Otherwise `shardings` raises."""
+    fields = {name.removeprefix("model."): value for name, value in fields.items()}
+    for architecture in ARCHITECTURES:
+        config = tiny(**fields, architecture=architecture)
+        shardings(shapes(config), parameter_axes(config), mesh())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_entry_is_for_a_parameter(architecture):
+    """Of some model of the covering set: an entry that no path ends in would hide that a parameter was renamed."""
+    used, paths = set(), set()
+    for fields in covering_set():
+        config = tiny(**fields, architecture=architecture)
+        specs = specs_of(shardings(shapes(config), parameter_axes(config), mesh()))
+        ends = parameter_axes(config)
+        used |= {end for end in ends for path in specs if re.search(rf"(^|/){end}$", path)}
+        paths |= set(specs)
+    assert used == set(ends)
+    # Also those of blocks within blocks; an entry is an entry of a larger block by the end of its name.
+    for block in (attention, embedder, embeddings, feed_forward, layer, norms, positions, stack):
+        for end in block.PARAMETER_AXES:
+            assert any(re.search(rf"(^|/){end}$", path) for path in paths), f"{block.__name__}: {end}"
+            assert any(larger == end or larger.endswith(f"/{end}") for larger in ends), f"{block.__name__}: {end}"
+
+
+P = PartitionSpec
+
+
+def attention_specs(prefix):
+    return {
+        f"{prefix}/query/kernel": P(None, "fsdp", "tensor"),
+        f"{prefix}/query/bias": P(None, "tensor"),
+        f"{prefix}/key/kernel": P(None, "fsdp", "tensor"),
+        f"{prefix}/key/bias": P(None, "tensor"),
+        f"{prefix}/value/kernel": P(None, "fsdp", "tensor"),
+        f"{prefix}/value/bias": P(None, "tensor"),
+        f"{prefix}/out/kernel": P(None, "tensor", None, "fsdp"),
+        f"{prefix}/out/bias": P(),
+        f"{prefix}_residual/norm/scale": P(),
+        f"{prefix}_residual/norm/bias": P(),
+    }
+
+
+def stack_specs(name):
+    return {
+        f"{name}/position_embedding/learned/embedding": P(None, "fsdp"),
+        **attention_specs(f"{name}/layers/self_attention"),
+        f"{name}/layers/feed_forward/hidden/kernel": P(None, "fsdp", "tensor"),
+        f"{name}/layers/feed_forward/hidden/bias": P(None, "tensor"),
+        f"{name}/layers/feed_forward/gate/kernel": P(None, "fsdp", "tensor"),
+        f"{name}/layers/feed_forward/gate/bias": P(None, "tensor"),
+        f"{name}/layers/feed_forward/out/kernel": P(None, "tensor", "fsdp"),
+        f"{name}/layers/feed_forward/out/bias": P(),
+        f"{name}/layers/feed_forward_residual/norm/scale": P(),
+        f"{name}/layers/feed_forward_residual/norm/bias": P(),
+        f"{name}/final_norm/scale": P(),
+        f"{name}/final_norm/bias": P(),
+    }
+
+
+EVERYTHING = {
+    "model.norm_position": "pre",
+    "model.position_encoding": "learned",
+    "model.activation": "swiglu",
+    "model.share_embeddings": False,
+    "model.tie_output": False,
+}
+SPECS = {
+    "embedding/embedding": P("tensor", "fsdp"),
+    "source_embedding/embedding": P("tensor", "fsdp"),
+    "output/kernel": P("fsdp", "tensor"),
+    **stack_specs("encoder"),
+    **stack_specs("decoder"),
+    **attention_specs("decoder/layers/cross_attention"),
+}
 
 
 def test_parameters_and_their_moments_are_divided_alike():
-    specs = placed({}, data=2, fsdp=2, tensor=2)
+    specs = placed(EVERYTHING, data=2, fsdp=2, tensor=2)
     params = {path.removeprefix("params/"): spec for path, spec in specs.items() if path.startswith("params/")}
-    moments = {path.partition("/mu/")[2]: spec for path, spec in specs.items() if "/mu/" in path}
-    assert params == moments
-    assert params["embedding/embedding"] == PartitionSpec("tensor", "fsdp")
-    assert params["encoder/layers/self_attention/query/kernel"] == PartitionSpec(None, "fsdp", "tensor")
-    assert params["decoder/layers/cross_attention/out/kernel"] == PartitionSpec(None, "tensor", None, "fsdp")
-    assert params["decoder/layers/feed_forward/hidden/bias"] == PartitionSpec(None, "tensor")
-    assert params["decoder/layers/feed_forward_residual/norm/scale"] == PartitionSpec()
+    assert params == SPECS
+    for moment in ("/mu/", "/nu/"):
+        assert {path.partition(moment)[2]: spec for path, spec in specs.items() if moment in path} == SPECS
     assert specs["step"] == PartitionSpec()
+
+
+def test_a_table_of_relative_positions_is_divided_by_heads():
+    specs = placed({"model.position_encoding": "relative"}, fsdp=2, tensor=2)
+    for stack_name in ("encoder", "decoder"):
+        assert specs[f"params/{stack_name}/relative_bias/embedding"] == PartitionSpec(None, "tensor")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kernel"), [({"fsdp": 2}, P(None, "fsdp")), ({"tensor": 2}, P(None, None, "tensor"))]
+)
+def test_an_axis_of_one_device_is_left_out(sizes, kernel):
+    specs = placed(EVERYTHING, **sizes)
+    assert specs["params/encoder/layers/self_attention/query/kernel"] == kernel
 
 
 def test_where_nothing_is_divided_the_state_is_replicated():
@@ -75,13 +164,39 @@ def test_what_a_mesh_does_not_divide_is_named():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda r: r[1:], "embedding/embedding: 0 sharding rules are for it"),
-        (lambda r: (*r, Rule("scale", (None,))), "norm/scale: 2 sharding rules are for it"),
-        (lambda r: (*r, Rule("gate/kernel", (None,))), "sharding rules for nothing: gate/kernel"),
+        (lambda axes: axes.pop("output/kernel"), r"^output/kernel: expected exactly one .* rule, found \[\]"),
+        (lambda axes: axes.update(scale=(None,)), r"norm/scale: expected exactly one .* rule, found .*'scale'"),
+        (
+            lambda axes: axes.update({r"decoder/layers/.*/hidden/kernel": (None, None)}),
+            "^decoder/layers/feed_forward/hidden/kernel: expected exactly one .* rule, found ",
+        ),
     ],
+    ids=["none", "two for norms", "two for a kernel"],
 )
-def test_rules_that_do_not_belong_to_the_model_are_refused(change, message):
-    config = small_config()
-    params = jax.eval_shape(lambda: init_params(config.model, 0))
+def test_a_parameter_with_no_entry_or_with_two_is_refused(change, message):
+    config = tiny(tie_output=False)
+    axes = dict(parameter_axes(config))
+    shardings(shapes(config), axes, mesh(fsdp=2))
+    change(axes)
     with pytest.raises(ValueError, match=message):
-        shardings(params, change(rules(config.model)), mesh())
+        shardings(shapes(config), axes, mesh())
+
+
+@pytest.mark.parametrize("sizes", [{"fsdp": 2}, {"tensor": 2}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
+def test_an_architecture_without_axes_cannot_be_divided(sizes):
+    """Its data can: every device then has all of its parameters."""
+    tree = shapes(tiny())
+    with pytest.raises(ConfigError, match=r"parallel\.fsdp and parallel\.tensor .*\(Architecture\.parameter_axes"):
+        shardings(tree, None, mesh(**sizes))
+    assert set(specs_of(shardings(tree, None, mesh(data=8))).values()) == {PartitionSpec()}
+
+
+def test_a_head_is_on_every_device():
+    config = small_config({"model.vocab_size": 24}).model
+    head = {"kernel": jnp.zeros((16, 3)), "out": {"kernel": jnp.zeros((2, 8, 16))}}
+    params = {**shapes(config), "head": head}
+    for tree in (params, {"mu": params}):
+        specs = specs_of(shardings(tree, parameter_axes(config), mesh(fsdp=2, tensor=2)))
+        of_head = {path: spec for path, spec in specs.items() if "head/" in path}
+        assert len(of_head) == 2
+        assert set(of_head.values()) == {PartitionSpec()}

@@ -5,7 +5,15 @@ import math
 import pytest
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.figures import Curves, Dots, Lines, Own, Profile, check_figures, number_of
+from transformer_jax.sweeps.figures import (
+    Curves,
+    CustomFigure,
+    MetricByAxis,
+    MetricByBin,
+    MetricByVariant,
+    check_figures,
+    number_of,
+)
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
 
 HEADS = over("model.num_heads", 1, 2, 4)
@@ -18,37 +26,43 @@ def study(*figures, axes=(HEADS, NORM)):
 
 def test_figures_that_fit_their_study():
     figures = (
-        Dots("test/loss"),
+        MetricByVariant("test/loss"),
         Curves("train/gradient_norm", log_y=True),
-        Lines("test/loss", x="num_heads", by="norm_position", log_x=True),
-        Profile("test[*]/exact_match"),
-        Own(lambda axes, results: None, "Ours", "A picture"),
+        MetricByAxis("test/loss", x="num_heads", by="norm_position", log_x=True),
+        MetricByBin("test[*]/exact_match"),
+        CustomFigure(lambda axes, results: None, "Ours", "A picture"),
     )
     assert study(*figures).figures == figures
-    study(Lines("test/loss", x="learning_rate"), axes=(Range("optimizer.learning_rate", 1e-4, 1e-2, log=True),))
+    study(MetricByAxis("test/loss", x="learning_rate"), axes=(Range("optimizer.learning_rate", 1e-4, 1e-2, log=True),))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: check_figures(["test/loss"], {}), "expected Dots, Curves, Lines, Profile or Own, not 'test/loss'"),
-        (lambda: study(Lines("test/loss", x="num_head")), r"no axis 'num_head' \(did you mean 'num_heads'\?\)"),
-        (lambda: study(Lines("test/loss", x="num_heads", by="norm")), "no axis 'norm'"),
-        (lambda: study(Lines("test/loss", x="num_heads", by="num_heads")), "x and by are both 'num_heads'"),
-        (lambda: study(Lines("test/loss", x="norm_position")), "values that are no numbers: post, pre"),
+        (
+            lambda: check_figures(["test/loss"], {}),
+            "expected MetricByVariant, Curves, MetricByAxis, MetricByBin or CustomFigure, not 'test/loss'",
+        ),
+        (lambda: study(MetricByAxis("test/loss", x="num_head")), r"no axis 'num_head' \(did you mean 'num_heads'\?\)"),
+        (lambda: study(MetricByAxis("test/loss", x="num_heads", by="norm")), "no axis 'norm'"),
+        (lambda: study(MetricByAxis("test/loss", x="num_heads", by="num_heads")), "x and by are both 'num_heads'"),
+        (lambda: study(MetricByAxis("test/loss", x="norm_position")), "values that are no numbers: post, pre"),
         (
             lambda: study(
-                Lines("test/loss", x="rate", log_x=True),
+                MetricByAxis("test/loss", x="rate", log_x=True),
                 axes=(Axis("rate", {"0": {"model.dropout_rate": 0.0}, "0.1": {"model.dropout_rate": 0.1}}),),
             ),
             "log_x needs values above 0, not 0",
         ),
-        (lambda: Dots("loss"), "figure Dots: 'loss': expected SPLIT/NAME"),
+        (lambda: MetricByVariant("loss"), "figure MetricByVariant: 'loss': expected SPLIT/NAME"),
         (lambda: Curves("valid loss"), "figure Curves: 'valid loss': expected SPLIT/NAME"),
-        (lambda: Profile("test/exact_match"), "expected one '\\*', where the names have the bin"),
-        (lambda: Profile("*[*]/loss"), "expected one '\\*'"),
-        (lambda: Own(lambda axes, results: None, "", "A picture"), "needs a title and an alt text"),
-        (lambda: Own(lambda axes, results: None, "Ours", ""), "figure Own 'Ours': needs a title and an alt text"),
+        (lambda: MetricByBin("test/exact_match"), "expected one '\\*', where the names have the bin"),
+        (lambda: MetricByBin("*[*]/loss"), "expected one '\\*'"),
+        (lambda: CustomFigure(lambda axes, results: None, "", "A picture"), "needs a title and an alt text"),
+        (
+            lambda: CustomFigure(lambda axes, results: None, "Ours", ""),
+            "figure CustomFigure 'Ours': needs a title and an alt text",
+        ),
     ],
 )
 def test_what_is_refused(make, message):
@@ -58,7 +72,7 @@ def test_what_is_refused(make, message):
 
 def test_bins_are_in_the_order_of_their_numbers():
     names = ["test[11+]/loss", "test[6-10]/loss", "test[1-5]/loss", "test[1-5]/accuracy", "test/loss", "x_test[1]/loss"]
-    assert Profile("test[*]/loss").bins(names) == {
+    assert MetricByBin("test[*]/loss").bins(names) == {
         "1-5": "test[1-5]/loss",
         "6-10": "test[6-10]/loss",
         "11+": "test[11+]/loss",

@@ -13,10 +13,11 @@ import time
 import pytest
 from sweep_support import tiny_study, trained
 
+from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.executors import make_executor, slurm
 from transformer_jax.sweeps.executors.base import Options
-from transformer_jax.sweeps.executors.slurm import DIED, JOB, SlurmOptions, parse_more
+from transformer_jax.sweeps.executors.slurm import JOB, SlurmOptions, parse_more
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT, TRIALS
 
@@ -93,7 +94,7 @@ def test_a_job_that_is_gone_without_a_result_has_died(cluster):
     assert [job.poll() for _ in range(3)] == [None] * 3
     (cluster / "down").unlink()
     assert job.poll() is None  # the file may be on its way
-    assert job.poll() == DIED
+    assert job.poll() == exit_codes.KILLED
     assert "job 101 has ended before its worker did" in (folder / OUTPUT).read_text()
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, load_study, over, zipped
+from transformer_jax.tasks.base import TASKS
 
+TRANSLATION = TASKS["translation"]
 HEADS = over("model.num_heads", 1, 2, 4)
 SCORE = Metric("test/sacrebleu", "max")
 
@@ -15,6 +17,23 @@ def study(**fields):
     return Study(
         **{"question": "Why?", "baseline": "configs/quickstart.py", "axes": (HEADS,), "metrics": (SCORE,)} | fields
     )
+
+
+def for_translation(*metrics, **fields):
+    return study(metrics=metrics, **fields).for_task(TRANSLATION)
+
+
+def test_a_metric_has_the_direction_that_its_task_declares():
+    names = ("test/chrf", "test/loss", "test/unfinished", "test/over_length", "train/nll", "train/gradient_norm")
+    found = for_translation(*map(Metric, names)).metrics
+    assert [metric.direction for metric in found] == ["max", "min", "min", "", "min", ""]
+    assert for_translation(Metric("train/gradient_norm", "min")).metrics[0].direction == "min"  # none is declared
+
+
+def test_a_metric_of_the_study_s_own_keeps_its_direction():
+    own = (Metric("test/loss", "min"), Metric("shuffled/loss", "max"), Metric("shuffled/accuracy"))
+    measured = study(metrics=own, measure=lambda scorer: {})
+    assert measured.for_task(TRANSLATION, ("train", "test")).metrics == own
 
 
 def test_an_axis_of_a_field_names_its_values_as_they_are_written():
@@ -57,7 +76,12 @@ def test_the_first_values_are_the_reference():
         (lambda: Range("optimizer.learning_rate", 0, 1, log=True), "log needs a low end above 0"),
         (lambda: Metric("sacrebleu", "max"), "expected SPLIT/METRIC"),
         (lambda: Metric("test/sacrebleu", "up"), "'max', 'min' or nothing"),
-        (lambda: study(metrics=(Metric("test/loss"),)), "metric 'test/loss': the first answers the question"),
+        (
+            lambda: for_translation(Metric("test/tokens")),
+            "metric 'test/tokens' is a study's first metric",
+        ),
+        (lambda: for_translation(Metric("test/loss", "max")), "'test/loss', 'max': the task declares it as 'min'"),
+        (lambda: for_translation(Metric("train/nll", "max")), "'train/nll', 'max': the task declares it as 'min'"),
         (lambda: study(contrasts=("heads",)), "contrasts: no axis with named values 'heads'"),
         (lambda: study(contrasts=("num_heads", "num_heads")), "contrasts: num_heads twice"),
         (lambda: study(axes=()), "at least one axis"),
@@ -74,10 +98,10 @@ def test_the_first_values_are_the_reference():
         (lambda: study(axes=(over("seed", 1, 2),)), "`seeds` says which"),
         (lambda: study(settings={"seed": 3}), "settings: `seeds` says which"),
         (
-            lambda: study(metrics=(Metric("test/sacrblue", "max"),)),
+            lambda: for_translation(Metric("test/sacrblue", "max")),
             "'test/sacrblue': of 'test' there are .*sacrebleu'",
         ),
-        (lambda: study(metrics=(Metric("train/chrf", "max"),)), "'train/chrf': of 'train' there are loss, nll"),
+        (lambda: for_translation(Metric("train/chrf", "max")), "'train/chrf': of 'train' there are loss, nll"),
         (lambda: over("optimizer.learning_rate", 1e-3, 0.001), "axis 'learning_rate': '0.001' is the name of two"),
         (lambda: study(settings={"training.steps": 3}), "settings: no field 'training.steps'"),
         (lambda: study(reference={"heads": "1"}), "reference: no axis 'heads'"),
@@ -91,11 +115,12 @@ def test_what_is_refused(make, message):
 
 def test_metrics_that_nobody_measures_of_this_corpus():
     def check(name, **fields):
-        study(metrics=(Metric(name, "min"),), **fields).check_splits(("train", "valid", "test"))
+        study(metrics=(Metric(name),), **fields).for_task(TRANSLATION, ("train", "valid", "test"))
 
     check("test/loss")
     check("train/nll")
-    check("start/entropy", measure=lambda scorer: {})
+    with pytest.raises(ConfigError, match="metric 'start/entropy' is a study's first metric"):
+        check("start/entropy", measure=lambda scorer: {})
     with pytest.raises(
         ConfigError, match=r"'tset/loss': the corpus has no split 'tset' to be scored, but valid, test "
     ):

@@ -1,5 +1,7 @@
 """The training step over an axis of trials: every trial has the gradients, masks and losses of its own step."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,10 @@ import pytest
 from training_support import compiled_gradient, compiled_step, distance, small_config, start, uneven_batch
 
 from transformer_jax.nn.dropout import keep_mask
-from transformer_jax.sweeps.together import over_trials, stacked
 from transformer_jax.sweeps.trials import program_key
 from transformer_jax.training.hyper import split
-from transformer_jax.training.step import make_gradient, make_train_step
+from transformer_jax.training.step import batch_gradient, make_train_step
+from transformer_jax.training.stepper import over_trials, stacked
 
 # Every scalar that a compiled step is handed is another for at least one trial.
 FIELDS = [
@@ -45,7 +47,7 @@ def test_they_are_one_program():
 @pytest.mark.parametrize("axis", ["vmap", "map"])
 def test_gradients_of_the_first_step(axis):
     """To 1e-5 of the largest, with four kinds of dropout on."""
-    gradient = make_gradient(STATICS[0])
+    gradient = functools.partial(batch_gradient, STATICS[0])
     states = [start(STATICS[0], hyper) for hyper in HYPERS]
     batches = [batch_of(number, 0) for number in range(4)]
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.sweeps import together, worker
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps import vmap_training, worker
 from transformer_jax.training import run
 
 FULL = RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
@@ -27,7 +27,7 @@ def outcomes(monkeypatch):
                 raise error
             return TRAINED
 
-        monkeypatch.setattr(together, "train_together", train_together)
+        monkeypatch.setattr(vmap_training, "train_together", train_together)
         monkeypatch.setattr(run, "train", train)
         made = worker._train(dict.fromkeys((Path("a"), Path("b")), ExperimentConfig()), "map")
         return {folder.name: outcome for folder, outcome in made.items()}
@@ -55,9 +55,3 @@ def test_a_bug_is_no_lack_of_memory(outcomes):
         outcomes(RuntimeError("odd"), {})
     with pytest.raises(RuntimeError, match="odd"):
         outcomes(FULL, {"b": RuntimeError("odd")})
-
-
-def test_a_log_that_is_cut_short_is_named(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "split": "train"}\n{"step": 2, "spl')
-    with pytest.raises(DataError, match=r"metrics\.jsonl: cannot be read, or was cut short"):
-        worker._log(tmp_path)

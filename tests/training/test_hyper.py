@@ -58,7 +58,7 @@ def other_value(config: ExperimentConfig, name: str, field: dataclasses.Field, v
     section = config if "." not in name else getattr(config, name.split(".")[0])
     kind = base_type(field_types(type(section))[field.name])
     if "choices" in field.metadata:
-        return next(c for c in field.metadata["choices"] if c != value)
+        return next((c for c in field.metadata["choices"] if c != value), "another")
     if kind is bool:
         return not value
     return kind(f"{value}-other") if kind is str else kind((value or 0) + 1)
@@ -102,7 +102,7 @@ def test_a_field_without_the_mark_is_static_or_no_part_of_the_step(name):
     changed = replaced(config, name, other_value(config, name, field, value))
     (static, hyper), (other_static, other) = split(config), split(changed)
     in_training = [f"training.{field}" for field in ("accumulation_steps", "loss_chunks", "on_nonfinite")]
-    in_step = name.startswith("model.") or name in ("optimizer.schedule", *in_training)
+    in_step = name.startswith(("model.", "task.")) or name in ("optimizer.schedule", *in_training)
     assert (other_static != static) == in_step
     assert scalars(other) == scalars(hyper)
 

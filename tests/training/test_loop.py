@@ -15,6 +15,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batching import BatchShape
 from transformer_jax.errors import CheckpointError, TrainingError
 from transformer_jax.training.interruption import SIGNALS, Interruption
+from transformer_jax.training.metric_log import Progress
 
 
 def without_type_checks(name):
@@ -27,12 +28,11 @@ def without_type_checks(name):
 
 
 loop = without_type_checks("transformer_jax.training.loop")
-course = without_type_checks("transformer_jax.training.course")
-window = without_type_checks("transformer_jax.training.window")
-loop.Course, loop.InFlight = course.Course, window.InFlight
-course.Window = window.Window
-Run, TrainResult, run_loop = course.Run, loop.TrainResult, loop.run_loop
-InFlight, Window = window.InFlight, window.Window
+session = without_type_checks("transformer_jax.training.session")
+stepper = without_type_checks("transformer_jax.training.stepper")
+window = without_type_checks("transformer_jax.training.metric_window")
+loop.InFlight, session.MetricWindow = window.InFlight, window.MetricWindow
+TrainResult, InFlight, MetricWindow = loop.TrainResult, window.InFlight, window.MetricWindow
 
 
 class State(NamedTuple):
@@ -61,7 +61,7 @@ class World:
     # Plan.
 
     def shape(self, step):
-        return BatchShape(4, 3, 50)
+        return BatchShape(4, (("inputs", 3), ("targets", 50)))
 
     def batch(self, step, rows):
         """6 + step ids in 106 slots: two of four rows."""
@@ -91,9 +91,6 @@ class World:
         # Copies, as what is serialised now.
         self.saved[step] = (state, {**record, "window": [dict(v) for v in record["window"]]}, side_files, metrics)
 
-    def has(self, step):
-        return step in self.saved
-
     def wait(self):
         self.events.append(("wait",))
 
@@ -113,9 +110,10 @@ class World:
         self.happens("keep", step)
         return f"step_{step}.npz"
 
-    def train(self, first=0, record=None):
-        run = Run(
+    def session(self, progress, record=None):
+        parts = session.RunParts(
             config=self.config,
+            higher_is_better=self.config.best_metric != "loss",
             plan=self,
             store=self,
             evaluate=self.evaluate,
@@ -123,7 +121,16 @@ class World:
             side_files={"tokenizer.model": b"t"},
             keep_batch=self.keep_batch,
         )
-        return run_loop(run, self, "hyper", self, State(jnp.int32(first), f"params {first}"), record or {})
+        return session.TrainingSession(parts, self, progress, record or {})
+
+    def train(self, first=0, record=None):
+        """The result of a run by itself; raises the error that it ends with."""
+        progress = Progress(first, self.config.num_train_steps)
+        single = stepper.SingleStepper(self, State(jnp.int32(first), f"params {first}"), "hyper")
+        [outcome] = loop.run_loop([self.session(progress, record)], single, first, progress)
+        if isinstance(outcome, TrainingError):
+            raise outcome
+        return outcome
 
 
 def metrics_of(step):
@@ -273,7 +280,7 @@ def test_time_of_evaluation_and_saving_does_not_count(monkeypatch):
     def pass_time(seconds):
         now[0] += seconds
 
-    monkeypatch.setattr(course.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
     world = World(num_train_steps=6, log_every_steps=6, eval_every_steps=2, checkpoint_every_steps=3)
     world.on_event = {("step", s): lambda: pass_time(1.0) for s in range(1, 7)}
     world.on_event |= {(name, s): lambda: pass_time(100.0) for name in ("evaluate", "save") for s in range(1, 6)}
@@ -392,6 +399,114 @@ def test_without_a_terminal_there_is_a_line_per_log_interval(capsys):
     assert lines[1] == "step 3  valid  loss 7  tokens 7"
 
 
+# Groups.
+
+
+class Stacked:
+    """The steppers of some worlds as one, which all have to be asked for the same steps."""
+
+    def __init__(self, worlds, first=0):
+        self.worlds = worlds
+        self.states = [State(jnp.int32(first), f"params {first}") for _ in worlds]
+
+    def local_rows(self, num_rows):
+        return slice(num_rows // 2, num_rows)
+
+    def step(self, batches):
+        results = [w.step(s, b, "hyper") for w, s, b in zip(self.worlds, self.states, batches, strict=True)]
+        self.states = [state for state, _ in results]
+        return [metrics for _, metrics in results]
+
+    def metrics_of(self, metrics, number):
+        return metrics[number]
+
+    def state_of(self, number):
+        return self.states[number]
+
+
+def train_group(worlds, first=0, records=None):
+    total = worlds[0].config.num_train_steps
+    silent = [
+        w.session(Progress(first, total, shown=False), r) for w, r in zip(worlds, records or [{}] * 9, strict=False)
+    ]
+    return loop.run_loop(silent, Stacked(worlds, first), first, Progress(first, total))
+
+
+def test_a_group_does_for_every_run_what_the_loop_does_for_one(capsys):
+    alone, worlds = World(), [World(), World()]
+    result = alone.train()
+    capsys.readouterr()
+    assert train_group(worlds) == [result, result]
+    for world in worlds:
+        assert world.events == alone.events
+        assert world.saved == alone.saved
+        assert [(*line[:2], without_clock(line[2])) for line in world.lines] == [
+            (*line[:2], without_clock(line[2])) for line in alone.lines
+        ]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 3/8", "step 6/8", "step 8/8"]  # one for all
+
+
+def test_each_of_a_group_is_charged_its_share_of_the_time(monkeypatch):
+    now = [0.0]
+
+    def pass_time():
+        now[0] += 3.0
+
+    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+    worlds = [World(num_train_steps=6, log_every_steps=3, eval_every_steps=6, on_nonfinite="stop") for _ in range(3)]
+    for step in range(1, 7):
+        worlds[0].on_event["step", step] = pass_time
+    for world in worlds:  # while one is scored, no other trains
+        world.on_event["evaluate", 6] = pass_time
+    worlds[2].bad = {4: {"loss": np.nan}}
+    train_group(worlds)
+    seconds = [[line["seconds"] for _, split, line in world.lines if split == "train"] for world in worlds]
+    assert seconds == [[3.0, 4.5], [3.0, 4.5], [3.0]]
+
+
+def test_one_that_does_not_stay_finite_leaves_the_group(caplog):
+    worlds = [World(), World(), World()]
+    worlds[1].bad = {5: {"loss": np.nan}}
+    first, error, last = train_group(worlds)
+    assert (first.step, first.reason) == (last.step, last.reason) == (8, "finished")
+    assert isinstance(error, TrainingError)
+    assert "loss is nan at step 5" in str(error)
+    assert [step for name, *step in worlds[1].events if name == "keep"] == [[5]]
+    assert worlds[1].saved == {}
+    assert sorted(worlds[0].saved) == sorted(worlds[2].saved) == [5, 8]
+
+
+def test_when_all_of_a_group_have_left_it_ends():
+    worlds = [World(), World()]
+    worlds[0].bad, worlds[1].bad = {2: {"loss": np.nan}}, {1: {"loss": np.nan}}
+    assert all(isinstance(outcome, TrainingError) for outcome in train_group(worlds))
+    assert [max(step for name, step in world.events if name == "step") for world in worlds] == [3, 3]
+
+
+def test_one_that_runs_out_of_patience_leaves_the_group():
+    worlds = [impatient(patience=1), impatient(patience=1)]
+    worlds[1].losses = dict.fromkeys(range(2, 10, 2), 1.0) | {n: 1 / n for n in range(2, 17, 2)}
+    impatient_one, patient_one = train_group(worlds)
+    assert (impatient_one.step, impatient_one.reason) == (6, "finished")
+    assert (patient_one.step, patient_one.reason) == (16, "finished")
+    assert sorted(worlds[0].saved) == [4, 6]
+    assert worlds[0].events[-1] == ("step", 16)  # it is computed, and nothing is done about it
+    assert [event for event in worlds[0].events if event[0] != "step"][-2:] == [("save", 6), ("wait",)]
+
+
+def test_a_signal_saves_all_that_are_left(capsys):
+    worlds = [World(), World(), World()]
+    worlds[0].bad = {1: {"loss": np.nan}}
+    worlds[1].on_event = {("step", 2): lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    error, *others = train_group(worlds)
+    assert isinstance(error, TrainingError)
+    assert others == [TrainResult(2, "SIGTERM", {})] * 2
+    assert [sorted(world.saved) for world in worlds] == [[], [2], [2]]
+    message = "SIGTERM: the checkpoints of step 2 are saved; the same command goes on from them\n"
+    assert capsys.readouterr().err.endswith(message)
+
+
 # Windows.
 
 BATCH = {"inputs": np.array([[5, 1], [1, 0]]), "targets": np.array([[7, 1], [0, 0]])}
@@ -413,21 +528,32 @@ def test_metrics_are_fetched_one_step_late():
 
 
 def test_before_a_step_has_been_taken_there_is_no_loss():
-    window = Window([], never)
+    window = MetricWindow([], never)
     assert np.isnan(window.latest_loss)
-    window.take(1, BATCH, {name: np.float32(value) for name, value in metrics_of(1).items()})
+    window.record_metrics(1, BATCH, {name: np.float32(value) for name, value in metrics_of(1).items()})
     assert window.values == [metrics_of(1)]
     assert window.latest_loss == 1.0
-    assert Window([metrics_of(3)], never).latest_loss == 3.0
+    assert MetricWindow([metrics_of(3)], never).latest_loss == 3.0
 
 
 def test_a_window_of_an_earlier_version_does_not_count_into_padding_efficiency():
     earlier = {name: value for name, value in metrics_of(1).items() if name != "filled"}
-    window = Window([earlier | {"ids": 5.0}], never)
-    window.take(2, BATCH, {name: np.float32(value) for name, value in metrics_of(2).items()})
+    window = MetricWindow([earlier | {"ids": 5.0}], never)
+    window.record_metrics(2, BATCH, {name: np.float32(value) for name, value in metrics_of(2).items()})
     averages = window.close()
     assert averages["padding_efficiency"] == 8 / 106
     assert averages["tokens"] == 101 + 102
+    assert "ids" not in averages
+
+
+def test_every_metric_of_a_step_is_averaged_whatever_its_name():
+    window = MetricWindow([], never)
+    for step in (1, 2):
+        metrics = {name: value for name, value in metrics_of(step).items() if name not in ("nll", "filled", "slots")}
+        window.record_metrics(step, BATCH, metrics | {"masked_accuracy": 50.0 * step})
+    averages = window.close()
+    assert list(averages) == ["loss", "accuracy", "masked_accuracy", "gradient_norm", "learning_rate", "tokens"]
+    assert averages["masked_accuracy"] == pytest.approx((101 * 50 + 102 * 100) / 203)
 
 
 # Signals.

@@ -13,8 +13,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import RecordWriter
 
 from transformer_jax.errors import CheckpointError
+from transformer_jax.metrics_file import CLOCK_FIELDS
 from transformer_jax.training import metric_log
-from transformer_jax.training.metric_log import CLOCK_FIELDS, MetricLog, Progress
+from transformer_jax.training.metric_log import MetricLog, Progress
 
 
 def written(folder):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from training_support import distance, hyper_fields, small_config
 
-from transformer_jax.models.encoder_decoder import init_params
+from transformer_jax.models.architecture import init_params
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.optimizers import decayed, make_optimizer
 from transformer_jax.training.schedules import learning_rate

@@ -7,23 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_support import EOS_ID, encoded_pairs
 from run_support import at, metric_lines
-from support import assert_close, forward, random_params
+from support import as_batch, assert_close, forward, random_params, shift_right
 from training_support import compiled_gradient, distance, identical, small_config
 
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import EOS_ID
-from transformer_jax.data.datasets import plan_batches
+from transformer_jax.data.columns import RaggedIds
 from transformer_jax.data.packing import PackedPlan
-from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
+from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.tasks.batches import training_batches
 from transformer_jax.training import loop
-from transformer_jax.training.course import Run
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import run_loop
-from transformer_jax.training.metric_log import MetricLog
+from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.session import RunParts, TrainingSession
 from transformer_jax.training.state import placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
+from transformer_jax.training.stepper import SingleStepper
 
 SIDES = ("inputs", "targets")
 ENCODINGS = ["sinusoidal", "learned", "rotary", "relative", "none"]
@@ -50,14 +52,14 @@ def corpus(num_pairs=20):
         ids[offsets[1:] - 1] = EOS_ID
         return RaggedIds(ids, offsets)
 
-    return TokenizedSplit(side(), side())
+    return encoded_pairs(side(), side())
 
 
 def epoch_of(overrides):
     """All pairs in one batch."""
-    plan = plan_batches(small_config(overrides), corpus())
+    plan = training_batches(small_config(overrides), corpus())
     assert plan.batches_per_epoch == 1
-    return plan.batch(0)
+    return {name: np.asarray(array) for name, array in as_batch(**plan.batch(0)).items()}
 
 
 @pytest.mark.parametrize(("position_encoding", "norm_position"), FAST + SLOW)
@@ -71,9 +73,10 @@ def test_packed_rows_have_the_loss_and_the_gradients_of_separate_ones(position_e
     assert separate["targets"].shape == (32, 11)
     grads, sums = compiled_gradient(static)(params, packed, 0, hyper)
     expected_grads, expected_sums = compiled_gradient(static)(params, separate, 0, hyper)
-    assert sums.weight == expected_sums.weight == corpus().target_lengths.sum()
-    assert sums.correct == expected_sums.correct
-    assert distance((sums.loss, sums.nll), (expected_sums.loss, expected_sums.nll)) < 1e-5
+    assert sums["weight"] == expected_sums["weight"] == corpus().lengths("targets").sum()
+    assert sums["correct"] == expected_sums["correct"]
+    for name in ("loss", "nll"):
+        assert distance(sums[name], expected_sums[name]) < 1e-5
     assert distance(grads, expected_grads) < 1e-5
 
 
@@ -98,6 +101,7 @@ def test_a_segment_does_not_notice_what_its_neighbours_are(position_encoding):
         is_other = (batch[f"{side}_segment_ids"] > 0) & (batch[f"{side}_segment_ids"] != 2)
         others[side] = np.where(is_other, 4 + (batch[side] + 5) % 13, batch[side])
         assert (others[side] != batch[side]).sum() > 50
+    others["decoder_inputs"] = shift_right(others["targets"], segment_ids=batch["targets_segment_ids"])
     logits, other_logits = forward(config, params, batch)[0], forward(config, params, others)[0]
     segments = batch["targets_segment_ids"]
     assert (segments == 2).sum() > 20
@@ -114,13 +118,13 @@ NUM_STEPS, EVERY = 8, {"training.log_every_steps": 3, "training.checkpoint_every
 def prepared():
     config = small_config({**PACKED, **EVERY, "training.num_train_steps": NUM_STEPS, "parallel.num_devices": 1})
     static, hyper = split(config)
-    return config, static, hyper, make_launcher(config, make_train_step(static))
+    return config, static, hyper, make_launcher(config, make_train_step(static), parameter_axes(config.model))
 
 
 def train(workdir):
     """Trains from the last checkpoint in a folder, if there is one; the result, and the last state saved."""
     config, static, hyper, launcher = prepared()
-    plan = plan_batches(config, corpus(60))
+    plan = training_batches(config, corpus(60))
     assert isinstance(plan, PackedPlan)
     assert 1 < plan.batches_per_epoch < NUM_STEPS
     store = CheckpointStore(workdir / "checkpoints", keep_last=1)
@@ -129,9 +133,12 @@ def train(workdir):
     state, record = placed_state(static, hyper, places), {}
     if store.steps():
         _, state, record = store.restore(template)
-    run = Run(config.training, plan, store, lambda params: {"loss": 1.0}, {}, {}, lambda *batch: Path())
-    with MetricLog(workdir, int(state.step)) as log, store:
-        result = run_loop(run, launcher, hyper, log, state, record)
+    parts = RunParts(config.training, False, plan, store, lambda params: {"loss": 1.0}, {}, {}, lambda *batch: Path())
+    step = int(state.step)
+    with MetricLog(workdir, step) as log, store:
+        progress = Progress(step, NUM_STEPS)
+        session = TrainingSession(parts, log, progress, record)
+        [result] = run_loop([session], SingleStepper(launcher, state, hyper), step, progress)
     return result, store.restore(template).state
 
 
@@ -150,8 +157,9 @@ def test_a_packed_run_resumes_where_it_was_and_logs_how_full_its_rows_are(tmp_pa
     assert identical(state, expected)
     lines = metric_lines(tmp_path / "a")
     assert metric_lines(tmp_path / "b") == lines
-    plan = plan_batches(prepared()[0], corpus(60))
-    slots = 4 * sum(plan.shapes[0][1:])
+    plan = training_batches(prepared()[0], corpus(60))
+    shape = plan.shapes[0]
+    slots = shape.rows * sum(map(shape.width, SIDES))
     windows = [(first, last, line) for first, last, line in zip((0, 3, 6), (3, 6, 8), lines[:3], strict=True)]
     for first, last, line in windows:
         ids = sum(np.count_nonzero(plan.batch(step)[side]) for step in range(first, last) for side in SIDES)

@@ -8,6 +8,7 @@ import signal
 
 import numpy as np
 import pytest
+from data_support import prepared
 from run_support import (
     TOTAL,
     argv,
@@ -24,9 +25,8 @@ from run_support import (
 )
 
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.data.datasets import plan_batches, prepare_data
-from transformer_jax.training import loop
-from transformer_jax.training import run as training_run
+from transformer_jax.tasks.batches import training_batches
+from transformer_jax.training import loop, prepare
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_gradient_accumulation_is_the_same_training(folder):
 def test_long_pairs_are_left_out_and_counted(folder, capsys):
     assert train(folder, "--config.data.max_length=4", "--config.training.num_train_steps=1") == 0
     message = capsys.readouterr().err
-    left_out = re.search(r"(\d+) training pairs have a side of more than data\.max_length=4 pieces", message)
+    left_out = re.search(r"(\d+) training pairs have a side of more than data\.max_length=4 tokens", message)
     kept = re.search(r"([\d,]+) training pairs in", message)
     assert int(left_out[1]) > 0
     assert int(left_out[1]) + int(kept[1]) == 150
@@ -62,7 +62,11 @@ def test_long_pairs_are_left_out_and_counted(folder, capsys):
 
 
 def test_long_phases_are_said_when_they_take_place(folder, capsys):
-    phases = ["training the tokenizer on 150 examples", "cutting 150 examples of train", "cutting 13 examples of valid"]
+    phases = [
+        "training the tokenizer on 150 examples",
+        "tokenizing train (150 examples)",
+        "tokenizing valid (13 examples)",
+    ]
     for said in (True, False):
         assert train(folder, "--config.training.num_train_steps=1") == 0
         message = capsys.readouterr().err
@@ -101,7 +105,7 @@ def test_ctrl_c_while_data_is_prepared_claims_nothing(folder, monkeypatch, befor
         found.append(config.read_text() if config.exists() else None)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run, "plan_batches", interrupt)
+    monkeypatch.setattr(prepare, "training_batches", interrupt)
     assert train(folder, "--allow_config_change") == 130
     assert [*found, config.read_text() if config.exists() else None] == [before, before]
 
@@ -173,8 +177,8 @@ def test_a_loss_that_is_not_finite_from_the_start(folder, capsys):
     assert saved_steps(folder) == []
     assert metric_lines(folder / "run") == []
     config, kept = trained_config(), np.load(found[2])
-    splits = prepare_data(config, folder / "run").splits
-    expected = plan_batches(config, splits["train"]).batch(int(found[1]) - 1)
+    splits = prepared(config, folder / "run").splits
+    expected = training_batches(config, splits["train"]).batch(int(found[1]) - 1)
     assert {name: kept[name].tolist() for name in kept} == {name: array.tolist() for name, array in expected.items()}
 
 

@@ -20,5 +20,9 @@ A checkpoint is a folder that is enough by itself to evaluate, generate and resu
 | `retention` | which checkpoints stay                                                 |
 | `folders`   | names of complete, unfinished, damaged and deleted checkpoints         |
 
+A run resumes by `training.resume.restore_newest`, which calls `CheckpointStore.restore`; evaluation and generation
+load parameters by `evaluation.loading.load`, which calls `CheckpointStore.restore_params`; a new run starts from the
+parameters of another by `training.init_from`.
+
 This package module imports nothing, so that `workdir` does not pay for importing Orbax.
 """

@@ -16,7 +16,6 @@ on the way to the disk.
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError
+from transformer_jax.files import sha256_of
 
 RECORD = "record.json"
 SUMS = "SHA256SUMS"
@@ -91,7 +91,7 @@ def seal(folder: Path, record: bytes, side_files: Mapping[str, bytes]) -> None:
     # The record's line comes last, so that sums cut short at the end of a line lack it.
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     write_file(folder / RECORD, record)
-    lines = [f"{_digest(folder / name)}  {name}\n" for name in [*names, RECORD]]
+    lines = [f"{sha256_of(folder / name)}  {name}\n" for name in [*names, RECORD]]
     write_file(folder / SUMS, "".join(lines).encode())
 
 
@@ -106,8 +106,19 @@ def write_file(path: Path, data: bytes) -> None:
 def check_side_files(side_files: Mapping[str, bytes]) -> None:
     """Raises CheckpointError for a name that is no plain file name, or may be one of the checkpoint's own."""
     for name in side_files:
-        if name in (RECORD, SUMS, "state", "commit_success.txt") or not re.fullmatch(r"[a-z][\w-]*\.\w+", name):
+        if not _is_side_file(name):
             raise CheckpointError(f"side file {name!r}: expected a name like tokenizer.model")
+
+
+def read_side_files(folder: Path) -> dict[str, bytes]:
+    """Return all side files by name; raises as `verify` does."""
+    return {name: read_checked(folder, name) for name in _read_sums(folder) if _is_side_file(name)}
+
+
+def _is_side_file(name: str) -> bool:
+    # The last two are Orbax's.
+    own = name in (RECORD, SUMS, "state", "commit_success.txt", "orbax.checkpoint")
+    return not own and re.fullmatch(r"[a-z][\w-]*\.\w+", name) is not None
 
 
 def verify(folder: Path) -> Manifest:
@@ -144,6 +155,11 @@ def read_checked(folder: Path, name: str) -> bytes:
     return _read(folder, name)
 
 
+def file_names(folder: Path) -> set[str]:
+    """The paths of all files of a checkpoint, relative to its folder; raises as `verify` does."""
+    return set(_read_sums(folder))
+
+
 def _read_sums(folder: Path) -> dict[str, str]:
     matches = [_SUM_LINE.fullmatch(line) for line in _read(folder, SUMS).decode("utf-8", "replace").split("\n") if line]
     sums = {match[2]: match[1] for match in matches if match}
@@ -159,14 +175,9 @@ def _read(folder: Path, name: str) -> bytes:
 
 def _check(folder: Path, name: str, digest: str) -> None:
     with _named_errors(folder, name):
-        actual = _digest(folder / name)
+        actual = sha256_of(folder / name)
     if actual != digest:
         raise DamagedCheckpointError(f"{folder}: {name} does not match its sha256")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

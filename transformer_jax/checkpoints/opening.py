@@ -1,15 +1,18 @@
 """From what a user types after `--checkpoint=` to a store and a step."""
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.checkpoints import folders
-from transformer_jax.checkpoints.manifest import RECORD, SUMS, read_manifest
+from transformer_jax.checkpoints.manifest import RECORD, SUMS, DamagedCheckpointError, read_manifest
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError
 
 CHECKPOINTS = "checkpoints"
+BEST = "best"
 
 
 def open_checkpoint(path: Path | str) -> tuple[CheckpointStore, int | None]:
@@ -29,6 +32,45 @@ def open_checkpoint(path: Path | str) -> tuple[CheckpointStore, int | None]:
         return _open(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be opened: {error.strerror}") from error
+
+
+def resolve(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bool]) -> Path:
+    """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best: the step that `training.best_metric` ranks first.
+
+    Any other path is only made absolute.
+
+    Args:
+      higher_is_better: the direction of `training.best_metric`, of the config in a checkpoint's record.
+
+    Raises CheckpointError if no checkpoint there has been ranked.
+    """
+    path = Path(os.path.abspath(os.path.expanduser(path)))
+    if path.name != BEST or path.exists() or not folders.list_steps(path.parent):
+        return path
+    store, _ = open_checkpoint(path.parent)
+    config = _newest_config(store)
+    ranking = CheckpointStore(
+        store.directory,
+        best_metric=config["training"]["best_metric"],
+        higher_is_better=higher_is_better(config),
+        read_only=True,
+    )
+    step = ranking.best_step()
+    if step is None:
+        steps = ", ".join(map(str, store.steps()))
+        raise CheckpointError(f"{path}: no checkpoint was saved with an evaluation that ranks it; there are {steps}")
+    return path.with_name(str(step))
+
+
+def _newest_config(store: CheckpointStore) -> Mapping[str, Any]:
+    """Return the config of the newest good checkpoint, which says how they are ranked."""
+    problems = []
+    for step in reversed(store.steps()):
+        try:
+            return store.read_record(step)["config"]
+        except DamagedCheckpointError as error:
+            problems.append(f"  - {error}")
+    raise CheckpointError("\n".join([f"{store.directory}: no good checkpoint in it", *problems]))
 
 
 def _open(path: Path) -> tuple[CheckpointStore, int | None]:

@@ -5,6 +5,7 @@ without a word unless told otherwise, cannot be constructed once a metrics file 
 old steps in place, so that a crash leaves half of one under its final name.
 """
 
+import collections
 import logging
 import os
 import re
@@ -94,7 +95,7 @@ def start_writing(folder: Path, state: Any) -> Writing:
     buffer with a new one, so that here too what is written is the state of this moment (tests/checkpoints/ checks).
     """
     with _context(), jax.transfer_guard("allow"):
-        return ocp.save_checkpointables_async(str(folder), {STATE: state})
+        return ocp.save_checkpointables_async(str(folder), {STATE: _without_empty_fields(state)})
 
 
 def read(folder: Path, template: Any, partial: bool = False) -> Any:
@@ -104,10 +105,29 @@ def read(folder: Path, template: Any, partial: bool = False) -> Any:
     """
     try:
         with _context(partial), jax.transfer_guard("allow"):
-            state = ocp.load_checkpointables(str(folder), {STATE: template})[STATE]
-        return jax.block_until_ready(state)
+            state = ocp.load_checkpointables(str(folder), {STATE: _without_empty_fields(template)})[STATE]
+        return _with_empty_fields(jax.block_until_ready(state), template)
     except Exception as error:  # Orbax, TensorStore and JAX raise a dozen types
         raise CheckpointError(f"{folder}: the arrays cannot be read: {reason(error)}") from error
+
+
+def _without_empty_fields(state: Any) -> Any:
+    """Return a NamedTuple without those of its fields that are empty dicts; anything else as it is.
+
+    Orbax stores an entry for an empty dict and does not load a checkpoint that lacks it. So a state can get a field
+    that is empty by default, and checkpoints from before still load.
+    """
+    if not hasattr(state, "_fields"):
+        return state
+    fields = {name: value for name, value in state._asdict().items() if not (isinstance(value, dict) and not value)}
+    return collections.namedtuple(type(state).__name__, fields)(**fields)
+
+
+def _with_empty_fields(stored: Any, template: Any) -> Any:
+    """Return what `_without_empty_fields` was made of, from the template that had the fields."""
+    if not hasattr(template, "_fields"):
+        return stored
+    return type(template)(*(getattr(stored, name, {}) for name in template._fields))
 
 
 def with_shardings(template: Any) -> Any:

@@ -19,8 +19,10 @@ from transformer_jax.checkpoints.manifest import (
     check_leaves,
     check_present,
     check_side_files,
+    file_names,
     read_checked,
     read_manifest,
+    read_side_files,
     seal,
     verify,
 )
@@ -32,6 +34,7 @@ from transformer_jax.kill_points import kill_point
 logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
+_ATTEMPTS = 5
 
 
 class Restored(NamedTuple):
@@ -40,6 +43,20 @@ class Restored(NamedTuple):
     step: int
     state: Any
     record: dict[str, Any]
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint without its numbers, opened once.
+
+    directory: its folder. record, side_files: what `save` was given. leaves: shape and type of every array by its path,
+    such as `params/encoder/...`.
+    """
+
+    step: int
+    directory: Path
+    record: dict[str, Any]
+    leaves: dict[str, Leaf]
+    side_files: dict[str, bytes]
 
 
 class CheckpointStore:
@@ -162,10 +179,6 @@ class CheckpointStore:
             return [self._alias[0]]
         return folders.list_steps(self.directory)
 
-    def has(self, step: int) -> bool:
-        """Whether there is a checkpoint of this step, or one is being written."""
-        return self._folder(step).exists() or (self._pending is not None and self._pending[0] == self._folder(step))
-
     def best_step(self) -> int | None:
         """The complete checkpoint with the best `best_metric`; None if none has it."""
         return next(iter(self._retention.ranked(self._all_metrics())), None)
@@ -174,10 +187,20 @@ class CheckpointStore:
         """What `save` was given; raises as `restore` of this step does."""
         return read_manifest(self._existing(step)).record
 
-    def parts(self, step: int, prefix: str) -> list[str]:
-        """Names right below a path of the arrays, such as "params", in order; raises as `restore` of this step does."""
-        paths = read_manifest(self._existing(step)).leaves
-        return sorted({path[len(prefix) + 1 :].partition("/")[0] for path in paths if path.startswith(f"{prefix}/")})
+    def open(self, step: int) -> Checkpoint:
+        """Return all of a checkpoint but its numbers; raises as `restore` of this step does."""
+        folder = self._existing(step)
+        manifest = read_manifest(folder)
+        return Checkpoint(step, folder, manifest.record, manifest.leaves, read_side_files(folder))
+
+    def leaves(self, step: int, prefix: str) -> dict[str, Leaf]:
+        """Shapes and types of the arrays below a path such as "params", by the rest of their path; raises as above."""
+        stored = read_manifest(self._existing(step)).leaves
+        return {path[len(prefix) + 1 :]: leaf for path, leaf in stored.items() if path.startswith(f"{prefix}/")}
+
+    def has_side_file(self, step: int, name: str) -> bool:
+        """Whether a checkpoint has a side file of this name; raises as `restore` of this step does."""
+        return name in file_names(self._existing(step))
 
     def read_side_file(self, step: int, name: str) -> bytes:
         """A side file, as it was given to `save`; raises as `restore` of this step does."""
@@ -200,9 +223,12 @@ class CheckpointStore:
         """
         return self._restore(template, step, "")
 
-    def restore_params(self, template: Any, step: int | None = None) -> Restored:
-        """The same for `state.params` alone, without reading the rest; `state` of the result is the parameters."""
-        return self._restore(template, step, "params")
+    def restore_params(self, template: Any, step: int | None = None, partial: bool = False) -> Restored:
+        """The same for `state.params` alone, without reading the rest; `state` of the result is the parameters.
+
+        With `partial` the template may name only some of them.
+        """
+        return self._restore(template, step, "params", partial)
 
     def newest_good(self) -> int | None:
         """The newest checkpoint whose files are what was written, None if there is no checkpoint at all.
@@ -210,15 +236,24 @@ class CheckpointStore:
         For one of several processes to decide what all `restore`; the numbers are not read. Damaged ones are treated,
         and errors raised, as `restore` does.
         """
-        return self._first_good(lambda step: verify(self._existing(step)).step) if self.steps() else None
+        if not self.steps():
+            return None
+        return again_if_vanished(lambda: self.first_good(lambda step: verify(self._existing(step)).step))
 
-    def _restore(self, template: Any, step: int | None, prefix: str) -> Restored:
+    def _restore(self, template: Any, step: int | None, prefix: str, partial: bool = False) -> Restored:
         if step is not None:
-            return self._load(step, template, prefix)
-        return self._first_good(lambda candidate: self._load(candidate, template, prefix))
+            return self._load(step, template, prefix, partial)
+        return again_if_vanished(
+            lambda: self.first_good(lambda candidate: self._load(candidate, template, prefix, partial))
+        )
 
-    def _first_good(self, use: Callable[[int], _Result]) -> _Result:
-        """What `use` returns for the newest step that it finds no damage in."""
+    def first_good(self, use: Callable[[int], _Result]) -> _Result:
+        """Return what `use` returns for the newest step that it finds no damage in.
+
+        Damaged ones are treated as `restore` does.
+
+        Raises: CheckpointError if there is no step, or damage in all; VanishedCheckpointError as `use` does.
+        """
         damaged: list[tuple[int, DamagedCheckpointError]] = []
         steps = self.steps()
         for candidate in reversed(steps):
@@ -228,8 +263,6 @@ class CheckpointStore:
                 logger.warning("DAMAGED CHECKPOINT %s\n  it is skipped, the next older one is tried", error)
                 damaged.append((candidate, error))
                 continue
-            except VanishedCheckpointError:  # the training that this reads beside has newer ones
-                return self._first_good(use)
             if damaged:
                 self._set_aside([skipped for skipped, _ in damaged], candidate)
             return result
@@ -239,15 +272,15 @@ class CheckpointStore:
             f"{self.directory}: no good checkpoint in it\n" + "\n".join(f"  - {error}" for _, error in damaged)
         )
 
-    def _load(self, step: int, template: Any, prefix: str) -> Restored:
+    def _load(self, step: int, template: Any, prefix: str, partial: bool) -> Restored:
         folder = self._existing(step)
         try:
-            return self._load_from(folder, step, template, prefix)
+            return self._load_from(folder, step, template, prefix, partial)
         except CheckpointError:
             check_present(folder)  # one that is deleted while it is read has missing files and wrong numbers
             raise
 
-    def _load_from(self, folder: Path, step: int, template: Any, prefix: str) -> Restored:
+    def _load_from(self, folder: Path, step: int, template: Any, prefix: str, partial: bool) -> Restored:
         manifest = verify(folder)
         if manifest.step != step:
             raise CheckpointError(f"{folder}: holds step {manifest.step}; a checkpoint is not to be renamed")
@@ -255,6 +288,8 @@ class CheckpointStore:
         wanted = {prefix: template} if prefix else template
         expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(wanted).items()}
         stored = {path: leaf for path, leaf in manifest.leaves.items() if _below(prefix, path)}
+        if partial:
+            stored = {path: leaf for path, leaf in stored.items() if path in expected}
         check_leaves(folder, expected, stored)
         state = orbax_io.read(folder, wanted, partial=bool(prefix))
         with jax.transfer_guard("allow"):
@@ -310,6 +345,19 @@ class CheckpointStore:
             target = folders.set_aside(self._folder(step))
             self._metrics.pop(step, None)
             logger.warning("going on from step %d; damaged step %d is now %s", used, step, target)
+
+
+def again_if_vanished(read: Callable[[], _Result]) -> _Result:
+    """Return what `read` returns, called again if a checkpoint vanishes: a training beside it has newer ones then.
+
+    Raises: VanishedCheckpointError if that happens five times in a row.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return read()
+        except VanishedCheckpointError as error:
+            logger.info("%s; the checkpoints are listed again", error)
+    return read()
 
 
 def _finish(

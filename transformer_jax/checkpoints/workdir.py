@@ -1,12 +1,9 @@
 """The work directory of a run: its config.json, and the lock that keeps a second process out."""
 
-import errno
-import fcntl
 import json
 import logging
 import os
 import socket
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +11,7 @@ from typing import Any
 
 from transformer_jax.config import completed, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
-
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What a file system answers that has no locks."""
+from transformer_jax.files import try_lock, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -155,26 +150,6 @@ def read_config(workdir: Path) -> dict[str, Any] | None:
     return config
 
 
-def write_atomically(file: Path, data: bytes) -> None:
-    """Replaces a file so that at any moment the old or the new content is there, whole.
-
-    Raises CheckpointError if it cannot be written; the old content is then still there.
-    """
-    # A name of its own, so that of two processes which write at once neither moves what the other has half written.
-    temporary = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
-    try:
-        try:
-            with temporary.open("xb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{file}: could not be written: {error.strerror}") from error
-
-
 def _lock(path: Path) -> int:
     """Locks the directory for this process and returns the descriptor whose closing unlocks it."""
     file = path / LOCK
@@ -183,15 +158,15 @@ def _lock(path: Path) -> int:
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        state = try_lock(descriptor)
+    except OSError as error:
+        os.close(descriptor)
+        raise CheckpointError(f"{path}: cannot be locked: {error.strerror}") from error
+    if state == "in use":
         holder = os.read(descriptor, 200).decode("utf-8", "replace").strip()
         os.close(descriptor)
-        raise CheckpointError(f"{path}: in use by {holder or 'another process'}") from None
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            os.close(descriptor)
-            raise CheckpointError(f"{path}: cannot be locked: {error.strerror}") from error
+        raise CheckpointError(f"{path}: in use by {holder or 'another process'}")
+    if state == "no locks":
         logger.warning("%s: its file system has no locks; make sure that only one process trains here", path)
     try:
         os.ftruncate(descriptor, 0)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, integer, path_flag, text
 from transformer_jax.errors import DataError
 
@@ -50,9 +50,9 @@ def run(arguments: Arguments) -> int:
 
     from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.loading import load
-    from transformer_jax.evaluation.translate import Translator
     from transformer_jax.inspection.attention import attention_maps, selection
     from transformer_jax.inspection.pictures import open_folder
+    from transformer_jax.tasks.generation import Translator
 
     use_compilation_cache()
     given = open_folder(Path(values.output)) if values.output else None
@@ -75,7 +75,7 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
 
     import numpy as np
 
-    from transformer_jax.checkpoints.workdir import write_atomically
+    from transformer_jax.files import write_atomically
     from transformer_jax.inspection.attention import mean_entropy
     from transformer_jax.inspection.heat_maps import write_heat_maps
     from transformer_jax.inspection.page import attention_page
@@ -98,11 +98,11 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
 def _table(entropies: Mapping[str, np.ndarray], shown: Selection) -> str:
     from rich.table import Column, Table
 
-    from transformer_jax.evaluation.table import drawn
     from transformer_jax.inspection.heat_maps import entropy_rows
+    from transformer_jax.terminal import render_table
 
     heads = [Column(f"head {head + 1}", justify="right") for head in shown.heads]
     table = Table("mean entropy in nats", Column("layer", justify="right"), *heads, Column("mean", justify="right"))
     for name, layer, values in entropy_rows(entropies, shown):
         table.add_row(name, str(layer), *(f"{v:.3f}" for v in values), f"{sum(values) / len(values):.3f}")
-    return drawn(table, minimum_width=60 + 10 * len(heads))
+    return render_table(table, minimum_width=60 + 10 * len(heads))

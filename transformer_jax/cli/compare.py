@@ -10,6 +10,8 @@ choice of the sentences were all that made one. Below 0.05 a difference is commo
 seed of the training would give it again is another question, which takes more runs. More than two checkpoints are each
 compared with the first, without a correction for their number.
 
+Checkpoints of a task without outputs to compare are compared in every metric that follows from the losses of examples.
+
 Splits need the same references. Each checkpoint is translated and scored as `evaluate` does it, into the same files;
 those that the same parameters and settings have made already are used as they are, so that after `evaluate` this takes
 seconds. --evaluation.FIELD=VALUE and --decode.FIELD=VALUE apply to all.
@@ -19,7 +21,7 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import CHECKPOINT, Arguments, Positionals, comma_separated, integer, text
 
 OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir")

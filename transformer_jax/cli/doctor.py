@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, path_flag
 from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.errors import ConfigError
@@ -54,7 +54,7 @@ def examine(workdir: Path | None) -> list[dict[str, Any]]:
     from jax.sharding import NamedSharding, PartitionSpec
 
     from transformer_jax.parallel.processes import gathered, primary_first
-    from transformer_jax.training.run import library_versions
+    from transformer_jax.versions import library_versions
 
     shared = None
     if workdir is not None:
@@ -117,7 +117,7 @@ def _kinds(report: dict[str, Any]) -> str:
 def _print_table(reports: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from transformer_jax.evaluation.table import drawn
+    from transformer_jax.terminal import render_table
 
     table = Table("process", "host", "pid", "backend", "devices", "memory of each", "sum over all devices")
     for report in reports:
@@ -128,5 +128,5 @@ def _print_table(reports: list[dict[str, Any]]) -> None:
             memory,
             str(report["sum"]),
         )
-    print(drawn(table, minimum_width=100))
+    print(render_table(table, minimum_width=100))
     print(", ".join(f"{name} {version}" for name, version in reports[0]["versions"].items()))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import (
     Arguments,
     checkpoint_flag,
@@ -110,7 +110,7 @@ def _write_csv(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Any]]
     import csv
     import io
 
-    from transformer_jax.checkpoints.workdir import write_atomically
+    from transformer_jax.files import write_atomically
 
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -136,9 +136,9 @@ def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
-    from transformer_jax.evaluation.table import drawn
+    from transformer_jax.terminal import render_table
 
     table = Table(Column("", justify="right"), "piece", Column("cosine", justify="right"))
     for rank, (_, piece, similarity) in _ranked(found, matches):
         table.add_row(str(rank), Text(piece), f"{similarity:.3f}")
-    print(f"{title}\n{drawn(table, minimum_width=60)}")
+    print(f"{title}\n{render_table(table, minimum_width=60)}")

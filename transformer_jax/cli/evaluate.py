@@ -13,7 +13,7 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, switch, text
 
 OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir")

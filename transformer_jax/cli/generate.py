@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import logging
@@ -35,14 +34,15 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import DataConfig, ExperimentConfig, nearest
 from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.lines import Line, Translation, on_one_line
+from transformer_jax.files import sha256_of
 from transformer_jax.progress import progress_bar
+from transformer_jax.tasks.lines import Line, Translated, on_one_line
 
 OVERRIDES = ("evaluation", "decode")
 
@@ -77,12 +77,12 @@ def run(arguments: Arguments) -> int:
             files.callback(file.close)
 
         from transformer_jax.compilation_cache import use_compilation_cache
-        from transformer_jax.evaluation.translate import Translator
+        from transformer_jax.evaluation.loading import fingerprint, load_translator
 
         use_compilation_cache()
         names = comma_separated("ensemble", values.ensemble) if values.ensemble is not None else []
         ensemble = [Path(os.path.expanduser(name)) for name in names]
-        translator = Translator.from_checkpoint(checkpoint, arguments.overrides, ensemble)
+        translator = load_translator(checkpoint, arguments.overrides, ensemble)
         if values.output == "text" and translator.config.decode.num_outputs > 1:
             raise ConfigError(
                 f"--output=text has one line per input, and decode asks for {translator.config.decode.num_outputs} "
@@ -90,7 +90,8 @@ def run(arguments: Arguments) -> int:
             )
         lines: Iterable[bytes] = source
         if file is not None:
-            file.begin(_made_with(translator.config, translator.fingerprint, values))
+            of_models = fingerprint(translator.tokenizer, *translator.members)
+            file.begin(_made_with(translator.config, of_models, values))
             lines = file.remaining(source)
         done = 0 if file is None else file.lines
         told = _Told(name, {} if file is None else file.notes)
@@ -143,7 +144,7 @@ def _decoded(raw: bytes, number: int) -> tuple[str, str | None]:
     return (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r"), None
 
 
-def _written(translation: Translation, output_form: str, data: DataConfig) -> str:
+def _written(translation: Translated, output_form: str, data: DataConfig) -> str:
     if output_form == "text":
         return on_one_line(readable(translation.text, data))
     outputs = [output._asdict() | {"text": readable(output.text, data)} for output in translation.outputs]
@@ -160,7 +161,7 @@ def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagVal
         "decode": dataclasses.asdict(config.decode.resolved()),
         "evaluation": dataclasses.asdict(config.evaluation),
         "output": values.output,
-        "prompts": values.prompts and _sha256(values.prompts),
+        "prompts": values.prompts and sha256_of(values.prompts),
     }
 
 
@@ -171,7 +172,7 @@ class _Told:
         self._name = name
         self.notes: dict[str, Any] = {"failed": 0, "unfinished": 0, "first_unfinished": [], **notes}
 
-    def note(self, translations: Iterable[Translation]) -> None:
+    def note(self, translations: Iterable[Translated]) -> None:
         for translation in translations:
             if translation.problem:
                 self.notes["failed"] += 1
@@ -207,11 +208,6 @@ def _open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tup
         return files.enter_context(open(path, "rb")), path
     except OSError as error:
         raise DataError(f"--{flag}={path}: {error.strerror}") from error
-
-
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _num_lines(path: str | None) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from transformer_jax.cli.arguments import Command, declare, override_flags, positionals_of
-from transformer_jax.config import ExperimentConfig, walk
+from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
     *("train", "evaluate", "compare", "generate", "inspect", "attention", "plot", "embeddings"),
@@ -43,7 +43,7 @@ def command_help(name: str, full: bool) -> str:
     """Usage, arguments and flags of a command and, if `full`, the fields of the config that it lets one override."""
     command = command_module(name)
     values, fields = declare(command), override_flags(command)
-    rows = [(_flag(flag.name, flag.boolean), _flag_text(flag)) for flag in values._flags().values()]
+    rows = [(_flag(flag.name, flag.boolean), _flag_text(flag)) for flag in map(values.__getitem__, values)]
     positionals = positionals_of(command)
     usage = f"usage: transformer-jax {name} [flags] {positionals.usage}".rstrip()
     lines = [usage, "", inspect.cleandoc(command.__doc__ or ""), ""]
@@ -75,14 +75,15 @@ def _fields(flag_of: Mapping[str, str]) -> list[str]:
     """Two lines per field: the flag that sets it to its default, and what it means."""
     names = {field: flag for flag, field in flag_of.items()}
     config, lines, section = ExperimentConfig(), [], None
-    for name, field, value in walk(config):
+    for name, (_, field) in leaf_fields().items():
         if name not in names:
             continue
+        value = field.default
         if section != (section := name.rpartition(".")[0]):
             doc = inspect.cleandoc(getattr(config, section).__doc__).partition("\n\n")[0] if section else ""
             lines += ["", *(_wrapped(f"{section}: {doc}", "", "") if section else [])]
         default = "" if value is None else str(value).lower() if isinstance(value, bool) else value
-        doc = field.metadata["doc"]
+        doc = field.metadata.get("doc", "")
         if choices := field.metadata.get("choices"):
             doc = f"{doc} ({' | '.join(choices)})"
         lines += [f"  --{names[name]}={default}", *_wrapped(doc, "        ", "        ")]

@@ -7,6 +7,7 @@ Costs are those of a full training batch of the longest sentences that `data.max
 or allocated; with --compile the training step is compiled and the compiler's own account of its memory is added.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, switch
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
@@ -68,12 +69,12 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     import jax
     from jax.sharding import AbstractMesh
 
-    from transformer_jax.models.encoder_decoder import init_params
-    from transformer_jax.models.flops import activation_bytes, train_flops
+    from transformer_jax.models.architecture import ARCHITECTURES
     from transformer_jax.parallel.launchers import mesh_sizes
-    from transformer_jax.parallel.rules import rules, shardings
+    from transformer_jax.parallel.rules import shardings
+    from transformer_jax.tasks.base import TASKS, param_shapes
 
-    params = jax.eval_shape(lambda: init_params(config.model, 0))
+    architecture, params = ARCHITECTURES[config.model.architecture], param_shapes(config)
     leaves = {
         "/".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
@@ -84,27 +85,33 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     sizes = mesh_sizes(config, smallest=True)
     part = max(rows // (sizes["data"] * sizes["fsdp"]) // config.training.accumulation_steps, 1)
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
-    places = shardings(params, rules(config.model), mesh)
+    places = shardings(params, architecture.parameter_axes(config.model), mesh)
     held = sum(
         math.prod(place.shard_shape(leaf.shape))
         for place, leaf in zip(jax.tree.leaves(places), jax.tree.leaves(params), strict=True)
     )
-    flops = train_flops(config.model, rows, length, length)
+    widths = TASKS[config.task.name].widths(config, length)
+    flops = activations = None
+    if widths is not None:
+        with contextlib.suppress(KeyError):  # the architecture counts sequences that the task does not have
+            flops = architecture.train_flops(config.model, rows, widths)
+            activations = architecture.activation_bytes(config.model, part, widths, config.training.loss_chunks)
     memory = {
         "parameters": 4 * held,
         "gradients": 4 * held,
         "adam_moments": 8 * held,
-        "activations_estimate": activation_bytes(config.model, part, length, length, config.training.loss_chunks),
     }
+    if activations is not None:
+        memory["activations_estimate"] = activations
     memory["total_estimate"] = sum(memory.values())
     if compile_step:
-        memory |= _compiled_memory(config, rows, length)
+        memory |= _compiled_memory(config, rows, widths)
     return {
         "parameters": [{"path": p, "shape": list(leaf.shape), "count": leaf.size} for p, leaf in leaves.items()],
         "num_parameters": count,
         "batch": {"rows": rows, "source_length": length, "target_length": length},
         "flops_per_step": flops,
-        "flops_per_target_token": flops // (rows * length),
+        "flops_per_target_token": None if flops is None else flops // (rows * length),
         "memory": memory,
         "mesh": sizes,
         "attention": _attention(config),
@@ -115,9 +122,10 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
 
 def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
     """What computes each attention of the training step here, and why."""
+    from transformer_jax.models.architecture import ARCHITECTURES
     from transformer_jax.nn.attention_kernels import choose
 
-    kinds = {"encoder self-attention": "lengths", "decoder self-attention": "causal", "cross-attention": "lengths"}
+    kinds = dict(ARCHITECTURES[config.model.architecture].attention_kinds(config.model))
     if config.data.batching == "packed":
         kinds = dict.fromkeys(kinds, "any")
     result = {}
@@ -129,23 +137,23 @@ def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
     return result
 
 
-def _compiled_memory(config: ExperimentConfig, rows: int, length: int) -> dict[str, int]:
+def _compiled_memory(config: ExperimentConfig, rows: int, widths: Mapping[str, int] | None) -> dict[str, int]:
     """What the compiler allocates for one device's training step: the state and the batch, and its work space."""
     import jax
-    import jax.numpy as jnp
 
+    from transformer_jax.models.architecture import parameter_axes
     from transformer_jax.parallel.launchers import make_launcher
+    from transformer_jax.tasks.base import TASKS
     from transformer_jax.training.hyper import split
     from transformer_jax.training.state import state_shapes, state_template
     from transformer_jax.training.step import make_train_step
 
+    batch = None if widths is None else TASKS[config.task.name].batch_template(config, rows, widths)
+    if batch is None:
+        raise ConfigError(f"--compile: task.name='{config.task.name}' does not say what a batch looks like")
     static, hyper = split(config)
-    launcher = make_launcher(config, make_train_step(static))
+    launcher = make_launcher(config, make_train_step(static), parameter_axes(config.model))
     state = state_template(static, hyper, launcher.shardings(state_shapes(static, hyper)))
-    ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    batch = {"inputs": ids, "targets": ids, "row_ids": jax.ShapeDtypeStruct((rows,), jnp.int32)}
-    if config.data.batching == "packed":
-        batch |= {f"{side}_{kind}": ids for side in ("inputs", "targets") for kind in ("segment_ids", "positions")}
     memory = launcher.lower(state, batch, hyper).compile().memory_analysis()
     if memory is None:
         raise ConfigError(f"--compile: the {jax.default_backend()} backend gives no account of its memory")
@@ -160,10 +168,10 @@ def _compiled_memory(config: ExperimentConfig, rows: int, length: int) -> dict[s
 
 
 def _print_tables(report: Mapping[str, Any]) -> None:
-    from transformer_jax.evaluation.table import drawn
+    from transformer_jax.terminal import render_table
 
     for table in (_parameter_table(report), _summary_table(report)):
-        print(drawn(table, minimum_width=120))
+        print(render_table(table, minimum_width=120))
 
 
 def subtotals(parameters: list[dict[str, Any]]) -> dict[str, int]:
@@ -211,8 +219,8 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     table.add_column(style="bold")
     table.add_column()
     table.add_row("full batch", f"{batch['rows']} pairs of {batch['source_length']} + {batch['target_length']} pieces")
-    table.add_row("FLOPs per step", f"{report['flops_per_step']:.4g} (forward and backward, multiply-add = 2)")
-    table.add_row("FLOPs per target piece", f"{report['flops_per_target_token']:.4g}")
+    table.add_row("FLOPs per step", _counted(report["flops_per_step"], " (forward and backward, multiply-add = 2)"))
+    table.add_row("FLOPs per target piece", _counted(report["flops_per_target_token"]))
     for name, size in report["memory"].items():
         table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
     mesh = " x ".join(f"{name} {size}" for name, size in report["mesh"].items())
@@ -221,3 +229,7 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     table.add_row("mesh", mesh)
     table.add_row("devices", ", ".join(report["devices"]))
     return table
+
+
+def _counted(operations: int | None, note: str = "") -> str:
+    return "not counted" if operations is None else f"{operations:.4g}{note}"

@@ -10,7 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.failures import user_message
 from transformer_jax.cli.help import COMMANDS, command_help, command_module, program_help

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError

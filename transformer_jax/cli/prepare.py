@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, path_flag, text
 
 OVERRIDES = ()
@@ -80,13 +80,10 @@ def _split_fields(splits: Mapping[str, int]) -> dict[str, str]:
 
 
 def _text_fields(info: Any) -> tuple[dict[str, str], str]:
-    """The fields that say which texts are read, and what is left for the user to choose.
-
-    One text alone is a corpus for language models.
-    """
+    """Return the fields that say which texts are read, and what is left for the user to choose."""
     texts = [name for name, kind in _features(info).items() if kind == "Text"]
     if len(texts) == 1:
-        return {"monolingual": "true", "target_feature": texts[0]}, ""
+        return {}, f"another dataset: this one has one text, {texts[0]}, and translation needs two"
     pair = [name for name in info.supervised_keys or () if name in texts]
     if len(pair) == 2:
         return {"source_locale": pair[0], "target_locale": pair[1]}, ""

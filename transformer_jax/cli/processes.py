@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, choice_flag, integer, text
 from transformer_jax.cli.failures import lost_process, user_message
 from transformer_jax.errors import ConfigError

@@ -13,7 +13,7 @@ from pathlib import Path
 from absl import flags
 
 import transformer_jax
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
@@ -54,27 +54,30 @@ def run(arguments: Arguments) -> int:
 def _compare_with_memory(config: ExperimentConfig, workdir: Path, splits: Sequence[str]) -> None:
     """Prints what remembering the training split scores, and some translations beside their references."""
     from transformer_jax.data.sources import load_source
-    from transformer_jax.data.sources.nearest import NearestNeighbour
-    from transformer_jax.evaluation.scores import translation_scores
+    from transformer_jax.evaluation.baselines import NearestNeighbour
+    from transformer_jax.tasks.text_scores import translation_scores
 
     source = load_source(config.data)
     train, folder = source.split("train"), workdir / "evaluation"
-    memory = NearestNeighbour(train.inputs, train.targets)
+    memory = NearestNeighbour(train.features["inputs"], train.features["targets"])
     print("\nFor comparison, the translation of the training sentence that is nearest:")
     baseline = {}
     for name in splits:
         split = source.split(name)
-        scores = baseline[name] = translation_scores(memory.predict(split.inputs), split.targets)
+        scores = baseline[name] = translation_scores(
+            memory.predict(split.features["inputs"]), split.features["targets"]
+        )
         print(f"  {name:<12} exact match {scores['exact_match']:.2f} %, sacreBLEU {scores['sacrebleu']:.2f}")
     (folder / "nearest_neighbour.json").write_text(json.dumps(baseline, indent=2) + "\n", encoding="utf-8")
 
     print("\nFive sentences of the test split:")
     test = source.split("test")
     translations = (folder / "test.txt").read_text(encoding="utf-8").split("\n")
-    for index in range(0, len(test.inputs), -(-len(test.inputs) // NUM_EXAMPLES)):
-        print(f"\n  {test.inputs[index]}\n  -> {translations[index]}")
-        if translations[index] != test.targets[index]:
-            print(f"  (reference: {test.targets[index]})")
+    inputs, targets = test.features["inputs"], test.features["targets"]
+    for index in range(0, len(inputs), -(-len(inputs) // NUM_EXAMPLES)):
+        print(f"\n  {inputs[index]}\n  -> {translations[index]}")
+        if translations[index] != targets[index]:
+            print(f"  (reference: {targets[index]})")
 
 
 def _print_files(workdir: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, path_flag, switch
 
 OVERRIDES = ()

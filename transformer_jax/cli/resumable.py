@@ -8,7 +8,6 @@ checkpoint, other settings or another input does not go on from there.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import json
@@ -18,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.checkpoints.workdir import NO_LOCKS, write_atomically
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import try_lock, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -140,14 +139,14 @@ class ResumableFile:
             except OSError as error:
                 raise ConfigError(f"{self._flag}: cannot be written: {error.strerror}") from error
             try:
-                fcntl.flock(raw, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raw.close()
-                raise ConfigError(f"{self._flag}: another process is writing {self._partial}") from None
+                state = try_lock(raw)
             except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raw.close()
-                    raise ConfigError(f"{self._flag}: cannot be locked: {error.strerror}") from error
+                raw.close()
+                raise ConfigError(f"{self._flag}: cannot be locked: {error.strerror}") from error
+            if state == "in use":
+                raw.close()
+                raise ConfigError(f"{self._flag}: another process is writing {self._partial}")
+            if state == "no locks":
                 logger.warning(
                     "%s: its file system has no locks; make sure that only one process writes it", self._flag
                 )

@@ -21,7 +21,7 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax.cli import exit_codes
+from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, choice_flag, integer, path_flag, text
 from transformer_jax.errors import ConfigError
 
@@ -69,13 +69,14 @@ def run(arguments: Arguments) -> int:
     folder, workdir = Path(arguments.required("study")), Path(arguments.required("workdir"))
 
     from transformer_jax.data.sources import load_source
-    from transformer_jax.sweeps.live import Table
+    from transformer_jax.sweeps.progress_of_trials import Table
     from transformer_jax.sweeps.results import check_trials, claim
     from transformer_jax.sweeps.search import make_search
     from transformer_jax.sweeps.search.base import SearchOptions, Space, check_options
     from transformer_jax.sweeps.search.best import best
     from transformer_jax.sweeps.study import load_study
     from transformer_jax.sweeps.sweep import Sweep
+    from transformer_jax.tasks.base import TASKS
 
     values = arguments.flags
     options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
@@ -84,7 +85,8 @@ def run(arguments: Arguments) -> int:
     study = load_study(folder)
     overrides = {"data.cache_dir": str((workdir / "token_cache").absolute())} | dict(arguments.overrides)
     root = folder.absolute().parent.parent
-    study.check_splits(load_source(Space(study, root, overrides).first().data).split_names)
+    first = Space(study, root, overrides).first()
+    study = study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
     claim(workdir, folder)
     check_trials(workdir, study, folder)
     executor = _executor(values, workdir)

@@ -7,14 +7,35 @@ derived defaults: fields whose default is None, such as `head_dim`, that follow 
 Fields marked `hyper` are scalars that enter the compiled training step as arguments: a new value never recompiles.
 For those marked `switch` as well, zero turns the feature off, and off is another program than on. Those marked
 `rounding` say how the same numbers are computed: another value changes no more than their last bits.
+
+The names that a choice accepts are the keys of the table that implements them. A field with `read_by` is read with some
+values of a choice only; setting it with others is an error. An architecture or a task from outside the package may come
+with fields of its own: its `config_class` extends `ModelConfig` or `TaskConfig`, and is the class of the section
+wherever `model.architecture` or `task.name` names it.
 """
 
-from transformer_jax.config.conversion import base_type, config_error, field_types, nearest, problems_of, walk
+from transformer_jax.config.conversion import (
+    base_type,
+    close_names,
+    config_error,
+    field_types,
+    nearest,
+    problems_of,
+    section_class,
+    walk,
+)
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import SAMPLES_TOGETHER, DecodeConfig, parse_ids
-from transformer_jax.config.experiment import ExperimentConfig, completed, is_rounding, with_moved_fields
-from transformer_jax.config.ids import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from transformer_jax.config.experiment import (
+    EXTENSIBLE,
+    ExperimentConfig,
+    completed,
+    is_rounding,
+    leaf_fields,
+    with_moved_fields,
+)
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import (
     MAX_STEPS,
     EvaluationConfig,
@@ -24,12 +45,9 @@ from transformer_jax.config.training import (
 )
 
 __all__ = [
-    "BOS_ID",
-    "EOS_ID",
+    "EXTENSIBLE",
     "MAX_STEPS",
-    "PAD_ID",
     "SAMPLES_TOGETHER",
-    "UNK_ID",
     "DataConfig",
     "DecodeConfig",
     "EvaluationConfig",
@@ -37,15 +55,19 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "ParallelConfig",
+    "TaskConfig",
     "TrainingConfig",
     "base_type",
+    "close_names",
     "completed",
     "config_error",
     "field_types",
     "is_rounding",
+    "leaf_fields",
     "nearest",
     "parse_ids",
     "problems_of",
+    "section_class",
     "walk",
     "with_moved_fields",
 ]

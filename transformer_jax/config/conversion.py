@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import math
+import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from transformer_jax.errors import ConfigError
@@ -18,9 +20,10 @@ if typing.TYPE_CHECKING:
 
 
 @functools.cache
-def field_types(cls: type) -> dict[str, Any]:
-    """The evaluated annotation of every field of a config class."""
-    return typing.get_type_hints(cls)
+def field_types(cls: Any) -> dict[str, Any]:
+    """Return the evaluated annotation of every field of a config class, by name."""
+    annotations = typing.get_type_hints(cls)
+    return {field.name: annotations[field.name] for field in dataclasses.fields(cls)}
 
 
 def base_type(annotation: Any) -> type:
@@ -28,6 +31,52 @@ def base_type(annotation: Any) -> type:
     if isinstance(annotation, types.UnionType):
         return next(a for a in typing.get_args(annotation) if a is not type(None))
     return annotation
+
+
+def section_class(base: type, values: Mapping[str, Any]) -> type:
+    """Return the class of a section: `base`, or the extension of it that its values ask for.
+
+    An architecture or a task from outside may come with fields of its own, in a subclass of the section's class.
+
+    Args:
+      base: the class that the config declares for the section. values: of the section's fields, as far as they are set.
+    Raises: ConfigError if the values name an object that cannot be used.
+    """
+    for field in _extending(base):
+        value = values.get(field.name, field.default)
+        # The default is built in: nothing has to be imported to know its class.
+        if value != field.default and isinstance(value, str):
+            return field.metadata["choices"].table.config_class(value)
+    return base
+
+
+def loaded_classes(base: type) -> list[type]:
+    """Return `base` and the extensions of it by all objects from outside that are registered or imported so far."""
+    classes = [base]
+    for field in _extending(base):
+        table = field.metadata["choices"].loaded_table
+        classes += [item.config_class for item in table.from_outside()] if table is not None else []
+    return list(dict.fromkeys(classes))
+
+
+def _extending(base: Any) -> list[dataclasses.Field]:
+    return [field for field in dataclasses.fields(base) if field.metadata.get("extends")]
+
+
+def with_section_classes(config: Any) -> Any:
+    """Return a config with every section of the class that `section_class` says; new fields have their defaults."""
+    sections = {}
+    for name, section in _sections(config):
+        base, values = field_types(type(config))[name], _values(section)
+        with contextlib.suppress(ConfigError):  # which `problems_of` reports
+            cls = section_class(base, values)
+            if type(section) is base and cls is not base:
+                sections[name] = cls(**values)
+    return dataclasses.replace(config, **sections)
+
+
+def _values(section: Any) -> dict[str, Any]:
+    return {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
 
 
 def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
@@ -42,28 +91,66 @@ def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
     """' (did you mean X?)', or nothing if no known name is near."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    matches = close_names(name, known, 1)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
 
 
+def close_names(name: str, known: typing.Iterable[str], count: int, likeness: float = 0.5) -> list[str]:
+    """Return the known names that are most like a misspelled one, the nearest first; `count` of them at most.
+
+    Args:
+      likeness: least similarity of a name that is returned, from 0 to 1 for equal names.
+    """
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=likeness)
+
+
 def problems_of(config: Any) -> list[str]:
-    """Every problem of a config, as messages that name the field, the value and what was expected."""
+    """Return every problem of a config, as messages that name the field, the value and what was expected."""
     problems = []
-    hints = {type(config): "", **{type(s): f"{n}." for n, s in _sections(config)}}
-    for cls, prefix in hints.items():
-        section = config if not prefix else getattr(config, prefix[:-1])
-        for field in dataclasses.fields(cls):
+    for name, section in [("", config), *_sections(config)]:
+        for field in dataclasses.fields(section):
             value = getattr(section, field.name)
             if not dataclasses.is_dataclass(value):
-                problem = _value_problem(field, field_types(cls)[field.name], value)
+                problem = _value_problem(field, field_types(type(section))[field.name], value)
                 if problem:
-                    problems.append(f"{prefix}{field.name}={value!r}: {problem}")
+                    problems.append(f"{name and f'{name}.'}{field.name}={value!r}: {problem}")
     # Relations between fields only make sense once each value does.
-    wrong = {problem.partition("=")[0].rpartition(".")[0] for problem in problems}
+    wrong, choosers = {problem.partition("=")[0].rpartition(".")[0] for problem in problems}, _choosers(config)
     for name, section in _sections(config):
-        if name not in wrong and hasattr(section, "problems"):
-            problems += [f"{name}.{p}" for p in section.problems()]
-    return problems if wrong else [*problems, *config.problems()]
+        if name not in wrong:
+            problems += _class_problems(config, name, section)
+            unread = _unread(
+                config, name, section, {n: c for n, c in choosers.items() if n.rpartition(".")[0] not in wrong}
+            )
+            own = _own_problems(section, field_types(type(config))[name], unread)
+            problems += [f"{name}.{problem}" for problem in own]
+    return problems if wrong else [*problems, *unread_fields(config), *config.problems()]
+
+
+def _own_problems(section: Any, declared: Any, unread: Collection[str]) -> list[str]:
+    """Return what a section says is wrong with it; ConfigError if the class of one from outside raises something.
+
+    Args:
+      declared: the class that the config declares for the section. Its relations hold for what reads their fields: a
+        message of it, which gives fields as NAME=VALUE, is left out if one of them is in `unread`.
+    """
+    if not hasattr(section, "problems"):
+        return []
+    try:
+        shared = set(declared.problems(section)) if unread else set()
+        return [p for p in section.problems() if p not in shared or not {*re.findall(r"(\w+)=", p)} & {*unread}]
+    except Exception as error:
+        if type(section) is declared:
+            raise
+        what = f"{type(section).__module__}.{type(section).__name__}"
+        raise ConfigError(f"config: {what}.problems() raised {type(error).__name__}: {error}") from error
+
+
+def _class_problems(config: Any, name: str, section: Any) -> Iterator[str]:
+    expected = section_class(field_types(type(config))[name], _values(section))
+    if type(section) is not expected:
+        chosen = ", ".join(f"{name}.{f.name}='{getattr(section, f.name)}'" for f in _extending(expected))
+        yield f"{name}: is a {type(section).__name__}, but with {chosen} it is a {expected.__name__}"
 
 
 def _sections(config: Any) -> Iterator[tuple[str, Any]]:
@@ -71,6 +158,80 @@ def _sections(config: Any) -> Iterator[tuple[str, Any]]:
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             yield field.name, value
+
+
+def unread_fields(config: Any) -> Iterator[str]:
+    """Yields a problem for every field that is set although the choices of the config leave it unread.
+
+    See `read_by` in `fields.field` for built-in choices, and the attribute `reads` of architectures and tasks.
+    """
+    choosers = _choosers(config)
+    for section_name, section in _sections(config):
+        shared, unread = _shared(config, section_name, section), _unread(config, section_name, section, choosers)
+        for field in shared:
+            if field.name in unread and _is_set(section, field):
+                chooser, chosen, readers = unread[field.name]
+                place = chooser.removeprefix(f"{section_name}.")
+                yield (
+                    f"{section_name}.{field.name}={getattr(section, field.name)!r} is not read with {place}='{chosen}'"
+                    + (f", but with {' and '.join(map(repr, readers))}" if readers else "")
+                    + nearest(field.name, [f.name for f in shared if f.name not in unread])
+                )
+
+
+def _choosers(config: Any) -> dict[str, tuple[dataclasses.Field, Any]]:
+    """Return every field with a choice of values, and its value, by dotted name."""
+    return {name: (field, value) for name, field, value in walk(config) if "choices" in field.metadata}
+
+
+def _shared(config: Any, section_name: str, section: Any) -> list[dataclasses.Field]:
+    """Return the fields of a section that the config itself declares, without those that an object comes with."""
+    declared = field_types(field_types(type(config))[section_name])
+    return [field for field in dataclasses.fields(section) if field.name in declared]
+
+
+def _unread(
+    config: Any, section_name: str, section: Any, choosers: Mapping[str, tuple[dataclasses.Field, Any]]
+) -> dict[str, tuple[str, str, Collection[str]]]:
+    """Return the fields of a section that the choices leave unread: the choice, its value, and those that read it."""
+    unread = {}
+    for field in _shared(config, section_name, section):
+        for chooser, (chooser_field, chosen) in choosers.items():
+            readers = _readers(f"{section_name}.{field.name}", field, chooser, chooser_field, chosen)
+            if readers is not None and chosen not in readers:
+                unread[field.name] = (chooser, chosen, readers)
+    return unread
+
+
+def _readers(
+    name: str, field: dataclasses.Field, chooser: str, chooser_field: dataclasses.Field, chosen: str
+) -> Collection[str] | None:
+    """Return the values of a choice with which a field is read; None if it is read with the one that is chosen."""
+    readers = field.metadata.get("read_by", {}).get(chooser)
+    if not chooser_field.metadata.get("extends") or chosen == chooser_field.default:
+        return readers
+    table = chooser_field.metadata["choices"].table
+    if table.is_built_in(chosen):
+        return readers
+    # An object from outside says itself what it reads, of the fields that are its business.
+    section = name.rpartition(".")[0]
+    is_its_business = {name, section} & {*chooser_field.metadata["extends"]}
+    if name in (chooser, *chooser_field.metadata["always_read"]) or not is_its_business:
+        return None
+    reads, names = table[chosen].reads, {name, section}
+    if section == chooser.rpartition(".")[0]:
+        names.add(field.name)
+    return None if reads is None or names & {*reads} else readers or ()
+
+
+def _is_set(section: Any, field: dataclasses.Field) -> bool:
+    """Whether a field has another value than its default, or than what that is derived as."""
+    value = getattr(section, field.name)
+    if value == field.default:
+        return False
+    if field.default is None and hasattr(section, "resolved"):
+        return value != getattr(dataclasses.replace(section, **{field.name: None}).resolved(), field.name)
+    return True
 
 
 def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str | None:
@@ -81,8 +242,13 @@ def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str
     expected = base_type(annotation)
     if type(value) is not expected:
         return f"expected {expected.__name__}, got {type(value).__name__}"
-    if "choices" in meta and value not in meta["choices"]:
-        return f"expected one of {', '.join(meta['choices'])}{nearest(value, meta['choices'])}"
+    if "choices" in meta and value != field.default:
+        # The default is not looked up, so that a table is imported for other values only.
+        choices = meta["choices"]
+        if meta.get("extends") and value not in choices:
+            return choices.table.problem(value)
+        if value not in choices:
+            return f"expected one of {', '.join(choices)}{nearest(value, choices)}"
     if expected is float and not math.isfinite(value):
         return "expected a finite number"
     if meta.get("minimum") is not None and value < meta["minimum"]:
@@ -97,10 +263,23 @@ def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str
 
 
 def from_mapping(cls: type, values: Mapping[str, Any], prefix: str, problems: list[str]) -> Any:
+    """Return an instance of a config class, or of the extension of it that the values ask for.
+
+    Args:
+      values: nested; fields that are missing have their defaults. prefix: of the fields' names in messages.
+      problems: what is wrong with the names of fields is appended to it.
+    """
+    is_known = True
+    try:
+        cls = section_class(cls, values)
+    except ConfigError:  # which `problems_of` reports
+        is_known = False
     annotations = field_types(cls)
     kwargs = {}
     for name, value in values.items():
         if name not in annotations:
+            if not is_known:
+                continue
             problems.append(f"{prefix}{name}: no such field{nearest(name, annotations)}")
         elif dataclasses.is_dataclass(annotations[name]):
             if isinstance(value, Mapping):

@@ -8,11 +8,21 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from transformer_jax.config.conversion import config_error, from_mapping, problems_of, to_config_dict, walk
+from transformer_jax.config.conversion import (
+    config_error,
+    field_types,
+    from_mapping,
+    loaded_classes,
+    problems_of,
+    section_class,
+    to_config_dict,
+    with_section_classes,
+)
 from transformer_jax.config.data import DataConfig
 from transformer_jax.config.decode import DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
 from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import EvaluationConfig, OptimizerConfig, ParallelConfig, TrainingConfig
 
 if typing.TYPE_CHECKING:
@@ -23,6 +33,8 @@ _MOVED = {
     ("evaluation", "max_extra_length"): ("decode", "max_extra_length"),
     **{("data", f"{name}_files"): ("data", f"{name}_split") for name in ("train", "valid", "test")},
 }
+# Fields of earlier versions that are no more, and the only value that means what happens now.
+_REMOVED: dict[tuple[str, str], Any] = {("data", "monolingual"): False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +43,7 @@ class ExperimentConfig:
 
     seed: int = number(0, "parameters, data order and dropout follow from it", 0, 2**31 - 1, hyper=True)
     model: ModelConfig = section(ModelConfig)
+    task: TaskConfig = section(TaskConfig)
     data: DataConfig = section(DataConfig)
     optimizer: OptimizerConfig = section(OptimizerConfig)
     training: TrainingConfig = section(TrainingConfig)
@@ -39,21 +52,41 @@ class ExperimentConfig:
     parallel: ParallelConfig = section(ParallelConfig)
 
     def resolved(self) -> ExperimentConfig:
-        """Replaces every None by what it is derived from; raises ConfigError with every problem of the config."""
-        if problems := problems_of(self):
+        """Return the config with every None replaced by its derived value; raises ConfigError with every problem.
+
+        Sections have the class that the architecture and the task come with.
+        """
+        config = with_section_classes(self)
+        if problems := problems_of(config):
             raise config_error(problems)
-        model, optimizer = self.model.resolved(), self.optimizer
+        model, optimizer = config.model.resolved(), self.optimizer
         if optimizer.learning_rate is None:
             optimizer = dataclasses.replace(
                 optimizer, learning_rate=(model.emb_dim * max(optimizer.warmup_steps, 1)) ** -0.5
             )
         if optimizer.decay_steps is None:
             optimizer = dataclasses.replace(optimizer, decay_steps=self.training.num_train_steps)
-        return dataclasses.replace(self, model=model, optimizer=optimizer)
+        return dataclasses.replace(config, model=model, optimizer=optimizer)
+
+    def own_hyper_fields(self, section: str) -> dict[str, Any]:
+        """Return the values of the fields marked `hyper` that an architecture or a task comes with, by name.
+
+        Args: section: `model` or `task`. A value is None for a `switch` that zero turns off.
+        """
+        values = getattr(self, section)
+        own = _own_hyper_fields(values)
+        off = {f.name for f in own if f.metadata.get("switch") and not getattr(values, f.name)}
+        return {f.name: None if f.name in off else getattr(values, f.name) for f in own}
+
+    def without_own_hyper_fields(self, section: str) -> Any:
+        """Return `model` or `task` with defaults in place of what `own_hyper_fields` returns: its static part."""
+        values = getattr(self, section)
+        return dataclasses.replace(values, **{field.name: field.default for field in _own_hyper_fields(values)})
 
     def problems(self) -> Iterator[str]:
-        """What is wrong between sections, as messages that name their fields in full."""
+        """Yields problems between sections, as messages that name their fields in full."""
         optimizer, training, data = self.optimizer, self.training, self.data
+        yield from self._task_problems()
         yield from self._decode_problems()
         if optimizer.schedule == "none" and optimizer.warmup_steps:
             yield (
@@ -90,7 +123,7 @@ class ExperimentConfig:
                 f"rows of {width}={getattr(data, width)}"
             )
         sides = (data.input_feature or data.source_locale, data.target_feature or data.target_locale)
-        if sides[0] == sides[1] and not data.monolingual and data.format != "tsv":
+        if sides[0] == sides[1] and data.format != "tsv":
             yield f"data.source_locale and data.target_locale are both '{data.source_locale}'"
         if self.evaluation.average_checkpoints > training.keep_last:
             yield (
@@ -109,9 +142,29 @@ class ExperimentConfig:
                 for outside in sorted({i for i in parse_ids(getattr(decode, name)) if i >= vocab_size}):
                     yield f"decode.{name}: {outside} is outside model.vocab_size={vocab_size}"
 
+    def _task_problems(self) -> Iterator[str]:
+        """Yields why the task cannot train the architecture."""
+        architecture, task = self.model.architecture, self.task.name
+        if architecture == ModelConfig.architecture and task == TaskConfig.name:
+            return  # without importing either
+        trained = _table(TaskConfig, "name")[task].architectures
+        if trained is None or architecture in trained:
+            return
+        architectures = _table(ModelConfig, "architecture")
+        if architectures.is_built_in(architecture):
+            yield (
+                f"model.architecture='{architecture}' cannot be trained with task.name='{task}', which trains "
+                f"{', '.join(trained)}"
+            )
+        elif not architectures[architecture].generates:
+            yield (
+                f"model.architecture='{architecture}' has no method `decoder`, which task.name='{task}' needs of "
+                f"architectures other than {', '.join(trained)}"
+            )
+
     def to_config_dict(self) -> ml_collections.ConfigDict:
         """The config as flags override it: unset derived fields are typed placeholders, so that a flag can set them."""
-        return to_config_dict(self)
+        return to_config_dict(with_section_classes(self))
 
     @classmethod
     def from_config_dict(
@@ -131,30 +184,85 @@ class ExperimentConfig:
         return dataclasses.asdict(self)
 
 
+def _own_hyper_fields(section: Any) -> list[dataclasses.Field]:
+    shared = field_types(ModelConfig) if isinstance(section, ModelConfig) else ()  # DropoutRates has those
+    return [f for f in dataclasses.fields(section) if f.metadata.get("hyper") and f.name not in shared]
+
+
 def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A config of an earlier version with the names of this one."""
+    """Return a config of an earlier version with the names of this one, without fields that are no more.
+
+    A field that is no more and has another value than the accepted one stays, to be refused as unknown.
+    """
     values = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
     for (old_section, name), (new_section, new_name) in _MOVED.items():
         if isinstance(values.get(old_section), dict) and name in values[old_section]:
             values.setdefault(new_section, {}).setdefault(new_name, values[old_section].pop(name))
+    for (old_section, name), accepted in _REMOVED.items():
+        fields = values.get(old_section)
+        if isinstance(fields, dict) and fields.get(name, accepted) == accepted:
+            fields.pop(name, None)
     return values
+
+
+EXTENSIBLE = ("model", "task")
+"""Sections in which architectures and tasks may have fields of their own."""
+
+
+def leaf_fields(values: Mapping[str, Any] | None = None) -> dict[str, tuple[Any, dataclasses.Field]]:
+    """Return annotation and field of every field by its dotted name, as in `model.num_heads`.
+
+    Args:
+      values: a config as nested mappings, whose architecture and task say which fields they come with. Without, those
+        of all architectures and tasks that are registered or imported so far.
+    Raises: ConfigError for an architecture or a task that cannot be used.
+    """
+    result = {}
+    for name, annotation in field_types(ExperimentConfig).items():
+        if not dataclasses.is_dataclass(annotation):
+            result[name] = (annotation, ExperimentConfig.__dataclass_fields__[name])
+            continue
+        shared: Any = annotation
+        classes: list[Any] = loaded_classes(shared)
+        if values is not None:
+            classes = [section_class(shared, values.get(name) or {})]
+        for cls in classes:
+            types = field_types(cls)
+            for field in dataclasses.fields(cls):
+                result.setdefault(f"{name}.{field.name}", (types[field.name], field))
+    return result
 
 
 def is_rounding(name: str) -> bool:
     """Whether a field, by its dotted name, is marked `rounding`."""
-    return any(field.metadata.get("rounding") for other, field, _ in walk(ExperimentConfig()) if other == name)
+    _, field = leaf_fields().get(name, (None, None))
+    return field is not None and bool(field.metadata.get("rounding"))
+
+
+def _table(section: type, name: str) -> Any:
+    return section.__dataclass_fields__[name].metadata["choices"].table  # ty: ignore[missing-attribute]
 
 
 def completed(stored: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config that an earlier version has stored with the names of this one, and with defaults for what it lacks.
+    """Return a stored config with the names of this version, and with defaults for the fields that it lacks.
 
     Args:
-      config: what it is to be compared with, which has the fields of this version.
+      config: the config that it is to be compared with, which has the fields of this version.
     """
-    result, defaults = with_moved_fields(stored), ExperimentConfig().to_dict()
-    for part, fields in config.items():
+    result = with_moved_fields(stored)
+    annotations = field_types(ExperimentConfig)
+    for part, values in config.items():
+        if not isinstance(values, Mapping):
+            result.setdefault(part, getattr(ExperimentConfig, part, None))
+            continue
         before = result.get(part, {})
-        if isinstance(fields, Mapping) and isinstance(before, Mapping):
-            known = {name: value for name, value in defaults.get(part, {}).items() if name in fields}
-            result[part] = known | dict(before)
+        if isinstance(before, Mapping):
+            cls: Any = annotations.get(part)
+            known = {} if cls is None else _defaults(cls, values)
+            result[part] = {name: value for name, value in known.items() if name in values} | dict(before)
     return result
+
+
+def _defaults(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    section: Any = section_class(cls, values)
+    return {field.name: field.default for field in dataclasses.fields(section)}

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
+import importlib
+import importlib.util
+import sys
 import typing
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 if typing.TYPE_CHECKING:
@@ -15,12 +22,75 @@ else:
     DerivedInt, DerivedFloat, DerivedStr = int | None, float | None, str | None
 
 
+class Choices(Collection[str]):
+    """The keys of a table, as the names that a field may have.
+
+    The modules of most tables import JAX, which takes seconds. Until such a module is imported, the names are read from
+    its source, where the table is written as a dictionary.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Args: path: `MODULE:TABLE` of a mapping from name to implementation."""
+        self.path = path
+
+    @property
+    def table(self) -> Mapping[str, Any]:
+        """The mapping from name to implementation."""
+        module, _, name = self.path.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    @property
+    def loaded_table(self) -> Mapping[str, Any] | None:
+        """The table if its module is imported already, else None."""
+        module, _, name = self.path.partition(":")
+        return getattr(sys.modules.get(module), name, None)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def _names(self) -> Collection[str]:
+        table = self.loaded_table
+        return names_in_source(self.path) if table is None else table
+
+
+@functools.cache
+def names_in_source(path: str) -> tuple[str, ...]:
+    """Return the keys of a table, `MODULE:TABLE`, as its source has them; the module is not imported."""
+    module, _, name = path.partition(":")
+    spec = importlib.util.find_spec(module)
+    assert spec is not None, module
+    assert spec.origin is not None, module
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            table = next(part for part in ast.walk(node) if isinstance(part, ast.Dict))
+            return tuple(ast.literal_eval(key) for key in table.keys if key is not None)
+    raise AttributeError(f"{module} has no table '{name}'")
+
+
 def field(default: Any, doc: str, **metadata: Any) -> Any:
+    """A field of a section.
+
+    Metadata that all kinds of fields may have: `hyper`, `switch` and `rounding`, see the package's docstring; and
+    `read_by`, a mapping from the dotted name of a choice to those of its values with which this field is read. Setting
+    the field with another value of that choice is an error.
+    """
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
 
 
-def choice(default: str | None, names: tuple[str, ...], doc: str, **metadata: Any) -> Any:
-    return field(default, doc, choices=names, **metadata)
+def choice(default: str | None, names_or_table: tuple[str, ...] | str, doc: str, **metadata: Any) -> Any:
+    """A field of named values: these names, or the keys of the table at `MODULE:TABLE`.
+
+    With `extends`, names of sections, the table is a `Registry`, whose objects say which fields the sections have.
+    """
+    choices = Choices(names_or_table) if isinstance(names_or_table, str) else names_or_table
+    return field(default, doc, choices=choices, **metadata)
 
 
 def number(default: Any, doc: str, minimum: float | None = None, maximum: float | None = None, **metadata: Any) -> Any:

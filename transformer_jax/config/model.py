@@ -6,13 +6,21 @@ import dataclasses
 from collections.abc import Iterator
 
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
-from transformer_jax.config.ids import BOS_ID
+
+_ENCODER_DECODER = {"model.architecture": ("encoder_decoder",)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """What the model computes. Equations stand beside the code that implements them, in `transformer_jax.nn`."""
+    """The model. Equations stand beside the code that implements them, in `transformer_jax.nn`."""
 
+    architecture: str = choice(
+        "encoder_decoder",
+        "transformer_jax.models.architecture:ARCHITECTURES",
+        "which blocks there are and what each reads; models/architecture.py",
+        extends=("model",),
+        always_read=("model.vocab_size", "model.max_length"),
+    )
     vocab_size: int = number(8192, "rows of the embedding table, and the size the tokenizer is trained to", 8)
     emb_dim: int = number(512, "model width (the paper's d_model)", 1)
     num_heads: int = number(8, "attention heads", 1)
@@ -22,33 +30,43 @@ class ModelConfig:
     head_dim: DerivedInt = number(None, "width of queries and keys per head (d_k); default emb_dim / num_heads", 1)
     value_head_dim: DerivedInt = number(None, "width of values per head (d_v); default head_dim", 1)
     mlp_dim: DerivedInt = number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1)
-    num_encoder_layers: int = number(6, "encoder layers", 1)
+    num_encoder_layers: int = number(6, "encoder layers", 1, read_by=_ENCODER_DECODER)
     num_decoder_layers: int = number(6, "decoder layers", 1)
     max_length: int = number(256, "capacity in positions: of a learned table, and of the decoder's cache", 2)
-    norm_position: str = choice("post", ("post", "pre"), "where a sub-layer normalises; nn/residual.py")
-    norm: str = choice("layernorm", ("layernorm", "rmsnorm"), "which normalisation; nn/norms.py")
+    norm_position: str = choice(
+        "post",
+        "transformer_jax.nn.residual:NORM_POSITIONS",
+        "norm after each residual sum, or before each sub-layer; nn/residual.py",
+    )
+    norm: str = choice("layernorm", "transformer_jax.nn.norms:NORMS", "kind of normalisation; nn/norms.py")
     norm_epsilon: float = number(1e-6, "added to the variance before the square root", 0.0)
     position_encoding: str = choice(
-        "sinusoidal", ("sinusoidal", "learned", "rotary", "relative", "none"), "how order is told; nn/positions.py"
+        "sinusoidal",
+        "transformer_jax.nn.positions:ENCODINGS",
+        "how positions of tokens enter the model; nn/positions.py",
     )
     rotary_base: float = number(10_000.0, "slowest wavelength of `rotary` is 2 pi times this", 1.0)
     relative_num_buckets: int = number(32, "distance buckets of `relative`", 4)
     relative_max_distance: int = number(128, "distances from here on share the last bucket of `relative`", 2)
     activation: str = choice(
-        "relu", ("relu", "gelu", "gelu_tanh", "swiglu", "geglu"), "feed-forward activation; nn/feed_forward.py"
+        "relu", "transformer_jax.nn.feed_forward:ACTIVATIONS", "feed-forward activation; nn/feed_forward.py"
     )
     use_bias: bool = field(True, "biases in projections, feed-forward and LayerNorm")
     attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)")
-    share_embeddings: bool = field(True, "one embedding table for source and target")
+    share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_ENCODER_DECODER)
     tie_output: bool = field(True, "the target embedding table is the output projection too")
     scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)")
     dropout_rate: float = rate(0.1, "dropout on every sub-layer's output before it joins the residual (P_drop)")
     embedding_dropout_rate: DerivedFloat = rate(None, "dropout on embeddings + positions; default dropout_rate")
     attention_dropout_rate: float = rate(0.0, "dropout on attention weights")
     activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation")
-    decoder_start_id: int = number(BOS_ID, "first decoder input", 0)
+    # 3 is the bos of the tokenizers that this project trains; another tokenizer may have another.
+    decoder_start_id: int = number(3, "id that decoder inputs begin with", 0)
     attention_implementation: str = choice(
-        "auto", ("auto", "reference", "xla", "cudnn"), "what computes attention; nn/attention_kernels.py", rounding=True
+        "auto",
+        ("auto", "reference", "xla", "cudnn"),
+        "code that computes attention; nn/attention_kernels.py",
+        rounding=True,
     )
     dtype: str = choice("float32", ("float32", "bfloat16"), "type of the computation; parameters stay float32")
     scan_layers: bool = field(
@@ -56,9 +74,9 @@ class ModelConfig:
     )
     remat: str = choice(
         "none",
-        ("none", "dots", "full"),
-        "what training computes twice to save memory: nothing, all but products with parameters, or whole layers; on "
-        "a CPU only with scan_layers, since XLA there undoes it elsewhere",
+        "transformer_jax.nn.stack:REMAT_POLICIES",
+        "computed again in the backward pass to save memory: nothing, all but products with parameters, or whole "
+        "layers; on a CPU only with scan_layers, since XLA:CPU undoes it in unrolled layers",
         rounding=True,
     )
 

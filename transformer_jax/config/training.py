@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, number, rate
+from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
+
+_JIT = {"parallel.launcher": ("jit",)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,7 +18,7 @@ class OptimizerConfig:
 
     schedule: str = choice(
         "inverse_sqrt",
-        ("inverse_sqrt", "cosine", "linear", "constant", "none"),
+        "transformer_jax.training.schedules:SCHEDULES",
         "learning rate after the warm-up; `none` is a constant without warm-up",
     )
     learning_rate: DerivedFloat = number(
@@ -40,9 +42,14 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """The loop: how long, how often, what is kept."""
+    """The training loop: length, intervals and checkpoints kept."""
 
     num_train_steps: int = number(100_000, "optimizer updates", 1, MAX_STEPS)
+    init_from: str = field(
+        "",
+        "checkpoint, as --checkpoint names one, whose parameters a new run starts from instead of random ones; only "
+        "those of a head may be missing in it",
+    )
     accumulation_steps: int = number(
         1, "gradient accumulation: parts a batch is computed in, in turn; the update stays the same", 1, rounding=True
     )
@@ -53,36 +60,30 @@ class TrainingConfig:
     log_every_steps: int = number(100, "updates between two lines of metrics", 1)
     eval_every_steps: int = number(1000, "updates between two validations, on the split `valid`", 1)
     patience: int = number(
-        0, "training ends after so many validations in a row that best_metric has not improved in; 0: it does not", 0
+        0, "training ends once best_metric has not improved in so many validations in a row; 0: it never does", 0
     )
     on_nonfinite: str = choice(
-        "stop", ("stop", "skip"), "what is done about an update whose loss or gradient is not finite"
+        "stop", ("stop", "skip"), "an update whose loss or gradient is not finite ends training, or is left out"
     )
     max_skipped_updates: int = number(
-        10, "with on_nonfinite='skip': as many in the whole run, and with one more it ends", 0
+        10,
+        "`skip`: updates that may be left out in the whole run; one more ends training",
+        0,
+        read_by={"training.on_nonfinite": ("skip",)},
     )
     checkpoint_every_steps: int = number(1000, "updates between two checkpoints", 1)
     keep_last: int = number(3, "newest checkpoints kept", 1)
-    keep_best: int = number(1, "best checkpoints kept besides, by best_metric, of those that fall on a validation", 0)
-    best_metric: str = choice(
-        "loss",
-        ("loss", "accuracy", "exact_match", "sacrebleu", "chrf"),
-        "validation metric that ranks checkpoints; the last three translate the split at every evaluation",
+    keep_best: int = number(
+        1, "best checkpoints kept in addition, by best_metric, of those that fall on a validation", 0
     )
-
-    def problems(self) -> Iterator[str]:
-        if self.on_nonfinite != "skip" and self.max_skipped_updates != TrainingConfig.max_skipped_updates:
-            yield f"max_skipped_updates={self.max_skipped_updates} is not read with on_nonfinite='{self.on_nonfinite}'"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger `best_metric` is a better one."""
-        return self.best_metric != "loss"
+    best_metric: str = field(
+        "loss", "validation metric of the task that ranks checkpoints; tasks/base.py. Some generate at every validation"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """What a checkpoint is scored with."""
+    """How a checkpoint is scored."""
 
     tokens_per_batch: int = number(8192, "the same as data.tokens_per_batch, in evaluation and translation", 16)
     average_checkpoints: int = number(1, "newest checkpoints whose parameters are averaged", 1)
@@ -93,7 +94,10 @@ class ParallelConfig:
     """How one step runs on many devices; parallel/launchers.py."""
 
     launcher: str = choice(
-        "jit", ("jit", "shard_map", "pmap"), "what compiles and distributes the training step", rounding=True
+        "jit",
+        "transformer_jax.parallel.launchers:LAUNCHERS",
+        "how the training step is compiled and divided among devices",
+        rounding=True,
     )
     num_devices: int | None = number(None, "devices that take part; default all", 1, rounding=True)
     fsdp: int = number(
@@ -101,14 +105,16 @@ class ParallelConfig:
         "`jit`: devices that parameters and moments are divided among by width (FSDP); batches too, by rows",
         1,
         rounding=True,
+        read_by=_JIT,
     )
     tensor: int = number(
-        1, "`jit`: devices that heads, feed-forward units and vocabulary are divided among", 1, rounding=True
+        1,
+        "`jit`: devices that heads, feed-forward units and vocabulary are divided among",
+        1,
+        rounding=True,
+        read_by=_JIT,
     )
 
     def problems(self) -> Iterator[str]:
-        for name in ("fsdp", "tensor"):
-            if self.launcher != "jit" and getattr(self, name) > 1:
-                yield f"{name}={getattr(self, name)} is not read with launcher='{self.launcher}'"
         if self.num_devices is not None and self.num_devices % (self.fsdp * self.tensor):
             yield f"num_devices={self.num_devices} is not a multiple of fsdp={self.fsdp} x tensor={self.tensor}"

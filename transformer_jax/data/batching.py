@@ -1,13 +1,12 @@
-"""Batches of pairs: planned by length, reached by their number, padded with id 0.
+"""Batches of examples: planned by length, reached by their number, and made by the task.
 
-A batch is `{"inputs": [B, S], "targets": [B, T], "row_ids": [B]}`, all int32. Inputs and targets end in eos.
-`row_ids` is each row's place in the global batch: it travels with the row to whatever device computes it, and keys its
-dropout. A row of padding is all zeros and has no weight.
+A plan decides which examples are in which row of which batch, and how wide the batch's sequences are. A callable,
+`Arrays`, turns that into the arrays of the batch, whose keys `transformer_jax.typing` lists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,41 +16,50 @@ from transformer_jax.data.order import ORDER_STREAM, ROWS_STREAM, generator
 from transformer_jax.errors import ConfigError, DataError
 
 Batch = dict[str, np.ndarray]
-
-
-@runtime_checkable
-class PairsOfIds(Protocol):
-    """A split as ids, such as `TokenizedSplit`; rows end in eos, and row -1 is padding."""
-
-    @property
-    def input_lengths(self) -> np.ndarray: ...
-
-    @property
-    def target_lengths(self) -> np.ndarray: ...
-
-    def inputs(self, rows: np.ndarray, width: int) -> np.ndarray: ...
-
-    def targets(self, rows: np.ndarray, width: int) -> np.ndarray: ...
+Lengths = Mapping[str, np.ndarray]
+"""How long each example's sequences are, int32 [examples] by name; one or two names."""
 
 
 class BatchShape(NamedTuple):
-    """A compiled shape of a batch."""
+    """A compiled shape of a batch: its rows, and the width of every sequence by name."""
 
     rows: int
-    input_width: int
-    target_width: int
+    widths: tuple[tuple[str, int], ...]
+
+    def width(self, name: str) -> int:
+        """Return the width of a sequence; raises KeyError if there is none of this name."""
+        return dict(self.widths)[name]
+
+
+class Rows(NamedTuple):
+    """The examples in some rows of a batch.
+
+    examples: int [n], those of the first row, then those of the second, and so on; -1 is an example without tokens.
+    counts: int [B], how many examples each row has; not `packed`, each has one. row_ids: int32 [B], numbers of the rows
+    in the global batch: they travel with the rows to whatever device computes them, and key their dropout.
+    """
+
+    examples: np.ndarray
+    counts: np.ndarray
+    row_ids: np.ndarray
+    packed: bool
+
+
+Arrays = Callable[[Rows, BatchShape, int | None], Batch]
+"""Makes the arrays of a batch from its rows, which may be a part of it, its shape, whose `rows` are those of the whole
+batch, and the step of training or None."""
 
 
 @runtime_checkable
 class TrainingBatches(Protocol):
-    """What a training run takes its batches from: `BatchPlan`, or `packing.PackedPlan`.
+    """The interface of a plan of training batches: `BatchPlan`, or `packing.PackedPlan`.
 
-    num_pairs: of an epoch. num_dropped: pairs left out because a side is too long. padding_efficiency: tokens of both
-    sides over slots of both sides, in an epoch. shapes: every one that a batch may have. epoch: which pass over the
-    corpus batch `step` belongs to, from 0. batch: number `step`, or some of its rows, which keep their `row_ids`.
+    num_examples: of an epoch. num_dropped: examples left out because a sequence is too long. padding_efficiency: tokens
+    over slots of all sequences, in an epoch. shapes: every one that a batch may have. epoch: which pass over the corpus
+    batch `step` belongs to, from 0. batch: number `step`, or some of its rows, which keep their `row_ids`.
     """
 
-    num_pairs: int
+    num_examples: int
     num_dropped: int
     padding_efficiency: float
 
@@ -68,29 +76,48 @@ class TrainingBatches(Protocol):
     def batch(self, step: int, rows: slice | None = None) -> Batch: ...
 
 
+def two_sides(lengths: Lengths) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths on two sides, as the algorithms of buckets and packing take them.
+
+    A sequence alone stands on both sides: then both have the same widths, and ratios of tokens to slots are its own.
+
+    Raises: ValueError if there is neither one name nor two.
+    """
+    if not 1 <= len(lengths) <= 2:
+        raise ValueError(f"expected lengths of one or two sequences, got {', '.join(lengths) or 'none'}")
+    sides = list(lengths.values())
+    return sides[0], sides[-1]
+
+
+def batch_shape(rows: int, lengths: Lengths, shape: Shape) -> BatchShape:
+    """Return the shape of a batch from the widths of both sides; see `two_sides`."""
+    return BatchShape(rows, tuple((name, int(width)) for name, width in zip(lengths, shape, strict=False)))
+
+
 class BatchPlan:
-    """The training batches: random access, every kept pair exactly once per epoch.
+    """The training batches: random access, every kept example exactly once per epoch.
 
     Which shape batch `step` has follows from the corpus, the limits and the epoch alone, so runs with other seeds
-    have the same shapes at the same steps; which pairs fill it follows from the seed as well. Only the current epoch's
-    order is held in memory.
+    have the same shapes at the same steps; which examples fill it follows from the seed as well. Only the current
+    epoch's order is held in memory.
 
     Args:
-      split: the training split.
-      tokens_per_batch: limit of rows times the longer width.
-      max_length: pairs with a longer side, eos included, are left out; `num_dropped` says how many.
+      lengths: of the training split's examples. arrays: makes a batch.
+      tokens_per_batch: limit of rows times the longest width.
+      max_length: examples with a longer sequence, eos included, are left out; `num_dropped` says how many.
       row_multiple: rows of every batch are a multiple of this.
       num_buckets: at most so many shapes.
-      seed: which pairs share a batch, and when.
+      seed: which examples share a batch, and when.
 
     Raises:
       ConfigError: `row_multiple` rows of the largest shape exceed `tokens_per_batch`.
-      DataError: no pair is short enough.
+      DataError: no example is short enough.
     """
 
     def __init__(
         self,
-        split: PairsOfIds,
+        lengths: Lengths,
+        arrays: Arrays,
         *,
         tokens_per_batch: int,
         max_length: int,
@@ -98,16 +125,16 @@ class BatchPlan:
         num_buckets: int,
         seed: int,
     ) -> None:
-        self._split = split
+        self._arrays = arrays
         self._seed = seed
-        inputs, targets = split.input_lengths, split.target_lengths
+        inputs, targets = two_sides(lengths)
         kept = np.flatnonzero((inputs <= max_length) & (targets <= max_length)).astype(np.int32)
-        self.num_pairs = len(kept)
-        """Pairs of an epoch."""
+        self.num_examples = len(kept)
+        """Examples of an epoch."""
         self.num_dropped = len(inputs) - len(kept)
-        """Pairs left out because a side is longer than `max_length`."""
+        """Examples left out because a sequence is longer than `max_length`."""
         if not len(kept):
-            raise DataError(f"all {len(inputs)} training pairs have a side longer than data.max_length={max_length}")
+            raise DataError(f"all {len(inputs)} training examples are longer than data.max_length={max_length}")
         inputs, targets = inputs[kept], targets[kept]
         shapes = choose_shapes(inputs, targets, num_buckets, max_length)
         widest = max(map(max, shapes))
@@ -121,13 +148,14 @@ class BatchPlan:
         by_bucket = kept[np.argsort(bucket, kind="stable")]
         self._members = np.split(by_bucket, np.cumsum(counts)[:-1])
         self._buckets = make_buckets(counts.tolist(), shapes, tokens_per_batch, row_multiple, True)
+        self._shapes = [batch_shape(bucket.rows, lengths, bucket.shape) for bucket in self._buckets]
         # Batches are numbered bucket by bucket and shuffled by epoch.
         self._first_batch = np.cumsum([0, *(b.num_batches for b in self._buckets)])
         self._epoch: tuple[int, np.ndarray, list[np.ndarray]] | None = None
         self.padding_efficiency = float(
             (inputs.sum(dtype=np.int64) + targets.sum(dtype=np.int64)) / sum(b.num_slots for b in self._buckets)
         )
-        """Tokens of both sides over padded slots of both sides, in an epoch."""
+        """Tokens over slots of all sequences, in an epoch."""
 
     @property
     def batches_per_epoch(self) -> int:
@@ -136,7 +164,7 @@ class BatchPlan:
     @property
     def shapes(self) -> tuple[BatchShape, ...]:
         """Every shape that a batch may have, smallest first."""
-        return tuple(BatchShape(b.rows, *b.shape) for b in self._buckets if b.num_batches)
+        return tuple(s for s, bucket in zip(self._shapes, self._buckets, strict=True) if bucket.num_batches)
 
     def epoch(self, step: int) -> int:
         """Which pass over the corpus batch `step` belongs to, from 0."""
@@ -145,8 +173,7 @@ class BatchPlan:
     def shape(self, step: int) -> BatchShape:
         """Shape of batch `step`; the same for every seed."""
         order = self._order(self.epoch(step))
-        bucket = self._buckets[self._bucket_of(int(order[step % self.batches_per_epoch]))]
-        return BatchShape(bucket.rows, *bucket.shape)
+        return self._shapes[self._bucket_of(int(order[step % self.batches_per_epoch]))]
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
         """Batch `step`, or some of its rows, which keep their `row_ids`."""
@@ -154,7 +181,7 @@ class BatchPlan:
         number = int(order[step % self.batches_per_epoch])
         k = self._bucket_of(number)
         examples = filled[k][number - self._first_batch[k]]
-        return _gather(self._split, examples, self._buckets[k].shape, rows)
+        return self._arrays(_rows(examples, rows), self._shapes[k], step)
 
     def _bucket_of(self, number: int) -> int:
         return int(np.searchsorted(self._first_batch, number, side="right")) - 1
@@ -163,12 +190,12 @@ class BatchPlan:
         return generator(ORDER_STREAM, 0, epoch, 0).permutation(self.batches_per_epoch)
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Order of the batches, and for every bucket the pairs of its batches."""
+        """Order of the batches, and for every bucket the examples of its batches."""
         current = self._epoch
         if current is None or current[0] != epoch:
 
-            def shuffle(bucket: int, pairs: np.ndarray) -> np.ndarray:
-                return generator(ROWS_STREAM, self._seed, epoch, bucket).permutation(pairs)
+            def shuffle(bucket: int, examples: np.ndarray) -> np.ndarray:
+                return generator(ROWS_STREAM, self._seed, epoch, bucket).permutation(examples)
 
             self._epoch = current = None  # so that memory never holds two epochs
             current = epoch, self._order(epoch), fill(self._buckets, self._members, shuffle)
@@ -213,28 +240,35 @@ def length_batches(
 
 
 class EvaluationBatches:
-    """The batches of an evaluation: every pair exactly once, sorted by length, nothing left out or cut.
+    """The batches of an evaluation: every example exactly once, sorted by length, nothing left out or cut.
 
-    Iterating yields (batch, indices): `indices`, int32 [B], is each row's pair, -1 for rows of padding.
+    Iterating yields (batch, indices): `indices`, int32 [B], is each row's example, -1 for rows of padding.
 
     Args:
-      split: the split.
-      tokens_per_batch: limit of rows times the longer width; a longer pair still gets its batch.
+      lengths: of the split's examples. arrays: makes a batch.
+      tokens_per_batch: limit of rows times the longest width; a longer example still gets its batch.
       row_multiple: rows of every batch are a multiple of this.
       max_width: capacity of the model, if it has one; see `length_batches`.
     """
 
     def __init__(
-        self, split: PairsOfIds, *, tokens_per_batch: int, row_multiple: int, max_width: int | None = None
+        self,
+        lengths: Lengths,
+        arrays: Arrays,
+        *,
+        tokens_per_batch: int,
+        row_multiple: int,
+        max_width: int | None = None,
     ) -> None:
-        self._split = split
-        sides = (split.input_lengths, split.target_lengths)
+        self._lengths = lengths
+        self._arrays = arrays
+        sides = two_sides(lengths)
         self._groups = length_batches(np.maximum(*sides), tokens_per_batch, row_multiple, max_width)
         # Within one width, the shorter side may need less: as where a summary is a twentieth of its document.
         self._widths: dict[int, Shape] = {}
         for width in {group.width for group in self._groups}:
             indices = np.concatenate([group.indices for group in self._groups if group.width == width])
-            longest = [int(lengths[indices[indices >= 0]].max()) for lengths in sides]
+            longest = [int(side[indices[indices >= 0]].max()) for side in sides]
             self._widths[width] = (_ladder(longest[0], max_width)[-1], _ladder(longest[1], max_width)[-1])
 
     def __len__(self) -> int:
@@ -246,17 +280,20 @@ class EvaluationBatches:
     @property
     def shapes(self) -> tuple[BatchShape, ...]:
         """Every shape that a batch may have, smallest first."""
-        return tuple(sorted({BatchShape(len(g.indices), *self._widths[g.width]) for g in self._groups}))
+        return tuple(sorted({self._shape(group) for group in self._groups}))
 
     def num_rows(self, number: int) -> int:
         """Rows of batch `number`, those of padding among them."""
         return len(self._groups[number].indices)
 
     def batch(self, number: int, rows: slice | None = None) -> tuple[Batch, np.ndarray]:
-        """Batch `number` and its pairs, or some of its rows, which keep their `row_ids`."""
+        """Batch `number` and its examples, or some of its rows, which keep their `row_ids`."""
         group = self._groups[number]
-        indices = group.indices if rows is None else group.indices[rows]
-        return _gather(self._split, group.indices, self._widths[group.width], rows), indices
+        chosen = _rows(group.indices, rows)
+        return self._arrays(chosen, self._shape(group), None), chosen.examples
+
+    def _shape(self, group: LengthBatch) -> BatchShape:
+        return batch_shape(len(group.indices), self._lengths, self._widths[group.width])
 
 
 def _ladder(longest: int, max_width: int | None) -> list[int]:
@@ -272,12 +309,9 @@ def _ladder(longest: int, max_width: int | None) -> list[int]:
     return widths
 
 
-def _gather(split: PairsOfIds, examples: np.ndarray, shape: Shape, rows: slice | None) -> Batch:
+def _rows(examples: np.ndarray, rows: slice | None) -> Rows:
+    """Return rows of one example each, or some of them."""
     row_ids = np.arange(len(examples), dtype=np.int32)
     if rows is not None:
         examples, row_ids = examples[rows], row_ids[rows]
-    return {
-        "inputs": split.inputs(examples, shape[0]),
-        "targets": split.targets(examples, shape[1]),
-        "row_ids": row_ids,
-    }
+    return Rows(examples, np.ones(len(examples), np.int32), row_ids, packed=False)

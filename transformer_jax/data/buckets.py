@@ -28,7 +28,7 @@ class Bucket:
     rows: int
     """Rows of each batch."""
     num_batches: int
-    num_pairs: int
+    num_examples: int
     """Pairs that its batches hold: its own and those that smaller buckets had left over."""
     leftovers_to: int | None
     """Bucket that takes the pairs of its last, short batch; None if it keeps them."""
@@ -148,9 +148,9 @@ def fill(
     for k, bucket in enumerate(buckets):
         pool = arrange(k, np.concatenate(pools[k]))
         if bucket.leftovers_to is not None:
-            pools[bucket.leftovers_to].insert(-1, pool[bucket.num_pairs :])
+            pools[bucket.leftovers_to].insert(-1, pool[bucket.num_examples :])
         rows = np.full(bucket.num_batches * bucket.rows, -1, np.int32)
-        rows[: bucket.num_pairs] = pool[: bucket.num_pairs]
+        rows[: bucket.num_examples] = pool[: bucket.num_examples]
         filled.append(rows.reshape(bucket.num_batches, bucket.rows))
     return filled
 

@@ -1,4 +1,4 @@
-"""From a config to ids: the source, its tokenizer, its tokenised splits and the batches to train on."""
+"""From a config to data: the source, its tokenizer, its encoded splits and the batches to train on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.batching import BatchPlan, PairsOfIds, TrainingBatches
+from transformer_jax.data.batching import Arrays, BatchPlan, Lengths, TrainingBatches
+from transformer_jax.data.columns import Column, EncodedSplit, TextColumn
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.sources import Source, Split, load_source
 from transformer_jax.data.sources.base import no_such_split
 from transformer_jax.data.token_cache import Say, open_split
-from transformer_jax.data.token_ids import TokenizedSplit
-from transformer_jax.data.tokenizers import Tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
+from transformer_jax.data.tokenizers import (
+    Tokenizer,
+    check_decode_ids,
+    read_tokenizer,
+    train_tokenizer,
+    write_tokenizer,
+)
+from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import ConfigError
 
@@ -28,22 +35,27 @@ _CACHE_FOLDER = "token_cache"
 _SAMPLED_CHUNK = 1 << 14
 
 
-class TokenizedSplits:
-    """The splits by name; each is opened, and tokenised if need be, when it is first asked for."""
+class EncodedSplits:
+    """The splits by name; each is opened, and encoded if need be, when it is first asked for."""
 
-    def __init__(self, source: Source, tokenizer: Tokenizer, directory: Path, say: Say | None) -> None:
+    def __init__(
+        self, source: Source, tokenizer: Tokenizer, columns: Sequence[Column], directory: Path, say: Say | None
+    ) -> None:
         self._source = source
         self._tokenizer = tokenizer
+        self._columns = columns
         self._directory = directory
         self._say = say
-        self._opened: dict[str, TokenizedSplit] = {}
+        self._opened: dict[str, EncodedSplit] = {}
 
-    def __getitem__(self, name: str) -> TokenizedSplit:
-        """Raises DataError if there is no such split, or it cannot be tokenised or cached."""
+    def __getitem__(self, name: str) -> EncodedSplit:
+        """Raises DataError if there is no such split, or it cannot be encoded or cached."""
         if name not in self._source.split_names:
             raise no_such_split(name, self._source.split_names)
         if name not in self._opened:
-            self._opened[name] = open_split(self._directory, self._source, name, self._tokenizer, self._say)
+            self._opened[name] = open_split(
+                self._directory, self._source, name, self._tokenizer, self._columns, self._say
+            )
         return self._opened[name]
 
     def __contains__(self, name: object) -> bool:
@@ -58,42 +70,50 @@ class TokenizedSplits:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A corpus, as text and as ids."""
+    """A corpus, as its source has it and as encoded columns."""
 
     source: Source
     tokenizer: Tokenizer
-    splits: TokenizedSplits
+    splits: EncodedSplits
     max_length: int
 
     def text(self, split: str) -> Split:
-        """The pairs of a split as they were written: what evaluation compares with."""
+        """Return the examples of a split as they were written, which evaluation compares with."""
         return self.source.split(split)
 
     def num_over_length(self, split: str) -> int:
-        """Pairs with a side of more than `max_length` pieces, eos included; training leaves them out."""
-        ids = self.splits[split]
-        return int((np.maximum(ids.input_lengths, ids.target_lengths) > self.max_length).sum())
+        """Return how many examples have a column of more than `max_length` tokens, eos included."""
+        encoded = self.splits[split]
+        longest = [encoded.lengths(name) for name in encoded.ragged_names]
+        return int((np.max(longest, axis=0) > self.max_length).sum()) if longest else 0
+
+    def side_files(self) -> dict[str, bytes]:
+        """Return what a checkpoint needs beside its arrays to read and write text, by file name."""
+        return {TOKENIZER_FILE: self.tokenizer.model_bytes}
 
 
 def prepare_data(
     config: ExperimentConfig,
+    columns: Sequence[Column],
     directory: str | Path,
     tokenizer: Tokenizer | None = None,
     say: Say | None = None,
     needed: Sequence[str] = (),
 ) -> Data:
-    """Loads the source and its tokenizer; splits are tokenised when they are first used.
+    """Load the source and its tokenizer; splits are encoded when they are first used.
 
     Args:
       config: what to load.
+      columns: the columns of an example; the texts of those that are a `TextColumn` train the tokenizer.
       directory: holds `tokenizer.model`, which, if it is missing, is `config.data.vocabulary_file` or else trained on
         the training split; and the token cache unless `config.data.cache_dir` says where.
       tokenizer: used instead, for instance the one of a checkpoint; then `directory` gets no tokenizer.
-      say: called as the tokenizer is trained, or a split tokenised, which may take minutes.
+      say: called as the tokenizer is trained, or a split encoded, which may take minutes.
       needed: splits that there must be, asked for before anything takes long.
 
     Raises:
-      ConfigError: `model.vocab_size` is not what the tokenizer has, or not one that the training split can fill.
+      ConfigError: `model.vocab_size` is not what the tokenizer has, or not one that the training split can fill; or
+        `decode.prefix_ids` has ids that no output can begin with.
       DataError: the corpus, the vocabulary or the tokenizer file is bad, or `directory` cannot be written.
     """
     directory = Path(directory)
@@ -111,22 +131,31 @@ def prepare_data(
         tokenizer = read_vocabulary(Path(os.path.expanduser(config.data.vocabulary_file)), config.model.vocab_size)
         write_tokenizer(path, tokenizer)
     else:
-        tokenizer = _trained_tokenizer(config, source, say)
+        check_decode_ids(config.decode, OWN_SPECIAL_IDS)  # before training takes minutes
+        tokenizer = _trained_tokenizer(config, source, columns, say)
         write_tokenizer(path, tokenizer)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise ConfigError(
             f"config: model.vocab_size={config.model.vocab_size}: {origin} has {tokenizer.vocab_size} ids"
         )
+    check_decode_ids(config.decode, tokenizer.special_ids)
     cache = Path(os.path.expanduser(config.data.cache_dir)) if config.data.cache_dir else directory / _CACHE_FOLDER
-    return Data(source, tokenizer, TokenizedSplits(source, tokenizer, cache, say), config.data.max_length)
+    return Data(source, tokenizer, EncodedSplits(source, tokenizer, columns, cache, say), config.data.max_length)
 
 
-def plan_batches(config: ExperimentConfig, split: PairsOfIds) -> TrainingBatches:
-    """The training batches of a split, in buckets or packed as `config.data.batching` says; see their classes."""
+def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> TrainingBatches:
+    """Return training batches, in buckets or packed as `config.data.batching` says; see their classes.
+
+    Args:
+      lengths: of the training split's examples; arrays: makes a batch.
+    """
     data = config.data
+    if data.batching not in ("buckets", "packed"):
+        raise ValueError(f"data.batching='{data.batching}' is not implemented")
     if data.batching == "packed":
         return PackedPlan(
-            split,
+            lengths,
+            arrays,
             tokens_per_batch=data.tokens_per_batch,
             max_length=data.max_length,
             packed_length=data.packed_length,
@@ -134,7 +163,8 @@ def plan_batches(config: ExperimentConfig, split: PairsOfIds) -> TrainingBatches
             seed=config.seed,
         )
     return BatchPlan(
-        split,
+        lengths,
+        arrays,
         tokens_per_batch=data.tokens_per_batch,
         max_length=data.max_length,
         row_multiple=data.row_multiple,
@@ -143,14 +173,18 @@ def plan_batches(config: ExperimentConfig, split: PairsOfIds) -> TrainingBatches
     )
 
 
-def _trained_tokenizer(config: ExperimentConfig, source: Source, say: Say | None) -> Tokenizer:
-    """A tokenizer of the training split, or the same one that another run has left in the common cache directory."""
+def _trained_tokenizer(
+    config: ExperimentConfig, source: Source, columns: Sequence[Column], say: Say | None
+) -> Tokenizer:
+    """Return a tokenizer of the training split, or the same one that another run has left in the cache directory."""
     data, train = config.data, source.split_names[0]
+    features = list(dict.fromkeys(column.feature for column in columns if isinstance(column, TextColumn)))
     shared = None
     if data.cache_dir:
         versions = [importlib.metadata.version(library) for library in ("sentencepiece", "tokenizers")]
         made_of = [
             source.fingerprint()["sha256"],
+            features,
             data.tokenizer,
             config.model.vocab_size,
             data.tokenizer_pairs,
@@ -165,21 +199,20 @@ def _trained_tokenizer(config: ExperimentConfig, source: Source, say: Say | None
         num_examples = min(num_examples, data.tokenizer_pairs)
     if say is not None:
         say(f"training the tokenizer on {num_examples:,} examples")
-    tokenizer = train_tokenizer(_sample(source, train, num_examples), data.tokenizer, config.model.vocab_size)
+    tokenizer = train_tokenizer(_sample(source, train, features, num_examples), data.tokenizer, config.model.vocab_size)
     if shared is not None:
         write_tokenizer(shared, tokenizer)
     return tokenizer
 
 
-def _sample(source: Source, split: str, num_examples: int) -> Iterator[str]:
-    """The texts of `num_examples` examples of a split at even distances."""
+def _sample(source: Source, split: str, features: Sequence[str], num_examples: int) -> Iterator[str]:
+    """Yield the texts of `num_examples` examples of a split at even distances."""
     total = source.num_examples(split)
     wanted = (index * total // num_examples for index in range(num_examples))
     row, first = next(wanted, None), 0
     for chunk in source.chunks(split, _SAMPLED_CHUNK):
-        while row is not None and row < first + len(chunk.targets):
-            if chunk.inputs:
-                yield chunk.inputs[row - first]
-            yield chunk.targets[row - first]
+        while row is not None and row < first + chunk.num_examples:
+            for feature in features:
+                yield chunk.features[feature][row - first]
             row = next(wanted, None)
-        first += len(chunk.targets)
+        first += chunk.num_examples

@@ -31,7 +31,13 @@ def detokenize(text: str, locale: str) -> str:
 
 def readable(text: str, data: DataConfig) -> str:
     """A target of a corpus, or what a model writes that was trained on it, as one writes it."""
-    return detokenize(join_pieces(text), data.target_locale) if data.text_form == "moses_bpe" else text
+    return _READABLE[data.text_form](text, data.target_locale)
+
+
+_READABLE = {
+    "plain": lambda text, locale: text,
+    "moses_bpe": lambda text, locale: detokenize(join_pieces(text), locale),
+}
 
 
 @functools.cache

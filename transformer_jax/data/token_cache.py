@@ -1,9 +1,10 @@
-"""The token cache: a split is tokenised once, into files that later runs map into memory.
+"""The token cache: the columns of a split are encoded once, into files that later runs map into memory.
 
-A cache folder belongs to one (corpus, split, tokenizer, format), which its name is a hash of, and holds the ids of all
-pairs one after the other (uint16 where the vocabulary allows) and where each pair starts. Limits such as `max_length`
-are no part of it: batching applies them. It appears under its name complete or not at all, whoever else builds it or
-is killed meanwhile, and every file is checked against its sha256 when it is opened.
+A cache folder belongs to one (corpus, split, tokenizer, columns, format), which its name is a hash of. A ragged column
+NAME is stored as NAME.ids, the ids of all examples one after the other, and NAME.offsets, where each example starts;
+another one as NAME.array. Limits such as `max_length` are no part of it: batching applies them. It appears under its
+name complete or not at all, whoever else builds it or is killed meanwhile, and every file is checked against its sha256
+when it is opened.
 """
 
 from __future__ import annotations
@@ -17,23 +18,22 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from transformer_jax.config import EOS_ID
+from transformer_jax.data.columns import Column, EncodedSplit, RaggedIds, exact
 from transformer_jax.data.sources import Source, Split
-from transformer_jax.data.token_ids import RaggedIds, TokenizedSplit
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.errors import DataError
+from transformer_jax.files import sha256_of
 from transformer_jax.kill_points import kill_point
 from transformer_jax.progress import progress_bar
 
-_FORMAT = 1
+_FORMAT = 2
 _CHUNK = 1 << 15  # examples that are in memory as text
-_SIDES = ("inputs", "targets")
 # A build writes something every few seconds; a folder untouched for an hour belongs to a process that was killed.
 _ABANDONED_SECONDS = 3600
 _log = logging.getLogger(__name__)
@@ -46,13 +46,18 @@ class _DamagedCacheError(Exception):
     """A cache folder whose content is not what was written."""
 
 
-def cache_key(fingerprint: Mapping[str, Any], split_name: str, tokenizer: Tokenizer) -> str:
-    """Hex digest of everything that the ids of a split depend on."""
-    return _digest(_key_parts(fingerprint, split_name, tokenizer))
-
-
-def _key_parts(fingerprint: Mapping[str, Any], split_name: str, tokenizer: Tokenizer) -> dict[str, Any]:
-    return {"format": _FORMAT, "source": dict(fingerprint), "split": split_name, "tokenizer": tokenizer.sha256}
+def _key_parts(
+    fingerprint: Mapping[str, Any], split_name: str, tokenizer: Tokenizer, columns: Sequence[Column]
+) -> dict[str, Any]:
+    """Return everything that the arrays of a split depend on."""
+    return {
+        "format": _FORMAT,
+        "source": dict(fingerprint),
+        "split": split_name,
+        "tokenizer": tokenizer.sha256,
+        "special_ids": tokenizer.special_ids._asdict(),
+        "columns": [column.key for column in columns],
+    }
 
 
 def _digest(parts: Mapping[str, Any]) -> str:
@@ -60,27 +65,35 @@ def _digest(parts: Mapping[str, Any]) -> str:
 
 
 def open_split(
-    directory: Path, source: Source, split_name: str, tokenizer: Tokenizer, say: Say | None = None
-) -> TokenizedSplit:
+    directory: Path,
+    source: Source,
+    split_name: str,
+    tokenizer: Tokenizer,
+    columns: Sequence[Column],
+    say: Say | None = None,
+) -> EncodedSplit:
     """Opens a split's cache, building it first where it is missing or damaged.
 
     Args:
       directory: holds the cache folders; made if missing.
       source: the corpus; its text is read only if the cache has to be built, a part at a time.
       split_name: the split.
-      tokenizer: what to tokenise with.
+      tokenizer: encodes text. columns: the columns of an example; their names differ.
       say: called when the cache has to be built, which may take minutes; on a terminal there is a progress bar too.
 
     Raises:
-      DataError: the corpus is bad, or the folder cannot be written (a full disk, no permission).
+      DataError: the corpus is bad or lacks a column's feature, or the folder cannot be written (a full disk, no
+        permission).
     """
-    parts = _key_parts(source.fingerprint(), split_name, tokenizer)
+    if len({column.name for column in columns}) < len(columns) or not columns:
+        raise ValueError(f"expected columns with different names, got {[column.name for column in columns]}")
+    parts = _key_parts(source.fingerprint(), split_name, tokenizer, columns)
     key = _digest(parts)
     name = re.sub(r"[^A-Za-z0-9_-]", "_", split_name)
     folder = directory / f"{name}-{key[:16]}"
     for _ in range(3):  # another process may replace a damaged cache at the same moment
         try:
-            return _open(folder, key)
+            return _open(folder, key, columns, tokenizer)
         except FileNotFoundError:
             damaged = False
         except _DamagedCacheError as error:
@@ -91,13 +104,13 @@ def open_split(
             raise DataError(f"split '{split_name}' is empty")
         try:
             if damaged:
-                _discard(folder, key)
+                _discard(folder, lambda aside: _open(aside, key, columns, tokenizer))
             if folder.is_dir():  # another process was faster
                 continue
             if say is not None:
                 why = _why(directory, name, parts)
-                say(f"cutting {num_examples:,} examples of {split_name} into pieces{why}")
-            _build(folder, parts, source, tokenizer, say is not None)
+                say(f"tokenizing {split_name} ({num_examples:,} examples){why}")
+            _build(folder, parts, source, tokenizer, columns, say is not None)
         except OSError as error:
             raise DataError(
                 f"{directory}: cannot write the token cache of split '{split_name}': {error.strerror or error}; "
@@ -116,7 +129,7 @@ def _why(directory: Path, name: str, parts: Mapping[str, Any]) -> str:
     return ""
 
 
-def _open(folder: Path, key: str) -> TokenizedSplit:
+def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenizer) -> EncodedSplit:
     """Raises FileNotFoundError if there is no such cache and _DamagedCacheError if its content is not intact."""
     if not folder.is_dir():
         raise FileNotFoundError(folder)
@@ -127,16 +140,18 @@ def _open(folder: Path, key: str) -> TokenizedSplit:
         arrays = {}
         for name, entry in meta["files"].items():
             path = folder / name
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                    raise _DamagedCacheError(f"{name} does not match its checksum")
-            arrays[name] = np.memmap(path, entry["dtype"], "r")
-        sides = {
-            side: RaggedIds(arrays[f"{side}.ids"], arrays[f"{side}.offsets"])
-            for side in _SIDES
-            if f"{side}.ids" in arrays
+            if sha256_of(path) != entry["sha256"]:
+                raise _DamagedCacheError(f"{name} does not match its checksum")
+            # An empty file, of examples without ids, cannot be mapped.
+            stored = np.memmap(path, entry["dtype"], "r") if path.stat().st_size else np.zeros(0, entry["dtype"])
+            arrays[name] = stored.reshape(-1, *entry["shape"])
+        stored_columns = {
+            column.name: RaggedIds(arrays[f"{column.name}.ids"], arrays[f"{column.name}.offsets"])
+            if column.ragged
+            else arrays[f"{column.name}.array"]
+            for column in columns
         }
-        return TokenizedSplit(sides.get("inputs"), sides["targets"])
+        return EncodedSplit(stored_columns, tokenizer.special_ids)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _DamagedCacheError(f"{type(error).__name__}: {error}") from error
 
@@ -144,22 +159,34 @@ def _open(folder: Path, key: str) -> TokenizedSplit:
 class _ArrayFile:
     """An array file that is appended to while its checksum is taken."""
 
-    def __init__(self, file: BinaryIO, dtype: str) -> None:
+    def __init__(self, file: BinaryIO, dtype: str, shape: Sequence[int] = ()) -> None:
+        """shape: of one row."""
         self._file = file
         self._digest = hashlib.sha256()
         self._dtype = dtype
+        self._shape = tuple(shape)
 
     def append(self, values: np.ndarray) -> None:
+        """Write rows [n, *shape]; raises ValueError if they have another shape."""
+        if values.shape[1:] != self._shape:
+            raise ValueError(f"rows of shape {values.shape[1:]} after rows of shape {self._shape}")
         data = np.ascontiguousarray(values, self._dtype).tobytes()
         self._digest.update(data)
         self._file.write(data)
 
-    def entry(self) -> dict[str, str]:
-        """What meta.json says of the file."""
-        return {"dtype": self._dtype, "sha256": self._digest.hexdigest()}
+    def entry(self) -> dict[str, Any]:
+        """Return the file's entry in meta.json."""
+        return {"dtype": self._dtype, "shape": list(self._shape), "sha256": self._digest.hexdigest()}
 
 
-def _build(folder: Path, parts: Mapping[str, Any], source: Source, tokenizer: Tokenizer, show: bool) -> None:
+def _build(
+    folder: Path,
+    parts: Mapping[str, Any],
+    source: Source,
+    tokenizer: Tokenizer,
+    columns: Sequence[Column],
+    show: bool,
+) -> None:
     """Writes a cache beside its final place and moves it there; leaves nothing behind when it fails."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder.parent)
@@ -167,7 +194,7 @@ def _build(folder: Path, parts: Mapping[str, Any], source: Source, tokenizer: To
     building.mkdir()
     try:
         with _bar(source.num_examples(parts["split"]), show) as advance:
-            files = _write_arrays(building, source.chunks(parts["split"], _CHUNK), tokenizer, advance)
+            files = _write_arrays(building, source.chunks(parts["split"], _CHUNK), tokenizer, columns, advance)
         meta = json.dumps({"key": _digest(parts), "parts": parts, "files": files}, indent=1)
         (building / "meta.json").write_text(meta, encoding="utf-8")
         try:
@@ -175,55 +202,80 @@ def _build(folder: Path, parts: Mapping[str, Any], source: Source, tokenizer: To
         except OSError:
             if not folder.is_dir():
                 raise
-            # Another process was faster; its ids are the same.
+            # Another process was faster; its arrays are the same.
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
 def _bar(total: int, show: bool) -> contextlib.AbstractContextManager[Callable[[int], None]]:
-    return progress_bar("tokenising", total) if show else contextlib.nullcontext(lambda _: None)
+    return progress_bar("tokenizing", total) if show else contextlib.nullcontext(lambda _: None)
 
 
 def _write_arrays(
-    building: Path, chunks: Iterator[Split], tokenizer: Tokenizer, advance: Callable[[int], None]
-) -> dict[str, dict[str, str]]:
-    """Tokenises chunk by chunk, so that memory does not grow with the corpus; returns the files' entries."""
-    id_dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
-    num_ids: dict[str, int] = {}
+    building: Path,
+    chunks: Iterator[Split],
+    tokenizer: Tokenizer,
+    columns: Sequence[Column],
+    advance: Callable[[int], None],
+) -> dict[str, dict[str, Any]]:
+    """Encodes chunk by chunk, so that memory does not grow with the corpus; returns the files' entries."""
+    num_ids = dict.fromkeys((column.name for column in columns), 0)
     num_chunks = 0
     files: dict[str, _ArrayFile] = {}
     with contextlib.ExitStack() as stack:
+
+        def append(name: str, values: np.ndarray, dtype: str) -> None:
+            if name not in files:
+                files[name] = _ArrayFile(stack.enter_context((building / name).open("wb")), dtype, values.shape[1:])
+            files[name].append(values)
+
         for chunk in chunks:
-            for side, lines in zip(_SIDES, (chunk.inputs, chunk.targets), strict=True):
-                if not lines:  # a monolingual corpus has no inputs
+            for column in columns:
+                name, dtype = column.name, column.stored_dtype(tokenizer)
+                encoded = _encoded(column, chunk, tokenizer)
+                if isinstance(encoded, np.ndarray):
+                    append(f"{name}.array", exact(encoded, dtype, column.feature), dtype)
                     continue
-                if side not in num_ids:
-                    num_ids[side] = 0
-                    for kind, dtype in (("ids", id_dtype), ("offsets", "<i8")):
-                        name = f"{side}.{kind}"
-                        files[name] = _ArrayFile(stack.enter_context((building / name).open("wb")), dtype)
-                    files[f"{side}.offsets"].append(np.zeros(1, np.int64))
-                ids, offsets = tokenizer.encode_batch(lines)
-                with_eos = np.insert(ids, offsets[1:], EOS_ID)
-                files[f"{side}.ids"].append(with_eos)
-                # The rows before it in the chunk have grown by their eos, as has the row itself.
-                files[f"{side}.offsets"].append(num_ids[side] + offsets[1:] + np.arange(1, len(offsets)))
-                num_ids[side] += len(with_eos)
+                append(f"{name}.ids", exact(encoded.ids, dtype, column.feature), dtype)
+                if not num_chunks:
+                    append(f"{name}.offsets", np.zeros(1, np.int64), "<i8")
+                append(f"{name}.offsets", num_ids[name] + encoded.offsets[1:], "<i8")
+                num_ids[name] += len(encoded.ids)
             num_chunks += 1
             kill_point("inside_token_cache", num_chunks)
-            advance(len(chunk.targets))
+            advance(chunk.num_examples)
     return {name: file.entry() for name, file in files.items()}
 
 
-def _discard(folder: Path, key: str) -> None:
-    """Removes a damaged cache; another process may be doing the same, and its new one is put back."""
+def _encoded(column: Column, chunk: Split, tokenizer: Tokenizer) -> EncodedTexts | np.ndarray:
+    """Return a column of some examples; raises DataError for a missing feature, ValueError for a faulty column."""
+    if column.feature not in chunk.features:
+        raise DataError(
+            f"the corpus has no feature '{column.feature}', which column '{column.name}' needs; it has "
+            f"{', '.join(chunk.features)}"
+        )
+    encoded = column.encode(chunk.features[column.feature], tokenizer)
+    if column.ragged == isinstance(encoded, np.ndarray):
+        expected = "ids and offsets" if column.ragged else "an array"
+        raise ValueError(f"column '{column.name}': encode returned {type(encoded).__name__}, expected {expected}")
+    count = len(encoded) if isinstance(encoded, np.ndarray) else len(encoded.offsets) - 1
+    if count != chunk.num_examples:
+        raise ValueError(f"column '{column.name}': encode returned {count} rows for {chunk.num_examples} values")
+    return encoded
+
+
+def _discard(folder: Path, check: Callable[[Path], Any]) -> None:
+    """Removes a damaged cache; another process may be doing the same, and its new one is put back.
+
+    check: opens a folder; raises _DamagedCacheError if its content is not intact.
+    """
     aside = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex}")
     try:
         os.rename(folder, aside)
     except FileNotFoundError:
         return
     with contextlib.suppress(_DamagedCacheError, OSError):  # OSError: there is a third one by now
-        _open(aside, key)
+        check(aside)
         os.rename(aside, folder)
     shutil.rmtree(aside, ignore_errors=True)
 

@@ -1,1 +1,1 @@
-"""Searching for the best output: functions of a decoding step and a cache."""
+"""Greedy search, sampling and beam search, by a model's `Decoder`; `generate` runs them over many rows."""

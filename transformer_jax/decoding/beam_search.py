@@ -1,13 +1,13 @@
 """Beam search (Graves 2012; Sutskever et al. 2014, section 3.2): the W likeliest prefixes of every input, side by side.
 
-Implementations differ in three rules, which have names here. A hypothesis Y ends with the end mark, which |Y| counts.
+Implementations differ in three rules, which have names here. A hypothesis Y ends with the end token, which |Y| counts.
 
 `length_penalty`: what a hypothesis is ranked by.
 - `none`: log P(Y).
 - `gnmt`: log P(Y) / ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14, without coverage).
 - `average`: log P(Y) / |Y|^alpha (fairseq, Hugging Face).
 
-`end_among`: when an end mark ends a hypothesis. At every step the 2W best continuations are looked at.
+`end_among`: when the end ends a hypothesis. At every step the 2W best continuations are looked at.
 - `beam`: if it is among the best W of them (fairseq). A beam of one is then greedy search.
 - `candidates`: if it is among all 2W (tensor2tensor).
 
@@ -22,15 +22,15 @@ An input whose hypotheses come to its limit is done too; those that have not end
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.config import EOS_ID, PAD_ID
 from transformer_jax.decoding.constraints import Constraints, propose
-from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Step, extend
+from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Reorder, Step, extend
 from transformer_jax.decoding.top_k import top_k
 from transformer_jax.typing import Array, ArrayLike
 
@@ -60,19 +60,46 @@ class Beam(NamedTuple):
     done: Array
 
 
+def _no_penalty(lengths: Array, alpha: ArrayLike) -> Array:
+    return jnp.ones_like(lengths)
+
+
+def _gnmt_penalty(lengths: Array, alpha: ArrayLike) -> Array:
+    return ((5.0 + lengths) / 6.0) ** alpha
+
+
+def _average_penalty(lengths: Array, alpha: ArrayLike) -> Array:
+    return lengths**alpha
+
+
+class LengthPenalty(NamedTuple):
+    """function: from lengths, float32, and alpha to what log P is divided by.
+
+    default_alpha: `decode.length_penalty_alpha` if the config leaves it open.
+    """
+
+    function: Callable[[Array, ArrayLike], Array]
+    default_alpha: float = 1.0
+
+
+LENGTH_PENALTIES = {
+    "none": LengthPenalty(_no_penalty, default_alpha=0.0),
+    "gnmt": LengthPenalty(_gnmt_penalty, default_alpha=0.6),
+    "average": LengthPenalty(_average_penalty),
+}
+"""By the values of `decode.length_penalty`."""
+
+
 def penalty(rules: Rules, lengths: ArrayLike, alpha: ArrayLike) -> Array:
-    """What log P is divided by, float32."""
-    lengths = jnp.asarray(lengths, jnp.float32)
-    if rules.length_penalty == "none":
-        return jnp.ones_like(lengths)
-    return (((5.0 + lengths) / 6.0) if rules.length_penalty == "gnmt" else lengths) ** alpha
+    """Return what log P is divided by, float32, in the shape of lengths."""
+    return LENGTH_PENALTIES[rules.length_penalty].function(jnp.asarray(lengths, jnp.float32), alpha)
 
 
 def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Beam:
     """All hypotheses of an input are the same yet, so only the first of them is live.
 
     Args:
-      max_lengths: tokens a hypothesis may have, the end mark included; 0 for a row that is padding.
+      max_lengths: tokens a hypothesis may have, the end included; 0 for a row that is padding.
     """
     rows, width, _ = hypotheses.ids.shape
     nothing = jnp.full((rows, width), -jnp.inf)
@@ -131,12 +158,14 @@ def search(
     max_lengths: Int[Array, " B"],
     until: ArrayLike,
     alpha: ArrayLike = 1.0,
+    reorder: Reorder | None = None,
 ) -> Beam:
-    """Grows hypotheses until all inputs are done, or they have `until` tokens.
+    """Grow hypotheses until all inputs are done, or they have `until` tokens.
 
     Args:
       until: at most what the cache has room for.
       alpha: exponent of the length penalty, at least 0.
+      reorder: of the cache; None if it does not depend on the order of hypotheses.
     """
 
     def unfinished(state: Beam) -> Bool[Array, ""]:
@@ -145,25 +174,32 @@ def search(
     def body(state: Beam) -> Beam:
         logits, possible, hypotheses = propose(step, state.hypotheses, constraints, max_lengths)
         found = candidates(logits, possible, state.scores)
-        state = _end(state._replace(hypotheses=hypotheses), found, rules, alpha)
-        state = _continue(state, found)
+        is_end = found.tokens == constraints.end_id
+        state = _end(state._replace(hypotheses=hypotheses), found, is_end, constraints.end_id, rules, alpha)
+        state = _continue(state, found, is_end, reorder)
         done = state.done | (state.hypotheses.length >= max_lengths) | jnp.isneginf(state.scores[:, 0])
         if rules.early_stop == "first":
             done = done | (state.num_ended >= state.scores.shape[1])
-        else:
+        elif rules.early_stop == "bound":
             bound = state.scores[:, 0] / penalty(rules, max_lengths, alpha)
             done = done | (state.ended.scores[:, rules.num_best - 1] >= bound)
+        else:
+            raise ValueError(f"early_stop='{rules.early_stop}' is not implemented")
         return state._replace(done=done)
 
     return jax.lax.while_loop(unfinished, body, state)
 
 
-def _end(state: Beam, found: Candidates, rules: Rules, alpha: ArrayLike) -> Beam:
+def _end(
+    state: Beam, found: Candidates, is_end: Bool[Array, "B E"], end_id: ArrayLike, rules: Rules, alpha: ArrayLike
+) -> Beam:
     """Adds the candidates that end to the best that have ended."""
     width, length = state.scores.shape[1], state.hypotheses.length
-    ends = (found.tokens == EOS_ID) & ~jnp.isneginf(found.scores) & ~state.done[:, None]
+    ends = is_end & ~jnp.isneginf(found.scores) & ~state.done[:, None]
     if rules.end_among == "beam":
         ends = ends & (jnp.arange(ends.shape[1]) < width)[None]
+    elif rules.end_among != "candidates":
+        raise ValueError(f"end_among='{rules.end_among}' is not implemented")
     if rules.early_stop == "first":
         ends = ends & (state.num_ended[:, None] + jnp.cumsum(ends, axis=1) <= width)
     scores = jnp.where(ends, found.scores / penalty(rules, length + 1, alpha), -jnp.inf)
@@ -181,7 +217,7 @@ def _end(state: Beam, found: Candidates, rules: Rules, alpha: ArrayLike) -> Beam
         return jnp.where(new[..., None], after, before)
 
     ended = Generated(
-        ids=chosen(state.ended.ids, state.hypotheses.ids, jnp.full_like(places, EOS_ID)),
+        ids=chosen(state.ended.ids, state.hypotheses.ids, jnp.full_like(places, end_id)),
         lengths=jnp.where(new, length + 1, jnp.take_along_axis(state.ended.lengths, old, axis=1)),
         log_probs=chosen(state.ended.log_probs, state.hypotheses.log_probs, last),
         scores=kept,
@@ -190,10 +226,10 @@ def _end(state: Beam, found: Candidates, rules: Rules, alpha: ArrayLike) -> Beam
     return state._replace(ended=ended, num_ended=state.num_ended + ends.sum(1, dtype=jnp.int32))
 
 
-def _continue(state: Beam, found: Candidates) -> Beam:
+def _continue(state: Beam, found: Candidates, is_end: Bool[Array, "B E"], reorder: Reorder | None) -> Beam:
     """The W best candidates that do not end are the next hypotheses; an input that is done keeps what it has."""
     width = state.scores.shape[1]
-    going_on = jnp.where(found.tokens == EOS_ID, -jnp.inf, found.scores)
+    going_on = jnp.where(is_end, -jnp.inf, found.scores)
     scores, places = jax.lax.top_k(going_on, width)
 
     def of_places(x: Array, frozen: ArrayLike) -> Array:
@@ -201,9 +237,10 @@ def _continue(state: Beam, found: Candidates) -> Beam:
 
     hypotheses = extend(
         state.hypotheses,
-        of_places(found.tokens, PAD_ID),
+        of_places(found.tokens, 0),
         of_places(found.log_probs, 0),
         of_places(found.parents, jnp.arange(width)[None]),
+        reorder,
     )
     return state._replace(hypotheses=hypotheses, scores=jnp.where(state.done[:, None], state.scores, scores))
 
@@ -225,7 +262,7 @@ def outputs(state: Beam, rules: Rules, max_lengths: Int[Array, " B"], alpha: Arr
     exists = jnp.take_along_axis(exists, order, axis=1)
     best = Generated(*(jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1) for x in both))
     return Generated(
-        ids=jnp.where(exists[..., None], best.ids, PAD_ID),
+        ids=jnp.where(exists[..., None], best.ids, 0),
         lengths=jnp.where(exists, best.lengths, 0),
         log_probs=jnp.where(exists[..., None], best.log_probs, 0.0),
         scores=jnp.where(exists, best.scores, -jnp.inf),

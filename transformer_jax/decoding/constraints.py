@@ -1,4 +1,4 @@
-"""Which tokens may come next, and how much those that came already are held back."""
+"""Constraints on the next token, and the penalty on tokens that came already."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.config import EOS_ID, PAD_ID
 from transformer_jax.decoding.hypotheses import Hypotheses, Step, feed
 from transformer_jax.typing import Array, ArrayLike
 
 
 class Constraints(NamedTuple):
-    """What holds for all outputs.
+    """Rules that hold for all outputs.
 
-    forbidden: [V] bool. prefix: [P] int32, the tokens that every output begins with. min_length: int32 scalar, tokens
-    before the end mark. force_end: bool scalar, whether an output that comes to its limit ends in the end mark.
+    end_id: int32 scalar, the token that ends an output; -1 if none does. forbidden: [V] bool, tokens that no output
+    has, padding among them. prefix: [P] int32, the tokens that every output begins with. min_length: int32 scalar,
+    tokens before the end. force_end: bool scalar, whether an output that comes to its limit ends in `end_id`.
     repetition_penalty: scalar, None without; it needs `Hypotheses.seen`, and acts on what the step function returns:
     logits of one model, averaged log probabilities of several.
     """
 
+    end_id: ArrayLike
     forbidden: Array
     prefix: Array
     min_length: ArrayLike
@@ -29,7 +30,7 @@ class Constraints(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What may come next.
+    """The candidates for the next token.
 
     logits: [B, W, V] float32, with the repetition penalty: their log softmax is what an output is scored by.
     allowed: [B, 1, V] bool. hypotheses: with the cache after their last tokens.
@@ -44,7 +45,7 @@ def propose(step: Step, hypotheses: Hypotheses, constraints: Constraints, max_le
     """Feeds the last tokens of all hypotheses to the model.
 
     Args:
-      max_lengths: tokens that an output may have, the end mark included.
+      max_lengths: tokens that an output may have, the end included.
     """
     logits, hypotheses = feed(step, hypotheses)
     if constraints.repetition_penalty is not None:
@@ -54,15 +55,16 @@ def propose(step: Step, hypotheses: Hypotheses, constraints: Constraints, max_le
 
 
 def allowed(constraints: Constraints, length: Int[Array, ""], max_lengths: Int[Array, " B"]) -> Bool[Array, "B V"]:
-    """The tokens that may stand at place `length` of the outputs. Padding never may; a prefix always.
+    """Return the tokens that may stand at place `length` of the outputs; those of a prefix always may.
 
     Args:
-      length: tokens that the outputs have; max_lengths: that they may have, the end mark included.
+      length: tokens that the outputs have; max_lengths: that they may have, the end included.
     """
     tokens = jnp.arange(constraints.forbidden.shape[0])[None]
-    free = ~constraints.forbidden[None] & (tokens != PAD_ID) & ((tokens != EOS_ID) | (length >= constraints.min_length))
+    is_end = tokens == constraints.end_id
+    free = ~constraints.forbidden[None] & (~is_end | (length >= constraints.min_length))
     at_end = constraints.force_end & (length + 1 >= max_lengths)
-    result = jnp.where(at_end[:, None], tokens == EOS_ID, free)
+    result = jnp.where(at_end[:, None], is_end, free)
     size = constraints.prefix.shape[0]
     if not size:
         return result

@@ -1,13 +1,14 @@
-"""What every search works on: W outputs of each input, growing by one token a step.
+"""The state of every search: W outputs of each input, growing by one token a step.
 
 The model is a function `step` and a cache, so that a search knows nothing of models. All W hypotheses of an input share
 one row of the cache: a step appends W tokens to it, one per hypothesis, and `visible` says which slots each hypothesis
-attends to, namely its own ancestors. When a beam reorders its hypotheses, it reorders these bits; keys and values never
-move, and what is computed from the input stands there once.
+attends to, namely its own ancestors. A beam that reorders its hypotheses reorders these bits; keys and values never
+move. A model whose state is not made of slots gathers it by the hypotheses' parents (`Reorder`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -35,12 +36,17 @@ class Step(Protocol):
         ...
 
 
+Reorder = Callable[[Any, Int[Array, "B W"]], Any]
+"""reorder(cache, parents) -> the cache in which hypothesis w continues parents[w]; `models.decoder.Decoder.reorder`."""
+
+
 class Hypotheses(NamedTuple):
     """B inputs with W hypotheses each, of `length` tokens so far.
 
     length: int32 scalar. index: int32 scalar, the first free slot of the cache.
     last: [B, W] int32, the token that is fed next; positions: [B, W] int32, where it stands.
-    ids: [B, W, limit] int32, 0 from `length` on; log_probs: [B, W, limit] float32, of every token under the model.
+    ids: [B, W, limit] int32, without meaning from `length` on; log_probs: [B, W, limit] float32, of every token under
+    the model.
     visible: [B, W, C] bool, the slots that hold a hypothesis' tokens and its prompt.
     seen: [B, W, V] bool, tokens that a hypothesis has, for a repetition penalty; None without.
     """
@@ -59,10 +65,10 @@ class Hypotheses(NamedTuple):
 class Generated(NamedTuple):
     """Outputs of B inputs, n each: those of a search best first, samples in the order of their numbers.
 
-    ids: [B, n, limit] int32, the end mark included, 0 after it. lengths: [B, n] int32, tokens before the padding.
+    ids: [B, n, limit] int32, the end included. lengths: [B, n] int32, tokens of each; ids after them have no meaning.
     log_probs: [B, n, limit] float32, of every token under the model, with a repetition penalty if there is one.
     scores: [B, n] float32, what a search ranks by; -inf for an output that does not exist.
-    finished: [B, n] bool, False where the limit came before the end mark.
+    finished: [B, n] bool, False where the limit came before the end.
     """
 
     ids: Array
@@ -123,14 +129,18 @@ def extend(
     tokens: Int[Array, "B W"],
     log_probs: Float[Array, "B W"],
     parents: Int[Array, "B W"] | None = None,
+    reorder: Reorder | None = None,
 ) -> Hypotheses:
-    """Appends a token to every hypothesis.
+    """Append a token to every hypothesis.
 
     Args:
       parents: which hypothesis of its input each one continues; None for itself.
+      reorder: gathers the cache by parents; None if it does not depend on the order of hypotheses.
     """
     ids, known, visible, seen = hypotheses.ids, hypotheses.log_probs, hypotheses.visible, hypotheses.seen
+    cache = hypotheses.cache
     if parents is not None:
+        cache = cache if reorder is None else reorder(cache, parents)
         chosen = parents[..., None]
         ids, known, visible = (jnp.take_along_axis(x, chosen, axis=1) for x in (ids, known, visible))
         seen = None if seen is None else jnp.take_along_axis(seen, chosen, axis=1)
@@ -145,4 +155,5 @@ def extend(
         log_probs=jax.lax.dynamic_update_slice_in_dim(known, log_probs[..., None], at, axis=2),
         visible=visible,
         seen=seen,
+        cache=cache,
     )

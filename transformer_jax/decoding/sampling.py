@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.config import EOS_ID, PAD_ID
 from transformer_jax.decoding.constraints import Constraints, propose
 from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Step, extend
 from transformer_jax.decoding.top_k import top_k
@@ -96,15 +95,27 @@ def draw(logits: Float[Array, "B W V"], sampling: Sampling, length: Int[Array, "
 
 
 class Growing(NamedTuple):
-    """State of greedy search and of sampling. done: [B, W] bool."""
+    """State of greedy search and of sampling.
+
+    done: [B, W] bool. lengths: [B, W] int32, tokens of the output so far. ended: [B, W] bool, whether the last of them
+    is the end.
+    """
 
     hypotheses: Hypotheses
     done: Array
+    lengths: Array
+    ended: Array
 
 
 def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Growing:
-    """Args: max_lengths: tokens an output may have, the end mark included; 0 for a row that is padding."""
-    return Growing(hypotheses, jnp.broadcast_to(max_lengths[:, None] <= 0, hypotheses.last.shape))
+    """Return the state before the first token.
+
+    Args:
+      max_lengths: tokens an output may have, the end included; 0 for a row that is padding.
+    """
+    shape = hypotheses.last.shape
+    done = jnp.broadcast_to(max_lengths[:, None] <= 0, shape)
+    return Growing(hypotheses, done, jnp.zeros(shape, jnp.int32), jnp.zeros(shape, bool))
 
 
 def grow(
@@ -131,16 +142,16 @@ def grow(
         tokens = top_k(possible, 1)[1][..., 0] if sampling is None else draw(possible, sampling, length)
         chosen = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
         log_probs = jnp.where(state.done, 0.0, chosen - jax.nn.logsumexp(logits, axis=-1))
-        tokens = jnp.where(state.done, PAD_ID, tokens)
-        done = state.done | (tokens == EOS_ID) | (length + 1 >= max_lengths)[:, None]
-        return Growing(extend(hypotheses, tokens, log_probs), done)
+        ended = state.ended | (~state.done & (tokens == constraints.end_id))
+        done = state.done | ended | (length + 1 >= max_lengths)[:, None]
+        tokens = jnp.where(state.done, 0, tokens)
+        return Growing(extend(hypotheses, tokens, log_probs), done, state.lengths + ~state.done, ended)
 
     return jax.lax.while_loop(unfinished, body, state)
 
 
 def outputs(state: Growing) -> Generated:
-    """The outputs of each input, in the order of their numbers: samples are not ranked."""
+    """Return the outputs of each input, in the order of their numbers: samples are not ranked."""
     ids, log_probs = state.hypotheses.ids, state.hypotheses.log_probs
-    lengths = (ids != PAD_ID).sum(-1)
-    scores = jnp.where(lengths > 0, log_probs.sum(-1), -jnp.inf)
-    return Generated(ids, lengths, log_probs, scores, (ids == EOS_ID).any(-1))
+    scores = jnp.where(state.lengths > 0, log_probs.sum(-1), -jnp.inf)
+    return Generated(ids, state.lengths, log_probs, scores, state.ended)

@@ -1,4 +1,4 @@
-"""How to decode, split in two: what shapes the compiled program, and the numbers that it takes as arguments."""
+"""A config of decoding split in two: the part that shapes the compiled program, and the numbers that it is given."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from transformer_jax.config import DecodeConfig, parse_ids
 from transformer_jax.decoding.beam_search import Rules
 from transformer_jax.decoding.constraints import Constraints
+from transformer_jax.errors import ConfigError
 from transformer_jax.typing import ArrayLike
 
 
@@ -37,23 +38,37 @@ class Values(NamedTuple):
     min_p: ArrayLike | None
 
 
-def split(decode: DecodeConfig, vocab_size: int) -> tuple[Settings, Values]:
-    """Splits a config. Equal settings, and values with None in the same places, are one compiled program."""
+class Ends(NamedTuple):
+    """Ids that generation needs from the tokenizer: the one that ends an output, None if none does, and those that no
+    output may have, such as padding."""
+
+    end_id: int | None
+    never: tuple[int, ...]
+
+
+def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> tuple[Settings, Values]:
+    """Split a config. Equal settings, and values with None in the same places, are one compiled program.
+
+    Raises: ConfigError if outputs are to be ended at their limit, but nothing ends one.
+    """
     decode = decode.resolved()
-    sample = decode.method == "sample"
+    if decode.at_limit == "end" and ends.end_id is None:
+        raise ConfigError("decode.at_limit=end needs a token that ends an output, and there is none")
+    sample = {"search": False, "sample": True}[decode.method]
     greedy = (decode.beam_size, decode.length_penalty, decode.end_among) == (1, "none", "beam")
     rules = None
     if not sample and not greedy:
         rules = Rules(decode.length_penalty, decode.end_among, decode.early_stop, decode.num_best)
     settings = Settings(rules, sample, decode.num_hypotheses, decode.top_k if sample else None)
     forbidden = np.zeros(vocab_size, bool)
-    forbidden[list(parse_ids(decode.forbidden_ids))] = True
+    forbidden[[*parse_ids(decode.forbidden_ids), *ends.never]] = True
     values = Values(
         constraints=Constraints(
+            np.int32(-1 if ends.end_id is None else ends.end_id),
             jnp.asarray(forbidden),
             jnp.array(parse_ids(decode.prefix_ids), jnp.int32),
             np.int32(decode.min_length),
-            np.bool_(decode.at_limit == "end"),
+            np.bool_({"cut": False, "end": True}[decode.at_limit]),
             np.float32(decode.repetition_penalty) if decode.repetition_penalty != 1.0 else None,
         ),
         alpha=np.float32(decode.length_penalty_alpha),

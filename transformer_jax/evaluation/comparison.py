@@ -1,4 +1,4 @@
-"""Comparing checkpoints: whether their translations differ by more than the choice of sentences explains."""
+"""Compare checkpoints: whether their scores differ by more than the choice of examples explains."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.run import Scorer
-from transformer_jax.evaluation.significance import SAMPLES, SEED, PairedBootstrap, paired_bootstrap
+from transformer_jax.evaluation.significance import compare_statistics
 from transformer_jax.evaluation.table import described, print_comparison, print_signatures
+from transformer_jax.tasks.base import SAMPLES, SEED, PairedBootstrap
 
 logger = logging.getLogger(__name__)
 
@@ -25,52 +26,81 @@ def compare(
     samples: int = SAMPLES,
     seed: int = SEED,
 ) -> dict[str, PairedBootstrap]:
-    """Compares the translations of checkpoints with those of the first, and prints a table for each split.
+    """Compare checkpoints with the first, and print a table for each split.
 
-    A checkpoint's SPLIT.json and SPLIT.txt are written as `evaluate` does, and used if they are there already and are
-    what translating would write. All models are in memory at once.
+    Of a task that compares outputs, a checkpoint's SPLIT.json and SPLIT.txt are written as `evaluate` does, and used if
+    they are there already and are what `evaluate` would write. Of another, the statistics of every example are
+    computed. All models are in memory at once.
 
     Args:
-      paths: two or more; overrides apply to all. samples, seed: as of `paired_bootstrap`.
-    Raises: ConfigError, CheckpointError, DataError as `evaluate`; DataError if the references of a split differ. All of
-      it before anything is translated.
+      paths: two or more; overrides apply to all. samples, seed: of the paired bootstrap.
+    Raises: ConfigError, CheckpointError, DataError as `evaluate`; ConfigError if the tasks differ, DataError if the
+      references of a split differ, or the task has no metric with a direction. All of it before anything is scored.
+      DataError once statistics are computed, if no such metric follows from them.
     """
     if len(paths) < 2 or not splits:
         raise ConfigError(f"{len(paths)} checkpoints, {len(splits)} splits: expected two checkpoints and a split")
     scorers = [Scorer.from_checkpoint(path, overrides) for path in paths]
-    for scorer in scorers:
+    task = scorers[0].evaluator.task
+    for path, scorer in zip(paths, scorers, strict=True):
+        if scorer.evaluator.task is not task:
+            tasks = [other.loaded.config.task.name for other in (scorers[0], scorer)]
+            raise ConfigError(
+                f"{paths[0]} has task '{tasks[0]}' and {path} task '{tasks[1]}': scores cannot be compared"
+            )
         scorer.check_splits(splits)
         for split in splits:
             scorer.evaluator.check(split)
     names = [str(path) for path in paths]
+    if not any(spec.direction for spec in task.metrics):
+        raise DataError(f"task '{scorers[0].loaded.config.task.name}': of none of its metrics more or less is better")
     references = {split: _references(split, names, scorers) for split in splits}
-    _warn_of_settings(names, scorers)
+    if task.compares_outputs:
+        _warn_of_settings(names, scorers)
     results = {}
     for split in splits:
-        translations = [scorer.translations(split) for scorer in scorers]
-        results[split] = paired_bootstrap(translations, references[split], samples, seed)
+        if task.compares_outputs:
+            outputs = [scorer.outputs(split) for scorer in scorers]
+            results[split] = task.compare_outputs(outputs, references[split] or [], samples, seed)
+        else:
+            statistics = [task.statistics(s.evaluator, s.loaded.params, split) for s in scorers]
+            results[split] = compare_statistics(task, statistics, samples, seed)
+        for scorer in scorers:
+            scorer.evaluator.forget()  # the task's own `statistics` may have called `made_once`
+        if not results[split].scores:
+            raise DataError(f"split '{split}': no metric follows for which more or less is better")
     for split, result in results.items():
-        print_comparison(f"{split}, {len(references[split]):,} pairs", names, result.scores)
+        count = scorers[0].evaluator.data.splits[split].num_examples
+        print_comparison(f"{split}, {count:,} pairs", names, result.scores, task.metrics)
         _warn_of_equals(split, names, result)
-    of_systems = [described(dataclasses.asdict(scorer.loaded.config.decode.resolved())) for scorer in scorers]
-    for name, decode in [("all", of_systems[0])] if len({*of_systems}) == 1 else zip(names, of_systems, strict=True):
-        print(f"decode of {name}: {decode}")
+    if task.compares_outputs:
+        _print_decode(names, scorers)
     print_signatures(next(iter(results.values())).signatures)
     return results
 
 
-def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> list[str]:
-    """The references of a split as one writes them, which have to be the same for all."""
-    first, *others = (scorer.evaluator.references(split) for scorer in scorers)
-    for name, other in zip(names[1:], others, strict=True):
-        for number, (a, b) in enumerate(itertools.zip_longest(first, other), start=1):
+def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> list[str] | None:
+    """Return the references of a split, which have to be the same for all; None if the task has no text of them."""
+    first, *others = (scorer.references(split) for scorer in scorers)
+    for number, (name, other) in enumerate(zip(names[1:], others, strict=True), start=1):
+        if first is None or other is None:
+            if scorers[0].loaded.corpus["sha256"] != scorers[number].loaded.corpus["sha256"]:
+                raise DataError(f"{names[0]} and {name} have different corpora, so that scores cannot be compared")
+            continue
+        for line, (a, b) in enumerate(itertools.zip_longest(first, other), start=1):
             if a != b:
-                there = ["nothing" if line is None else repr(line) for line in (a, b)]
+                there = ["nothing" if text is None else repr(text) for text in (a, b)]
                 raise DataError(
                     f"split '{split}' of {names[0]} and of {name} has different references, so that scores cannot be "
-                    f"compared: pair {number} has {there[0]} and {there[1]}"
+                    f"compared: pair {line} has {there[0]} and {there[1]}"
                 )
     return first
+
+
+def _print_decode(names: Sequence[str], scorers: Sequence[Scorer]) -> None:
+    of_systems = [described(dataclasses.asdict(scorer.loaded.config.decode.resolved())) for scorer in scorers]
+    for name, decode in [("all", of_systems[0])] if len({*of_systems}) == 1 else zip(names, of_systems, strict=True):
+        print(f"decode of {name}: {decode}")
 
 
 def _warn_of_equals(split: str, names: Sequence[str], result: PairedBootstrap) -> None:

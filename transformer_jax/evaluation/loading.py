@@ -1,42 +1,40 @@
-"""From a path to parameters, config and tokenizer: a checkpoint alone tells all three."""
+"""From a path to parameters, config and tokenizer: a checkpoint alone has all three."""
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Mapping
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from transformer_jax.checkpoints import folders
+from transformer_jax.checkpoints import folders, opening
 from transformer_jax.checkpoints.averaging import average_params
-from transformer_jax.checkpoints.manifest import DamagedCheckpointError, VanishedCheckpointError
+from transformer_jax.checkpoints.checksums import by_path, checksums
+from transformer_jax.checkpoints.manifest import DamagedCheckpointError
 from transformer_jax.checkpoints.opening import CHECKPOINTS, open_checkpoint
-from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.store import CheckpointStore, again_if_vanished
 from transformer_jax.config import (
     DecodeConfig,
     EvaluationConfig,
     ExperimentConfig,
-    TrainingConfig,
+    ModelConfig,
     field_types,
     nearest,
     with_moved_fields,
 )
 from transformer_jax.data.datasets import TOKENIZER_FILE
-from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, check_decode_ids, load_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.models.encoder_decoder import init_params
+from transformer_jax.tasks.base import higher_is_better, param_shapes
+from transformer_jax.tasks.generation import Member, Translator
 from transformer_jax.typing import Params
-
-BEST = "best"
 
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
 _AVERAGE = "evaluation.average_checkpoints"
-_ATTEMPTS = 5
-
-logger = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
@@ -74,73 +72,67 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
       path: also WORKDIR/checkpoints/best, or a copy of a checkpoint anywhere.
       overrides: config fields by dotted name that replace the checkpoint's: of `evaluation`, `decode`, and `data.dir`.
     Raises:
-      CheckpointError: there is no good checkpoint, or fewer than are to be averaged; or it is of another model than an
-        encoder-decoder.
+      CheckpointError: there is no good checkpoint, or fewer than are to be averaged; or its arrays are not those of its
+        config.
       ConfigError: an override that is no such field.
     """
-    # A training that goes on deletes its old checkpoints, perhaps while they are being read.
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return _load(path, overrides or {})
-        except VanishedCheckpointError as error:
-            logger.info("%s; the checkpoints are listed again", error)
-    return _load(path, overrides or {})
+    return again_if_vanished(lambda: _load(path, overrides or {}))
+
+
+def load_translator(
+    path: Path, overrides: Mapping[str, Any] | None = None, ensemble: Sequence[Path] = ()
+) -> Translator:
+    """Return the translator of a checkpoint; arguments and errors are those of `load`.
+
+    Args:
+      ensemble: checkpoints whose log probabilities are averaged with this one's.
+    Raises: ConfigError if their tokenizers or start ids differ, or `decode.prefix_ids` has ids that no output
+      can begin with.
+    """
+    loaded, others = load(path, overrides), []
+    check_decode_ids(loaded.config.decode, loaded.tokenizer.special_ids)
+    for other_path in ensemble:
+        other = load(other_path, overrides)
+        if other.tokenizer.sha256 != loaded.tokenizer.sha256:
+            raise ConfigError(f"--ensemble: {other_path} has another tokenizer than {path}, so other tokens")
+        starts = loaded.config.model.decoder_start_id, other.config.model.decoder_start_id
+        if starts[0] != starts[1]:
+            raise ConfigError(
+                f"--ensemble: model.decoder_start_id is {starts[0]} of {path} and {starts[1]} of {other_path}"
+            )
+        others.append(Member(other.config.model, other.params))
+    return Translator(loaded.config, loaded.params, loaded.tokenizer, tuple(others))
+
+
+def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> str:
+    """Return the hex digest of a tokenizer, and of models and their parameters."""
+    digest = hashlib.sha256(tokenizer.sha256.encode())
+    for model, params in models:
+        fields = dataclasses.asdict(model)
+        if fields["architecture"] == ModelConfig.architecture:
+            del fields["architecture"]  # files of versions that knew one architecture have no such field
+        digest.update(json.dumps([fields, checksums(by_path(params))], sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def resolve(path: Path) -> Path:
-    """WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best: the step that `training.best_metric` ranks first.
-
-    Raises: CheckpointError if no checkpoint there has been ranked. Any other path is only made absolute.
-    """
-    path = Path(os.path.abspath(os.path.expanduser(path)))
-    if path.name != BEST or path.exists() or not folders.list_steps(path.parent):
-        return path
-    store, _ = open_checkpoint(path.parent)
-    metric = _best_metric(store)
-    higher_is_better = TrainingConfig(best_metric=metric).higher_is_better
-    ranking = CheckpointStore(store.directory, best_metric=metric, higher_is_better=higher_is_better, read_only=True)
-    step = ranking.best_step()
-    if step is None:
-        steps = ", ".join(map(str, store.steps()))
-        raise CheckpointError(f"{path}: no checkpoint was saved with an evaluation that ranks it; there are {steps}")
-    return path.with_name(str(step))
-
-
-def _best_metric(store: CheckpointStore) -> str:
-    """What ranks the checkpoints, as the newest good one says."""
-    problems = []
-    for step in reversed(store.steps()):
-        try:
-            return store.read_record(step)["config"]["training"]["best_metric"]
-        except DamagedCheckpointError as error:
-            problems.append(f"  - {error}")
-    raise CheckpointError("\n".join([f"{store.directory}: no good checkpoint in it", *problems]))
+    """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best; see `checkpoints.opening.resolve`."""
+    return opening.resolve(path, higher_is_better)
 
 
 def _load(path: Path, overrides: Mapping[str, Any]) -> Loaded:
     path = resolve(path)
     store, step = open_checkpoint(path)
-    if step is not None:
-        name = f"step_{step}" if folders.is_step(path.name) else path.name
-        return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), path, name)
-    problems = []
-    for candidate in reversed(store.steps()):
-        try:
-            return _load_step(store, candidate, overrides, path, None)
-        except DamagedCheckpointError as error:
-            logger.warning("DAMAGED CHECKPOINT %s\n  it is skipped, the next older one is tried", error)
-            problems.append(f"  - {error}")
-    raise CheckpointError("\n".join([f"{path}: no good checkpoint in it", *problems]))
+    if step is None:
+        return store.first_good(lambda candidate: _load_step(store, candidate, overrides, path, None))
+    name = f"step_{step}" if folders.is_step(path.name) else path.name
+    return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), path, name)
 
 
 def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path, name: str | None) -> Loaded:
-    record, parts = store.read_record(step), store.parts(step, "params")
-    if not {"encoder", "decoder"} <= set(parts):
-        raise CheckpointError(
-            f"{path}: step {step} is of another model than an encoder-decoder; its parts are {', '.join(parts)}"
-        )
-    config = apply_overrides(record["config"], overrides)
-    template = jax.eval_shape(lambda: init_params(config.model, 0))
+    checkpoint = store.open(step)
+    config = apply_overrides(checkpoint.record["config"], overrides)
+    template = param_shapes(config)
     count = config.evaluation.average_checkpoints
     if count == 1:
         steps, params = (step,), store.restore_params(template, step).state
@@ -155,8 +147,10 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
             params = average_params(store, template, steps)
         except DamagedCheckpointError as error:  # other checkpoints would be another average
             raise CheckpointError(str(error)) from error
-    tokenizer = load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
-    return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory, name)
+    if TOKENIZER_FILE not in checkpoint.side_files:
+        raise CheckpointError(f"{checkpoint.directory}: has no {TOKENIZER_FILE}")
+    tokenizer = load_tokenizer(checkpoint.side_files[TOKENIZER_FILE])
+    return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:

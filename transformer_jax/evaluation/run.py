@@ -1,7 +1,7 @@
-"""Evaluating a checkpoint: it alone tells model, tokenizer and corpus.
+"""Evaluate a checkpoint, which alone has model, task, tokenizer and corpus.
 
 WORKDIR/evaluation/SPLIT.json             scores of WORKDIR's newest checkpoint, or of an average
-WORKDIR/evaluation/SPLIT.txt              its translations, detokenised, one per line, if it was asked to translate
+WORKDIR/evaluation/SPLIT.txt              its outputs, one per line, if it was asked to generate, such as translations
 WORKDIR/evaluation/step_STEP/SPLIT.json   the same of WORKDIR/checkpoints/STEP, when that was asked for
 FOLDER/evaluation/COPY/SPLIT.json         the same of a copied checkpoint, FOLDER/COPY
 
@@ -20,16 +20,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.checkpoints.workdir import write_atomically
+from transformer_jax.config import TaskConfig
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.sources.base import no_such_split
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.evaluation.lines import on_one_line
-from transformer_jax.evaluation.loading import Loaded, load
+from transformer_jax.evaluation.loading import Loaded, fingerprint, load
 from transformer_jax.evaluation.table import print_table
-from transformer_jax.evaluation.translate import Translator
+from transformer_jax.files import write_atomically
 from transformer_jax.kill_points import kill_point
+from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.lines import on_one_line
+from transformer_jax.terminal import say
 
 
 def evaluate(
@@ -43,9 +45,9 @@ def evaluate(
 
     Args:
       splits: names; None means all but the training split.
-      generate: translate too, not only teacher forcing. Without, the scores of translations that the files have of the
-        same checkpoints stay in them.
-    Returns: metrics by split; translations are written beside as SPLIT.txt.
+      generate: score generated output too, such as translations. Without, the scores of such output that the files
+        have of the same checkpoints stay in them.
+    Returns: metrics by split; outputs are written beside as SPLIT.txt.
     Raises: CheckpointError, ConfigError as `load`; DataError if the corpus is not the checkpoint's or lacks a split.
     """
     scorer = Scorer.from_checkpoint(path, overrides)
@@ -58,7 +60,7 @@ def evaluate(
     for name in names:
         results[name] = scorer.score(name, generate)
         kill_point("inside_evaluation", scorer.loaded.steps[-1])
-    print_table(results)
+    print_table(results, scorer.evaluator.task.metrics)
     _tell(results, scorer.folder, scorer.loaded.config.data.max_length)
     return results
 
@@ -83,8 +85,9 @@ class Scorer:
                 f"decode.num_samples={loaded.config.decode.num_samples}: what is scored is one output per input"
             )
         steps = ", ".join(map(str, loaded.steps))
-        _say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
-        data = prepare_data(loaded.config, loaded.workdir, loaded.tokenizer, _say)
+        say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
+        columns = TASKS[loaded.config.task.name].columns(loaded.config)
+        data = prepare_data(loaded.config, columns, loaded.workdir, loaded.tokenizer, say)
         _check_corpus(loaded, data)
         return cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"))
 
@@ -97,25 +100,29 @@ class Scorer:
 
     def score(self, split: str, generate: bool = True) -> dict[str, Any]:
         """Scores one split and writes its files; `generate` as of `evaluate`."""
-        metrics: dict[str, Any] = {
-            **self._model_and_split(split),
-            **self.evaluator.losses(self.loaded.params, split),
-            "over_length": self.evaluator.data.num_over_length(split),
-        }
+        metrics = self._model_and_split(split)
+        try:
+            scores = self.evaluator.score(self.loaded.params, split, generate)
+        finally:
+            self.evaluator.forget()  # a copy of the parameters on one device; `compare` has several checkpoints
+        metrics |= scores.metrics
         file, text = self._files(split)
         kept = {}
-        if generate:
-            scores, translations = self.evaluator.translation_scores(self.loaded.params, split)
-            written = "".join(f"{on_one_line(line)}\n" for line in translations).encode()
-            metrics |= scores | self._settings() | {"translations_sha256": _sha256(written)}
+        if scores.outputs is not None:
+            written = "".join(f"{on_one_line(line)}\n" for line in scores.outputs).encode()
+            metrics |= self._settings() | {"translations_sha256": _sha256(written)}
             _write(text, written)
-        elif not (kept := self._earlier_translation_scores(metrics)):
+        elif not (kept := self._earlier_output_scores(metrics)):
             _remove(text)
         _write(file, (json.dumps(metrics | kept, indent=2, ensure_ascii=False) + "\n").encode())
         return metrics
 
-    def earlier_translations(self, split: str) -> list[str] | None:
-        """What SPLIT.txt has, one line per pair, if it is what translating the split now would write; None if not.
+    def references(self, split: str) -> list[str] | None:
+        """Return the task's references of a split."""
+        return self.evaluator.task.references(self.loaded.config, self.evaluator.data, split)
+
+    def earlier_outputs(self, split: str) -> list[str] | None:
+        """Return what SPLIT.txt has, one line per example, if scoring the split now would write it; else None.
 
         That is so if SPLIT.json tells of the same parameters, tokenizer, corpus and settings, and of these very lines.
         """
@@ -130,24 +137,27 @@ class Scorer:
             return None
         return written.decode().split("\n")[:-1]
 
-    def translations(self, split: str) -> list[str]:
-        """The lines of SPLIT.txt; the split is translated and scored first unless `earlier_translations` has them."""
+    def outputs(self, split: str) -> list[str]:
+        """Return the lines of SPLIT.txt; the split is scored first unless `earlier_outputs` has them."""
         _, text = self._files(split)
-        if (lines := self.earlier_translations(split)) is not None:
-            _say(f"{split}: {text} is reused: the same parameters and settings have made it")
+        if (lines := self.earlier_outputs(split)) is not None:
+            say(f"{split}: {text} is reused: the same parameters and settings have made it")
             return lines
-        _say(f"{split}: translating {len(self.evaluator.data.text(split).inputs):,} pairs into {text}")
+        count = self.evaluator.data.splits[split].num_examples
+        say(f"{split}: generating outputs of {count:,} examples into {text}")
         self.score(split)
         return text.read_bytes().decode().split("\n")[:-1]
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        return Translator(self.loaded.config, self.loaded.params, self.loaded.tokenizer).fingerprint
+        return fingerprint(self.loaded.tokenizer, (self.loaded.config.model, self.loaded.params))
 
     def _model_and_split(self, split: str) -> dict[str, Any]:
         """What scores follow from, but for settings; a step alone would not tell one training from the next."""
+        task = self.loaded.config.task
         return {
             "split": split,
+            **({} if task == TaskConfig() else {"task": dataclasses.asdict(task)}),  # old files know one task
             "checkpoints": list(self.loaded.steps),
             "fingerprint": self._fingerprint,
             "corpus": self.loaded.corpus["sha256"],
@@ -161,21 +171,17 @@ class Scorer:
             "decode": dataclasses.asdict(config.decode.resolved()),
         }
 
-    def _earlier_translation_scores(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """What SPLIT.json says of the translations of the same checkpoints; nothing if it is of others."""
+    def _earlier_output_scores(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what SPLIT.json says of outputs of the same checkpoints; nothing if it is of others."""
         earlier = _read_scores(self._files(metrics["split"])[0])
         wanted = self._model_and_split(metrics["split"])
         same = all(field in earlier and earlier[field] == value for field, value in wanted.items())
-        translated = same and "unfinished" in earlier
-        return {field: value for field, value in earlier.items() if field not in metrics} if translated else {}
+        generated = same and any(s.needs_generation and s.name in earlier for s in self.evaluator.task.metrics)
+        return {field: value for field, value in earlier.items() if field not in metrics} if generated else {}
 
     def _files(self, split: str) -> tuple[Path, Path]:
         """SPLIT.json and SPLIT.txt."""
         return self.folder / f"{split}.json", self.folder / f"{split}.txt"
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 def _read_scores(file: Path) -> dict[str, Any]:
@@ -193,7 +199,7 @@ def _sha256(data: bytes) -> str:
 
 def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: int) -> None:
     for name, metrics in results.items():
-        if metrics["over_length"]:
+        if metrics.get("over_length"):
             print(
                 f"{name}: {metrics['over_length']:,} pairs have a side of more than data.max_length={max_length} "
                 "pieces; they are scored like the others",

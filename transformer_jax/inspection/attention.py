@@ -15,12 +15,12 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.config import EOS_ID, ModelConfig
+from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.lengths import length_problems
-from transformer_jax.evaluation.lines import Line
-from transformer_jax.evaluation.translate import Translator
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.tasks.generation import Translator
+from transformer_jax.tasks.lengths import length_problems
+from transformer_jax.tasks.lines import Line
 from transformer_jax.typing import Array, Batch, Params
 
 KINDS = {
@@ -76,20 +76,22 @@ def attention_maps(translator: Translator, text: str, target: str | None = None)
     """
     check_model(translator.params)
     _check_line("text", text)
-    source = [*translator.tokenizer.encode_batch([text]).ids.tolist(), EOS_ID]
+    eos = translator.tokenizer.special_ids.required("eos")
+    source = [*translator.tokenizer.encode_batch([text]).ids.tolist(), eos]
     _check_length("--text", source, translator)
     if target is None:
         ids, shown = _translated(translator, text)
         _check_length("the translation of --text, instead of which --target=... gives another", ids, translator)
     else:
         _check_line("target", target)
-        ids, shown = [*translator.tokenizer.encode_batch([target]).ids.tolist(), EOS_ID], target
+        ids, shown = [*translator.tokenizer.encode_batch([target]).ids.tolist(), eos], target
         _check_length("--target", ids, translator)
-    batch = {"inputs": np.array([source], np.int32), "targets": np.array([ids], np.int32)}
+    read = [translator.config.model.decoder_start_id, *ids[:-1]]
+    batch = {"inputs": np.array([source], np.int32), "decoder_inputs": np.array([read], np.int32)}
     weights = {kind: w[:, 0] for kind, w in capture(translator.config.model, translator.params, batch)[1].items()}
     source, said = translator.tokenizer.pieces(source), translator.tokenizer.pieces(ids)
     start = translator.tokenizer.pieces([translator.config.model.decoder_start_id])
-    return AttentionMaps(source, [*start, *said[:-1]], said, weights, shown, ids[-1] == EOS_ID)
+    return AttentionMaps(source, [*start, *said[:-1]], said, weights, shown, ids[-1] == eos)
 
 
 def check_model(params: Params) -> None:
@@ -109,7 +111,7 @@ def capture(
     Args:
       config: resolved; whatever its `attention_implementation`, the equation as written out computes the weights, since
         no fused kernel has them.
-      batch: as of `EncoderDecoder`.
+      batch: as of the architecture's module.
     """
     config = dataclasses.replace(config, attention_implementation="reference", remat="none")
     logits, weights = _forward(config, params, batch)
@@ -118,7 +120,8 @@ def capture(
 
 @functools.partial(jax.jit, static_argnames="config")
 def _forward(config: ModelConfig, params: Params, batch: Batch) -> tuple[Array, dict[str, Any]]:
-    result: Any = EncoderDecoder(config, return_weights=True).apply({"params": params}, batch)
+    module = ARCHITECTURES[config.architecture].module(config, return_weights=True)
+    result: Any = module.apply({"params": params}, batch)
     return result
 
 

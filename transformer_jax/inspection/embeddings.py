@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.config import UNK_ID, nearest
+from transformer_jax.config import nearest
 from transformer_jax.data.tokenizers import Tokenizer
-from transformer_jax.data.tokenizers.base import RESERVED
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.typing import Params
 
@@ -45,11 +44,12 @@ class Embeddings(NamedTuple):
 
     @property
     def candidates(self) -> Int[np.ndarray, " pieces"]:
-        """Ids that an answer can have: all but the reserved ones and bytes that are no text by themselves.
+        """Ids that an answer can have: all but the special ones and bytes that are no text by themselves.
 
         Most bytes never occur in training, and stay the random vectors that they were drawn as.
         """
-        ids = range(len(RESERVED), min(len(self.table), self.tokenizer.vocab_size))
+        special = {*self.tokenizer.special_ids}
+        ids = [i for i in range(min(len(self.table), self.tokenizer.vocab_size)) if i not in special]
         return np.array([i for i, p in zip(ids, self.tokenizer.pieces(ids), strict=True) if not self._is_byte(i, p)])
 
     def _is_byte(self, id: int, piece: str) -> bool:
@@ -63,7 +63,8 @@ class Embeddings(NamedTuple):
         # Behind another word, since a piece at the beginning of a text may be another than behind a space.
         before, both = (self.tokenizer.encode_batch([text]).ids.tolist() for text in ("a", f"a {word}"))
         ids = both[len(before) :]
-        if UNK_ID in ids or any(map(_BYTE.fullmatch, self.tokenizer.pieces(ids))):  # bytes are of what is in no piece
+        unk = self.tokenizer.special_ids.unk
+        if unk in ids or any(map(_BYTE.fullmatch, self.tokenizer.pieces(ids))):  # bytes are of what is in no piece
             known = self.tokenizer.pieces(self.candidates)
             raise DataError(f"the vocabulary has no '{word}'{nearest(word, known)}")
         return ids

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.checkpoints.workdir import write_atomically
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

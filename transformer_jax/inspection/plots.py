@@ -43,11 +43,11 @@ def write_plots(config: ExperimentConfig, params: Params | None, folder: Path) -
 
 def example_masks() -> dict[str, tuple[list[str], np.ndarray]]:
     """Tokens and mask [T, T] of three examples, by title; True: a row's query may attend to a column's key."""
-    ids = jnp.array([[int(token != "<pad>") for token in _SOURCE]])
+    is_token = jnp.array([[token != "<pad>" for token in _SOURCE]])
     length, segments = len(_SOURCE), jnp.array([_SEGMENTS])
-    padding = np.broadcast_to(np.asarray(padding_mask(ids))[0, 0], (length, length))
-    causal = np.asarray(causal_mask(length))[0, 0]
-    packed = causal & np.asarray(segment_mask(segments, segments))[0, 0]
+    padding = np.broadcast_to(np.asarray(padding_mask(is_token).allowed)[0, 0], (length, length))
+    causal = np.asarray(causal_mask(length).allowed)[0, 0]
+    packed = causal & np.asarray(segment_mask(segments, segments).allowed)[0, 0]
     return {
         "padding: encoder, cross-attention": (_SOURCE, padding),
         "causal: decoder": ([f"t = {t}" for t in range(length)], causal),

@@ -1,70 +1,104 @@
-"""The decoder-only Transformer (Radford et al. 2018, section 3.1): one stack with a causal mask, and no encoder.
-
-The same blocks as the encoder-decoder's: an encoder layer whose self-attention is causal is all that is left of a
-decoder layer without an encoder.
-"""
+"""The decoder-only Transformer (Radford et al. 2018, section 3.1): one stack with a causal mask, and no encoder."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.models.encoder_decoder import shift_right, token_positions
-from transformer_jax.nn.activation_sharding import LOGITS, constrain
-from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
-from transformer_jax.nn.masks import AttentionMask, of_causality, segment_mask
-from transformer_jax.nn.stacks import EncoderLayer, Stack
+from transformer_jax.models import flops
+from transformer_jax.models.architecture import Architecture, Axes, example_ids
+from transformer_jax.models.cached_decoder import CachedDecoder
+from transformer_jax.nn import embedder, embeddings, stack
+from transformer_jax.nn.dropout import Dropout, fold_dropout
+from transformer_jax.nn.embedder import Embedder
+from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, token_logits
+from transformer_jax.nn.kv_cache import LayerCache
+from transformer_jax.nn.masks import causal_mask, prefix_mask, segment_mask
+from transformer_jax.nn.positions import sequence_positions
+from transformer_jax.nn.stack import Stack, StackState
 from transformer_jax.typing import Array, Batch, Params
 
 
 class DecoderOnly(nn.Module):
-    """Maps ids, shifted by one, to logits over the next id; `num_decoder_layers` layers."""
+    """Maps ids, shifted by one, to logits over the next id; `num_decoder_layers` layers. See `Architecture`."""
 
     config: ModelConfig
+    head: nn.Module | None = None
     return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
         self.embedding = TokenEmbedding(config)
-        self.decoder = Stack(config, EncoderLayer, config.num_decoder_layers, True, self.return_weights)
-        if not config.tie_output:
-            self.output = OutputProjection(config)
+        self.decoder = Stack(config, config.num_decoder_layers, True, False, self.return_weights)
+        self.decoder_embedder = Embedder(config)
+        nn.share_scope(self.decoder_embedder, self.decoder)  # its parameters are at decoder/position_embedding
+        self.output = None if config.tie_output else OutputProjection(config)
 
-    def __call__(self, batch: Batch, dropout: Dropout | None = None) -> tuple[Array, dict[str, Any]]:
-        """Logits [B, T, V] float32 of every target given those before it, and the attention weights."""
-        x, weights = self.decoder_output(batch, dropout)
-        return self.logits(x), weights
+    def __call__(
+        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Return `outputs` of `features`, and the attention weights."""
+        x, weights = self.features(batch, dropout, hyper)
+        return self.outputs(x, batch), weights
 
-    def decoder_output(self, batch: Batch, dropout: Dropout | None = None) -> tuple[Array, dict[str, Any]]:
-        """What the stack makes of the targets before each target; `logits` maps it to logits.
+    def features(
+        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Return the stack's output for every token that it reads.
 
         Args:
-          batch: `targets` [B, T] int32, 0 = padding; packed rows carry `targets_segment_ids` and `targets_positions`.
-          dropout: None for a deterministic pass.
+          batch: `decoder_inputs` [B, T], perhaps with a `prefix_mask` [B, T], whose tokens attend to each other both
+            ways; packed rows carry `targets_segment_ids` and `targets_positions`.
+          dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, T, D] and, with `return_weights`, `decoder_self_attention` [L, B, N, T, T].
         """
-        segments = batch.get("targets_segment_ids")
-        x = self.embedding(shift_right(batch["targets"], self.config.decoder_start_id, segments))
-        mask = of_causality(x.shape[1])
+        length = batch["decoder_inputs"].shape[1]
+        prefix, segments = batch.get("prefix_mask"), batch.get("targets_segment_ids")
+        mask = causal_mask(length) if prefix is None else prefix_mask(prefix)
         if segments is not None:
-            mask = AttentionMask(mask.allowed & segment_mask(segments, segments))
-        x, weights = self.decoder(x, token_positions(self.config, batch, "targets"), mask, dropout)
+            mask = mask & segment_mask(segments, segments)
+        positions = sequence_positions(self.config, batch, "targets", length)
+        x = self.embedding(batch["decoder_inputs"])  # [B, T] -> [B, T, D]
+        x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
+        x, weights = self.decoder(x, positions, mask, dropout)
         return x, {f"decoder_{name}": w for name, w in weights.items()}
 
-    def logits(self, x: Array) -> Array:
-        """Output of the stack [B, T, D] -> [B, T, V] float32."""
-        logits = self.embedding.logits(x) if self.config.tie_output else self.output(x)
-        return constrain(logits, LOGITS)
+    def outputs(self, x: Array, batch: Batch) -> Array:
+        """Map the stack's output [B, T, D] to logits [B, T, V] float32, or to what the head makes of it."""
+        if self.head is not None:
+            return self.head(x, batch, self.embedding.embedding)
+        return token_logits(x, self.embedding, self.output)
+
+    def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> tuple[Array, tuple[LayerCache, ...]]:
+        """Return logits [B, T, V] after each of the newest ids [B, T], and the caches; see `CachedDecoder`."""
+        x = self.decoder_embedder(self.embedding(ids), states.token_positions)
+        x, caches = self.decoder.decode(x, layers, states)
+        return token_logits(x, self.embedding, self.output), caches
 
 
-def init_params(config: ModelConfig, seed: int | Array) -> Params:
-    """Parameters of a DecoderOnly, float32, as a nested dict of arrays."""
-    key = jax.random.key(seed, impl="threefry2x32")
-    config = dataclasses.replace(config, attention_implementation="reference")  # which takes any shape
-    return DecoderOnly(config).init(key, {"targets": jnp.ones((1, 2), jnp.int32)})["params"]
+class DecoderOnlyArchitecture(Architecture):
+    """One stack, causal, or attending both ways within a prefix (`prefix_mask`)."""
+
+    def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> DecoderOnly:
+        return DecoderOnly(config, head, return_weights)
+
+    def example_batch(self, config: ModelConfig) -> Batch:
+        return example_ids("decoder_inputs")
+
+    def decoder(self, config: ModelConfig) -> CachedDecoder:
+        return CachedDecoder(config, DecoderOnly, has_encoder=False)
+
+    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
+        return flops.train_flops(config, flops.decoder_only_stacks(config, rows, widths))
+
+    def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
+        return flops.activation_bytes(config, flops.decoder_only_stacks(config, rows, widths), loss_chunks)
+
+    def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
+        return embeddings.PARAMETER_AXES | embedder.PARAMETER_AXES | stack.PARAMETER_AXES
+
+    def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
+        return {"decoder self-attention": "causal"}

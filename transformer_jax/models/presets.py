@@ -23,6 +23,7 @@ _BIG = dataclasses.replace(_BASE, emb_dim=1024, num_heads=16, mlp_dim=4096, drop
 
 
 _GPT2 = ModelConfig(
+    architecture="decoder_only",
     vocab_size=50_257,
     emb_dim=768,
     num_heads=12,
@@ -47,7 +48,7 @@ def gpt2_small(**overrides: Any) -> ModelConfig:
 def transformer_base(**overrides: Any) -> ModelConfig:
     """The base model of Vaswani et al. 2017, table 3, with fields replaced: 63.1 million parameters.
 
-    The paper says 65 million, which takes a vocabulary of 40,000 rather than its "about 37,000" pieces.
+    The paper says 65 million, which takes a vocabulary of 40,000 rather than its "about 37,000" tokens.
     """
     return dataclasses.replace(_BASE, **overrides)
 

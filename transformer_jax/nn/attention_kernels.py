@@ -6,7 +6,7 @@
 - `cudnn`: the same function on an NVIDIA GPU by cuDNN's fused kernel (Dao et al. 2022), which holds no [B, N, T, S].
 - `auto`: the first of `cudnn`, `xla` and `reference` that fits; on a CPU `reference`, which is written for it.
 
-Decoding with a cache has its own function, `attention.cached_attention`.
+Decoding with a cache has its own function, `kv_cache.cached_attention`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from jaxtyping import Float
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.nn.masks import AttentionMask
+from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.typing import Array, Bias, Heads
 
 
@@ -42,21 +43,23 @@ def choose(
 
     Args:
       config: resolved.
-      kind: of its mask, as `masks.AttentionMask` has it.
+      kind: of its mask, as `masks.AttentionMask` has it; `none` if there is no mask.
       returns_weights: whether the attention weights are asked for.
       drops_weights: whether some are dropped.
       backend: `cpu`, `gpu` or `tpu`; default the one that JAX computes on.
-    Raises: ConfigError if the config asks for what cannot be.
+    Raises: ConfigError if the config asks for an implementation that cannot compute this attention here.
     """
     backend = backend or jax.default_backend()
     asked: Any = config.attention_implementation
     drops_weights = drops_weights or config.attention_dropout_rate > 0
     obstacles = {
+        "auto": "",
+        "reference": "",
         "xla": _xla_obstacle(config, drops_weights),
         "cudnn": _xla_obstacle(config, drops_weights) or _cudnn_obstacle(config, kind, backend),
     }
-    if obstacles.get(asked):
-        raise ConfigError(f"config: model.attention_implementation='{asked}' cannot be: {obstacles[asked]}")
+    if obstacles[asked]:
+        raise ConfigError(f"config: model.attention_implementation='{asked}' is not possible: {obstacles[asked]}")
     if returns_weights:
         return Choice("reference", "attention weights are returned")
     if asked != "auto":
@@ -67,10 +70,10 @@ def choose(
         return Choice("reference", "on a CPU")
     if obstacles["cudnn"]:
         return Choice("xla", f"not cudnn: {obstacles['cudnn']}")
-    return Choice("cudnn", f"on a GPU, with a mask that is {_KINDS[kind]}")
+    return Choice("cudnn", f"on a GPU, with {_KINDS[kind]}")
 
 
-_KINDS = {"causal": "causal", "lengths": "one of lengths"}
+_KINDS = {"causal": "a causal mask", "lengths": "a mask of lengths", "none": "no mask"}
 
 
 def _xla_obstacle(config: ModelConfig, drops_weights: bool) -> str:
@@ -92,8 +95,8 @@ def _cudnn_obstacle(config: ModelConfig, kind: str, backend: str) -> str:
         return "it would need the mask of packed rows as a bias, [B, 1, T, S]"
     if config.dtype != "bfloat16":
         return f"dtype='{config.dtype}', and it computes in bfloat16"
-    if config.position_encoding == "relative":
-        return "position_encoding='relative' adds a bias, which it would need for every row"
+    if ENCODINGS[config.position_encoding].bias is not None:
+        return f"position_encoding='{config.position_encoding}' adds a bias, which it would need for every row"
     if config.head_dim % 8 or config.head_dim > 128:
         return f"head_dim={config.head_dim}, and it takes multiples of 8 up to 128"
     return ""

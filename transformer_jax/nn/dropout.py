@@ -25,10 +25,10 @@ def fold(seed: UInt32[Array, "*seed"], number: Int[Array, "*number"] | int) -> U
 
 
 def _computed_once(words: Array) -> Array:
-    """The words modulo the largest prime below 2^32, which changes next to none of them.
+    """Prevent XLA for CPU from fusing, and so recomputing, the hash into each of its consumers.
 
-    XLA for CPU repeats cheap producers inside the loop over elements, and their compilation in every such loop. What
-    ends in a remainder it takes for expensive, and computes by itself.
+    XLA treats an integer remainder as expensive and computes it once. `words % (2**32 - 5)` leaves all but five values
+    unchanged.
     """
     return words % jnp.uint32(4294967291)
 
@@ -84,9 +84,10 @@ class Dropout(NamedTuple):
     row_ids: Array
     rates: DropoutRates
 
-    def fold(self, number: Array | int) -> Dropout:
-        """The dropout of the number-th part of this module."""
-        return self._replace(seed=fold(self.seed, number))
+
+def fold_dropout(dropout: Dropout | None, number: Array | int) -> Dropout | None:
+    """Return the dropout of the number-th part of a module: a seed of its own; None stays None."""
+    return None if dropout is None else dropout._replace(seed=fold(dropout.seed, number))
 
 
 def drop(x: Float[Array, "B ..."], dropout: Dropout | None, place: str) -> Float[Array, "B ..."]:

@@ -6,12 +6,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from transformer_jax.activation_sharding import LOGITS, constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
-from transformer_jax.nn.activation_sharding import constrain
 from transformer_jax.nn.linear import xavier_uniform
-from transformer_jax.nn.positions import LearnedPositions, sinusoidal
-from transformer_jax.typing import Activations, Array, Ids, Positions
+from transformer_jax.typing import Activations, Array, Ids
 
 
 class TokenEmbedding(nn.Module):
@@ -40,6 +39,15 @@ class TokenEmbedding(nn.Module):
         return linear.logits(x, self.embedding.T)
 
 
+def token_logits(x: Activations, embedding: TokenEmbedding, output: OutputProjection | None) -> Float[Array, "B T V"]:
+    """Return logits over the vocabulary [B, T, V] float32 of x [B, T, D].
+
+    Args:
+      output: None if the embedding table is the output projection too.
+    """
+    return constrain(embedding.logits(x) if output is None else output(x), LOGITS)
+
+
 class OutputProjection(nn.Module):
     """Owns `kernel` [D, V], for a model whose output is not tied to its embedding."""
 
@@ -52,17 +60,8 @@ class OutputProjection(nn.Module):
         return linear.logits(x, self.param("kernel", lambda key: xavier_uniform(key, shape, *shape)))
 
 
-class PositionEmbedding(nn.Module):
-    """Adds to embeddings what `position_encoding` says about positions; rotary and relative act in attention."""
-
-    config: ModelConfig
-
-    @nn.compact
-    def __call__(self, x: Activations, positions: Positions) -> Activations:
-        """x [B, T, D] plus the encodings of positions [B, T] or [1, T]."""
-        config = self.config
-        if config.position_encoding == "sinusoidal":
-            return x + sinusoidal(positions, config.emb_dim).astype(x.dtype)
-        if config.position_encoding == "learned":
-            return x + LearnedPositions(config, name="learned")(positions).astype(x.dtype)
-        return x
+PARAMETER_AXES = {
+    "(source_)?embedding/embedding": ("vocab", "emb"),
+    "output/kernel": ("emb", "vocab"),
+}
+"""Logical axes of the parameters of `TokenEmbedding` and `OutputProjection`, by the names that models give them."""

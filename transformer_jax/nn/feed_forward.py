@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.dropout import Dropout, drop
@@ -13,17 +15,41 @@ from transformer_jax.nn.linear import Linear, fused
 from transformer_jax.typing import Activations, Array
 
 
-def activate(x: Float[Array, "*batch F"], activation: str) -> Float[Array, "*batch F"]:
-    """The elementwise part of an activation, x [..., F].
+class Activation(NamedTuple):
+    """function: elementwise. gated: whether it is of a gate, which the hidden layer is multiplied by."""
 
-    - `relu`: max(0, x). - `gelu`, `geglu`: x Phi(x), with the exact normal distribution (Hendrycks and Gimpel 2016).
-    - `gelu_tanh`: their tanh approximation. - `swiglu`: x sigmoid(x) (Ramachandran et al. 2017, beta = 1).
-    """
-    if activation == "relu":
-        return jnp.maximum(x, jnp.zeros((), x.dtype))
-    if activation == "swiglu":
-        return jax.nn.silu(x)
-    return jax.nn.gelu(x, approximate=activation == "gelu_tanh")
+    function: Callable[[Array], Array]
+    gated: bool = False
+
+
+def _relu(x: Array) -> Array:
+    """max(0, x)."""
+    return jnp.maximum(x, jnp.zeros((), x.dtype))
+
+
+def _gelu(x: Array) -> Array:
+    """x Phi(x), with the exact normal distribution (Hendrycks and Gimpel 2016)."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+def _gelu_tanh(x: Array) -> Array:
+    """The tanh approximation of x Phi(x) (Hendrycks and Gimpel 2016)."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+def _swish(x: Array) -> Array:
+    """x sigmoid(x) (Ramachandran et al. 2017, beta = 1)."""
+    return jax.nn.silu(x)
+
+
+ACTIVATIONS = {
+    "relu": Activation(_relu),
+    "gelu": Activation(_gelu),
+    "gelu_tanh": Activation(_gelu_tanh),
+    "swiglu": Activation(_swish, gated=True),
+    "geglu": Activation(_gelu, gated=True),
+}
+"""By the values of `model.activation`."""
 
 
 class FeedForward(nn.Module):
@@ -38,16 +64,25 @@ class FeedForward(nn.Module):
     def setup(self) -> None:
         config = self.config
         self.hidden = Linear((config.emb_dim,), (config.mlp_dim,), config.use_bias)
-        if config.activation in ("swiglu", "geglu"):
+        if ACTIVATIONS[config.activation].gated:
             self.gate = Linear((config.emb_dim,), (config.mlp_dim,), config.use_bias)
         self.out = Linear((config.mlp_dim,), (config.emb_dim,), config.use_bias)
 
     def __call__(self, x: Activations, dropout: Dropout | None) -> Activations:
         """Maps x [B, T, D] to [B, T, D]."""
-        activation = self.config.activation
-        if activation in ("swiglu", "geglu"):
+        activation = ACTIVATIONS[self.config.activation]
+        if activation.gated:
             gate, linear = fused(x, [self.gate, self.hidden])
-            hidden = activate(gate, activation) * linear
+            hidden = activation.function(gate) * linear
         else:
-            hidden = activate(self.hidden(x), activation)
+            hidden = activation.function(self.hidden(x))
         return self.out(drop(hidden, dropout, "activation"))
+
+
+PARAMETER_AXES = {
+    "(hidden|gate)/kernel": ("emb", "mlp"),
+    "(hidden|gate)/bias": ("mlp",),
+    "out/kernel": ("mlp", "emb"),
+    "out/bias": (None,),
+}
+"""Logical axes of the parameters of `FeedForward`, by the end of their paths."""

@@ -1,4 +1,4 @@
-"""The state of incremental decoding: goes into every step and comes out of it."""
+"""Keys and values of tokens that were read before: how they are stored, and attention over them."""
 
 from __future__ import annotations
 
@@ -6,37 +6,65 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.nn.attention import KeysValues, LayerCache, cache_layout
-from transformer_jax.typing import Array
+from transformer_jax.nn.linear import product_float32
+from transformer_jax.nn.softmax import masked_softmax
+from transformer_jax.typing import Array, Bias, Heads, Mask
+
+
+class KeyValue(NamedTuple):
+    """What one attention attends to: key [B, S, K, H], value [B, S, K, Hv]."""
+
+    key: Array
+    value: Array
+
+
+class LayerCache(NamedTuple):
+    """Keys and values of one layer as decoding keeps them: key [B K, H, C], value [B K, C, Hv]."""
+
+    # This layout keeps both products of a decoding step contiguous. With slots before heads, XLA for CPU transposes the
+    # whole cache at every step; with rows and heads on axes of their own, it copies the cache where there is one row.
+    key: Array
+    value: Array
+
+    @property
+    def capacity(self) -> int:
+        """Slots, C."""
+        return self.value.shape[1]
 
 
 class KVCache(NamedTuple):
-    """Keys and values of all tokens so far, one buffer pair per layer, and where they stand.
+    """Keys and values of all tokens so far, one buffer pair per layer, and where the tokens stand.
 
-    self_attention: L layers of key [B * K, H, C] and value [B * K, C, Hv].
-    cross_attention: L layers of the same over the S tokens of the source, computed once per sentence; empty without an
-      encoder.
-    cross_mask: [B, 1, 1, S] bool, which source positions hold a token; None without an encoder.
-    positions: [B, C] int32, the position of the token in every slot, -1 in an empty slot.
-    index: int32 scalar, the first free slot.
+    layers: L caches of the decoder's own tokens, C slots each. memory: L caches of the S tokens of the encoder,
+    computed once; empty without an encoder. memory_mask: [B, 1, 1, S] bool, which of them are tokens; None without an
+    encoder. positions: [B, C] int32, the position of the token in every slot, -1 in an empty slot. index: int32 scalar,
+    the first free slot.
     """
 
-    self_attention: tuple[LayerCache, ...]
-    cross_attention: tuple[LayerCache, ...]
-    cross_mask: Array | None
+    layers: tuple[LayerCache, ...]
+    memory: tuple[LayerCache, ...]
+    memory_mask: Array | None
     positions: Array
     index: Array
 
     @property
     def capacity(self) -> int:
+        """Slots, C."""
         return self.positions.shape[1]
 
 
+def cache_layout(tokens: KeyValue) -> LayerCache:
+    """Return keys and values [B, C, K, .] in the layout of a cache."""
+    key = tokens.key.transpose(0, 2, 3, 1)  # [B, C, K, H] -> [B, K, H, C]
+    value = tokens.value.transpose(0, 2, 1, 3)  # [B, C, K, Hv] -> [B, K, C, Hv]
+    return LayerCache(key.reshape(-1, *key.shape[2:]), value.reshape(-1, *value.shape[2:]))
+
+
 def empty_layer(config: ModelConfig, batch: int, capacity: int) -> LayerCache:
-    """A buffer pair of zeros for one layer."""
+    """Return a buffer pair of zeros for one layer."""
     matrices = batch * config.num_kv_heads
     return LayerCache(
         jnp.zeros((matrices, config.head_dim, capacity), config.dtype),
@@ -44,8 +72,8 @@ def empty_layer(config: ModelConfig, batch: int, capacity: int) -> LayerCache:
     )
 
 
-def append(cache: LayerCache, tokens: KeysValues, index: Int[Array, ""]) -> LayerCache:
-    """Writes new tokens [B, T, K, .] into the slots from index on."""
+def append(cache: LayerCache, tokens: KeyValue, index: Int[Array, ""]) -> LayerCache:
+    """Write new tokens [B, T, K, .] into the slots from index on."""
     new = cache_layout(tokens)
     return LayerCache(
         jax.lax.dynamic_update_slice_in_dim(cache.key, new.key, index, axis=2),
@@ -54,15 +82,42 @@ def append(cache: LayerCache, tokens: KeysValues, index: Int[Array, ""]) -> Laye
 
 
 def grown(cache: KVCache, capacity: int) -> KVCache:
-    """The same tokens in a cache with more slots."""
+    """Return the same tokens in a cache with more slots."""
     more = capacity - cache.capacity
     return cache._replace(
-        self_attention=tuple(
+        layers=tuple(
             LayerCache(
                 jnp.pad(layer.key, ((0, 0), (0, 0), (0, more))),
                 jnp.pad(layer.value, ((0, 0), (0, more), (0, 0))),
             )
-            for layer in cache.self_attention
+            for layer in cache.layers
         ),
         positions=jnp.pad(cache.positions, ((0, 0), (0, more)), constant_values=-1),
     )
+
+
+def cached_attention(
+    query: Heads,
+    cache: LayerCache,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    scale: float = 1.0,
+) -> Float[Array, "B T N Hv"]:
+    """Return `attention.dot_product_attention` over a cache, for the few queries of a decoding step.
+
+    Args:
+      query: [B, T, N, H].
+      cache: C slots; mask: bool, broadcastable to [B, N, T, C]; bias: float, the same.
+    Returns: [B, T, N, Hv] in the type of query.
+    """
+    batch, length, heads, dim = query.shape
+    matrices, capacity = cache.key.shape[0], cache.capacity  # M = B K
+    rows = (query * jnp.asarray(scale, query.dtype)).transpose(0, 2, 1, 3)  # [B, T, N, H] -> [B, N, T, H]
+    rows = rows.reshape(matrices, -1, dim)  # [B, K G, T, H] -> [M, G T, H]: queries that share a key
+    logits = product_float32("mrh,mhc->mrc", rows, cache.key)  # r: G T
+    logits = logits.reshape(batch, heads, length, capacity)  # [B, N, T, C]
+    if bias is not None:
+        logits = logits + bias
+    weights = masked_softmax(logits, mask).astype(query.dtype)
+    output = jnp.einsum("mrc,mcv->mrv", weights.reshape(matrices, -1, capacity), cache.value)
+    return output.reshape(batch, heads, length, -1).transpose(0, 2, 1, 3)  # [B, N, T, Hv] -> [B, T, N, Hv]

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Bool, Int
 
-from transformer_jax.config import PAD_ID
 from transformer_jax.typing import Array
 
 
@@ -22,28 +21,22 @@ class AttentionMask:
     lengths: Array | None = None
     kind: str = struct.field(pytree_node=False, default="any")
 
-
-def of_padding(ids: Int[Array, "B S"]) -> AttentionMask:
-    """`padding_mask`, for ids [B, S] whose padding stands at the end of the rows."""
-    return AttentionMask(padding_mask(ids), (ids != PAD_ID).sum(-1, dtype=jnp.int32), "lengths")
-
-
-def of_causality(length: int) -> AttentionMask:
-    """`causal_mask`."""
-    return AttentionMask(causal_mask(length), kind="causal")
+    def __and__(self, other: AttentionMask) -> AttentionMask:
+        """Return the mask of what both allow."""
+        return AttentionMask(self.allowed & other.allowed)
 
 
-def padding_mask(ids: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-    """Every query may attend to the keys that are not padding.
+def padding_mask(is_token: Bool[Array, "B S"]) -> AttentionMask:
+    """Every query may attend to the keys that are tokens.
 
     Args:
-      ids: [B, S] int32.
-    Returns: [B, 1, 1, S].
+      is_token: [B, S]; True for the tokens of a row, which come before its padding.
+    Returns: `allowed` [B, 1, 1, S].
     """
-    return (ids != PAD_ID)[:, None, None, :]
+    return AttentionMask(is_token[:, None, None, :], is_token.sum(-1, dtype=jnp.int32), "lengths")
 
 
-def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
+def causal_mask(length: int) -> AttentionMask:
     """Query t may attend to keys 0..t (Vaswani et al. 2017, section 3.2.3).
 
     For length 3:
@@ -51,28 +44,44 @@ def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
       1 1 0
       1 1 1
 
-    Returns: [1, 1, length, length].
+    Returns: `allowed` [1, 1, length, length].
     """
-    return jnp.tril(jnp.ones((length, length), bool))[None, None]
+    return AttentionMask(jnp.tril(jnp.ones((length, length), bool))[None, None], kind="causal")
 
 
-def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
+def prefix_mask(is_prefix: Bool[Array, "B T"]) -> AttentionMask:
+    """Causal, but the tokens of the prefix attend to each other in both directions (Raffel et al. 2020, figure 3).
+
+    For length 3 with a prefix of 2:
+      1 1 0
+      1 1 0
+      1 1 1
+
+    Args:
+      is_prefix: [B, T]; True for the tokens of the prefix.
+    Returns: `allowed` [B, 1, T, T].
+    """
+    both_ways = is_prefix[:, None, :, None] & is_prefix[:, None, None, :]
+    return AttentionMask(causal_mask(is_prefix.shape[1]).allowed | both_ways)
+
+
+def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]) -> AttentionMask:
     """Tokens of a packed row attend within their own segment; segment 0 is padding and attends to nothing.
 
     Args:
       query_segments: [B, T] int32; key_segments: [B, S] int32.
-    Returns: [B, 1, T, S].
+    Returns: `allowed` [B, 1, T, S].
     """
     same = query_segments[:, :, None] == key_segments[:, None, :]
-    return (same & (query_segments > 0)[:, :, None])[:, None]
+    return AttentionMask((same & (query_segments > 0)[:, :, None])[:, None])
 
 
-def cache_mask(query_positions: Int[Array, "B T"], key_positions: Int[Array, "B C"]) -> Bool[Array, "B 1 T C"]:
+def cache_mask(query_positions: Int[Array, "B T"], key_positions: Int[Array, "B C"]) -> AttentionMask:
     """Causality by position, for keys that stand in a cache in any order.
 
     Args:
       query_positions: [B, T] int32; key_positions: [B, C] int32, -1 where the cache holds no token.
-    Returns: [B, 1, T, C].
+    Returns: `allowed` [B, 1, T, C].
     """
     keys = key_positions[:, None, None, :]
-    return (keys >= 0) & (keys <= query_positions[:, None, :, None])
+    return AttentionMask((keys >= 0) & (keys <= query_positions[:, None, :, None]))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -43,6 +46,17 @@ def _as_row(vector: Array, x: Array) -> Array:
     return vector.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
+class NormKind(NamedTuple):
+    """function: (x, scale, epsilon), or (x, scale, bias, epsilon) if it has_bias."""
+
+    function: Callable[..., Array]
+    has_bias: bool
+
+
+NORMS = {"layernorm": NormKind(layer_norm, has_bias=True), "rmsnorm": NormKind(rms_norm, has_bias=False)}
+"""By the values of `model.norm`."""
+
+
 class Norm(nn.Module):
     """Owns `scale` [D] and, for LayerNorm with biases, `bias` [D]."""
 
@@ -51,9 +65,13 @@ class Norm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
         """Normalises x [..., D]."""
-        config = self.config
+        config, kind = self.config, NORMS[self.config.norm]
         scale = self.param("scale", nn.initializers.ones, (config.emb_dim,))
-        if config.norm == "rmsnorm":
-            return rms_norm(x, scale, config.norm_epsilon)
+        if not kind.has_bias:
+            return kind.function(x, scale, config.norm_epsilon)
         bias = self.param("bias", nn.initializers.zeros, (config.emb_dim,)) if config.use_bias else None
-        return layer_norm(x, scale, bias, config.norm_epsilon)
+        return kind.function(x, scale, bias, config.norm_epsilon)
+
+
+PARAMETER_AXES = {"(scale|bias)": (None,)}
+"""Logical axes of the parameters of `Norm`: vectors of the model's width are never divided."""

@@ -1,18 +1,21 @@
-"""How a model is told the order of its tokens: one function per value of `position_encoding`.
+"""Position encodings: one function per value of `position_encoding`.
 
-`none` has no function: nothing tells the encoder the order, and the decoder infers it from the causal mask alone.
+`none` has no function: an encoder then knows no order, and a decoder infers it from the causal mask alone.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
+from transformer_jax.activation_sharding import constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
-from transformer_jax.nn.activation_sharding import constrain
-from transformer_jax.typing import Activations, Array, Heads, Ids, Positions
+from transformer_jax.typing import Activations, Array, Batch, Heads, Ids, Positions
 
 
 def sinusoidal(positions: Int[Array, "*batch"], dim: int) -> Float[Array, "*batch D"]:
@@ -96,14 +99,26 @@ class RelativeBias(nn.Module):
 
 
 def check_positions(config: ModelConfig, length: int) -> None:
-    """Raises DataError if a sequence is longer than a learned table; a gather would silently repeat its last row.
+    """Raise DataError if a sequence is longer than a learned table; a gather would silently repeat its last row.
 
-    Who gives positions instead, as packed rows do, keeps them below `max_length`.
+    Callers that give positions of their own, as packed rows do, keep them below `max_length`.
     """
-    if config.position_encoding == "learned" and length > config.max_length:
+    if ENCODINGS[config.position_encoding].has_table and length > config.max_length:
         raise DataError(
             f"a sequence of {length} positions exceeds the learned position table, model.max_length={config.max_length}"
         )
+
+
+def sequence_positions(config: ModelConfig, batch: Batch, name: str, length: int) -> Positions:
+    """Return the positions of a packed batch, NAME_positions [B, T], or 0, 1, 2, ... [1, T].
+
+    Raises: DataError if a learned position table has fewer rows than there are positions to count.
+    """
+    given = batch.get(f"{name}_positions")
+    if given is not None:
+        return given
+    check_positions(config, length)
+    return jnp.arange(length, dtype=jnp.int32)[None]
 
 
 class LearnedPositions(nn.Module):
@@ -119,3 +134,47 @@ class LearnedPositions(nn.Module):
             "embedding", nn.initializers.normal(config.emb_dim**-0.5), (config.max_length, config.emb_dim)
         )
         return constrain(table, (None, "emb"))[positions]
+
+
+class Encoding(NamedTuple):
+    """What a position encoding does; an encoding of one's own is an entry of `ENCODINGS`, and no edit elsewhere.
+
+    added: (config, positions [B, T]) -> vectors [B, T, D] that are added to embeddings; called in a compact method.
+    rotate: (queries or keys [B, T, N, H], positions, config) -> the same, rotated. bias: a module of (config,
+    bidirectional) that maps positions of queries [B, T] and keys [B, S] to what is added to attention logits
+    [B or 1, N, T, S]; its parameters are at STACK/relative_bias. has_table: of `max_length` rows, so that no sequence
+    may be longer.
+    """
+
+    added: Callable[[ModelConfig, Positions], Activations] | None = None
+    rotate: Callable[[Heads, Positions, ModelConfig], Heads] | None = None
+    bias: type[nn.Module] | None = None
+    has_table: bool = False
+
+
+ENCODINGS = {
+    "sinusoidal": Encoding(added=lambda config, positions: sinusoidal(positions, config.emb_dim)),
+    "learned": Encoding(
+        added=lambda config, positions: LearnedPositions(config, name="learned")(positions), has_table=True
+    ),
+    "rotary": Encoding(rotate=lambda x, positions, config: rotary(x, positions, config.rotary_base)),
+    "relative": Encoding(bias=RelativeBias),
+    "none": Encoding(),
+}
+"""By the values of `model.position_encoding`."""
+
+
+class PositionEmbedding(nn.Module):
+    """Adds the encodings of positions to embeddings, of those encodings that do; others act in attention."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, x: Activations, positions: Positions) -> Activations:
+        """Return x [B, T, D] plus the encodings of positions [B, T] or [1, T]."""
+        added = ENCODINGS[self.config.position_encoding].added
+        return x if added is None else x + added(self.config, positions).astype(x.dtype)
+
+
+PARAMETER_AXES = {"learned/embedding": (None, "emb")}
+"""Logical axes of the parameters of `PositionEmbedding`, by the end of their paths."""

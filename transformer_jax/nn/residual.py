@@ -1,9 +1,8 @@
-"""The residual connection around a sub-layer, and the one place that reads `norm_position`."""
+"""The residual connection around a sub-layer, and where it normalises."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import flax.linen as nn
 
@@ -14,25 +13,44 @@ from transformer_jax.typing import Activations
 
 
 class Residual(nn.Module):
-    """A sub-layer f with its dropout, residual connection and normalisation.
+    """What stands before and after a sub-layer f: y = after(x, f(before(x))).
 
     - `norm_position="post"` (Vaswani et al. 2017, section 3.1): y = Norm(x + Dropout(f(x))).
     - `norm_position="pre"` (Xiong et al. 2020, table 1): y = x + Dropout(f(Norm(x))).
 
-    A stack of "pre" layers ends in one more norm, since its output is a sum that no norm has seen; a stack of "post"
-    layers does not (`nn/stacks.py`).
+    A stack of "pre" layers ends in one more norm, since its output is a sum that no norm has seen (`has_final_norm`).
     """
 
     config: ModelConfig
 
-    @nn.compact
-    def __call__(
-        self, x: Activations, sublayer: Callable[[Activations], tuple[Activations, Any]], dropout: Dropout | None
-    ) -> tuple[Activations, Any]:
-        """Returns y [B, T, D] and whatever `sublayer` returns besides its [B, T, D]."""
-        norm = Norm(self.config, name="norm")
-        if self.config.norm_position == "pre":
-            y, extra = sublayer(norm(x))
-            return x + drop(y, dropout, "residual"), extra
-        y, extra = sublayer(x)
-        return norm(x + drop(y, dropout, "residual")), extra
+    def setup(self) -> None:
+        self.norm = Norm(self.config)
+
+    def before(self, x: Activations) -> Activations:
+        """Return what the sub-layer reads of x [B, T, D]."""
+        return self.norm(x) if NORM_POSITIONS[self.config.norm_position].before else x
+
+    def after(self, x: Activations, y: Activations, dropout: Dropout | None) -> Activations:
+        """Add the sub-layer's output y [B, T, D] to its input x [B, T, D]."""
+        total = x + drop(y, dropout, "residual")
+        return self.norm(total) if NORM_POSITIONS[self.config.norm_position].after else total
+
+
+class NormPosition(NamedTuple):
+    """Where a model normalises: before a sub-layer, after its residual sum, and once more at the end of a stack."""
+
+    before: bool
+    after: bool
+    final: bool
+
+
+NORM_POSITIONS = {
+    "post": NormPosition(before=False, after=True, final=False),
+    "pre": NormPosition(before=True, after=False, final=True),
+}
+"""By the values of `model.norm_position`."""
+
+
+def has_final_norm(config: ModelConfig) -> bool:
+    """Whether a stack of layers ends in a norm of its own."""
+    return NORM_POSITIONS[config.norm_position].final

@@ -20,11 +20,11 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from transformer_jax.activation_sharding import activations_sharded
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.nn.activation_sharding import activations_sharded
 from transformer_jax.parallel.placement import DATA, FSDP, TENSOR, Rows
-from transformer_jax.parallel.rules import Rule, rules, shardings
+from transformer_jax.parallel.rules import ParameterAxes, shardings
 from transformer_jax.typing import Array
 
 Step = Callable[..., tuple[Any, Any]]
@@ -62,8 +62,11 @@ class Launcher(Protocol):
         ...
 
 
-def make_launcher(config: ExperimentConfig, step: Step) -> Launcher:
-    """The launcher that config.parallel names, over its number of devices, around `step`.
+def make_launcher(config: ExperimentConfig, step: Step, parameter_axes: ParameterAxes | None) -> Launcher:
+    """Return the launcher that config.parallel names, over its number of devices, around `step`.
+
+    Args:
+      parameter_axes: logical axes of the model's parameters; see parallel/rules.py.
 
     Raises: ConfigError if there are fewer devices, or rows of a batch cannot be divided among them.
     """
@@ -82,9 +85,7 @@ def make_launcher(config: ExperimentConfig, step: Step) -> Launcher:
             f"training.accumulation_steps={config.training.accumulation_steps}; set it to a multiple of {divisor}, or, "
             "to go on with the same batches, choose other parallel.num_devices or parallel.tensor"
         )
-    if config.parallel.launcher == "jit":
-        return Jit(_mesh(sizes, devices), step, rules(config.model))
-    return {"shard_map": ShardMap, "pmap": Pmap}[config.parallel.launcher](_mesh({DATA: count}, devices), step)
+    return LAUNCHERS[config.parallel.launcher](sizes, devices, step, parameter_axes)
 
 
 def _check_processes(count: int, devices: list[jax.Device]) -> None:
@@ -129,10 +130,10 @@ def _mesh(sizes: Mapping[str, int], devices: list[jax.Device]) -> Mesh:
 class Jit:
     """One program for the whole mesh; parameters are divided by rules, and XLA adds what moves them."""
 
-    def __init__(self, mesh: Mesh, step: Step, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, mesh: Mesh, step: Step, parameter_axes: ParameterAxes | None) -> None:
         self.mesh = mesh
         self.features = mesh.shape[TENSOR] > 1
-        self._rules = rules
+        self._parameter_axes = parameter_axes
         self._rows = Rows(mesh)
         self._step = step
         self._compiled: Any = None
@@ -141,7 +142,7 @@ class Jit:
         return self._rows.local(num_rows)
 
     def shardings(self, state: Any) -> Any:
-        return shardings(state, self._rules, self.mesh)
+        return shardings(state, self._parameter_axes, self.mesh)
 
     def constrain(self, x: Array, names: tuple[str | None, ...]) -> Array:
         meaning = {"batch": (DATA, FSDP), "vocab": TENSOR}
@@ -233,3 +234,19 @@ class Pmap(_Replicated):
             k: jax.ShapeDtypeStruct((devices, v.shape[0] // devices, *v.shape[1:]), v.dtype) for k, v in batch.items()
         }
         return self._step.lower(state, parts, hyper)
+
+
+def _jit(sizes: Mapping[str, int], devices: list[jax.Device], step: Step, axes: ParameterAxes | None) -> Launcher:
+    return Jit(_mesh(sizes, devices), step, axes)
+
+
+def _shard_map(sizes: Mapping[str, int], devices: list[jax.Device], step: Step, axes: ParameterAxes | None) -> Launcher:
+    return ShardMap(_mesh({DATA: math.prod(sizes.values())}, devices), step)
+
+
+def _pmap(sizes: Mapping[str, int], devices: list[jax.Device], step: Step, axes: ParameterAxes | None) -> Launcher:
+    return Pmap(_mesh({DATA: math.prod(sizes.values())}, devices), step)
+
+
+LAUNCHERS = {"jit": _jit, "shard_map": _shard_map, "pmap": _pmap}
+"""By the values of `parallel.launcher`: from sizes of mesh axes, devices, a step and parameter axes to the launcher."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax
-from jax._src import distributed  # jax.distributed starts the coordination service, and has no way to use it
+from jax._src import distributed  # private: jax.distributed starts the coordination service, and cannot reach it
 
 from transformer_jax.errors import ConfigError, TrainingError
 

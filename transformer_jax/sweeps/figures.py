@@ -1,6 +1,6 @@
 """The figures of a study: what each shows, in the terms of the study. `report` draws them.
 
-A study without figures of its own gets `Dots` of its first metric and `Curves` of valid/loss.
+A study without figures of its own gets `MetricByVariant` of its first metric and `Curves` of valid/loss.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
-
-if TYPE_CHECKING:
-    from transformer_jax.sweeps.report.collect import StudyResults
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclasses.dataclass(frozen=True)
-class Dots:
+class MetricByVariant:
     """A metric by variant: the mean over seeds with its 95 % interval, and every trial as a small dot.
 
     metric: SPLIT/METRIC. title: default says what is shown, as for every figure.
@@ -31,7 +28,7 @@ class Dots:
     title: str = ""
 
     def __post_init__(self) -> None:
-        _check_name("Dots", self.metric)
+        _check_name("MetricByVariant", self.metric)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +49,7 @@ class Curves:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lines:
+class MetricByAxis:
     """A metric against an axis whose values are numbers, with the 95 % interval over seeds.
 
     by: an axis; there is a line for each of its values, and all other axes stand at the reference's values. Without it
@@ -67,11 +64,11 @@ class Lines:
     log_y: bool = False
 
     def __post_init__(self) -> None:
-        _check_name("Lines", self.metric)
+        _check_name("MetricByAxis", self.metric)
 
 
 @dataclasses.dataclass(frozen=True)
-class Profile:
+class MetricByBin:
     """Metrics of bins, such as test[6-8]/exact_match, in the order of their numbers: a line by variant, with the 95 %
     interval over seeds.
 
@@ -83,9 +80,11 @@ class Profile:
     title: str = ""
 
     def __post_init__(self) -> None:
-        _check_name("Profile", self.metric)
+        _check_name("MetricByBin", self.metric)
         if self.metric.count("*") != 1:
-            raise ConfigError(f"figure Profile: metric '{self.metric}': expected one '*', where the names have the bin")
+            raise ConfigError(
+                f"figure MetricByBin: metric '{self.metric}': expected one '*', where the names have the bin"
+            )
 
     @property
     def name(self) -> str:
@@ -101,24 +100,27 @@ class Profile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Own:
-    """What a study draws itself.
+class CustomFigure:
+    """A figure that a study draws by a function of its own.
 
     draw: is called with matplotlib's Axes and the study's results, once for a light page and once for a dark one, under
       rcParams of the page's colours; it labels its axes.
-    alt: what the figure shows, for who cannot see it: text, or a function of the results that returns it.
+    alt: what the figure shows, for readers who cannot see it: text, or a function of the results that returns it.
+
+    The results are a `sweeps.report.collect.StudyResults`. Its type is not named here: reports read the study that this
+    figure is part of, and a declaration that imported them would close a circle.
     """
 
-    draw: Callable[[Any, StudyResults], None]
+    draw: Callable[[Any, Any], None]
     title: str
-    alt: str | Callable[[StudyResults], str]
+    alt: str | Callable[[Any], str]
 
     def __post_init__(self) -> None:
         if not self.title or not self.alt:
-            raise ConfigError(f"figure Own '{self.title}': needs a title and an alt text")
+            raise ConfigError(f"figure CustomFigure '{self.title}': needs a title and an alt text")
 
 
-Figure = Dots | Curves | Lines | Profile | Own
+Figure = MetricByVariant | Curves | MetricByAxis | MetricByBin | CustomFigure
 
 
 def number_of(label: str) -> float:
@@ -134,21 +136,25 @@ def check_figures(figures: Iterable[Any], axes: Mapping[str, Iterable[str]]) -> 
     """
     for figure in figures:
         if not isinstance(figure, Figure):
-            raise ConfigError(f"figures: expected Dots, Curves, Lines, Profile or Own, not {figure!r}")
-        if not isinstance(figure, Lines):
+            raise ConfigError(
+                f"figures: expected MetricByVariant, Curves, MetricByAxis, MetricByBin or CustomFigure, not {figure!r}"
+            )
+        if not isinstance(figure, MetricByAxis):
             continue
         for name in (figure.x, *([figure.by] if figure.by else [])):
             if name not in axes:
-                raise ConfigError(f"figure Lines of '{figure.metric}': no axis '{name}'{nearest(name, axes)}")
+                raise ConfigError(f"figure MetricByAxis of '{figure.metric}': no axis '{name}'{nearest(name, axes)}")
         if figure.x == figure.by:
-            raise ConfigError(f"figure Lines of '{figure.metric}': x and by are both '{figure.x}'")
+            raise ConfigError(f"figure MetricByAxis of '{figure.metric}': x and by are both '{figure.x}'")
         if words := [label for label in axes[figure.x] if math.isnan(number_of(label))]:
             raise ConfigError(
-                f"figure Lines of '{figure.metric}': the axis '{figure.x}' has values that are no numbers: "
+                f"figure MetricByAxis of '{figure.metric}': the axis '{figure.x}' has values that are no numbers: "
                 f"{', '.join(words)}"
             )
         if figure.log_x and (low := [label for label in axes[figure.x] if number_of(label) <= 0]):
-            raise ConfigError(f"figure Lines of '{figure.metric}': log_x needs values above 0, not {', '.join(low)}")
+            raise ConfigError(
+                f"figure MetricByAxis of '{figure.metric}': log_x needs values above 0, not {', '.join(low)}"
+            )
 
 
 def _check_name(kind: str, name: str) -> None:

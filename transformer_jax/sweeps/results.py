@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from transformer_jax.checkpoints.workdir import NO_LOCKS, write_atomically
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import try_lock, write_atomically
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import Trial
 
@@ -96,10 +95,12 @@ def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Pat
     """
     folder.mkdir(parents=True, exist_ok=True)
     known = read_spec(folder).trial.config if (folder / SPEC).exists() else trial.config
-    fields = {name: value for name, _, value in walk(known)}
-    differing = [(n, value) for n, _, value in walk(trial.config) if fields[n] != value and not is_rounding(n)]
+    before = {name: value for name, _, value in walk(known)}
+    now = {name: value for name, _, value in walk(trial.config)}
+    # Another architecture or task may have other fields.
+    differing = [n for n in {**before, **now} if before.get(n) != now.get(n) and not is_rounding(n)]
     if differing:
-        changed = [f"{name} ({fields[name]} before, {value} now)" for name, value in differing]
+        changed = [f"{name} ({before.get(name)} before, {now.get(name)} now)" for name in differing]
         raise ConfigError(
             f"{folder}: has been begun with other values: {', '.join(changed)}; choose another --workdir for the "
             "changed study"
@@ -205,15 +206,7 @@ def is_running(folder: Path) -> bool:
 
 
 def _locked(folder: Path, opened: contextlib.ExitStack) -> bool:
-    file = opened.enter_context((folder / LOCK).open("ab"))
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    return True
+    return try_lock(opened.enter_context((folder / LOCK).open("ab"))) != "in use"
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -10,11 +10,11 @@ experiments/NAME/study.py defines STUDY:
             Axis("warm-up", {"yes": {}, "no": {"optimizer.warmup_steps": 0}}),
         ),
         seeds=(0, 1, 2),
-        metrics=(Metric("test/sacrebleu", "max"), Metric("valid/loss", "min")),
+        metrics=(Metric("test/sacrebleu"), Metric("valid/loss")),
     )
 
-Axes are crossed. `zipped` makes one axis of several whose values go together; the values of an `Axis` that is written
-out are a list of named overrides.
+Whether more or less of a metric is better, its task declares. Axes are crossed. `zipped` makes one axis of several
+whose values go together; the values of an `Axis` that is written out are a list of named overrides.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import base_type, nearest
-from transformer_jax.config_file import leaf_types, run_file
+from transformer_jax.config import EXTENSIBLE, base_type, nearest
+from transformer_jax.config_file import leaf_types, load, may_be_own, run_file
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Figure, check_figures
+from transformer_jax.tasks.base import TRAIN, Task, declared, training_metrics
 
 if TYPE_CHECKING:  # imports JAX
     from transformer_jax.evaluation.run import Scorer
@@ -38,16 +39,8 @@ if TYPE_CHECKING:  # imports JAX
 Measure = Callable[["Scorer"], Mapping[str, int | float]]
 """Of a trained trial: more numbers, by NAME/METRIC, where NAME is neither `train` nor a split of the corpus."""
 
-SCORED = (
-    *("loss", "perplexity", "accuracy", "tokens", "over_length"),
-    *("exact_match", "sacrebleu", "chrf", "tokenized_bleu", "unfinished"),
-)
-"""What evaluation measures of a split."""
-LOGGED = ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens", "padding_efficiency", "epoch")
-"""What a line of training's log has, but for the clock's."""
-
 FILE = "study.py"
-SEED, TRAIN = "seed", "train"
+SEED = "seed"
 RESERVED_NAMES = frozenset(
     {
         *("seed", "status", "steps", "seconds", "parameters", "metric", "direction", "mean", "half_width", "seeds"),
@@ -90,15 +83,22 @@ class Range:
     log: bool = False
 
     def __post_init__(self) -> None:
-        _check_fields(f"range of '{self.field}'", [self.field])
+        # A field of an architecture or task from outside may not be known before `Study` has imported that.
+        if self.field in leaf_types() or not may_be_own(self.field):
+            self.check_field()
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
             raise ConfigError(f"range of '{self.field}': from {self.low} to {self.high}")
-        if base_type(leaf_types()[self.field]) not in (int, float):
-            raise ConfigError(f"range of '{self.field}': the field is no number; an Axis has named values")
-        if self.is_integer and not (float(self.low).is_integer() and float(self.high).is_integer()):
-            raise ConfigError(f"range of '{self.field}': from {self.low} to {self.high}, but the field is an integer")
         if self.log and self.low <= 0:
             raise ConfigError(f"range of '{self.field}': log needs a low end above 0, not {self.low}")
+
+    def check_field(self) -> None:
+        """Raises ConfigError if there is no such field, or it does not have the type of the ends."""
+        where = f"range of '{self.field}'"
+        _check_fields(where, [self.field])
+        if base_type(leaf_types()[self.field]) not in (int, float):
+            raise ConfigError(f"{where}: the field is no number; an Axis has named values")
+        if self.is_integer and not (float(self.low).is_integer() and float(self.high).is_integer()):
+            raise ConfigError(f"{where}: from {self.low} to {self.high}, but the field is an integer")
 
     @property
     def name(self) -> str:
@@ -112,7 +112,9 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A number of a trial, and whether more (max) or less (min) of it is better; no direction if neither is.
+    """A number of a trial, and whether more (max) or less (min) of it is better.
+
+    Without a direction it has the one that the task declares; if that has none either, neither more nor less is better.
 
     name: SPLIT/METRIC as `evaluate` writes them, `train/METRIC` as the log's last line has it, or of `Study.measure`.
     """
@@ -139,7 +141,7 @@ class Study:
       baseline: a config file, PATH.py[:ARGUMENT], from the folder that holds `experiments`.
       axes: crossed with each other; a `Range` among them needs a search that draws.
       seeds: every variant is trained with each.
-      metrics: the first is the one that answers the question, and has a direction.
+      metrics: the first is the one that answers the question, and has a direction, its own or the task's.
       settings: overrides for every trial.
       reference: names of values by axis: the variant that the others are compared with. Default: the first value each.
       contrasts: axes. With any, variants are compared with those that differ from them in one of these axes alone, in
@@ -170,12 +172,13 @@ class Study:
         ):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ConfigError(f"{kind}: {', '.join(twice)} twice")
-        if not self.metrics[0].direction:
-            raise ConfigError(f"metric '{self.metrics[0].name}': the first answers the question: 'max' or 'min'")
+        self._import_owners()
+        for axis in self.axes:
+            if isinstance(axis, Range):
+                axis.check_field()
         _check_fields("settings", self.settings)
         if SEED in self.settings:
             raise ConfigError("settings: `seeds` says which seeds there are")
-        self._check_metrics()
         axes = {axis.name: axis for axis in self.axes if isinstance(axis, Axis)}
         for axis in axes.values():
             for name, overrides in axis.values.items():
@@ -196,25 +199,62 @@ class Study:
                 )
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
 
-    def check_splits(self, splits: Sequence[str]) -> None:
-        """Raises ConfigError for a metric that nobody measures, where the corpus has these splits."""
-        for metric in self.metrics:
-            if metric.split in splits and metric.split != TRAIN:
-                _check_metric(metric, SCORED)
-            elif self.measure is None and metric.split != TRAIN:
-                others = [split for split in splits if split != TRAIN]
-                raise ConfigError(
-                    f"metric '{metric.name}': the corpus has no split '{metric.split}' to be scored, but "
-                    f"{', '.join(others)}{nearest(metric.split, others)}"
-                )
+    def _import_owners(self) -> None:
+        """Imports the architectures and tasks whose own fields the study sets, so that these fields are known.
 
-    def _check_metrics(self) -> None:
-        """Of those that are known without the corpus."""
-        for metric in self.metrics:
-            if metric.split == TRAIN:
-                _check_metric(metric, LOGGED)
-            elif self.measure is None:
-                _check_metric(metric, SCORED)
+        The study or its baseline names them; the baseline is read only if a field is unknown otherwise.
+        """
+        overrides = [self.settings]
+        for axis in self.axes:
+            overrides += axis.values.values() if isinstance(axis, Axis) else [{axis.field: axis.low}]
+        for values in overrides:
+            for name in values:
+                section, _, leaf = name.partition(".")
+                if section in EXTENSIBLE and isinstance(values[name], str):
+                    leaf_types({section: {leaf: values[name]}})
+        if all(name in leaf_types() or not may_be_own(name) for values in overrides for name in values):
+            return
+        file = self.baseline.partition(":")[0]
+        for root in map(Path, ["", *sys.path]):
+            if (root / file).is_file():
+                leaf_types(load(str(root / self.baseline)).to_dict())
+                return
+
+    def for_task(self, task: Task, splits: Sequence[str] | None = None) -> Study:
+        """Return the study with metrics as the task of its trials declares them: each has its direction.
+
+        Args:
+          splits: of the corpus, if they are known.
+        Raises: ConfigError for a metric that nobody measures, one whose direction is not the declared one, and a first
+          metric without a direction.
+        """
+        metrics = tuple(self._for_task(metric, task, splits) for metric in self.metrics)
+        if not metrics[0].direction:
+            raise ConfigError(
+                f"metric '{metrics[0].name}' is a study's first metric, which ranks the arms: it needs 'max' or 'min'"
+            )
+        return dataclasses.replace(self, metrics=metrics)
+
+    def _for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
+        spec = declared(task, metric.name)
+        if metric.split == TRAIN:
+            _check_metric(metric, [known.name for known in training_metrics(task)])
+        elif metric.split in (splits or ()) or (splits is None and self.measure is None):
+            _check_metric(metric, [known.name for known in task.metrics])
+        elif self.measure is None:
+            others = [split for split in splits or () if split != TRAIN]
+            raise ConfigError(
+                f"metric '{metric.name}': the corpus has no split '{metric.split}' to be scored, but "
+                f"{', '.join(others)}{nearest(metric.split, others)}"
+            )
+        elif splits is not None or metric.direction:  # the study's own, which may have the name of a declared one
+            return metric
+        if spec.direction and metric.direction and metric.direction != spec.direction:
+            raise ConfigError(
+                f"metric '{metric.name}', '{metric.direction}': the task declares it as '{spec.direction}'; leave the "
+                "direction out"
+            )
+        return dataclasses.replace(metric, direction=metric.direction or spec.direction)
 
     @property
     def reference_variant(self) -> dict[str, str]:
@@ -231,7 +271,7 @@ def over(field: str, *values: Any, name: str = "") -> Axis:
 
 def _written(value: Any) -> str:
     if not isinstance(value, float):
-        return str(value)
+        return str(value).replace(":", ".")  # of MODULE:OBJECT
     short = f"{value:g}"
     return (short if float(short) == value else repr(value)).replace("+", "")
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from transformer_jax import exit_codes
 from transformer_jax.sweeps.executors.base import Executor, Job
 from transformer_jax.sweeps.results import (
     OUTPUT,
@@ -30,8 +31,7 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 5
 """A trial whose process dies so often without a new checkpoint is given up."""
 _POLL_SECONDS = 0.2
-_USER_ERROR = 2
-_NO_DEATH = (0, 75, 130, 138, 143)  # among them: another process works on it
+_NO_DEATH = (*exit_codes.OF_REASON.values(), exit_codes.IN_USE)
 
 
 class Sweep:
@@ -178,7 +178,7 @@ class Sweep:
         standing.status = "waiting"
         if code in _NO_DEATH or self._stopping:
             return
-        if code == _USER_ERROR:
+        if code == exit_codes.USER_ERROR:
             self._fail(standing, f"{_last_line(output)} ({output})")
             return
         newest = max((int(p.name) for p in (standing.folder / "checkpoints").glob("*") if p.name.isdigit()), default=-1)

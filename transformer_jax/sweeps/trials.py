@@ -12,6 +12,7 @@ from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentCon
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.study import SEED, Axis, Range, Study, merged
+from transformer_jax.tasks.base import best_metric
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +108,7 @@ def trained_once(trials: Sequence[Trial]) -> list[Trial]:
 
 def _training_of(config: ExperimentConfig) -> ExperimentConfig:
     """What its parameters follow from: two configs that agree in it train alike."""
-    if config.training.best_metric not in ("loss", "accuracy"):  # translations tell which checkpoints are kept
+    if best_metric(config).needs_generation:  # outputs, which follow from `decode`, tell which checkpoints are kept
         return config
     return dataclasses.replace(config, decode=DecodeConfig(), evaluation=EvaluationConfig())
 

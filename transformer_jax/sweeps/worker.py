@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import sys
 import traceback
@@ -18,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax import exit_codes, metrics_file
 from transformer_jax.config import ExperimentConfig, walk
 from transformer_jax.errors import ConfigError, DataError, TrainingError, UserError
 from transformer_jax.machine import processor
@@ -32,14 +32,13 @@ from transformer_jax.sweeps.results import (
     read_spec,
 )
 from transformer_jax.sweeps.study import FILE, load_study
+from transformer_jax.versions import library_versions
 
 if TYPE_CHECKING:  # imports JAX
     from transformer_jax.evaluation.run import Scorer
     from transformer_jax.training.loop import TrainResult
 
-OK, USER_ERROR, HELD = 0, 2, 75
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # as XLA says it
-STOPPED = {"SIGINT": 130, "SIGTERM": 143, "SIGUSR1": 138}
 
 
 def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
@@ -58,20 +57,20 @@ def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
                 outcome, why = outcomes[folder], None
                 reason = getattr(outcome, "reason", "finished")
                 if reason != "finished" and (why := pruned_because(folder)) is None:
-                    return STOPPED[reason]
+                    return exit_codes.OF_REASON[reason]
                 if isinstance(outcome, UserError) and not isinstance(outcome, TrainingError):
                     raise outcome
                 _finish(folder, spec, outcome, why)
         except UserError as error:  # of this trial; the others of its program have nothing to do with it
             print(f"error: {folder}: {error}", file=sys.stderr)
             failure(spec.trial, str(error)).write(folder)
-    return OK
+    return exit_codes.OK
 
 
 def _train(configs: Mapping[Path, ExperimentConfig], axis: str | None) -> dict[Path, TrainResult | UserError]:
     """Trains in each of the folders; several are one program, unless one of them keeps it from being."""
     from transformer_jax.evaluation.evaluator import make_validate
-    from transformer_jax.sweeps.together import default_trial_axis, train_together
+    from transformer_jax.sweeps.vmap_training import default_trial_axis, train_together
     from transformer_jax.training.run import train
 
     outcomes: dict[Path, TrainResult | UserError] = {}
@@ -102,14 +101,13 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
     """Scores a trained trial and writes its result; `pruned`: why it is ended before, unscored."""
     import jax
 
-    from transformer_jax.models.encoder_decoder import init_params
-    from transformer_jax.training.run import library_versions
+    from transformer_jax.tasks.base import param_shapes
 
     diverged = isinstance(outcome, TrainingError)
     scored = not diverged and pruned is None
-    lines = _log(folder)
+    lines = metrics_file.read_lines(folder / metrics_file.NAME)
     is_accelerated = jax.default_backend() != "cpu"
-    shapes = jax.eval_shape(lambda: init_params(spec.trial.config.model, 0))
+    shapes = param_shapes(spec.trial.config)
     Result(
         labels=dict(spec.trial.labels),
         seed=spec.trial.seed,
@@ -139,15 +137,20 @@ def _numbers(folder: Path, spec: Spec, trained: Path) -> dict[str, int | float]:
 
     Raises: DataError for a metric that there is not.
     """
-    from transformer_jax.training.metric_log import CLOCK_FIELDS
+    from transformer_jax.evaluation.table import print_table
 
-    lines = [line for line in _log(trained) if line["split"] == "train"]
+    lines = [line for line in metrics_file.read_lines(trained / metrics_file.NAME) if line["split"] == "train"]
     last = lines[-1] if lines else {}
-    numbers: dict[str, Any] = {f"train/{name}": value for name, value in last.items() if name not in CLOCK_FIELDS}
+    numbers: dict[str, Any] = {
+        f"train/{name}": value for name, value in last.items() if name not in metrics_file.CLOCK_FIELDS
+    }
     scorer = _scorer(folder, spec.trial.config, trained)
     known = set(scorer.evaluator.data.source.split_names) - {"train"}
     splits = dict.fromkeys(metric.name.rpartition("/")[0] for metric in spec.metrics)
-    numbers |= _flat({split: scorer.score(split) for split in splits if split in known})
+    scores = {split: scorer.score(split) for split in splits if split in known}
+    if scores:
+        print_table(scores, scorer.evaluator.task.metrics)
+    numbers |= {f"{split}/{name}": value for split, metrics in scores.items() for name, value in metrics.items()}
     if spec.study is not None:
         numbers |= _measured(Path(spec.study), scorer)
     numbers = {
@@ -190,23 +193,6 @@ def _scorer(folder: Path, config: ExperimentConfig, trained: Path) -> Scorer:
     return dataclasses.replace(Scorer.from_checkpoint(trained, overrides), folder=folder / "evaluation")
 
 
-def _flat(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Metrics by split, by SPLIT/METRIC; prints the table of `evaluate`."""
-    from transformer_jax.evaluation.table import print_table
-
-    if results:
-        print_table(results)
-    return {f"{split}/{name}": value for split, metrics in results.items() for name, value in metrics.items()}
-
-
-def _log(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "metrics.jsonl"
-    try:
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
-    except ValueError as error:
-        raise DataError(f"{file}: cannot be read, or was cut short: {error}") from error
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
@@ -216,14 +202,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         with held(arguments.folders) as free:
             if not free:
                 print("another process works on these trials", file=sys.stderr)
-                return HELD
+                return exit_codes.IN_USE
             todo = [folder for folder in arguments.folders if not (folder / RESULT).exists()]
-            return run_trials(todo, arguments.trial_axis) if todo else OK
+            return run_trials(todo, arguments.trial_axis) if todo else exit_codes.OK
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return USER_ERROR
+        return exit_codes.USER_ERROR
     except KeyboardInterrupt:
-        return STOPPED["SIGINT"]
+        return exit_codes.INTERRUPTED
 
 
 if __name__ == "__main__":

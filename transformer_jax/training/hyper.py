@@ -1,11 +1,12 @@
-"""The config split in two: what shapes the compiled step, and the numbers that it takes as arguments."""
+"""The config split in two: the part that shapes the compiled step, and the numbers that it takes as arguments."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.nn.dropout import DropoutRates
 from transformer_jax.typing import Array
 
@@ -28,14 +29,21 @@ class Hyper(NamedTuple):
     clip_norm: Array | float | None
     label_smoothing: Array | float | None
     dropout: DropoutRates
+    model: Mapping[str, Array | float | None] = {}
+    """Fields marked `hyper` that an architecture adds to ModelConfig, by name."""
+    task: Mapping[str, Array | float | None] = {}
+    """Fields marked `hyper` that a task adds to TaskConfig, by name."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StaticConfig:
-    """What changes shapes or the structure of the step's program. `model` has its dropout rates set to zero: they
-    are in Hyper."""
+    """Everything that changes shapes or the structure of the step's program.
+
+    Fields of `model` and `task` that are in Hyper have their defaults here, and dropout rates are zero.
+    """
 
     model: ModelConfig
+    task: TaskConfig
     schedule: str
     accumulation_steps: int
     loss_chunks: int
@@ -44,7 +52,8 @@ class StaticConfig:
 
 def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
     """Splits a resolved config. Equal static parts and equal structures of Hyper are one compiled program."""
-    model, optimizer = config.model, config.optimizer
+    optimizer = config.optimizer
+    model = config.without_own_hyper_fields("model")
     hyper = Hyper(
         seed=config.seed,
         learning_rate=optimizer.learning_rate,
@@ -63,6 +72,8 @@ def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
             attention=model.attention_dropout_rate or None,
             activation=model.activation_dropout_rate or None,
         ),
+        model=config.own_hyper_fields("model"),
+        task=config.own_hyper_fields("task"),
     )
     without_rates = dataclasses.replace(
         model, dropout_rate=0.0, embedding_dropout_rate=0.0, attention_dropout_rate=0.0, activation_dropout_rate=0.0
@@ -70,9 +81,10 @@ def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
     training = config.training
     static = StaticConfig(
         model=without_rates,
+        task=config.without_own_hyper_fields("task"),
         schedule=optimizer.schedule,
         accumulation_steps=training.accumulation_steps,
         loss_chunks=training.loss_chunks,
-        skip_nonfinite=training.on_nonfinite == "skip",
+        skip_nonfinite={"stop": False, "skip": True}[training.on_nonfinite],
     )
     return static, hyper

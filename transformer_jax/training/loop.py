@@ -1,19 +1,20 @@
-"""The training loop: one step after the other, until the end or a signal."""
+"""The training loop: one step after the other, until the end or a signal, for one run or several that share a step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import math
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from transformer_jax.data.batching import Batch
+from transformer_jax.errors import TrainingError
 from transformer_jax.kill_points import kill_point
-from transformer_jax.parallel.launchers import Launcher
-from transformer_jax.parallel.processes import is_primary
-from transformer_jax.training.course import Course, Run
-from transformer_jax.training.hyper import Hyper
 from transformer_jax.training.interruption import Interruption
-from transformer_jax.training.metric_log import MetricLog, NoLog, Progress
-from transformer_jax.training.state import TrainState
-from transformer_jax.training.window import InFlight
+from transformer_jax.training.metric_log import Progress
+from transformer_jax.training.metric_window import InFlight
+from transformer_jax.training.session import TrainingSession
+from transformer_jax.training.stepper import Stepper
 
 
 class TrainResult(NamedTuple):
@@ -24,41 +25,152 @@ class TrainResult(NamedTuple):
     metrics: dict[str, float]
 
 
-def run_loop(
-    run: Run, launcher: Launcher, hyper: Hyper, log: MetricLog | NoLog, state: TrainState, record: Mapping[str, Any]
-) -> TrainResult:
-    """Trains from `state` on to config.num_train_steps, to the end of config.patience, or until a signal.
+Outcome = TrainResult | TrainingError
+
+
+def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, progress: Progress) -> list[Outcome]:
+    """Train a group of runs from `step` to the end of each: its last step, its patience, or a signal.
 
     Args:
-      record: of the checkpoint that `state` comes from; empty at the start.
+      sessions: of runs that log, validate and save at the same steps; an ordinary run is a group of one.
+      stepper: holds their states, in the same order.
+      progress: shows the group.
+    Returns: for every session its result, or the error that ended it: loss or gradient is not finite, and
+      `on_nonfinite` or `max_skipped_updates` of its config say to stop. Its last checkpoint is from before; the others
+      continue.
     Raises:
-      TrainingError: loss or gradient is not finite, and config.on_nonfinite or max_skipped_updates has it stop; the
-        last checkpoint is from before.
       CheckpointError: a checkpoint or the log could not be written.
     """
-    step, total, stopped_by = int(state.step), run.config.num_train_steps, None
-    with Progress(step, total, is_primary()) as progress, Interruption() as interruption:
-        course = Course(run, log, progress, record)
-        in_flight = InFlight(course.taken)
-        while not course.is_over(step) and stopped_by is None:
-            batch = run.plan.batch(step, launcher.local_rows(run.plan.shape(step).rows))
-            state, metrics = launcher.step(state, batch, hyper)
+    group, stopped_by = _Group(sessions, stepper), None
+    in_flight = InFlight(group.record_metrics)
+    with progress, Interruption() as interruption:
+        group.start(step)
+        while group.active and stopped_by is None:
+            batches = group.batches(step)
+            metrics = stepper.step(batches)
             step += 1
-            in_flight.push(step, batch, metrics)
+            in_flight.push(step, batches, metrics)
             kill_point("after_batch", step)
-            course.show(step)
-            if course.logs(step) or course.validates(step):
+            group.show(step, progress)
+            if group.logs(step) or group.validates(step):
                 in_flight.drain()
-            if course.logs(step):
-                course.log(step)
-            if course.validates(step):
-                course.validate(step, state.params)
+            if group.logs(step):
+                group.log(step, progress)
+            if group.validates(step):
+                group.validate(step)
             stopped_by = interruption.stops_after(step)
-            if course.saves(step) or stopped_by is not None:
+            if group.saves(step) or stopped_by is not None:
                 in_flight.drain()  # the steps still in flight belong to training
-                course.save(step, state)
-        run.store.wait()
-        if course.is_over(step) or stopped_by is None:
-            return TrainResult(step, "finished", course.standing.metrics)
-        progress.say(f"{stopped_by}: the checkpoint of step {step} is saved; the same command goes on from it")
-        return TrainResult(step, stopped_by, course.standing.metrics)
+                group.save(step, everyone=stopped_by is not None)
+            group.end_those_that_are_over(step)
+        if group.active:
+            group.end_all(step, str(stopped_by))
+            one = len(sessions) == 1
+            progress.say(
+                f"{stopped_by}: the checkpoint{'' if one else 's'} of step {step} {'is' if one else 'are'} saved; "
+                f"the same command goes on from {'it' if one else 'them'}"
+            )
+    return group.outcomes
+
+
+class _Group:
+    """Runs that train together, and what became of those that have ended."""
+
+    def __init__(self, sessions: Sequence[TrainingSession], stepper: Stepper) -> None:
+        self._sessions, self._stepper = sessions, stepper
+        self._ended: dict[int, Outcome] = {}
+
+    @property
+    def active(self) -> dict[int, TrainingSession]:
+        """The sessions that have not ended, by number."""
+        return {number: session for number, session in enumerate(self._sessions) if number not in self._ended}
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return [self._ended[number] for number in range(len(self._sessions))]
+
+    def start(self, step: int) -> None:
+        """End the runs that are over already, and let the time of the others begin."""
+        self.end_those_that_are_over(step)
+        for session in self.active.values():
+            session.shared_by = len(self.active)
+            session.start_clock()
+
+    def batches(self, step: int) -> list[Batch]:
+        """Return a batch for every run; the compiled step computes those that have ended too."""
+        plans = [session.parts.plan for session in self._sessions]
+        return [plan.batch(step, self._stepper.local_rows(plan.shape(step).rows)) for plan in plans]
+
+    def record_metrics(self, step: int, batches: Sequence[Batch], metrics: Any) -> None:
+        """Hand each run its metrics of a step; end those that do not stay finite."""
+        for number, session in self.active.items():
+            values: Mapping[str, Any] = self._stepper.metrics_of(metrics, number)
+            try:
+                session.record_metrics(step, batches[number], values)
+            except TrainingError as error:
+                self._end(number, error)
+
+    def logs(self, step: int) -> bool:
+        return any(session.logs(step) for session in self.active.values())
+
+    def validates(self, step: int) -> bool:
+        return any(session.validates(step) for session in self.active.values())
+
+    def saves(self, step: int) -> bool:
+        return any(session.saves(step) for session in self.active.values())
+
+    def show(self, step: int, progress: Progress) -> None:
+        """Move the progress bar, if it wants new numbers."""
+        if (sessions := list(self.active.values())) and progress.due():
+            speeds = [session.tokens_per_s for session in sessions if session.tokens_per_s is not None]
+            progress.update(step, _mean([s.latest_loss for s in sessions]), _mean(speeds) if speeds else None)
+
+    def log(self, step: int, progress: Progress) -> None:
+        """Log each run that is due, and show the mean of all."""
+        logging = [session for session in self.active.values() if session.logs(step)]
+        losses = [session.log(step) for session in logging]
+        progress.line(step, _mean(losses), _mean([session.tokens_per_s or 0.0 for session in logging]))
+
+    def validate(self, step: int) -> None:
+        with self._all_paused():
+            for number, session in self.active.items():
+                if session.validates(step):
+                    session.validate(step, self._stepper.state_of(number).params)
+
+    def save(self, step: int, everyone: bool) -> None:
+        """Save each run that is due, or every one."""
+        with self._all_paused():
+            for number, session in self.active.items():
+                if everyone or session.saves(step):
+                    session.save(step, self._stepper.state_of(number))
+
+    def end_those_that_are_over(self, step: int) -> None:
+        for number, session in self.active.items():
+            if session.is_over(step):
+                self._stop(number, step, "finished")
+
+    def end_all(self, step: int, reason: str) -> None:
+        for number in self.active:
+            self._stop(number, step, reason)
+
+    def _stop(self, number: int, step: int, reason: str) -> None:
+        session = self._sessions[number]
+        session.parts.store.wait()
+        self._end(number, TrainResult(step, reason, session.best_so_far.metrics))
+
+    def _end(self, number: int, outcome: Outcome) -> None:
+        self._ended[number] = outcome
+        for session in self.active.values():
+            session.shared_by = len(self.active)
+
+    @contextlib.contextmanager
+    def _all_paused(self) -> Generator[None]:
+        """While one run validates or saves, no other trains."""
+        with contextlib.ExitStack() as opened:
+            for session in self.active.values():
+                opened.enter_context(session.paused())
+            yield
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import socket
@@ -15,11 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from transformer_jax.checkpoints.workdir import write_atomically
 from transformer_jax.errors import CheckpointError
-
-CLOCK_FIELDS = ("seconds", "tokens_per_s")
-"""Fields of metrics.jsonl that differ between two runs of the same config."""
+from transformer_jax.metrics_file import NAME, cut_back, format_line
 
 
 class NoLog:
@@ -43,10 +39,10 @@ class MetricLog:
 
         Raises: CheckpointError if the files cannot be read or written.
         """
-        self._path, events = workdir / "metrics.jsonl", workdir / "tensorboard"
+        self._path, events = workdir / NAME, workdir / "tensorboard"
         with contextlib.ExitStack() as opened:
             with _named_errors(self._path):
-                _cut_back(self._path, step)
+                cut_back(self._path, step)
                 self._file = opened.enter_context(self._path.open("a", encoding="utf-8"))
             with _named_errors(events):
                 self._events = opened.enter_context(contextlib.closing(_Events(events, step)))
@@ -55,15 +51,18 @@ class MetricLog:
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """One line {"step", "split", **metrics}; numbers among the metrics become TensorBoard scalars SPLIT/NAME.
 
-        Numbers that are not finite, which JSON cannot write, become null.
+        Numbers that are not finite become null, and no scalar.
 
         Raises: CheckpointError if the disk is full or a file cannot be written.
         """
-        metrics = {name: None if _is_nonfinite(value) else value for name, value in metrics.items()}
         with _named_errors(self._path):
-            self._file.write(json.dumps({"step": step, "split": split, **metrics}) + "\n")
+            self._file.write(format_line(step, split, metrics))
             self._file.flush()
-        numbers = {f"{split}/{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
+        numbers = {
+            f"{split}/{name}": value
+            for name, value in metrics.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
         with _named_errors(self._events.path):
             self._events.write(step, numbers)
 
@@ -71,7 +70,7 @@ class MetricLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # Every line has been flushed; what a full disk has refused would only be refused again.
+        # Every line has been flushed. Do not flush again: after ENOSPC it would fail again.
         with contextlib.suppress(OSError):
             self._opened.close()
 
@@ -117,30 +116,12 @@ class _Events:
         self._file.write(length + checksums[0] + data + checksums[1])
 
 
-def _is_nonfinite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
 @contextlib.contextmanager
 def _named_errors(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
         raise CheckpointError(f"{path}: could not be written: {error.strerror}") from error
-
-
-def _cut_back(path: Path, step: int) -> None:
-    """Removes the lines after `step`, and a last line that was cut short when the process died."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except (ValueError, KeyError, TypeError):
-            continue
-    write_atomically(path, "".join(kept).encode())
 
 
 class Progress:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import optax
 
@@ -9,31 +11,63 @@ from transformer_jax.training.hyper import Hyper
 from transformer_jax.typing import Array, ArrayLike
 
 
-def learning_rate(name: str, update: ArrayLike, hyper: Hyper) -> Array:
-    """The learning rate of update number `update`, counted from 1, float32.
-
-    With peak p, warm-up w, decay end d and end fraction f, every schedule but `none` rises as p * s / w for s <= w,
-    then:
-
-    - `inverse_sqrt`: p * sqrt(w / s). With p = (emb_dim * w)^-0.5 this is emb_dim^-0.5 min(s^-0.5, s w^-1.5)
-      (Vaswani et al. 2017, equation 3). With w = 0: p * s^-0.5.
-    - `cosine`: p * (f + (1 - f) (1 + cos(pi x)) / 2), x = (s - w) / (d - w), at most 1 (Loshchilov and Hutter 2017).
-    - `linear`: p * (1 - (1 - f) x).
-    - `constant`: p.
-    - `none`: p from the first update on.
-    """
-    step = jnp.asarray(update, jnp.float32)
+def _warmed_up(step: Array, hyper: Hyper) -> tuple[Array, Array, Array]:
+    """Return the peak p, the warm-up w and s / w, at most 1; float32 scalars."""
     peak, warmup = jnp.asarray(hyper.learning_rate, jnp.float32), jnp.asarray(hyper.warmup_steps, jnp.float32)
-    if name == "none":
-        return peak
-    rising = jnp.minimum(step / jnp.maximum(warmup, 1.0), 1.0)
-    if name == "inverse_sqrt":
-        return peak * jnp.minimum(rising, jnp.sqrt(jnp.maximum(warmup, 1.0) / jnp.maximum(step, 1.0)))
-    if name == "constant":
-        return peak * rising
+    return peak, warmup, jnp.minimum(step / jnp.maximum(warmup, 1.0), 1.0)
+
+
+def _inverse_sqrt(step: Array, hyper: Hyper) -> Array:
+    """p * sqrt(w / s). With p = (emb_dim * w)^-0.5 this is emb_dim^-0.5 min(s^-0.5, s w^-1.5) (Vaswani et al. 2017,
+    equation 3). With w = 0: p * s^-0.5."""
+    peak, warmup, rising = _warmed_up(step, hyper)
+    return peak * jnp.minimum(rising, jnp.sqrt(jnp.maximum(warmup, 1.0) / jnp.maximum(step, 1.0)))
+
+
+def _cosine(step: Array, hyper: Hyper) -> Array:
+    """p * (f + (1 - f) (1 + cos(pi x)) / 2), x = (s - w) / (d - w), at most 1 (Loshchilov and Hutter 2017)."""
+    return _decaying(step, hyper, lambda done: 0.5 * (1.0 + jnp.cos(jnp.pi * done)))
+
+
+def _linear(step: Array, hyper: Hyper) -> Array:
+    """p * (1 - (1 - f) x), x as of `cosine`."""
+    return _decaying(step, hyper, lambda done: 1.0 - done)
+
+
+def _decaying(step: Array, hyper: Hyper, decay: Callable[[Array], Array]) -> Array:
+    peak, warmup, rising = _warmed_up(step, hyper)
     done = jnp.clip((step - warmup) / jnp.maximum(hyper.decay_steps - warmup, 1.0), 0.0, 1.0)
-    remaining = 0.5 * (1.0 + jnp.cos(jnp.pi * done)) if name == "cosine" else 1.0 - done
-    return peak * rising * (hyper.end_fraction + (1.0 - hyper.end_fraction) * remaining)
+    return peak * rising * (hyper.end_fraction + (1.0 - hyper.end_fraction) * decay(done))
+
+
+def _constant(step: Array, hyper: Hyper) -> Array:
+    """p."""
+    peak, _, rising = _warmed_up(step, hyper)
+    return peak * rising
+
+
+def _none(step: Array, hyper: Hyper) -> Array:
+    """p from the first update on."""
+    return jnp.asarray(hyper.learning_rate, jnp.float32)
+
+
+SCHEDULES = {
+    "inverse_sqrt": _inverse_sqrt,
+    "cosine": _cosine,
+    "linear": _linear,
+    "constant": _constant,
+    "none": _none,
+}
+"""By the values of `optimizer.schedule`: from the number of an update s, float32, counted from 1, to its learning rate.
+
+With peak p, warm-up w, decay end d and end fraction f, every schedule but `none` rises as p * s / w for s <= w; the
+functions' docstrings say what follows.
+"""
+
+
+def learning_rate(name: str, update: ArrayLike, hyper: Hyper) -> Array:
+    """Return the learning rate of update number `update`, counted from 1, float32; see `SCHEDULES`."""
+    return SCHEDULES[name](jnp.asarray(update, jnp.float32), hyper)
 
 
 def as_optax(name: str, hyper: Hyper) -> optax.Schedule:

@@ -1,37 +1,38 @@
-"""What a run carries from step to step."""
+"""The state that a run carries from step to step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.config import ModelConfig
-from transformer_jax.models.encoder_decoder import init_params
+from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.typing import Array, Params
 
 
 class TrainState(NamedTuple):
-    """step: int32 scalar, updates made so far; params: float32; opt_state: Optax's."""
+    """step: int32 scalar, updates made so far; params: float32; opt_state: Optax's.
+
+    extra: named trees that a method keeps beside the parameters, such as their average. Checkpoints, checksums,
+    shardings and the axis of trials treat them as parameters; the step returns them unchanged unless a method says
+    otherwise.
+    """
 
     step: Array
     params: Params
     opt_state: Any
+    extra: Mapping[str, Any] = {}
 
 
-def init_state(
-    static: StaticConfig, hyper: Hyper, init_params: Callable[[ModelConfig, Any], Params] = init_params
-) -> TrainState:
-    """The state before the first update; a function of `hyper.seed`.
-
-    Args:
-      init_params: of the model's architecture.
-    """
-    params = init_params(static.model, hyper.seed)
+def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
+    """Return the state before the first update; a function of `hyper.seed`."""
+    head = TASKS[static.task.name].head(static.task, static.model)
+    params = init_params(static.model, hyper.seed, head)
     return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.schedule, hyper).init(params))
 
 

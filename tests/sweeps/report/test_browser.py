@@ -18,8 +18,9 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update"),
 ]
 LONG = "a_value_with_a_name_that_does_not_end_soon_and_has_no_space_in_it_at_all"
-FIGURES = """figures=(Dots("test/exact_match"), Curves("valid/loss", log_y=True), Profile("test[*]/exact_match"),
-    Own(lambda axes, results: axes.plot([1, 2]) and None, "Ours <b>", "A line & no more")),"""
+FIGURES = """figures=(MetricByVariant("test/exact_match"), Curves("valid/loss", log_y=True),
+    MetricByBin("test[*]/exact_match"),
+    CustomFigure(lambda axes, results: axes.plot([1, 2]) and None, "Ours <b>", "A line & no more")),"""
 
 
 @pytest.fixture(scope="module")

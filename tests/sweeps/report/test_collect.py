@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from report_support import DIVERGED, NAMES, STUDY, write_study, write_workdir
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.sweeps.figures import Curves, Dots, Lines
+from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByVariant
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.drawing import draw_figures
-from transformer_jax.sweeps.report.prose import answer, subject
+from transformer_jax.sweeps.report.formatting import trials_of
+from transformer_jax.sweeps.report.sentences import answer, subject
 from transformer_jax.sweeps.report.summary import summarise, summary_records
-from transformer_jax.sweeps.report.wording import trials_of
 from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import RESULT, SPEC, TRIALS
 from transformer_jax.sweeps.results import STUDY as RECORD
@@ -219,7 +219,7 @@ def test_a_seed_that_has_not_begun_is_counted(workdir, folder):
     assert [row.variant.name for row in rows if row.best] == ["num_heads=2"] * 2  # not the better one with a seed less
     assert answer(results, rows).startswith("num_heads=2 has the highest test exact match")
     assert subject(results).endswith("with seeds 0, 1, 2: 15 trials, 13 finished, 1 diverged, 1 not begun.")
-    assert "(1 of 3 not begun)" in draw(results, Dots("test/loss")).light.decode()
+    assert "(1 of 3 not begun)" in draw(results, MetricByVariant("test/loss")).light.decode()
     assert [record["not_begun"] for record in summary_records(rows) if record["metric"] == "test/loss"] == [
         1,
         0,
@@ -260,7 +260,7 @@ def test_a_reference_that_is_another_variant_by_name(twice):
 
 
 def test_lines_go_through_what_is_another_variant_by_name(twice):
-    alt = draw(twice, Lines("test/loss", x="num_heads", by="norm")).alt
+    alt = draw(twice, MetricByAxis("test/loss", x="num_heads", by="norm")).alt
     assert "3 lines" in alt
     assert [v.name for v in twice.everywhere[:3]] == [f"num_heads=1, norm={n}" for n in ("a", "b", "c")]
     assert twice.everywhere[2].trials is twice.everywhere[0].trials

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from report_support import DIVERGED, metrics_of, write_workdir
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.figures import Curves, Dots, Lines, Own, Profile
+from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.drawing import LIGHT, _height, _rc, draw_figures
@@ -64,7 +64,7 @@ def bars_of(container):
 
 
 def test_dots_are_means_with_intervals_and_every_trial(axes, results):
-    alt = plots.dots(Dots("test/loss"), axes, results)
+    alt = plots.dots(MetricByVariant("test/loss"), axes, results)
     for row, container in enumerate(axes.containers):
         found = estimate(losses(row))
         assert container[0].get_xydata().tolist() == [pytest.approx([found.mean, row])]
@@ -106,8 +106,8 @@ def test_the_best_is_one_whose_trials_have_all_finished(axes, results, direction
     study = dataclasses.replace(results.study, metrics=(metric,))
     changed = dataclasses.replace(results, study=study, variants=results.variants[1:3])
     for alt in (
-        plots.dots(Dots("test/loss"), axes, changed),
-        plots.lines(Lines("test/loss", x="num_heads"), axes, changed),
+        plots.dots(MetricByVariant("test/loss"), axes, changed),
+        plots.lines(MetricByAxis("test/loss", x="num_heads"), axes, changed),
     ):
         assert re.search("best num_heads.2, .*; worst num_heads.2, ", alt)
 
@@ -116,11 +116,11 @@ def test_a_variant_that_has_diverged_altogether_is_there(axes, results):
     one = next(trial for trial in results.trials if trial.trial.name == DIVERGED)
     lost = dataclasses.replace(results.variants[2], trials=(one,), seeds=(1,))
     changed = dataclasses.replace(results, variants=(*results.variants[:2], lost))
-    plots.dots(Dots("test/loss"), axes, changed)
+    plots.dots(MetricByVariant("test/loss"), axes, changed)
     assert [label.get_text() for label in axes.get_yticklabels()][2] == "4\n(1 of 1 diverged)"
     assert len(axes.containers) == 2
     axes.clear()
-    alt = plots.lines(Lines("test/loss", x="num_heads"), axes, changed)
+    alt = plots.lines(MetricByAxis("test/loss", x="num_heads"), axes, changed)
     cross = next(line for line in axes.lines if line.get_marker() == "x")
     assert cross.get_xdata().tolist() == [4]
     assert alt.endswith("num_heads=4: 1 of 1 diverged.")
@@ -130,7 +130,7 @@ def test_a_variant_that_has_diverged_altogether_is_there(axes, results):
 
 
 def test_lines_go_over_numbers(axes, results):
-    alt = plots.lines(Lines("test/loss", x="num_heads", log_x=True), axes, results)
+    alt = plots.lines(MetricByAxis("test/loss", x="num_heads", log_x=True), axes, results)
     (container,) = axes.containers
     found = [estimate(losses(index)) for index in range(5)]
     points = [[heads, e.mean] for heads, e in zip(FIRST_HEADS, found, strict=True)]
@@ -154,7 +154,7 @@ def two_axes(results):
 
 @pytest.mark.parametrize("by", ["", "norm"])
 def test_there_is_a_line_for_every_value_of_another_axis(axes, results, by):
-    alt = plots.lines(Lines("test/loss", x="depth", by=by), axes, two_axes(results))
+    alt = plots.lines(MetricByAxis("test/loss", x="depth", by=by), axes, two_axes(results))
     assert [container[0].get_xdata().tolist() for container in axes.containers] == [[1, 2, 3], [1, 2]]
     (legend,) = axes.figure.legends
     rest = "" if by else ", rest=x"
@@ -165,7 +165,7 @@ def test_there_is_a_line_for_every_value_of_another_axis(axes, results, by):
 
 
 def test_profiles_go_over_bins(axes, results):
-    alt = plots.profile(Profile("test[*]/exact_match", label="length"), axes, results)
+    alt = plots.profile(MetricByBin("test[*]/exact_match", label="length"), axes, results)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1-5", "6-10", "11+"]
     for index, container in enumerate(axes.containers):
         assert container[0].get_ydata() == pytest.approx([90 - 9.7 * at - index for at in range(3)])
@@ -182,7 +182,7 @@ def test_of_very_many_variants_the_best_are_shown_and_it_is_said(axes, results, 
         metrics = {"test/exact_match": float(number), "test/loss": 1.0}
         trials = tuple(dataclasses.replace(t, result=dataclasses.replace(t.result, metrics=metrics)) for t in base)
         variants.append(Variant({"num_heads": f"v{number}"}, trials))
-    figure = Dots("test/exact_match") if draw is plots.dots else Curves("valid/loss")
+    figure = MetricByVariant("test/exact_match") if draw is plots.dots else Curves("valid/loss")
     alt = draw(figure, axes, with_variants(results, variants))
     said = f"the {most} best of {most + 3} variants by test exact match"
     assert axes.get_title("left") == said
@@ -214,8 +214,8 @@ def test_labels_of_rows_do_not_touch(results):
     changed = long_named(results, 20)
     with matplotlib.rc_context():
         matplotlib.rcParams.update(_rc(LIGHT))
-        figure = Figure(figsize=(5.2, _height(Dots("test/loss"), changed)), layout="constrained")
-        plots.dots(Dots("test/loss"), axes := figure.subplots(), changed)
+        figure = Figure(figsize=(5.2, _height(MetricByVariant("test/loss"), changed)), layout="constrained")
+        plots.dots(MetricByVariant("test/loss"), axes := figure.subplots(), changed)
         figure.draw_without_rendering()
         boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
     assert len(boxes) == 20
@@ -232,7 +232,7 @@ def test_long_names_in_a_legend_are_whole(axes, results):
 
 
 def test_a_figure_is_drawn_for_light_and_dark(results):
-    (figure,) = drawn(results, Dots("test/loss", title="Losses, at last"))
+    (figure,) = drawn(results, MetricByVariant("test/loss", title="Losses, at last"))
     assert (figure.file, figure.title) == ("1_losses_at_last.svg", "Losses, at last")
     assert b"#ffffff" in figure.light
     assert b"#ffffff" not in figure.dark
@@ -246,7 +246,10 @@ def test_a_study_draws_its_own(results):
         seen.append(matplotlib.rcParams["text.color"])
         axes.plot([variant.trials[0].result.parameters for variant in given.variants])
 
-    figures = Own(draw, "Ours", "Sizes"), Own(draw, "Ours too", lambda given: f"{len(given.variants)} sizes")
+    figures = (
+        CustomFigure(draw, "Ours", "Sizes"),
+        CustomFigure(draw, "Ours too", lambda given: f"{len(given.variants)} sizes"),
+    )
     assert [figure.alt for figure in drawn(results, *figures)] == ["Sizes", "5 sizes"]
     assert len(set(seen)) == 2
 
@@ -254,17 +257,17 @@ def test_a_study_draws_its_own(results):
         raise KeyError("depth")
 
     with pytest.raises(ConfigError, match="figure 'Ours': its function raised KeyError: 'depth'"):
-        drawn(results, Own(fails, "Ours", "Sizes"))
+        drawn(results, CustomFigure(fails, "Ours", "Sizes"))
     with pytest.raises(ConfigError, match="figure 'Ours': its function raised ValueError"):  # when it is written
-        drawn(results, Own(lambda axes, given: axes.set_title("$\\frac$") and None, "Ours", "Sizes"))
+        drawn(results, CustomFigure(lambda axes, given: axes.set_title("$\\frac$") and None, "Ours", "Sizes"))
     with pytest.raises(ConfigError, match="raised ValueError: an empty alt text"):
-        drawn(results, Own(draw, "Ours", lambda given: ""))
+        drawn(results, CustomFigure(draw, "Ours", lambda given: ""))
 
 
 def test_what_the_user_has_set_changes_nothing(results):
-    (before,) = drawn(results, Dots("test/loss"))
+    (before,) = drawn(results, MetricByVariant("test/loss"))
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "none"}):
-        (after,) = drawn(results, Dots("test/loss"))
+        (after,) = drawn(results, MetricByVariant("test/loss"))
         assert matplotlib.rcParams["font.size"] == 30
     assert before == after
 
@@ -272,10 +275,16 @@ def test_what_the_user_has_set_changes_nothing(results):
 @pytest.mark.parametrize(
     ("figure", "message"),
     [
-        (Dots("test/los"), r"figure Dots: no trial has measured 'test/los'; .*did you mean 'test/loss'"),
-        (Lines("test/chrf", x="num_heads"), "figure Lines: no trial has measured 'test/chrf'; there are test/exact"),
+        (
+            MetricByVariant("test/los"),
+            r"figure MetricByVariant: no trial has measured 'test/los'; .*did you mean 'test/loss'",
+        ),
+        (
+            MetricByAxis("test/chrf", x="num_heads"),
+            "figure MetricByAxis: no trial has measured 'test/chrf'; there are test/exact",
+        ),
         (Curves("train/los"), r"figure Curves: no trial has logged 'train/los'; .*did you mean 'train/loss'"),
-        (Profile("valid[*]/loss"), r"no trial has measured a metric 'valid\[\*\]/loss'; there are test/exact"),
+        (MetricByBin("valid[*]/loss"), r"no trial has measured a metric 'valid\[\*\]/loss'; there are test/exact"),
     ],
 )
 def test_what_nobody_has_is_refused(results, figure, message):

@@ -10,8 +10,7 @@ from report_support import STUDY, write_study, write_trial, write_workdir
 from transformer_jax.cli import sweep as sweep_command_of_cli
 from transformer_jax.cli.arguments import parse
 from transformer_jax.sweeps.report.collect import collect
-from transformer_jax.sweeps.report.prose import notes
-from transformer_jax.sweeps.report.remade import config_of, fields_of
+from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of
 from transformer_jax.sweeps.report.reproduction import (
     command_note,
     differing_fields,
@@ -19,6 +18,7 @@ from transformer_jax.sweeps.report.reproduction import (
     sweep_command,
     versions,
 )
+from transformer_jax.sweeps.report.sentences import notes
 from transformer_jax.sweeps.results import TRIALS, claim
 from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.base import SearchOptions, Space

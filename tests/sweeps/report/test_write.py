@@ -10,11 +10,11 @@ import pytest
 from report_support import CROSSED, DIVERGED, write_workdir
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.figures import Dots
+from transformer_jax.sweeps.figures import MetricByVariant
 from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.formatting import NOTHING
 from transformer_jax.sweeps.report.markdown import escaped
 from transformer_jax.sweeps.report.summary import contrasts, results_csv, summarise
-from transformer_jax.sweeps.report.wording import NOTHING
 from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import failure
 
@@ -238,7 +238,7 @@ def test_figures_of_an_earlier_report_are_gone(results, tmp_path):
     report(results, tmp_path)
     kept = tmp_path / "figures" / "mine.svg"
     kept.write_text("")
-    figures = (Dots("test/loss"),)
+    figures = (MetricByVariant("test/loss"),)
     report(dataclasses.replace(results, study=dataclasses.replace(results.study, figures=figures)), tmp_path)
     assert sorted(file.name for file in (tmp_path / "figures").iterdir()) == ["1_test_loss.svg", "mine.svg"]
 

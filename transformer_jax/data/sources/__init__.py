@@ -7,24 +7,36 @@ import functools
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources.base import Source, Split
 
-__all__ = ["Source", "Split", "load_source"]
+__all__ = ["SOURCES", "Source", "Split", "load_source"]
 
 
 def load_source(config: DataConfig) -> Source:
-    """The source that `config.source` names. Raises DataError if it cannot be used."""
-    if config.source == "text":
-        from transformer_jax.data.sources.text import TextSource
+    """Return the source that `config.source` names. Raises DataError if it cannot be used."""
+    return SOURCES[config.source](config)
 
-        return TextSource(config)
-    if config.source == "tfds":
-        from transformer_jax.data.sources.tfds.source import TfdsSource
 
-        return TfdsSource(config)
-    return _embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
+def _text(config: DataConfig) -> Source:
+    from transformer_jax.data.sources.text import TextSource
+
+    return TextSource(config)
+
+
+def _tfds(config: DataConfig) -> Source:
+    from transformer_jax.data.sources.tfds.source import TfdsSource
+
+    return TfdsSource(config)
+
+
+def _embedded(config: DataConfig) -> Source:
+    return _cached_embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
+
+
+SOURCES = {"embedded": _embedded, "text": _text, "tfds": _tfds}
+"""By the values of `data.source`."""
 
 
 @functools.lru_cache(maxsize=1)
-def _embedded(source_locale: str, target_locale: str, num_train_pairs: int, num_eval_pairs: int) -> Source:
+def _cached_embedded(source_locale: str, target_locale: str, num_train_pairs: int, num_eval_pairs: int) -> Source:
     """Kept, since a process that trains and then evaluates asks for the same corpus twice."""
     from transformer_jax.data.sources.embedded import EmbeddedSource
 

@@ -1,22 +1,35 @@
-"""What every source of text offers."""
+"""The interface of a source, and the splits that it yields."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import DataError
 
 
-class Split(NamedTuple):
-    """One split of a corpus, or a part of it: `inputs[i]` is translated by `targets[i]`."""
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split of a corpus, or a part of it: equally long lists of values, one per example, by feature.
 
-    inputs: list[str]
-    """Empty where the corpus is monolingual: it has targets only."""
-    targets: list[str]
-    families: list[str] | None
-    """Template family of every pair (embedded corpus), so that each family is scored by itself."""
+    Pairs have `inputs`, and `targets`, their translations. Those of the embedded corpus have `families` too, the
+    template family of every pair, so that each family is scored by itself. Raises ValueError if there is no feature,
+    or their lists differ in length.
+    """
+
+    features: dict[str, list[Any]]
+
+    def __post_init__(self) -> None:
+        counts = {name: len(values) for name, values in self.features.items()}
+        if len(set(counts.values())) != 1:
+            raise ValueError(f"expected one or more features of equal length, got {counts}")
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the split, or of this part of it."""
+        return len(next(iter(self.features.values())))
 
 
 @runtime_checkable
@@ -33,7 +46,7 @@ class Source(Protocol):
         ...
 
     def num_examples(self, name: str) -> int:
-        """Pairs of a split or, of a monolingual one, its texts; `chunks` may leave out some that lack a side."""
+        """Return the examples of a split; `chunks` may leave out some that lack a text."""
         ...
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
@@ -50,22 +63,20 @@ class Source(Protocol):
 
 
 def no_such_split(name: str, known: Iterable[str]) -> DataError:
-    """What is raised for a split that a corpus does not have."""
+    """Return the error for a split that a corpus does not have."""
     known = list(known)
     return DataError(f"no split '{name}'; there are {', '.join(known)}{nearest(name, known)}")
 
 
 def joined(chunks: Iterable[Split]) -> Split:
-    """The parts of a split as one; raises ValueError if there is none."""
+    """Return the parts of a split as one; raises ValueError if there is none."""
     parts = list(chunks)
     if not parts:
         raise ValueError("a split without parts")
-    families = None if parts[0].families is None else [x for part in parts for x in part.families or ()]
-    return Split([x for part in parts for x in part.inputs], [x for part in parts for x in part.targets], families)
+    return Split({name: [value for part in parts for value in part.features[name]] for name in parts[0].features})
 
 
 def divided(split: Split, size: int) -> Iterator[Split]:
-    """A split that is in memory, `size` examples at a time."""
-    for start in range(0, len(split.targets), size):
-        part = slice(start, start + size)
-        yield Split(split.inputs[part], split.targets[part], split.families and split.families[part])
+    """Yield a split that is in memory, `size` examples at a time."""
+    for start in range(0, split.num_examples, size):
+        yield Split({name: values[start : start + size] for name, values in split.features.items()})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import difflib
 import functools
 import gzip
 import hashlib
@@ -19,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer_jax.config import close_names
 from transformer_jax.errors import DataError
 
 MAX_LINE_CHARACTERS = 100_000
@@ -36,10 +36,8 @@ class Contents(NamedTuple):
 class TextFile:
     """One file; nothing is read before it is asked for. Raises DataError wherever it cannot be read or is damaged."""
 
-    def __init__(self, path: Path, blank_lines: bool = False) -> None:
-        """blank_lines: whether lines without text are text too, as between the paragraphs of a book."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._blank_lines = blank_lines
 
     @functools.cached_property
     def contents(self) -> Contents:
@@ -112,7 +110,7 @@ class TextFile:
                 )
             if "\0" in line:
                 raise DataError(f"{self.path}, line {number} has a NUL byte: no text, or text that is not UTF-8")
-        empty = [] if self._blank_lines else [n for n, line in enumerate(block, before + 1) if not line.strip()]
+        empty = [n for n, line in enumerate(block, before + 1) if not line.strip()]
         if empty:
             named = ", ".join(map(str, empty[:_NAMED_LINES])) + (", ..." if len(empty) > _NAMED_LINES else "")
             raise DataError(
@@ -133,7 +131,7 @@ def find(folder: Path, name: str) -> Path:
             raise DataError(f"{path} is a folder, not a text file")
         return path
     existing = sorted(path.name for path in folder.iterdir())
-    nearest = difflib.get_close_matches(name, existing, n=3, cutoff=0.4)
+    nearest = close_names(name, existing, 3)
     hint = f"nearest in that folder: {', '.join(nearest)}" if nearest else "that folder has no file of a similar name"
     raise DataError(f"no file {folder / name} or {name}.gz; {hint}")
 

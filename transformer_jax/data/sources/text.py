@@ -6,8 +6,7 @@
 | `tsv`      | `train.tsv`                 | two columns of a line, by number, between tabs; no quotes, no header |
 | `jsonl`    | `train.jsonl`               | two strings of an object a line, by key                              |
 
-Monolingual, `parallel` reads the one file whose whole name the prefix is, in which lines without text count too.
-What is said of lines in lines.py holds for all of them.
+The rules for lines in lines.py hold for all of them.
 """
 
 from __future__ import annotations
@@ -42,12 +41,11 @@ class TextSource:
         if not folder.is_dir():
             problem = "is not a folder" if folder.exists() else "does not exist"
             raise DataError(f"data.dir={config.dir!r} {problem}")
-        self._monolingual = config.monolingual
         self._names = _names(config)
         self._pick = _pick(config.format, self._names)
-        # Of pairs in parallel files nothing is chosen, as when the format was the only one.
-        is_plain = config.format == "parallel" and not config.monolingual
-        self._chosen = [] if is_plain else [f"{config.format} {self._names} {config.monolingual}"]
+        # Part of the fingerprint, which checkpoints hold: written as by the first versions, which had one format only,
+        # and then a choice of one side, which is the False.
+        self._chosen = [] if config.format == "parallel" else [f"{config.format} {self._names} False"]
         splits = {"train": config.train_split, "valid": config.valid_split, "test": config.test_split}
         # A file of each language or one of both, for every prefix.
         self._files = {
@@ -59,8 +57,6 @@ class TextSource:
     def _of_prefix(self, config: DataConfig, folder: Path, prefix: str) -> tuple[TextFile, ...]:
         if config.format != "parallel":
             return (TextFile(find(folder, f"{prefix}.{config.format}")),)
-        if config.monolingual:
-            return (TextFile(find(folder, prefix), blank_lines=True),)
         locales = (config.source_locale, config.target_locale)
         return tuple(TextFile(find(folder, f"{prefix}.{locale}")) for locale in locales)
 
@@ -78,8 +74,8 @@ class TextSource:
         sides = [self._lines(files) for files in self._of_split(name)]
         examples = itertools.chain.from_iterable(sides)
         while chunk := list(itertools.islice(examples, size)):
-            columns = [list(column) for column in zip(*chunk, strict=True)]
-            yield Split([] if self._monolingual else columns[0], columns[-1], families=None)
+            inputs, targets = (list(side) for side in zip(*chunk, strict=True))
+            yield Split({"inputs": inputs, "targets": targets})
 
     def split(self, name: str) -> Split:
         """A whole split. Raises as `chunks`."""
@@ -123,8 +119,7 @@ class TextSource:
 def _names(config: DataConfig) -> list[str]:
     """The columns or keys of the sides, the targets last."""
     defaults = ("1", "2") if config.format == "tsv" else (config.source_locale, config.target_locale)
-    names = [config.input_feature or defaults[0], config.target_feature or defaults[1]]
-    return names[1:] if config.monolingual else names
+    return [config.input_feature or defaults[0], config.target_feature or defaults[1]]
 
 
 def _pick(format: str, names: list[str]) -> _Pick | None:
@@ -133,6 +128,8 @@ def _pick(format: str, names: list[str]) -> _Pick | None:
         return None
     if format == "jsonl":
         return lambda line: _values(line, names)
+    if format != "tsv":
+        raise ValueError(f"data.format='{format}' is not implemented")
     for name in names:
         if not name.isdecimal() or int(name) < 1:
             raise ConfigError(f"config: with data.format=tsv a feature is a column's number from 1, not {name!r}")

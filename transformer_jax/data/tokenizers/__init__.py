@@ -1,22 +1,31 @@
 """Tokenizers: text to ids and back.
 
-Every tokenizer reserves the ids 0 to 3 of `transformer_jax.config` (pad, eos, unk, bos) and is fully described by its
-model bytes, which travel with the work directory and with every checkpoint.
+Every tokenizer names its special ids (pad, eos, ...; those of this project reserve 0 to 3) and is fully described by
+its model bytes, which travel with the work directory and with every checkpoint.
 """
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
-from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer
+from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer, check_decode_ids
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, train_words
 from transformer_jax.errors import DataError
+from transformer_jax.files import replace_file
 
-__all__ = ["EncodedTexts", "Tokenizer", "load_tokenizer", "read_tokenizer", "train_tokenizer", "write_tokenizer"]
+__all__ = [
+    "TRAINERS",
+    "EncodedTexts",
+    "SpecialIds",
+    "Tokenizer",
+    "check_decode_ids",
+    "load_tokenizer",
+    "read_tokenizer",
+    "train_tokenizer",
+    "write_tokenizer",
+]
 
 _JSON = b"{"  # a model of byte-level BPE; SentencePiece's begin otherwise
 
@@ -25,21 +34,35 @@ def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokeniz
     """A tokenizer of `vocab_size` ids, the reserved ones included, that fits `texts` of both languages.
 
     Args:
-      kind: "unigram" or "bpe" (SentencePiece), "byte_bpe" or "words".
+      kind: a name of `TRAINERS`.
 
     Raises:
       ConfigError: the texts cannot fill so large a vocabulary, or so small a one cannot hold what it must.
       DataError: there is no text.
     """
-    if kind == "words":
-        return train_words(texts, vocab_size)
-    if kind == "byte_bpe":
-        from transformer_jax.data.tokenizers.byte_bpe import train_byte_bpe
+    return TRAINERS[kind](texts, vocab_size)
 
-        return train_byte_bpe(texts, vocab_size)
+
+def _unigram(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     from transformer_jax.data.tokenizers.sentence_piece import train_sentence_piece
 
-    return train_sentence_piece(texts, kind, vocab_size)
+    return train_sentence_piece(texts, "unigram", vocab_size)
+
+
+def _bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.sentence_piece import train_sentence_piece
+
+    return train_sentence_piece(texts, "bpe", vocab_size)
+
+
+def _byte_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.byte_bpe import train_byte_bpe
+
+    return train_byte_bpe(texts, vocab_size)
+
+
+TRAINERS = {"unigram": _unigram, "bpe": _bpe, "byte_bpe": _byte_bpe, "words": train_words}
+"""By the values of `data.tokenizer`: from texts and the size of the vocabulary to a tokenizer."""
 
 
 def load_tokenizer(model_bytes: bytes) -> Tokenizer:
@@ -67,16 +90,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 def write_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
     """Stores a tokenizer whole or not at all; raises DataError, naming the folder, if that cannot be written."""
-    temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("wb") as file:
-                file.write(tokenizer.model_bytes)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(path, tokenizer.model_bytes)
     except OSError as error:
         raise DataError(f"{path.parent}: cannot write {path.name}: {error.strerror}") from error

@@ -10,10 +10,34 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from transformer_jax.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
+from transformer_jax.config import DecodeConfig
+from transformer_jax.config.decode import parse_ids
+from transformer_jax.errors import ConfigError, DataError
 
-RESERVED = {PAD_ID: "<pad>", EOS_ID: "</s>", UNK_ID: "<unk>", BOS_ID: "<s>"}
-"""The ids from 0 that are no pieces of text, and their names."""
+
+class SpecialIds(NamedTuple):
+    """Ids with a role, of one tokenizer; None for a role that it has no id for."""
+
+    pad: int | None = None
+    eos: int | None = None
+    unk: int | None = None
+    bos: int | None = None
+    mask: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+
+    def required(self, role: str) -> int:
+        """Return the id of a role; raises DataError if there is none."""
+        id = getattr(self, role)
+        if id is None:
+            raise DataError(f"the tokenizer has no id for '{role}'")
+        return id
+
+
+OWN_SPECIAL_IDS = SpecialIds(pad=0, eos=1, unk=2, bos=3)
+"""Of every tokenizer that this project trains."""
+RESERVED = dict(zip((i for i in OWN_SPECIAL_IDS if i is not None), ("<pad>", "</s>", "<unk>", "<s>"), strict=True))
+"""The same ids, which are no tokens of text, and their names."""
 
 SPACE = "\u2581"
 """What stands for a space where a piece is shown: SentencePiece's `▁`."""
@@ -38,7 +62,12 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, the four reserved ones included."""
+        """Number of ids, the special ones included."""
+        ...
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """The ids with a role."""
         ...
 
     @property
@@ -56,7 +85,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """Text of the ids before the first eos; pad and bos have none."""
+        """Return the text of the ids before the first eos; pad and bos have none."""
         ...
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
@@ -69,7 +98,9 @@ class Tokenizer(Protocol):
 
 
 class ModelBytes:
-    """What is the same for every tokenizer: bytes that describe it, and the digest they are known by."""
+    """The common part of this project's tokenizers: their special ids, bytes that describe them, and a digest."""
+
+    special_ids = OWN_SPECIAL_IDS
 
     def __init__(self, model_bytes: bytes) -> None:
         self._model_bytes = bytes(model_bytes)
@@ -91,10 +122,24 @@ def concatenated(rows: Sequence[Sequence[int]]) -> EncodedTexts:
     return EncodedTexts(ids, offsets)
 
 
-def before_eos(ids: Iterable[int] | np.ndarray) -> list[int]:
-    """The ids that come before the first eos, as a list."""
+def before_eos(ids: Iterable[int] | np.ndarray, eos: int | None) -> list[int]:
+    """Return the ids that come before the first `eos`, as a list."""
     row = ids.tolist() if isinstance(ids, np.ndarray) else [int(i) for i in ids]
-    return row[: row.index(EOS_ID)] if EOS_ID in row else row
+    return row if eos is None or eos not in row else row[: row.index(eos)]
+
+
+def with_text(ids: Iterable[int] | np.ndarray, special_ids: SpecialIds) -> list[int]:
+    """Return the ids that have a text: those before the first eos, without pad and bos."""
+    return [id for id in before_eos(ids, special_ids.eos) if id not in (special_ids.pad, special_ids.bos)]
+
+
+def check_decode_ids(decode: DecodeConfig, special_ids: SpecialIds) -> None:
+    """Check what only the tokenizer tells; raises ConfigError if `prefix_ids` has padding or end-of-sequence."""
+    prefix = parse_ids(decode.prefix_ids)
+    roles = {"padding": special_ids.pad, "end-of-sequence": special_ids.eos}
+    if any(id in prefix for id in roles.values()):
+        named = " or ".join(f"{role} ({id})" for role, id in roles.items() if id is not None)
+        raise ConfigError(f"config: decode.prefix_ids={decode.prefix_ids} must not contain {named}")
 
 
 def training_lines(texts: Iterable[str]) -> Iterator[str]:

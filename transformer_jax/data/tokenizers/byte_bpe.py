@@ -14,15 +14,14 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from transformer_jax.config import BOS_ID, PAD_ID
 from transformer_jax.data.tokenizers.base import (
     RESERVED,
     SPACE,
     EncodedTexts,
     ModelBytes,
-    before_eos,
     concatenated,
     training_lines,
+    with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
 
@@ -63,10 +62,12 @@ class ByteBPETokenizer(ModelBytes):
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """As of `Tokenizer`; bytes that are no UTF-8, which encoding never yields, become U+FFFD."""
-        return self._tokenizer.decode(_with_text(ids), skip_special_tokens=False)
+        return self._tokenizer.decode(with_text(ids, self.special_ids), skip_special_tokens=False)
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
-        return self._tokenizer.decode_batch([_with_text(row) for row in rows], skip_special_tokens=False)
+        return self._tokenizer.decode_batch(
+            [with_text(row, self.special_ids) for row in rows], skip_special_tokens=False
+        )
 
     def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
         """As of `Tokenizer`; bytes that are no character are written as the library stores them, as in `Ã`."""
@@ -114,7 +115,3 @@ def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> ByteBPETokenizer:
             f"{tokenizer.get_vocab_size()} pieces; choose at most that"
         )
     return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
-
-
-def _with_text(ids: Iterable[int] | np.ndarray) -> list[int]:
-    return [id for id in before_eos(ids) if id not in (PAD_ID, BOS_ID)]

@@ -11,8 +11,8 @@ from typing import NoReturn
 import numpy as np
 import sentencepiece
 
-from transformer_jax.config import BOS_ID, EOS_ID, PAD_ID, UNK_ID
 from transformer_jax.data.tokenizers.base import (
+    OWN_SPECIAL_IDS,
     RESERVED,
     EncodedTexts,
     ModelBytes,
@@ -42,8 +42,8 @@ class SentencePieceTokenizer(ModelBytes):
             raise DataError(f"tokenizer: {len(self._model_bytes)} bytes that are no SentencePiece model") from error
         processor = self._processor
         reserved = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
-        if reserved != (PAD_ID, EOS_ID, UNK_ID, BOS_ID):
-            raise DataError(f"tokenizer: ids of pad, eos, unk, bos are {reserved}, expected (0, 1, 2, 3)")
+        if reserved != tuple(RESERVED):
+            raise DataError(f"tokenizer: ids of pad, eos, unk, bos are {reserved}, expected {tuple(RESERVED)}")
 
     @property
     def vocab_size(self) -> int:
@@ -55,7 +55,7 @@ class SentencePieceTokenizer(ModelBytes):
         return concatenated(rows)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        return self._processor.decode(before_eos(ids))
+        return self._processor.decode(before_eos(ids, self.special_ids.eos))
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]
@@ -92,10 +92,10 @@ def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int)
             model_writer=model,
             model_type=model_type,
             vocab_size=vocab_size,
-            pad_id=PAD_ID,
-            eos_id=EOS_ID,
-            unk_id=UNK_ID,
-            bos_id=BOS_ID,
+            pad_id=OWN_SPECIAL_IDS.pad,
+            eos_id=OWN_SPECIAL_IDS.eos,
+            unk_id=OWN_SPECIAL_IDS.unk,
+            bos_id=OWN_SPECIAL_IDS.bos,
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,

@@ -16,8 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.config import BOS_ID, PAD_ID, UNK_ID
-from transformer_jax.data.tokenizers.base import RESERVED, EncodedTexts, ModelBytes, before_eos, concatenated
+from transformer_jax.data.tokenizers.base import (
+    OWN_SPECIAL_IDS,
+    RESERVED,
+    EncodedTexts,
+    ModelBytes,
+    concatenated,
+    with_text,
+)
 from transformer_jax.errors import ConfigError, DataError
 
 MAGIC = b"words\n"
@@ -26,7 +32,7 @@ _WORD_AND_COUNT = re.compile(r"(\S+)(?:[ \t]+[0-9]+)?[ \t\r]*")
 
 class _Ids(dict[str, int]):
     def __missing__(self, word: str) -> int:
-        return UNK_ID
+        return OWN_SPECIAL_IDS.required("unk")
 
 
 class WordTokenizer(ModelBytes):
@@ -61,7 +67,7 @@ class WordTokenizer(ModelBytes):
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """As of `Tokenizer`; unk is written `<unk>`."""
-        return " ".join([self._words[id] for id in before_eos(ids) if id not in (PAD_ID, BOS_ID)])
+        return " ".join([self._words[id] for id in with_text(ids, self.special_ids)])
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]

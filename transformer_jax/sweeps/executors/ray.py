@@ -18,13 +18,13 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import python_path, start_worker
 from transformer_jax.sweeps.results import OUTPUT, SPEC
 from transformer_jax.sweeps.trials import Trial
 
-DIED, USER_ERROR = -9, 2
 NODE_NOTE = "node "
 """Begins the line of a trial's output that says where it runs."""
 _AUTHENTICATION = (
@@ -113,12 +113,12 @@ class _Job:
                     return None
                 if (problem := ray.get(self._started)) is not None:
                     self._say(problem)
-                    return USER_ERROR
+                    return exit_codes.USER_ERROR
                 self._ended = self._actor.wait.remote()
             return ray.get(self._ended) if ray.wait([self._ended], timeout=0)[0] else None
         except ray.exceptions.RayError as error:
             self._say(f"its node or its actor is gone: {str(error).strip().splitlines()[0]}")
-            return DIED
+            return exit_codes.KILLED
 
     def _kill(self) -> None:
         import ray

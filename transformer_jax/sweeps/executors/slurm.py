@@ -23,8 +23,9 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.checkpoints.workdir import write_atomically
+from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import write_atomically
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT
@@ -33,7 +34,6 @@ from transformer_jax.sweeps.trials import Trial
 logger = logging.getLogger(__name__)
 
 CLUSTERS = ("slurm", "local")
-DIED = -9
 JOB = "slurm_job.json"
 _LOOK_SECONDS = 10.0  # between two looks at the queue, which all jobs share
 _RESULT_SECONDS = 1.0  # between two looks for a job's result
@@ -123,7 +123,7 @@ class _Job:
             self._gone_at = self._queue.looks  # a shared file system may show the result a little later
         elif self._queue.looks > self._gone_at:
             self._say(f"job {self._number} has ended before its worker did; its log is {self._log}")
-            return DIED
+            return exit_codes.KILLED
         return None
 
     def stop(self) -> None:

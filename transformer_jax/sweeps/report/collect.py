@@ -12,13 +12,15 @@ from typing import Any
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.figures import number_of
-from transformer_jax.sweeps.report.remade import absent_variants, grid_labels
-from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant, is_number
+from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
+from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import SPEC, STUDY, TRIALS, check_labels, read_result, read_spec
 from transformer_jax.sweeps.search import recorded
 from transformer_jax.sweeps.search.base import SearchOptions
 from transformer_jax.sweeps.study import Axis, Study, load_study
+from transformer_jax.tasks.base import TASKS, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +43,11 @@ class StudyResults:
     @property
     def trials(self) -> list[TrialResult]:
         return [trial for variant in self.variants for trial in variant.trials]
+
+    @property
+    def task(self) -> Task:
+        """What the trials have learned, which declares their metrics."""
+        return TASKS[self.trials[0].trial.config.task.name]
 
     @property
     def reference(self) -> Variant | None:
@@ -106,6 +113,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     for trial in trials:
         check_labels(trial.trial.labels, study, folder, trial.folder)
     _check_there_are_results(trials, study, folder, workdir)
+    study = study.for_task(TASKS[trials[0].trial.config.task.name])
     by_variant: dict[str, list[TrialResult]] = {}
     for trial in sorted(trials, key=lambda trial: _order(trial, study)):
         by_variant.setdefault(trial.trial.variant, []).append(trial)

@@ -15,10 +15,10 @@ from typing import Any
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.figures import Curves, Dots, Figure, Lines, Own, Profile
+from transformer_jax.sweeps.figures import Curves, CustomFigure, Figure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.wording import metric_name
+from transformer_jax.sweeps.report.formatting import metric_name
 
 _WIDTH = 5.2  # inches; a page of 360 pixels shows it at two thirds
 
@@ -47,17 +47,17 @@ DARK = Theme("#181a1f", "#e6e6e6", "#3c3f46")
 
 def default_figures(results: StudyResults) -> tuple[Figure, ...]:
     """Of a study that names none."""
-    return (Dots(results.study.metrics[0].name), Curves("valid/loss"))
+    return (MetricByVariant(results.study.metrics[0].name), Curves("valid/loss"))
 
 
 def draw_figures(results: StudyResults) -> Iterator[Drawn]:
     """Every figure of a study, in its order.
 
-    Raises: ConfigError for a metric or quantity that no trial has, and what an `Own` raises.
+    Raises: ConfigError for a metric or quantity that no trial has, and what an `CustomFigure` raises.
     """
     for number, figure in enumerate(results.study.figures or default_figures(results), start=1):
         _check(figure, results)
-        title = figure.title or _default_title(figure)
+        title = figure.title or _default_title(figure, results)
         slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
         light, alt = _svg(figure, results, LIGHT)
         dark, _ = _svg(figure, results, DARK)
@@ -66,13 +66,14 @@ def draw_figures(results: StudyResults) -> Iterator[Drawn]:
 
 def _check(figure: Figure, results: StudyResults) -> None:
     name, known = "", []
-    if isinstance(figure, Dots | Lines):
+    if isinstance(figure, MetricByVariant | MetricByAxis):
         name, known = figure.metric, results.metrics
     elif isinstance(figure, Curves):
         name, known = figure.quantity, results.logged
-    elif isinstance(figure, Profile) and not figure.bins(results.metrics):
+    elif isinstance(figure, MetricByBin) and not figure.bins(results.metrics):
         raise ConfigError(
-            f"figure Profile: no trial has measured a metric '{figure.metric}'; there are {', '.join(results.metrics)}"
+            f"figure MetricByBin: no trial has measured a metric '{figure.metric}'; there are "
+            f"{', '.join(results.metrics)}"
         )
     if name and name not in known:
         verb = "logged" if isinstance(figure, Curves) else "measured"
@@ -82,15 +83,16 @@ def _check(figure: Figure, results: StudyResults) -> None:
         )
 
 
-def _default_title(figure: Figure) -> str:
-    if isinstance(figure, Own):
+def _default_title(figure: Figure, results: StudyResults) -> str:
+    if isinstance(figure, CustomFigure):
         return figure.title
     if isinstance(figure, Curves):
-        title = f"{metric_name(figure.quantity)} by step"
-    elif isinstance(figure, Profile):
-        title = f"{metric_name(figure.name)} by {figure.label}"
+        title = f"{metric_name(figure.quantity, results.task)} by step"
+    elif isinstance(figure, MetricByBin):
+        title = f"{metric_name(figure.name, results.task)} by {figure.label}"
     else:
-        title = metric_name(figure.metric) + (f" by {figure.x}" if isinstance(figure, Lines) else "")
+        by = f" by {figure.x}" if isinstance(figure, MetricByAxis) else ""
+        title = metric_name(figure.metric, results.task) + by
     return title[0].upper() + title[1:]
 
 
@@ -117,30 +119,30 @@ def _named_errors(figure: Figure) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if not isinstance(figure, Own):
+        if not isinstance(figure, CustomFigure):
             raise
         message = f"figure '{figure.title}': its function raised {type(error).__name__}: {error}"
         raise ConfigError(message) from error
 
 
 def _draw(figure: Figure, axes: Any, results: StudyResults) -> str:
-    if isinstance(figure, Own):
+    if isinstance(figure, CustomFigure):
         figure.draw(axes, results)
         alt = figure.alt if isinstance(figure.alt, str) else figure.alt(results)
         if not alt:
             raise ValueError("an empty alt text")
         return alt
-    if isinstance(figure, Dots):
+    if isinstance(figure, MetricByVariant):
         return plots.dots(figure, axes, results)
     if isinstance(figure, Curves):
         return plots.curves(figure, axes, results)
-    if isinstance(figure, Lines):
+    if isinstance(figure, MetricByAxis):
         return plots.lines(figure, axes, results)
     return plots.profile(figure, axes, results)
 
 
 def _height(figure: Figure, results: StudyResults) -> float:
-    return plots.dots_height(results) if isinstance(figure, Dots) else 3.2
+    return plots.dots_height(results) if isinstance(figure, MetricByVariant) else 3.2
 
 
 def _rc(theme: Theme) -> dict[Any, Any]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.formatting import unfinished
 from transformer_jax.sweeps.report.variants import Variant
-from transformer_jax.sweeps.report.wording import unfinished
 
 _LONGEST_LABEL, _ROW_LABEL = 54, 30  # letters that there is room for
 _LEGEND_ROW = 0.19  # inches

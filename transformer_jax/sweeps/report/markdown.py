@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
-from transformer_jax.sweeps.report.prose import STAR, answer, notes, subject
-from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
-from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Contrast, Row
-from transformer_jax.sweeps.report.wording import (
+from transformer_jax.sweeps.report.formatting import (
     difference_of,
     estimate_of,
     metric_label,
     p_value_of,
     trials_of,
 )
+from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
+from transformer_jax.sweeps.report.sentences import STAR, answer, notes, subject
+from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Contrast, Row
 
 FIGURES = "figures"
 
@@ -48,7 +48,7 @@ def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> str:
     metrics = [metric.name for metric in results.study.metrics]
     head = ["one value less another"]
     for metric in metrics:
-        head += [f"{metric_label(metric)}, difference", "p (Holm)"]
+        head += [f"{metric_label(metric, results.task)}, difference", "p (Holm)"]
     lines = [_line(head), "|---|" + "---:|" * (2 * len(metrics))]
     for first in range(0, len(contrasts), len(metrics)):
         together = contrasts[first : first + len(metrics)]
@@ -66,7 +66,7 @@ def _answer_table(results: StudyResults, rows: list[Row]) -> str:
     head = [", ".join(axis.name for axis in results.study.axes)]
     compared = ["difference", "p (Holm)"] if not results.study.contrasts else []
     for metric in metrics:
-        head += [f"{metric_label(metric)}, mean ± 95 %", *compared]
+        head += [f"{metric_label(metric, results.task)}, mean ± 95 %", *compared]
     lines = [_line([*head, "trials"]), "|---|" + "---:|" * (len(head) - 1) + "---|"]
     for variant in results.variants:
         cells = [escaped(variant.short_name + (" (reference)" if variant is results.reference else ""))]

@@ -9,20 +9,7 @@ from pathlib import Path
 
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
-from transformer_jax.sweeps.report.html import Html, element, table
-from transformer_jax.sweeps.report.prose import STAR, answer, notes, subject
-from transformer_jax.sweeps.report.remade import config_of, fields_of
-from transformer_jax.sweeps.report.reproduction import (
-    command_note,
-    differing_fields,
-    exact_config,
-    machines,
-    sweep_command,
-    versions,
-)
-from transformer_jax.sweeps.report.summary import Contrast, Row
-from transformer_jax.sweeps.report.variants import TrialResult
-from transformer_jax.sweeps.report.wording import (
+from transformer_jax.sweeps.report.formatting import (
     NOTHING,
     difference_of,
     estimate_of,
@@ -32,6 +19,19 @@ from transformer_jax.sweeps.report.wording import (
     status_words,
     trials_of,
 )
+from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of
+from transformer_jax.sweeps.report.html import Html, element, table
+from transformer_jax.sweeps.report.reproduction import (
+    command_note,
+    differing_fields,
+    exact_config,
+    machines,
+    sweep_command,
+    versions,
+)
+from transformer_jax.sweeps.report.sentences import STAR, answer, notes, subject
+from transformer_jax.sweeps.report.summary import Contrast, Row
+from transformer_jax.sweeps.report.variants import TrialResult
 
 
 def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figures: Sequence[Drawn]) -> str:
@@ -68,7 +68,7 @@ def _answer_table(results: StudyResults, rows: list[Row]) -> Html:
     metrics = [metric.name for metric in results.study.metrics]
     compared = not results.study.contrasts
     titles = ["mean ± 95 %", *(["difference", "p (Holm)"] if compared else [])]
-    groups = [_group(metric, len(titles)) for metric in metrics]
+    groups = [_group(metric, len(titles), results) for metric in metrics]
     columns = list(map(_head, titles * len(metrics)))
     first = element("th", ", ".join(axis.name for axis in results.study.axes), rowspan="2", scope="col")
     last = element("th", "trials", rowspan="2", scope="col", class_="text")
@@ -84,7 +84,10 @@ def _answer_table(results: StudyResults, rows: list[Row]) -> Html:
 
 def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> Html:
     metrics = [metric.name for metric in results.study.metrics]
-    groups = [element("th", "one value less another", rowspan="2", scope="col"), *(_group(m, 2) for m in metrics)]
+    groups = [
+        element("th", "one value less another", rowspan="2", scope="col"),
+        *(_group(m, 2, results) for m in metrics),
+    ]
     columns = [_head("difference"), _head("p (Holm)")] * len(metrics)
     body = []
     for first in range(0, len(contrasts), len(metrics)):
@@ -94,8 +97,8 @@ def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> Html:
     return table("Over the seeds that both have.", [groups, columns], body, "differences")
 
 
-def _group(metric: str, columns: int) -> Html:
-    return element("th", metric_label(metric), colspan=str(columns), scope="colgroup")
+def _group(metric: str, columns: int, results: StudyResults) -> Html:
+    return element("th", metric_label(metric, results.task), colspan=str(columns), scope="colgroup")
 
 
 def _difference_cells(row: Row | Contrast) -> list[Html]:
@@ -104,7 +107,7 @@ def _difference_cells(row: Row | Contrast) -> list[Html]:
 
 def _directions(results: StudyResults) -> Iterator[str]:
     for direction, word in (("max", "Higher"), ("min", "Lower")):
-        if names := [metric_label(m.name) for m in results.study.metrics if m.direction == direction]:
+        if names := [metric_label(m.name, results.task) for m in results.study.metrics if m.direction == direction]:
             yield f"{word} is better: {', '.join(names)}."
 
 
@@ -142,7 +145,7 @@ def _differences(results: StudyResults) -> Html:
 
 def _trials(results: StudyResults) -> Html:
     metrics = [metric.name for metric in results.study.metrics]
-    columns = ["seed", "status", *map(metric_label, metrics), "steps", "seconds"]
+    columns = ["seed", "status", *(metric_label(m, results.task) for m in metrics), "steps", "seconds"]
     body = []
     for variant in results.variants:
         for trial in variant.trials:

@@ -12,11 +12,11 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer_jax.sweeps.figures import Curves, Dots, Lines, Profile, number_of
+from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByBin, MetricByVariant, number_of
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.formatting import metric_label, metric_name, number, trials_of
 from transformer_jax.sweeps.report.labels import axis_of, legend, legend_of_variants, literal, missing, plain, row_label
 from transformer_jax.sweeps.report.variants import TrialResult, Variant
-from transformer_jax.sweeps.report.wording import metric_label, metric_name, number, trials_of
 from transformer_jax.sweeps.statistics import Estimate, estimate
 
 MOST_DOTS, MOST_LINES = 40, 12
@@ -37,7 +37,7 @@ def cycle(ink: str) -> Any:
     return cycler(color=[*_COLOURS, ink])
 
 
-def dots(figure: Dots, axes: Any, results: StudyResults) -> str:
+def dots(figure: MetricByVariant, axes: Any, results: StudyResults) -> str:
     shown, note = _shown(results, MOST_DOTS)
     direction = results.direction(figure.metric)
     found = [estimate(list(variant.values(figure.metric).values())) for variant in shown]
@@ -51,12 +51,12 @@ def dots(figure: Dots, axes: Any, results: StudyResults) -> str:
     axes.set_ylim(len(shown) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     better = {"max": "\n(higher is better)", "min": "\n(lower is better)"}.get(direction, "")
-    axes.set_xlabel(metric_label(figure.metric) + better)
+    axes.set_xlabel(metric_label(figure.metric, results.task) + better)
     axes.set_ylabel(axis_of(results))
     _say(axes, note)
     means = [(variant.name, e.mean) for variant, e in zip(shown, found, strict=True) if variant.is_complete]
     return (
-        f"{metric_label(figure.metric)} of {_count(shown, note)}, means over seeds with 95 % intervals: "
+        f"{metric_label(figure.metric, results.task)} of {_count(shown, note)}, means over seeds with 95 % intervals: "
         f"{_extremes(means, direction)}{_lost(shown)}"
     )
 
@@ -84,17 +84,18 @@ def curves(figure: Curves, axes: Any, results: StudyResults) -> str:
             steps += by_step
     _scales(axes, figure)
     axes.set_xlabel("step")
-    axes.set_ylabel(metric_label(figure.quantity))
+    axes.set_ylabel(metric_label(figure.quantity, results.task))
     legend_of_variants(axes, handles, trainings, results)
     _say(axes, note)
     span = f", steps {min(steps)} to {max(steps)}" if steps else ""
     return (
-        f"{metric_label(figure.quantity)} against the step{span}, of {_count(shown, note)}: means over the seeds that "
+        f"{metric_label(figure.quantity, results.task)} against the step{span}, of {_count(shown, note)}: "
+        "means over the seeds that "
         f"have finished, in bands of the 95 % interval. At the end: {_extremes(last, '')}{_lost(shown)}"
     )
 
 
-def lines(figure: Lines, axes: Any, results: StudyResults) -> str:
+def lines(figure: MetricByAxis, axes: Any, results: StudyResults) -> str:
     groups, note = _groups_of_lines(figure, results)
     handles, names, means = [], [], []
     for index, (name, variants) in enumerate(groups.items()):
@@ -112,7 +113,7 @@ def lines(figure: Lines, axes: Any, results: StudyResults) -> str:
     _scales(axes, figure)
     _number_ticks(axes, sorted({number_of(v.labels[figure.x]) for _, variants in names for v in variants}))
     axes.set_xlabel(figure.x)
-    axes.set_ylabel(metric_label(figure.metric))
+    axes.set_ylabel(metric_label(figure.metric, results.task))
     everything = [v for _, variants in names for v in variants]
     if len(names) > 1:
         legend(axes, handles, [name + missing(variants) for name, variants in names])
@@ -120,12 +121,13 @@ def lines(figure: Lines, axes: Any, results: StudyResults) -> str:
         note += missing(everything)
     _say(axes, note)
     return (
-        f"{metric_label(figure.metric)} against {figure.x}, {len(groups)} line{'s'[: len(groups) != 1]}, means over "
+        f"{metric_label(figure.metric, results.task)} against {figure.x}, "
+        f"{len(groups)} line{'s'[: len(groups) != 1]}, means over "
         f"seeds with 95 % intervals: {_extremes(means, results.direction(figure.metric))}{_lost(everything)}"
     )
 
 
-def profile(figure: Profile, axes: Any, results: StudyResults) -> str:
+def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
     shown, note = _shown(results, MOST_LINES)
     bins, handles = figure.bins(results.metrics), []
     found = {v.name: [estimate([*v.values(metric).values()]) for metric in bins.values()] for v in shown}
@@ -137,7 +139,7 @@ def profile(figure: Profile, axes: Any, results: StudyResults) -> str:
         handles.append(axes.errorbar([x for x, _ in points], [e.mean for _, e in points], yerr=bars, **style))
     axes.set_xticks(range(len(bins)), [plain(name) for name in bins], rotation=0 if len(bins) < 8 else 45)
     axes.set_xlabel(figure.label)
-    axes.set_ylabel(metric_label(figure.name))
+    axes.set_ylabel(metric_label(figure.name, results.task))
     legend_of_variants(axes, handles, [[variant] for variant in shown], results)
     _say(axes, note)
     ends = [
@@ -146,12 +148,13 @@ def profile(figure: Profile, axes: Any, results: StudyResults) -> str:
         if at in (0, len(bins) - 1)
     ]
     return (
-        f"{metric_label(figure.name)} in {len(bins)} bins by {figure.label}, of {_count(shown, note)}, means over "
+        f"{metric_label(figure.name, results.task)} in {len(bins)} bins by {figure.label}, of {_count(shown, note)}, "
+        "means over "
         f"seeds with 95 % intervals. {' '.join(ends)}{_lost(shown)}"
     )
 
 
-def _groups_of_lines(figure: Lines, results: StudyResults) -> tuple[dict[str, list[Variant]], str]:
+def _groups_of_lines(figure: MetricByAxis, results: StudyResults) -> tuple[dict[str, list[Variant]], str]:
     """Variants by the name of their line, and what is said of the rest."""
     groups: dict[str, list[Variant]] = {}
     fixed = {n: v for n, v in results.study.reference_variant.items() if figure.by and n not in (figure.x, figure.by)}
@@ -174,7 +177,7 @@ def _shown(results: StudyResults, most: int) -> tuple[Sequence[Variant], str]:
     sign = -1 if metric.direction == "max" else 1
     means = [estimate([*variant.values(metric.name).values()]).mean for variant in variants]
     ranked = sorted(range(len(variants)), key=lambda i: (math.isnan(means[i]), sign * means[i], i))
-    note = f"the {most} best of {len(variants)} variants by {metric_name(metric.name)}"
+    note = f"the {most} best of {len(variants)} variants by {metric_name(metric.name, results.task)}"
     return [variants[i] for i in sorted(ranked[:most])], note
 
 
@@ -227,7 +230,7 @@ def _bar(found: Estimate) -> float | None:
     return found.half_width if math.isfinite(found.half_width) else None
 
 
-def _scales(axes: Any, figure: Curves | Lines) -> None:
+def _scales(axes: Any, figure: Curves | MetricByAxis) -> None:
     if figure.log_x:
         axes.set_xscale("log")
     if figure.log_y:

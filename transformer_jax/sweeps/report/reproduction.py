@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.remade import config_of, fields_of, overrides_of
+from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of, overrides_of
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import DataError
+from transformer_jax import metrics_file
 from transformer_jax.sweeps.results import Result
 from transformer_jax.sweeps.trials import Trial
 
 NO_RESULT, NOT_BEGUN = "none yet", "not begun"
 STATUSES = ("finished", "diverged", "failed", "pruned", NO_RESULT)
-_LOG = "metrics.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +43,10 @@ class TrialResult:
     @property
     def log_file(self) -> Path:
         """Its metrics.jsonl, or that of the trial whose training is its own too."""
-        own = self.folder / _LOG
-        return (
-            own if self.trial.trained_by is None or own.exists() else self.folder.parent / self.trial.trained_by / _LOG
-        )
+        own = self.folder / metrics_file.NAME
+        if self.trial.trained_by is None or own.exists():
+            return own
+        return self.folder.parent / self.trial.trained_by / metrics_file.NAME
 
     @functools.cached_property
     def log(self) -> list[dict[str, Any]]:
@@ -57,25 +55,11 @@ class TrialResult:
         Raises: DataError for a line that cannot be read. The last may be half written, and is then left out, unless the
           training has come to its end.
         """
-        file, lines = self.log_file, []
-        if not file.exists():
-            return []
-        written = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        for number, line in enumerate(written, start=1):
-            try:
-                values = json.loads(line)
-                lines.append({"step": values["step"], "split": values["split"], **values})
-            except (ValueError, KeyError, TypeError) as error:
-                if number == len(written) and self.status not in ("finished", "diverged"):
-                    break
-                raise DataError(f"{file}: line {number} cannot be read, or was cut short: {error}") from error
-        return lines
+        return metrics_file.read_lines(self.log_file, may_be_growing=self.status not in ("finished", "diverged"))
 
     def logged(self, quantity: str) -> dict[int, float]:
         """Values of a quantity, SPLIT/NAME, by step; without those that were not finite."""
-        split, _, name = quantity.rpartition("/")
-        lines = [line for line in self.log if line["split"] == split]
-        return {line["step"]: float(line[name]) for line in lines if is_number(line.get(name))}
+        return metrics_file.values_by_step(self.log, quantity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +95,3 @@ class Variant:
     def values(self, metric: str) -> dict[int, float]:
         """A metric by seed, of the trials that have finished."""
         return {t.trial.seed: float(t.metrics[metric]) for t in self.trials if metric in t.metrics}
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from transformer_jax.checkpoints.workdir import write_atomically
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import write_atomically
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import draw_figures
 from transformer_jax.sweeps.report.markdown import FIGURES, document

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.checkpoints.workdir import write_atomically
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import write_atomically
 from transformer_jax.sweeps.results import STUDY, TRIALS
 from transformer_jax.sweeps.search.base import Listed, Search, SearchOptions, Space, check_options
 from transformer_jax.sweeps.study import Study

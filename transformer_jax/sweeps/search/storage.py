@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import time
 import uuid
 import warnings
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
-from transformer_jax.checkpoints.workdir import NO_LOCKS, write_atomically
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import try_lock, write_atomically
 
 HEARTBEAT_SECONDS = 60
 GRACE_SECONDS = 600
@@ -27,10 +26,22 @@ def default_url(workdir: Path) -> str:
     return f"sqlite:///{workdir.absolute() / 'search.db'}"
 
 
-def open_study(url: str, name: str, maximize: bool, pruner: Any) -> Any:
-    """The optuna.Study of a name in a database, made if it is not there.
+class OpenStudy(NamedTuple):
+    """study: optuna.Study. database: the optuna.storages.RDBStorage that it is in. study_id: its number there."""
 
-    Raises: ConfigError if Optuna is not installed, or the database cannot be opened.
+    study: Any
+    database: Any
+    study_id: int
+
+    def trial_id(self, trial: Any) -> int:
+        """Return the number of a trial in the database, of which Optuna's trials show only that in their study."""
+        return self.database.get_trial_id_from_study_id_trial_number(self.study_id, trial.number)
+
+
+def open_study(url: str, name: str, maximize: bool, pruner: Any) -> OpenStudy:
+    """Return the study of a name in a database; it is made if it is not there.
+
+    Raises ConfigError if Optuna is not installed, or the database cannot be opened.
     """
     try:
         import optuna
@@ -41,7 +52,7 @@ def open_study(url: str, name: str, maximize: bool, pruner: Any) -> Any:
         ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-    def opened() -> Any:
+    def opened() -> OpenStudy:
         storage = optuna.storages.RDBStorage(
             url,
             heartbeat_interval=HEARTBEAT_SECONDS,
@@ -49,9 +60,10 @@ def open_study(url: str, name: str, maximize: bool, pruner: Any) -> Any:
             heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(),
         )
         direction = "maximize" if maximize else "minimize"
-        return optuna.create_study(
+        study = optuna.create_study(
             storage=storage, study_name=name, direction=direction, pruner=pruner, load_if_exists=True
         )
+        return OpenStudy(study, storage, storage.get_study_id_from_name(name))
 
     with quiet():
         try:
@@ -115,14 +127,10 @@ def identity(workdir: Path) -> str:
 def locked(workdir: Path) -> IO[bytes]:
     """The lock of a search; raises ConfigError if another has it. A file system without locks gives it to everybody."""
     file = (workdir / ".search_lock").open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in NO_LOCKS:
-            return file
+    if try_lock(file) == "in use":
         file.close()
         raise ConfigError(
             f"--workdir={workdir}: another sweep searches there; to have several, give each its own --workdir and all "
             "the same --storage"
-        ) from error
+        )
     return file

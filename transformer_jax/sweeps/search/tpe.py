@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.results import RESULT, TRIALS, read_result
 from transformer_jax.sweeps.search import storage
@@ -30,20 +31,23 @@ from transformer_jax.sweeps.search.validations import Validations
 from transformer_jax.sweeps.standing import Standing
 from transformer_jax.sweeps.study import Range
 from transformer_jax.sweeps.trials import Trial
+from transformer_jax.tasks.base import best_metric, validation_metrics
 
 logger = logging.getLogger(__name__)
 
-_LOGGED = ("loss", "perplexity", "accuracy")
-_LOGGED_IF_BEST = ("exact_match", "sacrebleu", "chrf")  # all three, if one of them ranks the checkpoints
 _WORKDIR, _VARIANT, _SPACE = "workdir", "variant", "space"  # attributes in the database
 _FIRST_OF = "failed_trial"  # what Optuna's RetryHeartbeatStaleTrialCallback notes in a second attempt
 
 
 @dataclasses.dataclass
 class _Variant:
-    """One that has been asked for and not told: Optuna's trial, and ours, of which `given` are the sweep's by now."""
+    """One that has been asked for and not told: Optuna's trial, and ours, of which `given` are the sweep's by now.
+
+    trial_id: number of Optuna's trial in the database.
+    """
 
     asked: Any
+    trial_id: int
     trials: list[Trial]
     given: int = 0
 
@@ -71,7 +75,8 @@ class Tpe:
         self._pruned_by = self._metric.name.rpartition("/")[2]
         pruner = self._pruner()
         url = options.storage or storage.default_url(workdir)
-        self._optuna = storage.open_study(url, name, self._metric.direction == "max", pruner)
+        self._opened = storage.open_study(url, name, self._metric.direction == "max", pruner)
+        self._optuna = self._opened.study
         self._variants: list[_Variant] = []
         self._outcomes: dict[str, float | str | None] = {}
         self._log = Validations(self._pruned_by)
@@ -124,7 +129,7 @@ class Tpe:
                 continue
             values = self._log.read(standing)
             with storage.storage_errors():
-                step = _report(variant.asked, values)
+                step = _report(variant.asked, self._opened.database.get_trial(variant.trial_id), values)
                 # What has taken its last step has nothing left to save.
                 if step is None or step >= standing.trial.config.training.num_train_steps:
                     continue
@@ -192,7 +197,8 @@ class Tpe:
 
         if asked.user_attrs.get(_WORKDIR) != self._owner:
             asked.set_user_attr(_WORKDIR, self._owner)
-        self._optuna._storage.record_heartbeat(asked._trial_id)
+        trial_id = self._opened.trial_id(asked)
+        self._opened.database.record_heartbeat(trial_id)
         # By its number, so that the next sweep in the work directory does not draw the same again.
         seed = int.from_bytes(hashlib.sha256(f"{self._options.seed} {asked.number}".encode()).digest()[:4], "big")
         self._optuna.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
@@ -212,7 +218,7 @@ class Tpe:
             return
         if asked.user_attrs.get(_VARIANT) != trials[0].variant:
             asked.set_user_attr(_VARIANT, trials[0].variant)
-        self._variants.append(_Variant(asked, trials))
+        self._variants.append(_Variant(asked, trial_id, trials))
 
     def _go_on(self) -> None:
         """Takes back the variants of this work directory that an earlier sweep has asked for.
@@ -227,7 +233,7 @@ class Tpe:
             if trial.user_attrs.get(_WORKDIR) != self._owner or trial.number in followed:
                 continue
             if trial.state == optuna.trial.TrialState.RUNNING:
-                self._take(optuna.trial.Trial(self._optuna, trial._trial_id))
+                self._take(optuna.trial.Trial(self._optuna, self._opened.trial_id(trial)))
             elif trial.state == optuna.trial.TrialState.FAIL:
                 optuna.storages.RetryHeartbeatStaleTrialCallback()(self._optuna, trial)
             elif trial.state.is_finished():
@@ -243,7 +249,7 @@ class Tpe:
             return
         self._next_beat = time.monotonic() + storage.HEARTBEAT_SECONDS
         for variant in self._variants:
-            self._optuna._storage.record_heartbeat(variant.asked._trial_id)
+            self._opened.database.record_heartbeat(variant.trial_id)
         optuna.storages.fail_stale_trials(self._optuna)
 
     def _check_space(self) -> None:
@@ -268,10 +274,11 @@ class Tpe:
         """Raises ConfigError if what the study asks for is not known before the end of a training."""
         if self._options.pruner == "none":
             return None
-        training = self._space.first().training
-        logged = _LOGGED + (_LOGGED_IF_BEST if training.best_metric in _LOGGED_IF_BEST else ())
+        config = self._space.first()
+        logged = _logged(config, best_metric(config).needs_generation)
         if self._pruned_by not in logged:
-            choose = f", or set training.best_metric={self._pruned_by}" if self._pruned_by in _LOGGED_IF_BEST else ""
+            known = self._pruned_by in _logged(config, True)
+            choose = f", or set training.best_metric={self._pruned_by}" if known else ""
             raise ConfigError(
                 f"--pruner={self._options.pruner}: '{self._pruned_by}' is not logged during training, "
                 f"{', '.join(logged)} are: have the study's first metric be one of them{choose}"
@@ -281,13 +288,17 @@ class Tpe:
 
             if self._options.pruner == "median":
                 return optuna.pruners.MedianPruner()
-            return optuna.pruners.SuccessiveHalvingPruner(min_resource=training.eval_every_steps)
+            return optuna.pruners.SuccessiveHalvingPruner(min_resource=config.training.eval_every_steps)
 
 
-def _report(asked: Any, values: dict[int, float]) -> int | None:
-    """Reports values by step that the database has not yet; returns the last step if there is a new one."""
-    known = asked.storage.get_trial(asked._trial_id).intermediate_values
-    new = sorted(step for step in values if step not in known)
+def _logged(config: ExperimentConfig, generate: bool) -> list[str]:
+    """Return the names of what a validation logs that a search may seek the best of."""
+    return [spec.name for spec in validation_metrics(config, generate) if spec.direction]
+
+
+def _report(asked: Any, stored: Any, values: dict[int, float]) -> int | None:
+    """Reports values by step that the stored trial has not yet; returns the last step if there is a new one."""
+    new = sorted(step for step in values if step not in stored.intermediate_values)
     for step in new:
         asked.report(values[step], step)
     return new[-1] if new else None

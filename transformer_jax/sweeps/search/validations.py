@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-
+from transformer_jax import metrics_file
 from transformer_jax.sweeps.standing import Standing
 
 
@@ -17,20 +15,14 @@ class Validations:
 
     def read(self, standing: Standing) -> dict[int, float]:
         """All that a trial has logged by step, once the file has changed; else nothing."""
-        file = standing.folder / "metrics.jsonl"
+        file = standing.folder / metrics_file.NAME
         try:
             status = file.stat()
             state = (status.st_mtime_ns, status.st_size)
             if self._seen.get(standing.trial.name) == state:
                 return {}
             self._seen[standing.trial.name] = state
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = metrics_file.readable_lines(file)  # the last may be half written
         except OSError:
             return {}
-        values = {}
-        for text in lines:
-            with contextlib.suppress(ValueError):  # a line that is being written
-                line = json.loads(text)
-                if line["split"] == "valid" and line[self._metric] is not None:
-                    values[line["step"]] = line[self._metric]
-        return values
+        return metrics_file.values_by_step(lines, f"valid/{self._metric}")

@@ -31,13 +31,13 @@ sha256 of the text itself. The text depends on the seed given here, not on that 
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
+from transformer_jax.config import close_names
 from transformer_jax.data.sources.base import Split, divided, no_such_split
 from transformer_jax.data.sources.embedded.corpus import SPLIT_NAMES, Grammar, build
 from transformer_jax.data.sources.embedded.lexicon import Lexicon
@@ -80,7 +80,7 @@ class EmbeddedSource:
 
     def num_examples(self, name: str) -> int:
         """Pairs of a split; raises as `split`."""
-        return len(self.split(name).targets)
+        return self.split(name).num_examples
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
         """A split, `size` pairs at a time; raises as `split`."""
@@ -94,7 +94,7 @@ class EmbeddedSource:
     def _sha256(self) -> str:
         digest = hashlib.sha256()
         for name, split in self._splits.items():
-            for side in (split.inputs, split.targets):
+            for side in (split.features["inputs"], split.features["targets"]):
                 digest.update("\n".join([name, *side, ""]).encode())
         return digest.hexdigest()
 
@@ -114,7 +114,7 @@ def _lexicon(name: str) -> Lexicon:
 
     identifier = name.replace("-", "_")
     if identifier not in known_locales():
-        nearest = difflib.get_close_matches(identifier, known_locales(), n=3)
+        nearest = close_names(identifier, known_locales(), 3, likeness=0.6)
         languages = [locale for locale in known_locales() if "_" not in locale]
         hint = f"nearest: {', '.join(nearest)}" if nearest else f"languages: {', '.join(languages)}"
         raise DataError(f"no locale {name!r} that both Babel and num2words know, as the embedded corpus needs; {hint}")

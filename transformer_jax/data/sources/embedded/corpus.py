@@ -212,7 +212,13 @@ def build(grammar: Grammar, num_train_pairs: int, num_eval_pairs: int, seed: int
     splits = _deal(short, {name: wanted[name] for name in SPLIT_NAMES[:3]}, lambda pair: split_of(pair.source))
     splits |= _deal(longer, {"test_longer": wanted["test_longer"]}, lambda pair: "test_longer")
     return {
-        name: Split([pair.source for pair in pairs], [pair.target for pair in pairs], [pair.family for pair in pairs])
+        name: Split(
+            {
+                "inputs": [pair.source for pair in pairs],
+                "targets": [pair.target for pair in pairs],
+                "families": [pair.family for pair in pairs],
+            }
+        )
         for name, pairs in splits.items()
     }
 

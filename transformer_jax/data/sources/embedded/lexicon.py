@@ -34,11 +34,14 @@ class Lexicon:
 
     def __init__(self, locale: Any, converter: str) -> None:
         """locale: babel.Locale; converter: num2words' name for its language."""
+        from babel import localedata
+
         self.locale = locale
         self.words = NumberWords(str(locale), converter)
         self._dates = DateWriter(locale)
         # Babel gives units, relative times and plural names only together with a number in digits: read them directly.
-        self._data: Any = locale._data
+        content: Any = localedata.load(str(locale))
+        self._data = localedata.LocaleDataDict(content)
         self._lists = {join: locale.list_patterns.get(style, {}) for join, style in _JOINS.items()}
         self._unjoinable = _UNJOINABLE.get(locale.language)
         self._clock = "h" if "a" in re.sub("'[^']*'", "", locale.time_formats["short"].pattern) else "H"

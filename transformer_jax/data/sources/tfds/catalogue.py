@@ -5,7 +5,6 @@ A dataset is named NAME, NAME/CONFIG or NAME/CONFIG:VERSION. The project's own b
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 import os
@@ -15,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.config import close_names
 from transformer_jax.errors import DataError
 
 ARRAY_RECORD = "array_record"
@@ -180,7 +180,7 @@ def _check_name(wanted: DatasetName) -> None:
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
-    found = difflib.get_close_matches(name, known, n=3) or known[:8]
+    found = close_names(name, known, 3) or known[:8]
     return f"nearest: {', '.join(found)}" if found else "it has none"
 
 

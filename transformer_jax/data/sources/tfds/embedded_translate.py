@@ -84,6 +84,6 @@ class EmbeddedTranslate(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, split: Split) -> Iterator[tuple[int, dict[str, str]]]:
         config = self.builder_config
-        rows = zip(split.inputs or (), split.targets, split.families or (), strict=True)
+        rows = zip(*(split.features[name] for name in ("inputs", "targets", "families")), strict=True)
         for key, (source, target, family) in enumerate(rows):
             yield key, {config.source_locale: source, config.target_locale: target, "family": family}

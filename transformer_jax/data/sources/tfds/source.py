@@ -23,13 +23,14 @@ from transformer_jax.config import DataConfig, nearest
 from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.tfds.catalogue import open_folder, prepared_folder
 from transformer_jax.errors import DataError
+from transformer_jax.files import sha256_of
 
 _READ_RECORDS = 1 << 12
 _WHOLE_SPLIT = 1 << 16
 _SPLIT_FIELDS = {"train": "train_split", "valid": "valid_split", "test": "test_split"}
 _log = logging.getLogger(__name__)
 
-_Pair = tuple[str | None, str]
+_Pair = tuple[str, str]
 
 
 class TfdsSource:
@@ -40,11 +41,7 @@ class TfdsSource:
         folder = prepared_folder(config.dataset, config.dir)
         self._builder = open_folder(folder)
         self._target = self._text_feature("target_feature", config.target_feature or config.target_locale)
-        self._input = (
-            None
-            if config.monolingual
-            else self._text_feature("input_feature", config.input_feature or config.source_locale)
-        )
+        self._input = self._text_feature("input_feature", config.input_feature or config.source_locale)
         fields = {name: getattr(config, field) for name, field in _SPLIT_FIELDS.items()}
         self._parts = {name: text for name, text in fields.items() if text}
         self._infos = {name: self._split_info(name, text) for name, text in self._parts.items()}
@@ -73,8 +70,8 @@ class TfdsSource:
         """
         pairs = self._pairs(name)
         while part := list(itertools.islice(pairs, size)):
-            inputs = [source for source, _ in part if source is not None]
-            yield Split(inputs, [target for _, target in part], None)
+            inputs, targets = (list(side) for side in zip(*part, strict=True))
+            yield Split({"inputs": inputs, "targets": targets})
 
     def split(self, name: str) -> Split:
         """A whole split in memory; raises as `chunks`."""
@@ -135,11 +132,8 @@ class TfdsSource:
         self._info(name)
         kept = lacking = 0
         for index, record in self._records(name):
-            pair = (
-                None if self._input is None else self._text(record, self._input, name, index),
-                self._text(record, self._target, name, index),
-            )
-            if all(side is None or side.strip() for side in pair):
+            pair = self._text(record, self._input, name, index), self._text(record, self._target, name, index)
+            if all(side.strip() for side in pair):
                 kept += 1
                 yield pair
             else:
@@ -188,7 +182,6 @@ class TfdsSource:
 
 def _sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error

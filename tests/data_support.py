@@ -1,0 +1,76 @@
+"""What the tests of data share: splits of pairs as text and as ids, and what the translation task makes of them."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import Arrays, Batch, Lengths
+from transformer_jax.data.columns import EncodedSplit, RaggedIds
+from transformer_jax.data.datasets import Data, prepare_data
+from transformer_jax.data.sources import Split
+from transformer_jax.data.sources.base import divided
+from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
+from transformer_jax.tasks.base import TASKS
+
+EOS_ID = OWN_SPECIAL_IDS.required("eos")
+PAD_ID = OWN_SPECIAL_IDS.required("pad")
+
+
+def pair_texts(inputs: list[str], targets: list[str], families: list[str] | None = None) -> Split:
+    """A split as a source has it."""
+    return Split({"inputs": inputs, "targets": targets} | ({} if families is None else {"families": families}))
+
+
+def encoded_pairs(inputs: RaggedIds, targets: RaggedIds) -> EncodedSplit:
+    """A split as the token cache has it."""
+    return EncodedSplit({"inputs": inputs, "targets": targets}, OWN_SPECIAL_IDS)
+
+
+def prepared(config: ExperimentConfig, directory: str | Path, *args: Any, **options: Any) -> Data:
+    """`prepare_data` with the columns of the config's task."""
+    return prepare_data(config, TASKS[config.task.name].columns(config), directory, *args, **options)
+
+
+def plan_arguments(split: EncodedSplit) -> tuple[Lengths, Arrays]:
+    """Lengths and arrays of a translation plan."""
+    config, task = ExperimentConfig(), TASKS["translation"]
+    return task.lengths(config, split), functools.partial(task.arrays, config, split)
+
+
+def two_widths(batch: Batch) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """The shape of a batch of pairs, as a `BatchShape` says it."""
+    rows, width = batch["inputs"].shape
+    return rows, (("inputs", width), ("targets", batch["targets"].shape[1]))
+
+
+def longest_of(split: EncodedSplit) -> np.ndarray:
+    """Length of the longer side of every pair."""
+    return np.maximum(split.lengths("inputs"), split.lengths("targets"))
+
+
+class FakeSource:
+    """A corpus with one split in memory, which counts how often it is read."""
+
+    split_names = ("train",)
+
+    def __init__(self, split: Split, sha256: str = "abc") -> None:
+        self._split = split
+        self._sha256 = sha256
+        self.reads = 0
+
+    def num_examples(self, name: str) -> int:
+        return self._split.num_examples
+
+    def chunks(self, name: str, size: int) -> Iterator[Split]:
+        self.reads += 1
+        return divided(self._split, size)
+
+    def split(self, name: str) -> Split:
+        return self._split
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"sha256": self._sha256, "versions": {}}

@@ -1,0 +1,411 @@
+"""What holds for every architecture of the package, each tested with the same batches."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import Model
+from support import as_batch, assert_close, covering_params, forward, make_batch, random_params, shapes, tiny
+
+from transformer_jax.errors import DataError
+from transformer_jax.models import architecture as architectures
+from transformer_jax.models.architecture import init_params
+from transformer_jax.nn.dropout import Dropout, DropoutRates
+from transformer_jax.nn.embeddings import TokenEmbedding
+
+ARCHITECTURES = ("encoder_decoder", "decoder_only")
+every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
+
+# Every position encoding, with either norm placement.
+ENCODINGS = [
+    ("sinusoidal", "post"),
+    ("learned", "pre"),
+    ("rotary", "post"),
+    ("relative", "pre"),
+    ("none", "post"),
+]
+
+
+def module(config, **options):
+    return architectures.ARCHITECTURES[config.architecture].module(config, **options)
+
+
+def read_by(config, batch):
+    """The batch without what the architecture does not read."""
+    if config.architecture == "encoder_decoder":
+        return batch
+    return {name: array for name, array in batch.items() if not name.startswith("inputs")}
+
+
+def scanned(**fields):
+    """Layers as a loop, for tests where that cannot matter: it compiles faster, and equals unrolled layers (below)."""
+    return tiny(**fields, scan_layers=True)
+
+
+def padded_batch(config):
+    batch = make_batch()
+    inputs = batch["inputs"].at[1, 4:].set(0).at[2, 1:].set(0)
+    return read_by(config, as_batch(inputs=inputs, targets=batch["targets"].at[0, 3:].set(0)))
+
+
+# --- against the papers --------------------------------------------------------------------------------------------
+
+
+@every_architecture
+@pytest.mark.parametrize("fields", covering_params())
+def test_logits_and_weights_equal_the_float64_reference(fields, architecture):
+    config = tiny(**fields, architecture=architecture)
+    params, batch = random_params(config), padded_batch(config)
+    logits, weights = forward(config, params, batch, return_weights=True)
+    model = Model(config, params)
+    assert_close(logits, model(batch))
+    expected = {"decoder_self_attention": model.weights}
+    if architecture == "encoder_decoder":
+        expected |= {"encoder_self_attention": model.memory_weights, "decoder_cross_attention": model.weights}
+    assert weights.keys() == expected.keys()
+    for name, layers in expected.items():
+        assert_close(weights[name], np.stack([layer[name.partition("_")[2]] for layer in layers]))
+
+
+# --- parameters ----------------------------------------------------------------------------------------------------
+
+
+def paths(config):
+    leaves = jax.tree_util.tree_leaves_with_path(shapes(config))
+    assert all(leaf.dtype == jnp.float32 for _, leaf in leaves)
+    return {"/".join(key.key for key in path): leaf.shape for path, leaf in leaves}
+
+
+def attention_paths(prefix):
+    return {
+        f"{prefix}/query/kernel": (2, 16, 4, 4),
+        f"{prefix}/query/bias": (2, 4, 4),
+        f"{prefix}/key/kernel": (2, 16, 4, 4),
+        f"{prefix}/key/bias": (2, 4, 4),
+        f"{prefix}/value/kernel": (2, 16, 4, 4),
+        f"{prefix}/value/bias": (2, 4, 4),
+        f"{prefix}/out/kernel": (2, 4, 4, 16),
+        f"{prefix}/out/bias": (2, 16),
+        f"{prefix}_residual/norm/scale": (2, 16),
+        f"{prefix}_residual/norm/bias": (2, 16),
+    }
+
+
+def feed_forward_paths(prefix):
+    return {
+        f"{prefix}/hidden/kernel": (2, 16, 24),
+        f"{prefix}/hidden/bias": (2, 24),
+        f"{prefix}/out/kernel": (2, 24, 16),
+        f"{prefix}/out/bias": (2, 16),
+        f"{prefix}_residual/norm/scale": (2, 16),
+        f"{prefix}_residual/norm/bias": (2, 16),
+    }
+
+
+DEFAULT_TREE = {
+    "embedding/embedding": (19, 16),
+    **attention_paths("encoder/layers/self_attention"),
+    **feed_forward_paths("encoder/layers/feed_forward"),
+    **attention_paths("decoder/layers/self_attention"),
+    **attention_paths("decoder/layers/cross_attention"),
+    **feed_forward_paths("decoder/layers/feed_forward"),
+}
+
+
+def both(name, shape):
+    return {f"encoder/{name}": shape, f"decoder/{name}": shape}
+
+
+def replaced(*names, by):
+    return {path: by(shape) for path, shape in DEFAULT_TREE.items() if any(f"/{n}/" in f"/{path}/" for n in names)}
+
+
+BIASES = [path for path in DEFAULT_TREE if path.endswith("/bias")]
+TREES = {  # of the encoder-decoder: (fields, leaves that come or change, leaves that go)
+    "default": ({}, {}, []),
+    "unshared": ({"share_embeddings": False}, {"source_embedding/embedding": (19, 16)}, []),
+    "untied": ({"tie_output": False}, {"output/kernel": (16, 19)}, []),
+    "three tables": (
+        {"tie_output": False, "share_embeddings": False},
+        {"source_embedding/embedding": (19, 16), "output/kernel": (16, 19)},
+        [],
+    ),
+    "unscaled": ({"scale_embeddings": False}, {}, []),
+    "pre": (
+        {"norm_position": "pre"},
+        both("final_norm/scale", (16,)) | both("final_norm/bias", (16,)),
+        [],
+    ),
+    "rmsnorm": ({"norm": "rmsnorm"}, {}, [path for path in BIASES if "/norm/" in path]),
+    "no biases": ({"use_bias": False}, {}, BIASES),
+    "learned": ({"position_encoding": "learned"}, both("position_embedding/learned/embedding", (12, 16)), []),
+    "relative": ({"position_encoding": "relative"}, both("relative_bias/embedding", (6, 4)), []),
+    "rotary": ({"position_encoding": "rotary"}, {}, []),
+    "none": ({"position_encoding": "none"}, {}, []),
+    "swiglu": (
+        {"activation": "swiglu"},
+        both("layers/feed_forward/gate/kernel", (2, 16, 24)) | both("layers/feed_forward/gate/bias", (2, 24)),
+        [],
+    ),
+    "scanned": ({"scan_layers": True}, {}, []),
+    "one key head": (
+        {"num_kv_heads": 1},
+        replaced("key", "value", by=lambda shape: (*shape[:-2], 1, shape[-1])),
+        [],
+    ),
+    "bfloat16": ({"dtype": "bfloat16"}, {}, []),
+}
+
+
+@every_architecture
+@pytest.mark.parametrize("name", TREES)
+def test_the_parameter_tree(name, architecture):
+    """A decoder-only model has the decoder of an encoder-decoder, without what reads the encoder."""
+    fields, added, gone = TREES[name]
+    expected = {k: v for k, v in (DEFAULT_TREE | added).items() if k not in gone}
+    if architecture == "decoder_only":
+        others = ("encoder/", "source_embedding/")
+        expected = {k: v for k, v in expected.items() if not k.startswith(others) and "/cross_attention" not in k}
+    assert paths(tiny(**fields, architecture=architecture)) == expected
+
+
+class Head(nn.Module):
+    """Reads all that a head is given: hidden states, the batch, and the table of token embeddings."""
+
+    @nn.compact
+    def __call__(self, x, batch, embedding):
+        kernel = self.param("kernel", nn.initializers.normal(1.0), (x.shape[-1], 3))
+        bias = self.param("bias", nn.initializers.zeros, (3,))
+        first = embedding[batch["decoder_inputs"][:, 0]]  # [B, D]
+        return x.mean(1) @ kernel + first @ kernel + bias[None]
+
+
+@every_architecture
+def test_a_head_adds_its_parameters_and_changes_no_other(architecture):
+    config = tiny(architecture=architecture, norm_position="pre", position_encoding="learned")
+    plain, params = init_params(config, 7), init_params(config, 7, Head())
+    head = params.pop("head")
+    assert jax.tree.map(jnp.shape, head) == {"kernel": (16, 3), "bias": (3,)}
+    assert jax.tree.structure(params) == jax.tree.structure(plain)
+    jax.tree.map(np.testing.assert_array_equal, params, plain)
+
+
+@every_architecture
+def test_a_head_stands_in_place_of_the_logits(architecture):
+    config = tiny(architecture=architecture)
+    params, batch = random_params(config), padded_batch(config)
+    rng = np.random.default_rng(0)
+    head = {"kernel": jnp.asarray(rng.normal(size=(16, 3)), jnp.float32), "bias": jnp.arange(3.0)}
+    model = architectures.Model(module(config, head=Head()), {**params, "head": head})
+    x, _ = model.features(batch)
+    first = params["embedding"]["embedding"][batch["decoder_inputs"][:, 0]]
+    expected = (np.asarray(x, np.float64).mean(1) + np.asarray(first, np.float64)) @ np.asarray(head["kernel"])
+    outputs = model.outputs(x, batch)
+    assert outputs.shape == (3, 3)
+    assert_close(outputs, expected + np.arange(3.0), 2e-6)
+    # A projection to the vocabulary that nothing reads is not made.
+    assert "output" not in init_params(tiny(architecture=architecture, tie_output=False), 0, Head())
+    assert "output" in init_params(tiny(architecture=architecture, tie_output=False), 0)
+
+
+@every_architecture
+def test_logits_are_the_outputs_of_the_features_whole_or_in_parts(architecture):
+    config = scanned(architecture=architecture, norm_position="pre")
+    params, batch = random_params(config), padded_batch(config)
+    model = architectures.Model(module(config), params)
+    x, weights = model.features(batch)
+    assert x.shape == (3, 5, 16)
+    assert not weights
+    logits, _ = forward(config, params, batch)
+    assert_close(model.outputs(x, batch), logits, 2e-6)
+    parts = [model.outputs(x[:, start : start + 2], batch) for start in (0, 2, 4)]
+    assert_close(jnp.concatenate(parts, axis=1), logits, 2e-6)
+
+
+# --- what an output may depend on ----------------------------------------------------------------------------------
+
+
+def influence(config, params, batch):
+    """d (a projection of logits[t]) / d embedding of every decoder input [T, T', D] and source token [T, S, D].
+
+    The latter is None without an encoder.
+    """
+    batch = read_by(config, batch)
+    widths = [batch[name].shape[1] for name in ("decoder_inputs", "inputs") if name in batch]
+    assert len(set(widths)) == len(widths)
+    weight = jnp.asarray(np.random.default_rng(0).normal(size=(1, 1, config.vocab_size)), jnp.float32)
+
+    def projections(added):
+        def add(embed, args, kwargs, context):
+            x = embed(*args, **kwargs)
+            is_embedding = isinstance(context.module, TokenEmbedding) and context.method_name == "__call__"
+            return x + added[x.shape[1]] if is_embedding else x
+
+        with nn.intercept_methods(add):
+            return (module(config).apply({"params": params}, batch)[0] * weight).sum(-1)[0]
+
+    gradients = jax.jit(jax.jacrev(projections))({n: jnp.zeros((1, n, config.emb_dim)) for n in widths})
+    targets, *sources = (np.asarray(gradients[n][:, 0]) for n in widths)
+    return targets, sources[0] if sources else None
+
+
+@every_architecture
+@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
+def test_causality_by_gradient(position_encoding, norm_position, architecture):
+    fields = {"position_encoding": position_encoding, "norm_position": norm_position}
+    config = scanned(**fields, num_kv_heads=2, architecture=architecture)
+    batch = make_batch(1)
+    batch = as_batch(inputs=batch["inputs"].at[0, 5:].set(0), targets=batch["targets"])
+    targets, sources = influence(config, random_params(config), batch)
+    for t in range(5):
+        for other in range(5):
+            assert np.any(targets[t, other]) == (other <= t), f"logits[{t}] and decoder input {other}"
+        for s in range(0 if sources is None else 7):
+            assert np.any(sources[t, s]) == (s < 5), f"logits[{t}] and source token {s}, of which 5 are no padding"
+
+
+def packed_batch():
+    """Two pairs in one row, the same pairs in two rows, and where the packed row's targets are of which pair."""
+    rng = np.random.default_rng(3)
+
+    def row(first, second, width):
+        pad = [0] * (width - len(first) - len(second))
+        return (
+            jnp.array([[*first, *second, *pad]], jnp.int32),
+            jnp.array([[1] * len(first) + [2] * len(second) + pad], jnp.int32),
+            jnp.array([[*range(len(first)), *range(len(second)), *pad]], jnp.int32),
+        )
+
+    packed, separate = {}, {}
+    for name, lengths, width in (("inputs", (4, 3), 9), ("targets", (3, 5), 10)):
+        first, second = (rng.integers(4, 19, n) for n in lengths)
+        ids, segments, positions = row(first, second, width)
+        packed |= {name: ids, f"{name}_segment_ids": segments, f"{name}_positions": positions}
+        longest = max(lengths)
+        separate[name] = jnp.array([np.pad(x, (0, longest - len(x))) for x in (first, second)], jnp.int32)
+    return as_batch(**packed), as_batch(**separate), [slice(0, 3), slice(3, 8)]
+
+
+@every_architecture
+@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
+def test_packed_rows_equal_separate_ones(position_encoding, norm_position, architecture):
+    config = scanned(position_encoding=position_encoding, norm_position=norm_position, architecture=architecture)
+    params = random_params(config)
+    packed, separate, places = packed_batch()
+    packed, separate = read_by(config, packed), read_by(config, separate)
+    logits, _ = forward(config, params, packed)
+    expected, _ = forward(config, params, separate)
+    for row, place in enumerate(places):
+        assert_close(logits[0, place], expected[row, : place.stop - place.start], 2e-6)
+
+
+@every_architecture
+def test_segments_do_not_see_each_other(architecture):
+    config = scanned(position_encoding="relative", architecture=architecture)
+    packed, _, _ = packed_batch()
+    targets, sources = influence(config, random_params(config), packed)
+    for t in range(8):
+        for other in range(10):
+            assert np.any(targets[t, other]) == (other <= t and (other < 3) == (t < 3))
+        for s in range(0 if sources is None else 9):
+            assert np.any(sources[t, s]) == (s < 4 if t < 3 else 4 <= s < 7)
+
+
+@every_architecture
+@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
+def test_padding_and_other_rows_do_not_change_an_output(position_encoding, norm_position, architecture):
+    config = scanned(position_encoding=position_encoding, norm_position=norm_position, architecture=architecture)
+    params, batch = random_params(config), make_batch()
+    alone = {"inputs": batch["inputs"][:1, :4], "targets": batch["targets"][:1, :3]}
+    expected, _ = forward(config, params, read_by(config, as_batch(**alone)))
+    batch = as_batch(**{name: batch[name].at[0, ids.shape[1] :].set(0) for name, ids in alone.items()})
+    batch = read_by(config, batch)
+    logits, _ = forward(config, params, batch)
+    assert_close(logits[:1, :3], expected, 2e-6)
+    order = jnp.array([2, 0, 1])
+    reordered, _ = forward(config, params, jax.tree.map(lambda x: x[order], batch))
+    assert_close(reordered, logits[order], 1e-6)
+
+
+# --- attention weights ---------------------------------------------------------------------------------------------
+
+
+@every_architecture
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_returned_weights(scan_layers, architecture):
+    config = tiny(num_kv_heads=2, num_encoder_layers=3, scan_layers=scan_layers, architecture=architecture)
+    params, batch = random_params(config), make_batch()
+    inputs = batch["inputs"].at[1, 4:].set(0).at[2].set(0)
+    batch = as_batch(inputs=inputs, targets=batch["targets"].at[0, 3:].set(0))
+    source = np.asarray(batch["inputs_mask"])[:, None, None, :]
+    batch = read_by(config, batch)
+    plain, nothing = forward(config, params, batch)
+    logits, weights = forward(config, params, batch, return_weights=True)
+    assert not nothing
+    assert_close(logits, plain, 1e-6)
+    causal = np.tril(np.ones((5, 5), bool))[None, None]
+    allowed = {
+        "encoder_self_attention": np.broadcast_to(source, (3, 3, 4, 7, 7)),
+        "decoder_self_attention": np.broadcast_to(causal, (2, 3, 4, 5, 5)),
+        "decoder_cross_attention": np.broadcast_to(source, (2, 3, 4, 5, 7)),
+    }
+    if architecture == "decoder_only":
+        allowed = {"decoder_self_attention": allowed["decoder_self_attention"]}
+    assert weights.keys() == allowed.keys()
+    for name, mask in allowed.items():
+        w = np.asarray(weights[name])
+        assert w.shape == mask.shape, name
+        assert (w[~mask] == 0).all(), name
+        assert (w[mask] > 0).all(), name
+        np.testing.assert_allclose(w.sum(-1), mask.any(-1).astype(float), rtol=0, atol=1e-6)
+        assert len({layer.tobytes() for layer in w}) == len(w), "layers are alike"
+
+
+# --- the same computation in another form --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"norm_position": "pre", "position_encoding": "relative"},
+        pytest.param({"activation": "swiglu", "num_kv_heads": 2, "num_encoder_layers": 3}, marks=pytest.mark.slow),
+    ],
+    ids=["pre", "post"],
+)
+@every_architecture
+def test_scanned_layers_equal_unrolled_ones(fields, architecture):
+    """Same parameters, outputs and gradients, with dropout on: a layer has the same mask in both."""
+    batch = padded_batch(tiny(architecture=architecture))
+    dropout = Dropout(jnp.uint32(11), jnp.arange(3), DropoutRates(0.1, 0.2, 0.3, 0.4))
+
+    def run(scan_layers):
+        config = tiny(**fields, scan_layers=scan_layers, architecture=architecture)
+        params = random_params(config)
+
+        def loss(params):
+            logits = module(config).apply({"params": params}, batch, dropout)[0]
+            return jnp.square(logits).mean(), logits
+
+        return jax.tree.map(jnp.shape, params), *jax.jit(jax.grad(loss, has_aux=True))(params)
+
+    scanned, unrolled = run(True), run(False)
+    assert scanned[0] == unrolled[0]
+    assert_close(scanned[2], unrolled[2], 2e-6)
+    largest = max(float(jnp.abs(g).max()) for g in jax.tree.leaves(unrolled[1]))
+    jax.tree.map(lambda a, b: assert_close(a / largest, b / largest, 2e-6), scanned[1], unrolled[1])
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("architecture", "source", "target"),
+    [("encoder_decoder", 13, 5), ("encoder_decoder", 7, 13), ("decoder_only", 7, 13)],
+)
+def test_a_learned_table_that_is_too_short_is_an_error(architecture, source, target):
+    config = tiny(position_encoding="learned", max_length=12, architecture=architecture)
+    params = random_params(config)
+    with pytest.raises(DataError, match=r"13 positions.*model\.max_length=12"):
+        forward(config, params, read_by(config, make_batch(1, source, target)))
+    assert forward(config, params, read_by(config, make_batch(1, 12, 11)))[0].shape == (1, 11, 19)

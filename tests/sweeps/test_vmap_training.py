@@ -1,0 +1,126 @@
+"""Runs that train as one program are the runs that they would be alone."""
+
+import os
+import signal
+from unittest import mock
+
+import pytest
+from data_support import prepared
+from run_support import metric_lines, write_corpus
+
+from transformer_jax.config_file import read_config
+from transformer_jax.errors import TrainingError
+from transformer_jax.evaluation.evaluator import make_validate
+from transformer_jax.sweeps import vmap_training
+from transformer_jax.sweeps.vmap_training import train_together
+from transformer_jax.tasks.batches import training_batches
+from transformer_jax.training import loop
+from transformer_jax.training.run import train
+from transformer_jax.training.stepper import over_trials
+
+pytestmark = pytest.mark.slow
+
+FIELDS = [
+    {"seed": "0"},
+    {"seed": "1", "optimizer.learning_rate": "0.003", "model.dropout_rate": "0.3"},
+    {"seed": "2", "optimizer.warmup_steps": "5", "optimizer.beta2": "0.9"},
+]
+
+
+def configs(folder, fields=FIELDS):
+    """By work directory, of one program."""
+    corpus = write_corpus(folder / "corpus")
+    values = {"data.dir": str(corpus), "data.cache_dir": str(folder / "cache")}
+    return {folder / f"trial_{n}": read_config(str(corpus / "tiny.py"), values | f) for n, f in enumerate(fields)}
+
+
+def losses(folder):
+    lines = metric_lines(folder)
+    assert [(line["step"], line["split"]) for line in lines] == [
+        (3, "train"), (4, "valid"), (6, "train"), (8, "train"), (8, "valid")
+    ]  # fmt: skip
+    return [line["loss"] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Each trained by itself."""
+    folder = tmp_path_factory.mktemp("alone")
+    found = configs(folder)
+    for path, config in found.items():
+        assert train(config, path, make_validate).reason == "finished"
+    return [losses(path) for path in found]
+
+
+@pytest.mark.parametrize("axis", ["map", "vmap"])
+def test_trials_of_one_program_are_their_own_runs(tmp_path, alone, axis):
+    """With their own seeds, schedules and dropout rates; and their own checkpoints and metrics."""
+    found = configs(tmp_path)
+    outcomes = train_together(found, make_validate, axis)
+    assert {outcome.reason for outcome in outcomes.values()} == {"finished"}
+    for path, expected in zip(found, alone, strict=True):
+        assert losses(path) == pytest.approx(expected, rel=1e-4)
+        assert saved_steps_of(path) == [5, 8]
+    assert len({tuple(losses(path)) for path in found}) == len(found)
+
+
+def test_every_trial_has_its_own_rows(tmp_path):
+    """Those that its run alone would train on, step by step."""
+    found, seen = configs(tmp_path), []
+
+    def recording(step, axis):
+        together_step = over_trials(step, axis)
+
+        def record(state, batches, hyper):
+            seen.append(batches)
+            return together_step(state, batches, hyper)
+
+        return record
+
+    with mock.patch.object(vmap_training, "over_trials", recording):
+        train_together(found, make_validate, "map")
+    assert len(seen) == 8
+    for number, (path, config) in enumerate(found.items()):
+        plan = training_batches(config, prepared(config, path).splits["train"])
+        for step, batches in enumerate(seen):
+            own = plan.batch(step, slice(0, plan.shape(step).rows))
+            assert {name: leaf[number].tolist() for name, leaf in batches.items()} == {
+                name: leaf.tolist() for name, leaf in own.items()
+            }
+    assert len({seen[0]["inputs"][number].tobytes() for number in range(3)}) == 3
+
+
+def saved_steps_of(path):
+    return sorted(int(folder.name) for folder in (path / "checkpoints").iterdir() if folder.name.isdigit())
+
+
+def test_a_trial_may_go_on_alone_and_others_that_stand_elsewhere_go_on_too(tmp_path, alone):
+    found = configs(tmp_path)
+    first_two = dict(list(found.items())[:2])
+
+    def stop(name, step):
+        if name == "after_batch" and step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with mock.patch.object(loop, "kill_point", stop):
+        outcomes = train_together(first_two, make_validate, "map")
+    assert [(outcome.reason, outcome.step) for outcome in outcomes.values()] == [("SIGTERM", 5)] * 2
+    assert [saved_steps_of(path) for path in first_two] == [[5], [5]]
+    seen = []
+    with mock.patch.object(loop, "kill_point", lambda name, step: seen.append((name, step))):
+        outcomes = train_together(found, make_validate, "map")
+    assert {outcome.reason for outcome in outcomes.values()} == {"finished"}
+    assert [step for name, step in seen if name == "after_batch"] == [*range(1, 9), *range(6, 9)]
+    for path, expected in zip(found, alone, strict=True):
+        assert losses(path) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_trial_that_does_not_stay_finite_does_not_stop_the_others(tmp_path, alone):
+    found = configs(tmp_path, [FIELDS[0], FIELDS[1] | {"optimizer.learning_rate": "1e30"}, FIELDS[2]])
+    outcomes = list(train_together(found, make_validate, "map").values())
+    assert isinstance(outcomes[1], TrainingError)
+    assert "is nan at step" in str(outcomes[1]) or "is inf at step" in str(outcomes[1])
+    for number in (0, 2):
+        assert outcomes[number].reason == "finished"
+        assert losses(list(found)[number]) == pytest.approx(alone[number], rel=1e-4)
+    assert (list(found)[1] / "nonfinite").is_dir()

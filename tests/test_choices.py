@@ -1,0 +1,132 @@
+"""A name that a field accepts and that nothing implements cannot act as another one."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+from data_support import encoded_pairs
+from support import forward, make_batch, random_params, shapes, tiny
+
+from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, walk
+from transformer_jax.config.fields import Choices, names_in_source
+from transformer_jax.data.columns import RaggedIds
+from transformer_jax.data.sources import load_source
+from transformer_jax.data.text_form import readable
+from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.decoding.generate import generate
+from transformer_jax.decoding.settings import Ends
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn.attention_kernels import choose
+from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.batches import training_batches
+from transformer_jax.tasks.decode_sources import source_request
+from transformer_jax.training.hyper import split
+from transformer_jax.training.schedules import learning_rate
+
+CHOICES = {name: field for name, field, _ in walk(ExperimentConfig()) if "choices" in field.metadata}
+TABLES = {
+    name: field.metadata["choices"] for name, field in CHOICES.items() if isinstance(field.metadata["choices"], Choices)
+}
+BOGUS = "bogus"
+
+
+def changed(name: str, value: str) -> ExperimentConfig:
+    """The default config with one field replaced and nothing validated."""
+    section, _, field = name.partition(".")
+    config = ExperimentConfig().resolved()
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{field: value})})
+
+
+def model(field: str, value: str) -> None:
+    config = dataclasses.replace(tiny(), **{field: value})
+    jax.eval_shape(lambda params, batch: forward(config, params, batch), shapes(config), make_batch())
+
+
+def attention(value: str) -> None:
+    choose(dataclasses.replace(tiny(), attention_implementation=value), "causal")
+
+
+def text_source(tmp_path, value: str) -> None:
+    for locale in ("en", "de"):
+        (tmp_path / f"train.{locale}").write_text("a\n")
+    load_source(DataConfig(source="text", dir=str(tmp_path), format=value, valid_split="", test_split=""))
+
+
+def batches(value: str) -> None:
+    side = RaggedIds(np.array([5, 1], np.int32), np.array([0, 2]))
+    training_batches(changed("data.batching", value), encoded_pairs(side, side))
+
+
+@functools.cache
+def small_model():
+    config = tiny(num_encoder_layers=1, num_decoder_layers=1)
+    decoder = ARCHITECTURES[config.architecture].decoder(config)
+    return decoder, decoder.prepare(random_params(config))
+
+
+def decode(field: str, value: str) -> None:
+    decoder, params = small_model()
+    fields = {"beam_size": 2, "max_length": 1, "length_penalty_alpha": 1.0, field: value}
+    config, ids = DecodeConfig(**fields), np.full((1, 2), 5, np.int32)
+    request = source_request((decoder,), config, 3, ids, np.full(1, 2))
+    generate((decoder,), (params,), config, Ends(1, (0,)), request)
+
+
+# What reads a field, as a function of a temporary folder and the field's value.
+USES = {
+    "model.architecture": lambda _, value: ARCHITECTURES.config_class(value),
+    "task.name": lambda _, value: TASKS.config_class(value),
+    **{
+        f"model.{field}": lambda _, value, field=field: model(field, value)
+        for field in ("norm_position", "norm", "position_encoding", "activation", "dtype", "remat")
+    },
+    "model.attention_implementation": lambda _, value: attention(value),
+    "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),
+    "data.format": text_source,
+    "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
+    "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),
+    "data.batching": lambda _, value: batches(value),
+    "optimizer.schedule": lambda _, value: learning_rate(value, 1, split(ExperimentConfig().resolved())[1]),
+    "training.on_nonfinite": lambda _, value: split(changed("training.on_nonfinite", value)),
+    "parallel.launcher": lambda _, value: make_launcher(changed("parallel.launcher", value), lambda *args: args, None),
+    **{
+        f"decode.{field}": lambda _, value, field=field: decode(field, value)
+        for field in ("method", "length_penalty", "early_stop", "end_among", "at_limit")
+    },
+}
+
+
+def test_every_choice_is_on_the_list():
+    assert set(USES) == set(CHOICES) - {"training.best_metric"}  # a metric of the task
+
+
+@pytest.mark.parametrize("name", sorted(USES))
+def test_a_name_without_an_implementation_is_an_error(tmp_path, name):
+    with pytest.raises((KeyError, ValueError, TypeError, ConfigError), match=BOGUS):
+        USES[name](tmp_path, BOGUS)
+
+
+@pytest.mark.parametrize("name", sorted(set(USES) - {"data.tokenizer", "decode.length_penalty"}))
+def test_the_default_has_an_implementation(tmp_path, name):
+    """Or the test above could not fail."""
+    USES[name](tmp_path, CHOICES[name].default)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_names_are_the_keys_of_the_table(name):
+    """Read from the source of its module too."""
+    assert tuple(TABLES[name]) == tuple(TABLES[name].table) == names_in_source(TABLES[name].path)
+
+
+def test_an_addition_to_a_table_is_a_valid_value(monkeypatch):
+    monkeypatch.setitem(TABLES["model.activation"].table, "square", TABLES["model.activation"].table["relu"])
+    assert ExperimentConfig(model=ModelConfig(activation="square")).resolved().model.activation == "square"
+
+
+def test_a_table_that_is_not_there():
+    with pytest.raises(AttributeError, match="no table 'NONE'"):
+        names_in_source("transformer_jax.nn.norms:NONE")

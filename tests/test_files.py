@@ -1,0 +1,103 @@
+"""Atomic writes, locks and hashes of files."""
+
+import errno
+import fcntl
+import os
+import subprocess
+
+import pytest
+
+from transformer_jax.errors import CheckpointError
+from transformer_jax.files import replace_file, sha256_of, try_lock, write_atomically
+
+
+def test_write_atomically_replaces(tmp_path):
+    for content in (b"one", b"two"):
+        write_atomically(tmp_path / "f", content)
+        assert (tmp_path / "f").read_bytes() == content
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+    (tmp_path / "g").write_bytes(b"")
+    assert (tmp_path / "f").stat().st_mode == (tmp_path / "g").stat().st_mode
+
+
+def test_two_writes_at_once_are_both_whole(tmp_path, monkeypatch):
+    """The second begins and ends while the first is under way."""
+    fsync, contents = os.fsync, []
+
+    def slow(descriptor):
+        monkeypatch.setattr(os, "fsync", fsync)
+        write_atomically(tmp_path / "f", b"the second")
+        contents.append((tmp_path / "f").read_bytes())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    write_atomically(tmp_path / "f", b"one")
+    contents.append((tmp_path / "f").read_bytes())
+    assert contents == [b"the second", b"one"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch, error):
+    def fail(descriptor):
+        raise error
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises((CheckpointError, KeyboardInterrupt)):
+        write_atomically(tmp_path / "f", b"one")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_replacement_keeps_the_system_error_and_the_old_content(tmp_path, monkeypatch):
+    (tmp_path / "f").write_bytes(b"old")
+
+    def no_space(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left on device"):
+        replace_file(tmp_path / "f", b"new")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"f": b"old"}
+
+
+def test_a_lock_belongs_to_one_descriptor_until_it_is_closed(tmp_path):
+    with (tmp_path / "f").open("ab") as first, (tmp_path / "f").open("ab") as second:
+        assert (try_lock(first), try_lock(second.fileno())) == ("locked", "in use")
+        first.close()
+        assert try_lock(second) == "locked"
+
+
+def test_a_child_process_does_not_inherit_a_lock(tmp_path):
+    with (tmp_path / "f").open("ab") as file:
+        assert try_lock(file) == "locked"
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        with (tmp_path / "f").open("ab") as file:
+            assert try_lock(file) == "locked"
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_no_error(tmp_path, monkeypatch, code):
+    def no_locks(*args):
+        raise OSError(code, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with (tmp_path / "f").open("ab") as file:
+        assert try_lock(file) == "no locks"
+
+
+def test_another_failure_of_locking_is_raised(tmp_path, monkeypatch):
+    def broken(*args):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", broken)
+    with (tmp_path / "f").open("ab") as file, pytest.raises(OSError, match="Input/output error"):
+        try_lock(file)
+
+
+def test_sha256_is_of_the_content(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

@@ -1,0 +1,94 @@
+"""metrics.jsonl: what each reader makes of a whole, a growing and a damaged file."""
+
+import json
+import math
+
+import pytest
+
+from transformer_jax.errors import DataError
+from transformer_jax.metrics_file import (
+    cut_back,
+    format_line,
+    last_step,
+    last_value,
+    read_lines,
+    readable_lines,
+    values_by_step,
+)
+
+LINES = [
+    {"step": 1, "split": "train", "loss": 3.0},
+    {"step": 1, "split": "valid", "loss": 2.5},
+    {"step": 2, "split": "train", "loss": None},
+    {"step": 2, "split": "valid", "loss": 2},
+]
+TEXT = "".join(json.dumps(line) + "\n" for line in LINES)
+DAMAGED = ['{"step": 3, "spl', "7", "[1]", '{"split": "train"}', "\x00"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(TEXT)
+    return path
+
+
+def test_lines_come_back_as_they_were_written(tmp_path):
+    text = format_line(1, "train", {"loss": 1 / 3, "norm": math.nan, "scale": -math.inf, "name": "x"})
+    (tmp_path / "f").write_text(text)
+    line = {"step": 1, "split": "train", "loss": 1 / 3, "norm": None, "scale": None, "name": "x"}
+    assert read_lines(tmp_path / "f") == readable_lines(tmp_path / "f") == [line]
+
+
+def test_without_a_file_there_is_no_line(tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    cut_back(file, 0)
+    assert (read_lines(file), readable_lines(file), last_step(file), last_value(file, "loss")) == ([], [], 0, None)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_line_is_an_error_or_skipped(file, damage):
+    file.write_text(TEXT + damage)
+    with pytest.raises(DataError, match=f"{file}: line 5 cannot be read, or was cut short: "):
+        read_lines(file)
+    assert read_lines(file, may_be_growing=True) == readable_lines(file) == LINES
+    assert last_step(file) == 2
+    assert last_value(file, "loss") == (2, 2)
+    cut_back(file, 2)
+    assert file.read_text() == TEXT
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_only_the_last_line_may_be_half_written(file, damage):
+    file.write_text(damage + "\n" + TEXT)
+    with pytest.raises(DataError, match="line 1 cannot be read"):
+        read_lines(file, may_be_growing=True)
+    assert readable_lines(file) == LINES
+
+
+def test_a_line_without_a_split_is_no_line_of_a_finished_run(file):
+    file.write_text('{"step": 1}\n')
+    with pytest.raises(DataError, match=r"line 1 .*'split'"):
+        read_lines(file)
+
+
+def test_cutting_back_keeps_the_lines_up_to_the_step_byte_for_byte(file):
+    file.write_text('{"step":1,  "split": "train"}\n' + TEXT)
+    cut_back(file, 1)
+    assert file.read_text() == '{"step":1,  "split": "train"}\n' + "".join(TEXT.splitlines(keepends=True)[:2])
+
+
+def test_values_by_step_are_of_one_split_and_numbers_only(file):
+    assert values_by_step(read_lines(file), "train/loss") == {1: 3.0}
+    assert values_by_step(read_lines(file), "valid/loss") == {1: 2.5, 2: 2.0}
+    assert values_by_step(read_lines(file), "valid/accuracy") == {}
+
+
+def test_the_last_value_is_read_from_the_end_of_a_long_file(file):
+    assert last_value(file, "accuracy") is None
+    long = json.dumps({"step": 3, "split": "valid", "text": "x" * 3000}) + "\n"
+    file.write_text(long + TEXT.splitlines(keepends=True)[2] + long)
+    assert last_value(file, "loss") == (2, None)
+    file.write_text(TEXT + long * 2)
+    assert last_value(file, "loss") is None

@@ -1,0 +1,121 @@
+"""`TrainState.extra`: named trees that go wherever parameters go, and checkpoints from before there were any."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+from training_support import identical, small_config, uneven_batch
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.models.architecture import parameter_axes
+from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.training.hyper import split
+from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
+from transformer_jax.training.step import make_train_step
+from transformer_jax.training.stepper import StackedStepper, over_trials, stacked
+
+
+class EarlierState(NamedTuple):
+    """The fields of a state before there was `extra`."""
+
+    step: Any
+    params: Any
+    opt_state: Any
+
+
+CONFIG = small_config({"parallel.num_devices": 1})
+STATIC, HYPER = split(CONFIG)
+
+
+def averaging_step(state, batch, hyper, axis_name=None):
+    """The step, and an average of the parameters where the state has one."""
+    new, metrics = make_train_step(STATIC)(state, batch, hyper, axis_name)
+    averages = jax.tree.map(lambda old, x: 0.75 * old + 0.25 * x, state.extra["average"], new.params)
+    return new._replace(extra={"average": averages}), metrics
+
+
+@functools.cache
+def launcher():
+    return make_launcher(CONFIG, averaging_step, parameter_axes(CONFIG.model))
+
+
+def start():
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    state = placed_state(STATIC, HYPER, device)
+    return state._replace(extra={"average": jax.tree.map(lambda x: x.copy(), state.params)})
+
+
+def trained(state, first, last):
+    for step in range(first, last):
+        state, _ = launcher().step(state, uneven_batch((5, 1, 0, 4) * 4, seed=step), HYPER)
+    return state
+
+
+def test_an_extra_tree_is_kept_and_resumed_bit_for_bit(tmp_path):
+    places = launcher().shardings(jax.eval_shape(start))
+    template = jax.tree.map(
+        lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), jax.eval_shape(start), places
+    )
+    with CheckpointStore(tmp_path) as store:
+        state = trained(start(), 0, 2)
+        store.save(2, state, {}, {})
+        expected = trained(state, 2, 4)
+    assert not identical(expected.extra["average"], expected.params)
+    restored = store.restore(template).state
+    assert isinstance(restored, TrainState)
+    assert identical(trained(restored, 2, 4), expected)
+
+
+@pytest.mark.parametrize("axis", ["vmap", "map"])
+def test_every_trial_has_its_own(axis):
+    states = [start(), jax.tree.map(lambda x: x + 1, start())]
+    stepper = StackedStepper(over_trials(averaging_step, axis), states, [HYPER, HYPER])
+    assert [identical(stepper.state_of(number), state) for number, state in enumerate(states)] == [True, True]
+    batches = stacked([uneven_batch(), uneven_batch()])
+    new, _ = jax.eval_shape(over_trials(averaging_step, axis), stacked(states), batches, stacked([HYPER, HYPER]))
+    shapes = [leaf.shape for leaf in jax.tree.leaves(new.extra)]
+    assert shapes == [(2, *leaf.shape) for leaf in jax.tree.leaves(states[0].params)]
+
+
+def test_the_extra_tree_has_checksums(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        store.save(1, start(), {}, {})
+    params = store.leaves(1, "params")
+    assert store.leaves(1, "extra") == {f"average/{path}": leaf for path, leaf in params.items()}
+    assert None not in {leaf.checksum for leaf in params.values()}
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_the_step_returns_it_unchanged(skip):
+    static, hyper = split(small_config({"training.on_nonfinite": "skip"} if skip else {}))
+    state = jax.eval_shape(start)
+    new, _ = jax.eval_shape(make_train_step(static), state, uneven_batch(), hyper)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    jaxpr = jax.make_jaxpr(make_train_step(static))(state, uneven_batch(), hyper)
+    arguments = dict(zip(jax.tree.leaves(_paths(state)), jaxpr.jaxpr.invars, strict=False))
+    results = dict(zip(jax.tree.leaves(_paths(new)), jaxpr.jaxpr.outvars, strict=False))
+    extra = [path for path in arguments if path.startswith("extra/")]
+    assert len(extra) > 10
+    assert all(results[path] is arguments[path] for path in extra)
+
+
+def _paths(tree):
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
+    )
+
+
+def test_a_checkpoint_from_before_is_restored(tmp_path):
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    state = placed_state(STATIC, HYPER, device)
+    with CheckpointStore(tmp_path / "before") as store:
+        store.save(1, EarlierState(state.step, state.params, state.opt_state), {}, {})
+    restored = store.restore(state_template(STATIC, HYPER, device)).state
+    assert identical(restored, state)
+    assert restored.extra == {}
+    # A state without extra trees is stored as before, so that the version from before reads it too.
+    with CheckpointStore(tmp_path / "now") as store:
+        store.save(1, state, {}, {})
+    earlier = store.restore(EarlierState(*state_shapes(STATIC, HYPER)[:3])).state
+    assert identical(tuple(earlier), (state.step, state.params, state.opt_state))

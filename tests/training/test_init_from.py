@@ -1,0 +1,257 @@
+"""`training.init_from`: a run that starts from the parameters of another, and checkpoints that it cannot start from."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from run_support import (
+    argv,
+    assert_same_run,
+    at,
+    metric_lines,
+    run_main,
+    subprocess_main,
+    train,
+    trained_config,
+    trained_folder,
+    write_corpus,
+)
+from training_support import identical
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.workdir import open_workdir
+from transformer_jax.config_file import read_config
+from transformer_jax.errors import CheckpointError
+from transformer_jax.models.architecture import parameter_axes
+from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.sweeps import vmap_training
+from transformer_jax.training import loop
+from transformer_jax.training.hyper import split
+from transformer_jax.training.init_from import open_pretrained
+from transformer_jax.training.prepare import find_start, open_store
+from transformer_jax.training.state import placed_state, state_shapes, state_template
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """The work directory of a trained run."""
+    return shutil.copytree(trained_folder() / "run", tmp_path_factory.mktemp("source") / "run")
+
+
+def device():
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+def config_from(path, **fields):
+    values = {"data.dir": str(trained_folder()), "training.init_from": str(path), "seed": 3}
+    return read_config(
+        str(trained_folder() / "tiny.py"), values | {name.replace("__", "."): v for name, v in fields.items()}
+    )
+
+
+def start_of(config, folder, shardings=None):
+    with open_workdir(folder / "new", config.to_dict()) as directory, open_store(config, directory) as store:
+        start = find_start(config, directory, store, shardings or device())
+        return start, start.first_state(config, shardings or device())
+
+
+def stored_params(source, step):
+    template = state_template(*split(trained_config()), device()).params
+    return CheckpointStore(source / "checkpoints", read_only=True).restore_params(template, step).state
+
+
+@pytest.mark.parametrize(("name", "step"), [("", 8), ("checkpoints/5", 5), ("checkpoints/best", 8)])
+def test_parameters_are_those_of_the_checkpoint_and_all_else_is_new(source, tmp_path, capsys, name, step):
+    config = config_from(source / name)
+    start, state = start_of(config, tmp_path)
+    assert identical(state.params, stored_params(source, step))
+    new = placed_state(*split(config), device())
+    assert not identical(state.params, new.params)
+    assert identical(state._replace(params=new.params), new)
+    assert start.tokenizer.model_bytes == (source / "tokenizer.model").read_bytes()
+    message = capsys.readouterr().err
+    count, size = len(jax.tree.leaves(new.params)), sum(leaf.size for leaf in jax.tree.leaves(new.params))
+    assert f"loaded from step {step}: {count} arrays with {size:,} parameters: decoder " in message
+    assert "the tokenizer is the checkpoint's" in message
+    assert "not loaded" not in message
+
+
+@pytest.mark.parametrize("launcher", ["jit", "shard_map", "pmap"])
+def test_they_arrive_where_the_launcher_wants_them(source, tmp_path, launcher):
+    config = config_from(source, parallel__launcher=launcher, parallel__num_devices="1")
+    static, hyper = split(config)
+    shardings = make_launcher(config, lambda *arguments: arguments, parameter_axes(config.model)).shardings(
+        state_shapes(static, hyper)
+    )
+    _, state = start_of(config, tmp_path, shardings)
+    new = placed_state(static, hyper, shardings)
+    assert [x.sharding for x in jax.tree.leaves(state)] == [x.sharding for x in jax.tree.leaves(new)]
+    assert identical(state.params, stored_params(source, 8))
+
+
+def test_every_trial_of_a_group_starts_from_them(source, tmp_path):
+    configs = [config_from(source), config_from(source, seed="4", optimizer__learning_rate="0.001")]
+    with contextlib.ExitStack() as opened:
+        members = [vmap_training._open(c, tmp_path / str(n), opened) for n, c in enumerate(configs)]
+        stepper = vmap_training._stepper(members, "map")
+    for number in range(2):
+        assert identical(stepper.state_of(number).params, stored_params(source, 8))
+        assert stepper.state_of(number).step == 0
+
+
+def test_a_run_resumes_bit_for_bit_without_the_checkpoint_that_it_started_from(tmp_path, monkeypatch, capsys):
+    """On another corpus, with the tokenizer of the first."""
+    source = shutil.copytree(trained_folder() / "run", tmp_path / "source")
+    flag = f"--config.training.init_from={source}"
+    whole, stopped = write_corpus(tmp_path / "a", seed=1), write_corpus(tmp_path / "b", seed=1)
+    assert train(whole, flag) == 0
+    assert "training the tokenizer" not in capsys.readouterr().err
+    assert (whole / "run" / "tokenizer.model").read_bytes() == (source / "tokenizer.model").read_bytes()
+    stored = whole / "run" / "checkpoints" / "8" / "tokenizer.model"
+    assert stored.read_bytes() == (source / "tokenizer.model").read_bytes()
+    assert metric_lines(whole / "run")[0]["loss"] < metric_lines(source)[0]["loss"] - 0.2
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "kill_point", at("after_batch", 5, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        assert train(stopped, flag) == 143
+    shutil.rmtree(source)
+    assert train(stopped, flag) == 0
+    assert_same_run(stopped, whole)
+
+
+@pytest.mark.slow
+def test_on_several_devices(source, tmp_path):
+    """Parameters that were stored whole are divided among two devices."""
+    flags = [f"--config.training.init_from={source}", "--config.training.num_train_steps=1"]
+    one, two = write_corpus(tmp_path / "a"), write_corpus(tmp_path / "b")
+    assert train(one, *flags) == 0
+    xla_flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    words = argv("train", two, *flags, "--config.parallel.fsdp=2")
+    result = subprocess_main(words, env={"XLA_FLAGS": xla_flags})
+    assert result.returncode == 0, result.stderr
+    expected, found = (metric_lines(folder / "run")[0] for folder in (one, two))
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+# Parts.
+
+
+def opened(config, folder, template):
+    with open_workdir(folder / "new", config.to_dict()) as directory:
+        return open_pretrained(config, directory, template)
+
+
+def params_template():
+    return state_template(*split(trained_config()), device()).params
+
+
+def test_a_head_may_be_new(source, tmp_path, capsys):
+    head = {"kernel": jnp.full((16, 3), 0.5)}
+    pretrained = opened(config_from(source), tmp_path, params_template() | {"head": jax.eval_shape(lambda: head)})
+    params = placed_state(*split(trained_config()), device()).params
+    loaded = pretrained.load(params | {"head": head})
+    assert identical({name: loaded[name] for name in params}, stored_params(source, 8))
+    assert identical(loaded["head"], head)
+    assert "not in the checkpoint, newly initialised: 1 arrays with 48 parameters: head 1" in capsys.readouterr().err
+
+
+def test_parts_that_the_model_does_not_have_are_named(source, tmp_path, capsys):
+    params = placed_state(*split(trained_config()), device()).params
+    part = {"decoder": params["decoder"]}
+    loaded = opened(config_from(source), tmp_path, jax.eval_shape(lambda: part)).load(part)
+    assert identical(loaded, {"decoder": stored_params(source, 8)["decoder"]})
+    assert re.search(r"in the checkpoint and not loaded: \d+ arrays .*encoder \d+", capsys.readouterr().err)
+
+
+def save_without(source, folder, *paths):
+    """Stores the parameters of step 8 without some of them, as a checkpoint without a tokenizer."""
+    params = jax.tree.map(lambda x: x, stored_params(source, 8))
+    for path in paths:
+        *parents, name = path.split("/")
+        parent = params
+        for part in parents:
+            parent = parent[part]
+        del parent[name]
+    with CheckpointStore(folder / "checkpoints") as store:
+        store.save(8, {"params": params}, {"config": trained_config().to_dict()}, {})
+    return folder
+
+
+def test_a_checkpoint_without_a_part(source, tmp_path):
+    path = save_without(source, tmp_path / "encoder", "decoder", "encoder/final_norm/scale")
+    message = (
+        rf"^training\.init_from={path}: step 8 does not fit this model\n"
+        r"  - decoder: absent in the checkpoint, \d+ arrays\n"
+        r"  - encoder/final_norm/scale: float32\[16\] expected, absent in the checkpoint$"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        opened(config_from(path), tmp_path, params_template())
+
+
+def test_a_checkpoint_without_a_tokenizer(source, tmp_path):
+    path = save_without(source, tmp_path / "bare")
+    assert opened(config_from(path), tmp_path, params_template()).tokenizer is None
+
+
+# What is refused.
+
+
+def test_other_shapes(source, tmp_path):
+    config = config_from(source, model__mlp_dim="20")
+    with pytest.raises(CheckpointError) as raised:
+        start_of(config, tmp_path)
+    lines = str(raised.value).splitlines()
+    assert lines[0] == f"training.init_from={source}: step 8 does not fit this model"
+    assert all(
+        re.fullmatch(r"  - .*: float32\[.*24.*\] in the checkpoint, float32\[.*20.*\] expected", x) for x in lines[1:]
+    )
+    assert [line for line in lines if "decoder/" in line]
+
+
+def test_another_vocabulary(source, tmp_path):
+    """In the work directory, or as a file that the config names."""
+    words = tmp_path / "words.txt"
+    words.write_text("".join(f"w{n}\n" for n in range(286)))
+    config = config_from(source, data__tokenizer="words", data__vocabulary_file=str(words))
+    message = rf"{words}' is not the vocabulary of training\.init_from={source}; leave out one of the two"
+    with pytest.raises(CheckpointError, match=message):
+        start_of(config, tmp_path)
+    other = tmp_path / "new" / "tokenizer.model"
+    other.write_bytes(b"transformer_jax words 1\n")
+    with pytest.raises(CheckpointError, match=rf"{other}.*delete it: the checkpoint has its own"):
+        start_of(config_from(source), tmp_path)
+    shutil.copy(source / "tokenizer.model", other)
+    start_of(config_from(source), tmp_path)
+
+
+def test_another_kind_of_tokenizer(source, tmp_path):
+    message = rf"training\.init_from={source}: .*data\.tokenizer='bpe', .* data\.tokenizer='byte_bpe'"
+    with pytest.raises(CheckpointError, match=message):
+        start_of(config_from(source, data__tokenizer="byte_bpe"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "checkpoints/6", "config.json", "checkpoints/8/state"])
+def test_a_path_without_a_checkpoint(source, tmp_path, capsys, monkeypatch, name):
+    """Nothing has been compiled, and the folder is free for another config."""
+    monkeypatch.setattr(jax, "jit", None)
+    path = source / name
+    words = [w for w in argv("train", trained_folder()) if "workdir" not in w]
+    assert run_main([*words, f"--workdir={tmp_path}", f"--config.training.init_from={path}"]) == 2
+    assert f"error: training.init_from={path}: " in capsys.readouterr().err
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_damaged_checkpoint(source, tmp_path):
+    damaged = shutil.copytree(source, tmp_path / "damaged")
+    largest = max((damaged / "checkpoints" / "8" / "state").rglob("*"), key=lambda path: path.stat().st_size)
+    largest.write_bytes(np.random.default_rng(0).bytes(largest.stat().st_size))
+    _, state = start_of(config_from(damaged), tmp_path)
+    assert identical(state.params, stored_params(source, 5))  # the newest good one
+    assert (damaged / "checkpoints" / "8").is_dir()  # of another run: nothing is moved
+    with pytest.raises(CheckpointError, match="does not match its sha256"):
+        start_of(config_from(damaged / "checkpoints" / "8"), tmp_path / "again")

@@ -1,0 +1,191 @@
+"""Every architecture makes the same update in every form of the step, and alone or together with other trials.
+
+A form is a combination of scanned layers, bfloat16, accumulation and a launcher; all start from the same state. The
+batch, dropout and every other number are those of `training_support`.
+"""
+
+import functools
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from training_support import (
+    compiled_gradient,
+    compiled_step,
+    distance,
+    identical,
+    read_by,
+    small_config,
+    split_for,
+    start,
+    uneven_batch,
+)
+
+from transformer_jax.models.architecture import parameter_axes
+from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.training.state import init_state, placed_state, state_shapes
+from transformer_jax.training.step import make_train_step
+
+ARCHITECTURES = ("encoder_decoder", "decoder_only")
+every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
+
+OPTIONS = {
+    "scanned": {"model.scan_layers": True},
+    "bfloat16": {"model.dtype": "bfloat16"},
+    "in parts": {"training.accumulation_steps": 2},
+}
+# With ReLU, rounding to bfloat16 would switch units on and off, each of which is a large part of some gradient.
+BASE = {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2, "model.activation": "gelu"}
+# A batch of eight rows, as `uneven_batch` makes it, for one device.
+ONE_DEVICE = {"parallel.num_devices": 1, "data.row_multiple": 8}
+
+
+def forms(launcher: str) -> list[Any]:
+    """Each option alone and all of them together run by default; `jit` adds that of no option."""
+    sets = [names for size in range(4) for names in itertools.combinations(OPTIONS, size)]
+    fast = {"step": [("scanned",), ("bfloat16",), ("in parts",)], "jit": [tuple(OPTIONS)]}[launcher]
+    return [
+        pytest.param(launcher, names, id=", ".join((launcher, *names)), marks=() if names in fast else pytest.mark.slow)
+        for names in sets
+        if names or launcher != "step"
+    ]
+
+
+def fields_of(names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: value for option in names for name, value in OPTIONS[option].items()}
+
+
+@functools.cache
+def plain(architecture: str) -> Any:
+    """(state, metrics, gradients of the mean) of the plain float32 step, and the state before it."""
+    static, hyper = split_for(architecture, BASE)
+    before, batch = start(static, hyper), read_by(architecture, uneven_batch())
+    after, metrics = compiled_step(static)(before, batch, hyper)
+    grads, sums = compiled_gradient(static)(before.params, batch, 0, hyper)
+    return before, after, metrics, jax.tree.map(lambda g: g / sums["weight"], grads)
+
+
+def first_moment(state: Any) -> Any:
+    [moment] = [part.mu for part in state.opt_state if hasattr(part, "mu")]
+    return moment
+
+
+def moved(after: Any, before: Any, grads: Any, threshold: float) -> Any:
+    """The update of parameters, without those whose gradient is all rounding: Adam makes a whole step of it."""
+    largest = max(np.abs(g).max() for g in jax.tree.leaves(grads))
+    return jax.tree.map(
+        lambda new, old, g: np.where(np.abs(g) > threshold * largest, np.asarray(new) - np.asarray(old), 0),
+        after.params,
+        before.params,
+        grads,
+    )
+
+
+@every_architecture
+@pytest.mark.parametrize(("launcher", "names"), [*forms("step"), *forms("jit")])
+def test_every_form_makes_the_update_of_the_plain_step(architecture, launcher, names):
+    before, expected, expected_metrics, grads = plain(architecture)
+    overrides = {**BASE, **ONE_DEVICE, **fields_of(names)}
+    static, hyper = split_for(architecture, overrides)
+    batch = read_by(architecture, uneven_batch())
+    if launcher == "step":
+        state = start(static, hyper)
+        assert identical(state, before)
+        after, metrics = compiled_step(static)(state, batch, hyper)
+    else:
+        launch = make_launcher(small_config(overrides), make_train_step(static), parameter_axes(static.model))
+        state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+        assert identical(state, before)
+        after, metrics = launch.step(state, batch, hyper)
+    assert after.step == 1
+    assert set(metrics) == set(expected_metrics)
+    narrow = "bfloat16" in names
+    # Rounded to 8 bits; that the results differ at all tells that the option has an effect.
+    assert (1e-4 if narrow else -1) < distance(first_moment(after), first_moment(expected)) < (0.05 if narrow else 1e-5)
+    updates = [moved(state, before, grads, 0.1 if narrow else 1e-3) for state in (after, expected)]
+    assert distance(*updates) < 1e-3
+    for name in ("loss", "nll", "gradient_norm"):
+        assert metrics[name] == pytest.approx(float(expected_metrics[name]), rel=2e-2 if narrow else 1e-5), name
+    for name in ("tokens", "filled", "slots", "learning_rate"):
+        assert metrics[name] == expected_metrics[name], name
+
+
+@every_architecture
+def test_two_trials_together_are_two_single_steps(architecture):
+    """By vmap over their hyperparameters, with an update each from its own seed."""
+    trials = ({"optimizer.clip_norm": 1e9}, {"seed": 8, "model.dropout_rate": 0.5, "optimizer.clip_norm": 1e9})
+    (static, first), (other_static, second) = (split_for(architecture, {**BASE, **trial}) for trial in trials)
+    assert static == other_static
+    together = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y) for y in x]), first, second)
+    batch = read_by(architecture, uneven_batch())
+
+    before = jax.jit(jax.vmap(lambda hyper: init_state(static, hyper)))(together)
+    after, metrics = jax.jit(jax.vmap(make_train_step(static), in_axes=(0, None, 0)))(before, batch, together)
+    for i, hyper in enumerate((first, second)):
+        own_before = start(static, hyper)
+        own_after, own_metrics = compiled_step(static)(own_before, batch, hyper)
+        assert identical(jax.tree.map(lambda x, i=i: x[i], before.params), own_before.params)
+        for name, value in own_metrics.items():
+            np.testing.assert_allclose(metrics[name][i], value, rtol=1e-5, err_msg=name)
+        mine = jax.tree.map(lambda x, i=i: x[i], after)
+        assert distance(first_moment(mine), first_moment(own_after)) < 1e-5
+        grads = jax.tree.map(lambda m, h=hyper: m / (1 - h.beta1), first_moment(own_after))
+        updates = [moved(state, own_before, grads, 1e-3) for state in (mine, own_after)]
+        assert distance(*updates) < 1e-3
+    assert not np.allclose(metrics["loss"][0], metrics["loss"][1], rtol=1e-3)
+
+
+LAUNCHED = {
+    f"{architecture}, {launcher}, {', '.join(names)}": (architecture, launcher, names)
+    for architecture in ARCHITECTURES
+    for launcher in ("jit", "shard_map", "pmap")
+    for names in [(), tuple(OPTIONS), ("scanned", "in parts")]
+}
+
+
+@pytest.fixture(scope="module")
+def on_eight_devices():
+    """Results of `eight_devices.matrix` by the name of the case; a batch in parts has two rows per device."""
+    tests = Path(__file__).parent.parent
+    cases = {
+        name: (
+            "matrix",
+            {"architecture": architecture, "launcher": launcher, "fields": fields_of(names)},
+        )
+        for name, (architecture, launcher, names) in LAUNCHED.items()
+    }
+    process = subprocess.run(
+        [sys.executable, str(tests / "parallel" / "eight_devices.py")],
+        input=json.dumps(cases),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)]), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=1800,  # bounds a hang
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_every_launcher_makes_the_update_of_one_device(on_eight_devices, name):
+    """Of gradient descent, whose update is the gradient of the mean."""
+    result, (_, _, names) = on_eight_devices[name], LAUNCHED[name]
+    assert "error" not in result, result["error"]
+    narrow = "bfloat16" in names
+    tolerance = 0.05 if narrow else 1e-5
+    assert result["grads"] < tolerance
+    assert result["update"] < tolerance
+    (*losses, correct, weight), (*expected_losses, expected_correct, expected_weight) = result["sums"]
+    assert losses == pytest.approx(expected_losses, rel=2e-2 if narrow else 1e-6)
+    # In bfloat16 a token whose best logits are nearly equal may change sides.
+    assert abs(correct - expected_correct) <= (2 if narrow else 0)
+    assert weight == expected_weight == 34

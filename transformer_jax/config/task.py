@@ -1,0 +1,20 @@
+"""The section `task`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from transformer_jax.config.fields import choice
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """The task; tasks/base.py. Tasks from outside extend this class by fields of their own."""
+
+    name: str = choice(
+        "translation",
+        "transformer_jax.tasks.base:TASKS",
+        "what an example is, what is predicted and how it is scored; tasks/base.py",
+        extends=("task", "decode", "training.label_smoothing", "training.loss_chunks"),
+        always_read=(),
+    )

@@ -1,0 +1,232 @@
+"""Columns of an example: how the values of a source become arrays, and a split that is stored as such arrays.
+
+A task names its columns. A source has features, lists of values such as texts; a column reads one feature and encodes
+its values, either as rows of ids of different lengths (ragged) or as one array of a fixed shape per example. The token
+cache stores what columns return. A column of one's own is a subclass with an `encode`:
+
+    class LengthColumn(Column):
+        def encode(self, values, tokenizer):
+            return np.array([len(text) for text in values])
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer
+from transformer_jax.errors import DataError
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Column(abc.ABC):
+    """How one feature of a source is stored.
+
+    A subclass with parameters of its own is a frozen dataclass too, of values that JSON can hold. Raises ValueError if
+    the name is no identifier, since files are named after it.
+    """
+
+    name: str
+    """Name of the column in `EncodedSplit`."""
+    feature: str
+    """Name of the source's feature that it is made of."""
+    ragged: ClassVar[bool] = False
+    """Whether `encode` returns rows of ids of different lengths."""
+    version: ClassVar[int] = 1
+    """To be raised when `encode` changes: caches of another version are not read."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"column name {self.name!r}: expected letters, digits and underscores")
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Everything that the stored values depend on beside source and tokenizer, ready for JSON."""
+        cls = type(self)
+        return {"class": f"{cls.__module__}:{cls.__qualname__}", "version": cls.version, **dataclasses.asdict(self)}
+
+    def stored_dtype(self, tokenizer: Tokenizer) -> str:
+        """Return the NumPy type of the stored values."""
+        return "<i4"
+
+    @abc.abstractmethod
+    def encode(self, values: Sequence[Any], tokenizer: Tokenizer) -> EncodedTexts | np.ndarray:
+        """Return the values of some examples as ids with their offsets, if `ragged`, or as an array [examples, ...].
+
+        The token cache stores them as `stored_dtype` and refuses what is not a value of this type.
+
+        Raises: DataError for values that the column cannot hold.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class TextColumn(Column):
+    """Texts as ids of the tokenizer, with its end-of-sequence id behind each of them if `end`."""
+
+    end: bool = True
+    ragged: ClassVar[bool] = True
+
+    def stored_dtype(self, tokenizer: Tokenizer) -> str:
+        """Return uint16 where the vocabulary allows."""
+        return "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
+
+    def encode(self, values: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
+        """Return the ids. Raises DataError if `end` and the tokenizer has no end-of-sequence id."""
+        ids, offsets = tokenizer.encode_batch(values)
+        if not self.end:
+            return EncodedTexts(ids, offsets)
+        eos = tokenizer.special_ids.required("eos")
+        # Every row has grown by its eos, and begins later by those of the rows before it.
+        return EncodedTexts(np.insert(ids, offsets[1:], eos), offsets + np.arange(len(offsets)))
+
+
+@dataclasses.dataclass(frozen=True)
+class IdsColumn(Column):
+    """Lists of ids, or of other integers, as the source gives them."""
+
+    ragged: ClassVar[bool] = True
+
+    def encode(self, values: Sequence[Sequence[int]], tokenizer: Tokenizer) -> EncodedTexts:
+        """Return the ids."""
+        lengths = np.fromiter(map(len, values), np.int64, len(values))
+        flat = np.array([id for row in values for id in row] or np.zeros(0, np.int64))
+        return EncodedTexts(flat, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalarColumn(Column):
+    """One number per example, such as a label."""
+
+    dtype: str = "<i4"
+
+    def stored_dtype(self, tokenizer: Tokenizer) -> str:
+        """Return `dtype`."""
+        return self.dtype
+
+    def encode(self, values: Sequence[Any], tokenizer: Tokenizer) -> np.ndarray:
+        """Return an array [examples]. Raises DataError for a value that is not a scalar."""
+        return _fixed(self, values, ())
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayColumn(Column):
+    """One array of a fixed shape per example, such as an image of bytes."""
+
+    shape: tuple[int, ...] = ()
+    dtype: str = "|u1"
+
+    def stored_dtype(self, tokenizer: Tokenizer) -> str:
+        """Return `dtype`."""
+        return self.dtype
+
+    def encode(self, values: Sequence[Any], tokenizer: Tokenizer) -> np.ndarray:
+        """Return an array [examples, *shape]. Raises DataError for a value of another shape."""
+        return _fixed(self, values, self.shape)
+
+
+def _fixed(column: Column, values: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError:  # of several shapes
+        array = np.zeros(0)
+    if array.shape != (len(values), *shape):
+        found = next((np.shape(value) for value in values if np.shape(value) != shape), array.shape[1:])
+        raise DataError(f"feature '{column.feature}': a value of shape {list(found)}, expected {list(shape)}")
+    return array
+
+
+def exact(array: np.ndarray, dtype: str, feature: str) -> np.ndarray:
+    """Return numbers as `dtype`; raises DataError if one is not a number of this type. Floats may be rounded."""
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"feature '{feature}': expected numbers, got {array.dtype.name}")
+    with np.errstate(invalid="ignore", over="ignore"):
+        stored = array.astype(dtype)
+    if np.dtype(dtype).kind != "f" and not np.array_equal(stored, array):
+        bad = array[stored != array].flat[0]
+        raise DataError(f"feature '{feature}': {bad} is not a value of type {np.dtype(dtype).name}")
+    return stored
+
+
+class RaggedIds:
+    """Rows of ids of different lengths, stored one after the other: row `i` is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self._ids = np.asarray(ids)  # a plain view: indexing a memmap itself is slower
+        self._offsets = np.asarray(offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        """int32 [number of rows]."""
+        return np.diff(self._offsets).astype(np.int32)
+
+    def take(self, rows: np.ndarray, width: int, pad: int = 0) -> np.ndarray:
+        """Return rows, padded on the right: int [B] -> int32 [B, width]. Row -1 is a row of padding.
+
+        Raises ValueError if a row is longer than `width`: nothing is cut.
+        """
+        rows = np.asarray(rows, np.int64)
+        starts = self._offsets[rows]
+        lengths = np.where(rows < 0, 0, self._offsets[rows + 1] - starts)
+        if rows.size and lengths.max() > width:
+            raise ValueError(f"a row of {lengths.max()} ids does not fit into width {width}")
+        column = np.arange(width)
+        is_token = column < lengths[:, None]
+        padded = np.full((len(rows), width), pad, np.int32)
+        padded[is_token] = self._ids[(starts[:, None] + column)[is_token]]
+        return padded
+
+
+class EncodedSplit:
+    """One split as arrays, which may be files that are mapped into memory.
+
+    special_ids: of the tokenizer that it was encoded with.
+    """
+
+    def __init__(self, columns: Mapping[str, RaggedIds | np.ndarray], special_ids: SpecialIds) -> None:
+        """columns: by name, ragged ids or an array [examples, ...]; raises ValueError if not equally long."""
+        self._columns = dict(columns)
+        self.special_ids = special_ids
+        counts = {name: len(column) for name, column in self._columns.items()}
+        if len(set(counts.values())) != 1:
+            raise ValueError(f"expected one or more columns of equal length, got {counts}")
+        self.num_examples: int = next(iter(counts.values()))
+
+    @property
+    def ragged_names(self) -> tuple[str, ...]:
+        """Names of the ragged columns."""
+        return tuple(name for name, column in self._columns.items() if isinstance(column, RaggedIds))
+
+    def lengths(self, name: str) -> np.ndarray:
+        """Return how many ids each example has in a ragged column, with eos, int32 [examples]."""
+        return self._ragged(name).lengths
+
+    def take(self, name: str, rows: np.ndarray, width: int, pad: int = 0) -> np.ndarray:
+        """Return ids of a ragged column, padded with `pad`, int32 [len(rows), width]; see `RaggedIds.take`."""
+        return self._ragged(name).take(rows, width, pad)
+
+    def values(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return rows of a fixed column, [len(rows), ...]; those of row -1 are zeros."""
+        column = self._columns[name]
+        if isinstance(column, RaggedIds):
+            raise TypeError(f"column '{name}' is ragged")
+        rows = np.asarray(rows, np.int64)
+        values = np.asarray(column)[rows]
+        values[rows < 0] = 0
+        return values
+
+    def _ragged(self, name: str) -> RaggedIds:
+        column = self._columns[name]
+        if not isinstance(column, RaggedIds):
+            raise TypeError(f"column '{name}' is not ragged")
+        return column

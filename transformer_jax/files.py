@@ -1,0 +1,83 @@
+"""Files: written whole or not at all, locked, and hashed."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import uuid
+from pathlib import Path
+from typing import Literal, Protocol
+
+from transformer_jax.errors import CheckpointError
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of a file system that has no locks."""
+
+LockState = Literal["locked", "in use", "no locks"]
+
+
+class OpenFile(Protocol):
+    """A file object that has a descriptor."""
+
+    def fileno(self) -> int: ...
+
+
+def replace_file(file: Path, data: bytes) -> None:
+    """Replace a file so that at any moment either the old or the new content is there, whole.
+
+    Raises OSError if it cannot be written; the old content is then still there, and nothing else.
+    """
+    # The name is unique: of two processes that write at once, neither moves a file that the other has half written.
+    temporary = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_atomically(file: Path, data: bytes) -> None:
+    """Replace a file as `replace_file` does; raises CheckpointError, which names the file, if it cannot be written."""
+    try:
+        replace_file(file, data)
+    except OSError as error:
+        raise CheckpointError(f"{file}: could not be written: {error.strerror}") from error
+
+
+def try_lock(file: OpenFile | int) -> LockState:
+    """Lock an open file for this process without waiting, and return the state of the lock.
+
+    The lock is the kernel's (flock), on the descriptor: it ends when the descriptor is closed or the process dies, by
+    SIGKILL too. A second descriptor of the same file does not get it, in this process either. Child processes do not
+    inherit it, because Python's descriptors are closed on exec.
+
+    Args:
+      file: an open file or its descriptor; it stays open, and the caller closes it.
+
+    Returns:
+      "locked": this descriptor has the lock. "in use": another one has it. "no locks": the file system has none, so
+      that nobody can be kept out.
+
+    Raises OSError if locking fails for another reason.
+    """
+    import filelock  # takes longer to import than all that a command needs to refuse a wrong flag
+
+    # On the descriptor, not filelock.FileLock: callers write into the file that they lock, rename it, or name the
+    # process that has it, and where flock is missing FileLock makes lock files that outlive a killed process.
+    try:
+        acquired = filelock.lock_descriptor(file if isinstance(file, int) else file.fileno(), blocking=False)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return "no locks"
+        raise
+    return "locked" if acquired else "in use"
+
+
+def sha256_of(path: Path | str) -> str:
+    """Return the sha256 of a file's content in hexadecimal; raises OSError if it cannot be read."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,139 @@
+"""metrics.jsonl of a work directory: one line of JSON per logged step and split.
+
+    {"step": 100, "split": "train", "loss": 2.31, ..., "seconds": 4.2, "tokens_per_s": 51000.0}
+
+Steps and splits interleave in the order of writing. A number that is not finite is null. A process that is killed may
+leave half a line at the end; the next one cuts the file back before it writes.
+
+| function                                | a damaged line               |
+|-----------------------------------------|------------------------------|
+| `read_lines`                            | raises DataError             |
+| `read_lines` with `may_be_growing`      | raises, except for the last  |
+| `readable_lines`, `last_step`           | is skipped                   |
+| `last_value`                            | is skipped                   |
+| `cut_back`                              | is removed from the file     |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import DataError
+from transformer_jax.files import write_atomically
+
+NAME = "metrics.jsonl"
+CLOCK_FIELDS = ("seconds", "tokens_per_s")
+"""Fields that differ between two runs of the same config."""
+
+_TAIL_BYTES = 4096
+
+
+def format_line(step: int, split: str, metrics: Mapping[str, Any]) -> str:
+    """Return a line with its line break; floats that are not finite, which JSON cannot write, become null."""
+    finite = {name: None if _is_nonfinite(value) else value for name, value in metrics.items()}
+    return json.dumps({"step": step, "split": split, **finite}) + "\n"
+
+
+def read_lines(file: Path, may_be_growing: bool = False) -> list[dict[str, Any]]:
+    """Return every line in order; none if there is no file.
+
+    Args:
+      may_be_growing: leave out a last line that cannot be read, because a process may be writing it or have died at it.
+
+    Raises DataError, which names the file and the line, for a line that is no object with a step and a split.
+    """
+    if not file.exists():
+        return []
+    texts, lines = file.read_text(encoding="utf-8", errors="replace").splitlines(), []
+    for number, text in enumerate(texts, start=1):
+        try:
+            values = json.loads(text)
+            lines.append({"step": values["step"], "split": values["split"], **values})
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(texts) and may_be_growing:
+                break
+            raise DataError(f"{file}: line {number} cannot be read, or was cut short: {error}") from error
+    return lines
+
+
+def readable_lines(file: Path) -> list[dict[str, Any]]:
+    """Return the lines that can be read, in order; none if there is no file. Raises OSError for an unreadable file."""
+    return [values for _, values in _readable(file)]
+
+
+def last_step(file: Path) -> int:
+    """Return the highest step of the lines that can be read; 0 if there is none. Raises OSError as they do."""
+    return max((line["step"] for line in readable_lines(file)), default=0)
+
+
+def last_value(file: Path, name: str) -> tuple[int, float | None] | None:
+    """Return the step and the value of the last line that has the metric; None if there is none.
+
+    Reads only the end of the file, and so costs the same for a run of any length. The value is None where it was not
+    finite. An unreadable file counts as none.
+    """
+    try:
+        with file.open("rb") as opened:
+            opened.seek(0, os.SEEK_END)
+            opened.seek(max(0, opened.tell() - _TAIL_BYTES))
+            texts = opened.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    for text in reversed(texts):
+        values = _parsed(text)
+        if values is not None and name in values and (values[name] is None or is_number(values[name])):
+            return values["step"], values[name]
+    return None
+
+
+def cut_back(file: Path, step: int) -> None:
+    """Remove the lines after a step, and lines that cannot be read; without a file do nothing.
+
+    Raises OSError if the file cannot be read and CheckpointError if it cannot be written.
+    """
+    if file.exists():
+        kept = [text for text, values in _readable(file) if values["step"] <= step]
+        write_atomically(file, "".join(f"{text}\n" for text in kept).encode())
+
+
+def values_by_step(lines: Iterable[Mapping[str, Any]], quantity: str) -> dict[int, float]:
+    """Return the values of a quantity by step, without those that are no number or were not finite.
+
+    Args:
+      quantity: SPLIT/METRIC, as in "valid/loss".
+    """
+    split, _, name = quantity.rpartition("/")
+    return {
+        line["step"]: float(line[name]) for line in lines if line.get("split") == split and is_number(line.get(name))
+    }
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value of JSON is a number, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _readable(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the text and the values of each line that can be read."""
+    if not file.exists():
+        return []
+    texts = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [(text, values) for text in texts if (values := _parsed(text)) is not None]
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    """Return the object of a line; None if the line is damaged or has no step."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) and isinstance(values.get("step"), int) else None
+
+
+def _is_nonfinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -1,0 +1,160 @@
+"""Decoding with a cache of keys and values, for every architecture whose decoder is a stack of Transformer layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.errors import ConfigError
+from transformer_jax.models.decoder import Decoder, Started
+from transformer_jax.nn.kv_cache import KVCache, empty_layer, grown
+from transformer_jax.nn.layer import LayerState
+from transformer_jax.nn.masks import AttentionMask, cache_mask
+from transformer_jax.nn.positions import ENCODINGS
+from transformer_jax.nn.stack import StackState
+from transformer_jax.typing import Array, Batch, Params
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedDecoder(Decoder):
+    """Decodes with a module that has a stack `decoder`, and the methods `decode` and, with an encoder, `memory`.
+
+    Hypotheses of a row share its cache: W tokens of a step stand in W slots, and `visible` says which belong together.
+    """
+
+    config: ModelConfig
+    module: type[nn.Module]
+    has_encoder: bool
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def max_length(self) -> int:
+        return self.config.max_length
+
+    def prepare(self, params: Params) -> Params:
+        """Return one tree per decoder layer instead of one stacked [L, ...], and the kernel [D, V] of `output` even
+        where the embedding is used for it.
+
+        This is a second copy, made once: otherwise the stacks would be taken apart, and the embedding transposed, for
+        every token.
+
+        Raises: ConfigError if the model has no decoder, or the parameters are such already.
+        """
+        decoder = params.get("decoder")
+        if decoder is None:
+            raise ConfigError(f"the model has no decoder to generate with; its parts are {', '.join(params)}")
+        stacked = decoder["layers"]
+        if isinstance(stacked, tuple):
+            raise ConfigError("params: these are what `prepare` has returned already")
+        num_layers = jax.tree.leaves(stacked)[0].shape[0]
+        layers = tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))
+        output = params.get("output", {"kernel": params["embedding"]["embedding"].T})
+        return {**params, "decoder": {**decoder, "layers": layers}, "output": output}
+
+    def start(self, params: Params, batch: Batch, slots: int, width: int) -> Started:
+        """Encode `inputs`, if there is an encoder, and read the prompts without their last tokens.
+
+        Raises:
+          ConfigError: a learned position table has fewer rows than the prompts have tokens, or `prepare` has not been
+            called.
+          DataError: inputs are longer than a learned position table.
+        """
+        prompts, lengths = batch["prompts"][:, :-1], batch["prompt_lengths"] - 1
+        cache = self.empty_cache(params, batch, slots)
+        if prompts.shape[1]:
+            cache = self.prefill(params, cache, prompts, lengths)[1]
+        return Started(cache, cache.positions >= 0, prompts.shape[1])
+
+    def empty_cache(self, params: Params, batch: Batch, slots: int) -> KVCache:
+        """Encode `inputs` [B, S], if there is an encoder, and return a cache without a token.
+
+        Args:
+          batch: without an encoder, its `prompts` [B, P] tell the number of rows.
+        """
+        layers = params["decoder"]["layers"]
+        if not isinstance(layers, tuple):
+            raise ConfigError("params: decoding needs them as `prepare` returns them")
+        memory, memory_mask = (), None
+        if self.has_encoder:
+            memory, memory_mask = self._apply(params, batch, layers, method="memory")
+        rows = batch["inputs" if self.has_encoder else "prompts"].shape[0]
+        return KVCache(
+            layers=tuple(empty_layer(self.config, rows, slots) for _ in layers),
+            memory=memory,
+            memory_mask=memory_mask,
+            positions=jnp.full((rows, slots), -1, jnp.int32),
+            index=jnp.zeros((), jnp.int32),
+        )
+
+    def prefill(self, params: Params, cache: KVCache, prompts: Array, lengths: Array) -> tuple[Array, KVCache]:
+        """Feed the prompt of every row to the decoder at once.
+
+        Args:
+          prompts: [B, P] int32; lengths: [B] int32, how many of them are the row's.
+        Returns: logits [B, V] of the token after each row's last, zeros for a length of 0; and the cache with P slots
+          more.
+        Raises: ConfigError as `step`, or if a learned position table has fewer than P rows.
+        """
+        self.check_positions(prompts.shape[1])
+        columns = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
+        positions = jnp.where(columns < lengths[:, None], columns, -1)
+        logits, cache = self.step(params, cache, prompts, positions)
+        last = (columns == lengths[:, None] - 1)[..., None]
+        return jnp.where(last, logits, 0.0).sum(1), cache
+
+    def step(
+        self, params: Params, cache: KVCache, ids: Array, positions: Array, visible: Array | None = None
+    ) -> tuple[Array, KVCache]:
+        """Feed T tokens per row to the decoder, into the next T slots of the cache.
+
+        Args:
+          ids: [B, T] int32; positions: [B, T] int32, -1 for padding.
+          visible: [B, T, C] bool, the slots that each token attends to, its own among them; default all that hold a
+            token at its position or before, as a row's tokens do that follow each other.
+        Returns: logits [B, T, V] of the token after each, and the cache with the T tokens in it.
+        Raises: ConfigError if there is no token, or no room for T more; the latter only outside of jit, where it is
+          known. Within, keep `cache.index` and positions below what there is room for: JAX would write over the last
+          slots.
+        """
+        index = 0 if isinstance(cache.index, Tracer) else int(cache.index)
+        if not ids.shape[1] or index + ids.shape[1] > cache.capacity:
+            raise ConfigError(f"{ids.shape[1]} tokens do not fit into a cache with {cache.capacity - index} free slots")
+        slot_positions = jax.lax.dynamic_update_slice_in_dim(cache.positions, positions, cache.index, axis=1)
+        memory = cache.memory or (None,) * len(cache.layers)
+        state = StackState(
+            positions=positions,
+            slot_positions=slot_positions,
+            mask=cache_mask(positions, slot_positions) if visible is None else AttentionMask(visible[:, None]),
+            layers=tuple(LayerState(own, cache.index, other) for own, other in zip(cache.layers, memory, strict=True)),
+            memory_mask=None if cache.memory_mask is None else AttentionMask(cache.memory_mask),
+        )
+        logits, layers = self._apply(params, ids, state, params["decoder"]["layers"], method="decode")
+        return logits, cache._replace(layers=layers, positions=slot_positions, index=cache.index + ids.shape[1])
+
+    def grow(self, cache: KVCache, slots: int) -> KVCache:
+        return grown(cache, slots)
+
+    def check_positions(self, length: int) -> None:
+        """Raise ConfigError if the decoder cannot number so many positions.
+
+        `nn.positions.check_positions` raises DataError: a text of the corpus is too long there, and here the caller
+        has chosen how far to decode.
+        """
+        if ENCODINGS[self.config.position_encoding].has_table and length > self.config.max_length:
+            raise ConfigError(
+                f"decoding {length} positions exceeds the learned table, model.max_length={self.config.max_length}"
+            )
+
+    def _apply(self, params: Params, *args: Any, method: str) -> Any:
+        """A method of the module; `prepare` has untied the output."""
+        module = self.module(dataclasses.replace(self.config, tie_output=False))
+        return module.apply({"params": params}, *args, method=method)

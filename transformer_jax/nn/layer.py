@@ -1,0 +1,138 @@
+"""One layer of an encoder or a decoder."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+from jaxtyping import Float
+
+from transformer_jax.activation_sharding import ACTIVATIONS, constrain
+from transformer_jax.config import ModelConfig
+from transformer_jax.nn import attention, feed_forward, norms
+from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.dropout import Dropout, fold_dropout
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.kv_cache import KeyValue, LayerCache, append
+from transformer_jax.nn.masks import AttentionMask
+from transformer_jax.nn.residual import Residual
+from transformer_jax.typing import Activations, Array
+
+
+class LayerInputs(NamedTuple):
+    """What is the same for every layer of a stack.
+
+    positions: [B, T] or [1, T]; mask, bias: of the stack's own tokens, bias broadcastable to [B, N, T, S]; memory:
+    [B, S, D] with memory_mask.
+    """
+
+    positions: Array
+    mask: AttentionMask | None
+    bias: Array | None
+    memory: Array | None = None
+    memory_mask: AttentionMask | None = None
+
+
+class LayerState(NamedTuple):
+    """What a layer reads and writes in incremental decoding.
+
+    cache: of its own tokens; index: the slot that new tokens go to; memory: keys and values of the encoder's tokens.
+    """
+
+    cache: LayerCache
+    index: Array
+    memory: LayerCache | None
+
+
+class Site(enum.IntEnum):
+    """Where in a layer dropout acts. The numbers decide which elements are dropped: they stay as they are."""
+
+    SELF_ATTENTION_WEIGHTS = 0
+    SELF_ATTENTION_OUTPUT = 1
+    FEED_FORWARD_HIDDEN = 2
+    FEED_FORWARD_OUTPUT = 3
+    CROSS_ATTENTION_WEIGHTS = 4
+    CROSS_ATTENTION_OUTPUT = 5
+
+
+class Layer(nn.Module):
+    """Self-attention, attention over a memory if there is one, feed-forward (Vaswani et al. 2017, figure 1).
+
+    Each stands in its `Residual`. With `cross_attends` it is the decoder layer of an encoder-decoder. Without, it is an
+    encoder layer, or, under a causal mask, a layer of a decoder-only model.
+    """
+
+    config: ModelConfig
+    cross_attends: bool = False
+    return_weights: bool = False
+
+    def setup(self) -> None:
+        config = self.config
+        self.self_attention = MultiHeadAttention(config, self.return_weights)
+        self.self_attention_residual = Residual(config)
+        if self.cross_attends:
+            self.cross_attention = MultiHeadAttention(config, self.return_weights)
+            self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def __call__(
+        self, x: Activations, inputs: LayerInputs, dropout: Dropout | None = None, state: LayerState | None = None
+    ) -> tuple[Activations, dict[str, Array], LayerCache | None]:
+        """Map x [B, T, D] to [B, T, D].
+
+        Args:
+          dropout: of this layer. state: in incremental decoding; x are then the newest T tokens, inputs.mask is over
+            the C slots of the cache, and inputs.memory is not read.
+        Returns: the output; with `return_weights` the weights `self_attention` [B, N, T, T] and `cross_attention`
+          [B, N, T, S]; and the cache with the new tokens, None without a state.
+        """
+        weights: dict[str, Any] = {}
+
+        y = self.self_attention_residual.before(x)
+        query, tokens = self.self_attention.project(y, inputs.positions)
+        cache = None if state is None else append(state.cache, tokens, state.index)
+        y, weights["self_attention"] = self.self_attention.attend(
+            query,
+            tokens if cache is None else cache,
+            inputs.mask,
+            inputs.bias,
+            fold_dropout(dropout, Site.SELF_ATTENTION_WEIGHTS),
+        )
+        x = self.self_attention_residual.after(x, y, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT))
+
+        if self.cross_attends:
+            y = self.cross_attention_residual.before(x)
+            y, weights["cross_attention"] = self.cross_attention.attend(
+                self.cross_attention.query(y),
+                self._memory(inputs, state),
+                inputs.memory_mask,
+                None,
+                fold_dropout(dropout, Site.CROSS_ATTENTION_WEIGHTS),
+            )
+            x = self.cross_attention_residual.after(x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT))
+
+        y = self.feed_forward_residual.before(x)
+        y = self.feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN))
+        x = self.feed_forward_residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT))
+        return constrain(x, ACTIVATIONS), weights if self.return_weights else {}, cache
+
+    def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
+        """Return the keys and values that this layer reads from the encoder's output, memory [B, S, D]."""
+        return self.cross_attention.project_memory(memory)
+
+    def _memory(self, inputs: LayerInputs, state: LayerState | None) -> KeyValue | LayerCache:
+        if state is not None:
+            assert state.memory is not None, "decoding a layer that attends to a memory needs its keys and values"
+            return state.memory
+        assert inputs.memory is not None, "a layer with cross-attention needs a memory"
+        return self.project_memory(inputs.memory)
+
+
+PARAMETER_AXES = {
+    **{f"(self|cross)_attention/{path}": axes for path, axes in attention.PARAMETER_AXES.items()},
+    **{rf"\w+_residual/norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
+    **{f"feed_forward/{path}": axes for path, axes in feed_forward.PARAMETER_AXES.items()},
+}
+"""Logical axes of the parameters of `Layer`, by the end of their paths."""

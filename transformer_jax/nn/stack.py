@@ -1,0 +1,146 @@
+"""L layers of one kind, with their parameters stacked on a leading axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.nn import layer, norms
+from transformer_jax.nn.dropout import Dropout, fold_dropout
+from transformer_jax.nn.kv_cache import LayerCache, cache_layout
+from transformer_jax.nn.layer import Layer, LayerInputs, LayerState
+from transformer_jax.nn.masks import AttentionMask
+from transformer_jax.nn.norms import Norm
+from transformer_jax.nn.positions import ENCODINGS
+from transformer_jax.nn.residual import has_final_norm
+from transformer_jax.typing import Activations, Array, Bias, Params, Positions
+
+REMAT_POLICIES = {
+    "none": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
+"""What the forward pass keeps for the backward pass, by the values of `model.remat`; None for everything."""
+
+
+class _LoopedLayer(Layer):
+    """`Layer` as the body of a loop over layers: x is carried, the layer's number is scanned."""
+
+    def __call__(  # ty: ignore[incompatible-method-override]
+        self, x: Activations, index: Int[Array, ""], inputs: LayerInputs, dropout: Dropout | None
+    ) -> tuple[Activations, dict[str, Array]]:
+        x, weights, _ = super().__call__(x, inputs, fold_dropout(dropout, index))
+        return x, weights
+
+
+class StackState(NamedTuple):
+    """What a stack reads and writes in incremental decoding of T new tokens.
+
+    positions: [B, T], of the new tokens, -1 for padding. slot_positions: [B, C], of the tokens in the caches' slots,
+    the new ones among them. mask: over the slots, [B, 1, T, C]. layers: of every layer. memory_mask: over the S tokens
+    of the encoder.
+    """
+
+    positions: Array
+    slot_positions: Array
+    mask: AttentionMask
+    layers: tuple[LayerState, ...]
+    memory_mask: AttentionMask | None
+
+    @property
+    def token_positions(self) -> Array:
+        """Positions [B, T] that a table can be asked for: 0 for padding."""
+        return jnp.maximum(self.positions, 0)
+
+
+class Stack(nn.Module):
+    """L layers over embedded tokens, and the final norm of "pre" layers."""
+
+    config: ModelConfig
+    num_layers: int
+    causal: bool
+    cross_attends: bool = False
+    return_weights: bool = False
+
+    def setup(self) -> None:
+        config = self.config
+        bias = ENCODINGS[config.position_encoding].bias
+        self.relative_bias = None if bias is None else bias(config, bidirectional=not self.causal)
+        # Parameters are stacked [L, ...] whether the loop over layers is unrolled or not.
+        # Unrolled layers are one program, in which XLA would find what is computed twice and compute it once.
+        policy, looped = REMAT_POLICIES[config.remat], _LoopedLayer
+        if policy is not None:
+            looped = nn.remat(looped, prevent_cse=not config.scan_layers, policy=policy)
+        scanned = nn.scan(
+            looped,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=(0, nn.broadcast, nn.broadcast),
+            length=self.num_layers,
+            unroll=1 if config.scan_layers else self.num_layers,
+        )
+        self.layers = scanned(config, self.cross_attends, self.return_weights)
+        if has_final_norm(config):
+            self.final_norm = Norm(config)
+
+    def __call__(
+        self,
+        x: Activations,
+        positions: Positions,
+        mask: AttentionMask | None,
+        dropout: Dropout | None,
+        memory: Float[Array, "B S D"] | None = None,
+        memory_mask: AttentionMask | None = None,
+    ) -> tuple[Activations, dict[str, Any]]:
+        """Map embedded tokens x [B, T, D] to [B, T, D], and return attention weights [L, B, N, T, S] by name.
+
+        Args:
+          positions: [B, T] or [1, T] int32; memory: [B, S, D].
+        """
+        inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask)
+        x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)
+        return self._finished(x), weights
+
+    def decode(
+        self, x: Activations, layers: Sequence[Params], states: StackState
+    ) -> tuple[Activations, tuple[LayerCache, ...]]:
+        """The same for the newest T tokens, embedded x [B, T, D], which attend to caches.
+
+        Args:
+          layers: parameters of every layer, apart from each other.
+        Returns: [B, T, D] and the caches with the new tokens.
+        """
+        bias = self._bias(states.positions, states.slot_positions)
+        inputs = LayerInputs(states.positions, states.mask, bias, memory_mask=states.memory_mask)
+        block: Any = Layer(self.config, self.cross_attends, parent=None)
+        caches = []
+        for params, state in zip(layers, states.layers, strict=True):
+            x, _, cache = block.apply({"params": params}, x, inputs, None, state)
+            caches.append(cache)
+        return self._finished(x), tuple(caches)
+
+    def project_memory(self, memory: Float[Array, "B S D"], layers: Sequence[Params]) -> tuple[LayerCache, ...]:
+        """Return what every layer reads of a memory [B, S, D], for `decode`; computed once."""
+        block: Any = Layer(self.config, self.cross_attends, parent=None)
+        return tuple(cache_layout(block.apply({"params": p}, memory, method="project_memory")) for p in layers)
+
+    def _bias(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Bias | None:
+        """What is added to attention logits, [B or 1, N, T, S], or None."""
+        return None if self.relative_bias is None else self.relative_bias(query_positions, key_positions)
+
+    def _finished(self, x: Activations) -> Activations:
+        return self.final_norm(x) if has_final_norm(self.config) else x
+
+
+PARAMETER_AXES = {
+    **{f"layers/{path}": axes for path, axes in layer.PARAMETER_AXES.items()},
+    "relative_bias/embedding": (None, "heads"),
+    **{f"final_norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
+}
+"""Logical axes of the parameters of `Stack`, by the end of their paths; those of `layers` have one axis more, first."""

@@ -1,0 +1,134 @@
+"""Tables of named things that users may add to: architectures and tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from transformer_jax.config import nearest
+from transformer_jax.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """The values of one config field and the object that each of them names.
+
+    A value is a name of this table, or `MODULE:OBJECT`: an object of any module that Python can import. The latter
+    works in every process of a sweep and for whoever evaluates the checkpoint, without a call to `register`.
+    """
+
+    def __init__(self, field: str, kind: type[T], entries: Mapping[str, str]) -> None:
+        """Args: field: dotted name, for messages. kind: class of the objects. entries: `MODULE:OBJECT` by name."""
+        self.field = field
+        self._kind = kind
+        self._built_in = dict(entries)
+        self._registered: dict[str, T] = {}
+        self._imported: dict[str, T] = {}
+
+    def register(self, name: str, value: T) -> T:
+        """Adds `value` under a name; raises ConfigError if the name is taken or the value is incomplete."""
+        if name in self:
+            raise ConfigError(f"{self.field}='{name}' is registered already")
+        self._registered[name] = self._checked(name, value)
+        return value
+
+    def __getitem__(self, name: str) -> T:
+        """Return the object that a value of the field names, importing it if need be.
+
+        Raises: ConfigError for an unknown name, a module that cannot be imported, and an object that is not complete.
+        """
+        if name in self._registered:
+            return self._registered[name]
+        if name not in self._imported:
+            if name not in self._built_in and ":" not in name:
+                raise ConfigError(f"config: {self.field}='{name}': {self.expected(name)}")
+            # A module is imported, and its object checked, once.
+            self._imported[name] = self._checked(name, self._import(name, self._built_in.get(name, name)))
+        return self._imported[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._built_in, *self._registered))
+
+    def __len__(self) -> int:
+        return len(self._built_in) + len(self._registered)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._built_in or name in self._registered
+
+    def is_built_in(self, name: str) -> bool:
+        """Whether the package itself has an object of this name."""
+        return name in self._built_in
+
+    def from_outside(self) -> Iterator[T]:
+        """Yields every registered object, and those of `MODULE:OBJECT` that have been imported."""
+        yield from self._registered.values()
+        yield from (value for name, value in self._imported.items() if name not in self._built_in)
+
+    def problem(self, name: str) -> str | None:
+        """Return why the field cannot have a value, or None if it can; a built-in name is not imported for that."""
+        if name in self:
+            return None
+        try:
+            self.config_class(name)
+        except ConfigError as error:
+            return str(error).removeprefix(f"config: {self.field}='{name}': ")
+        return None
+
+    def config_class(self, name: str) -> type:
+        """Return the class of the config section for an object, with the fields that it comes with.
+
+        It is the attribute `config_class` of the object. Built-in objects share that of the table's class.
+
+        Raises: ConfigError if there is no such object, or its `config_class` is no dataclass that extends the shared
+        one and has a default for every field.
+        """
+        base = self._kind.config_class  # ty: ignore[missing-attribute]
+        if name in self._built_in:
+            return base
+        cls = self[name].config_class  # ty: ignore[missing-attribute]
+        what = f"config: {self.field}='{name}': config_class"
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            raise ConfigError(f"{what} is {cls!r}; expected {base.__name__} or a subclass of it")
+        if "__dataclass_fields__" not in vars(cls):
+            raise ConfigError(f"{what} {cls.__name__} lacks @dataclasses.dataclass(frozen=True, kw_only=True)")
+        for field in dataclasses.fields(cls):
+            if field.default is dataclasses.MISSING:
+                raise ConfigError(f"{what} {cls.__name__}: its field '{field.name}' has no default")
+        return cls
+
+    def expected(self, name: str) -> str:
+        """Return `expected one of ...`, with the nearest name."""
+        return f"expected one of {', '.join(self)}, or MODULE:OBJECT{nearest(name, self)}"
+
+    def _import(self, name: str, path: str) -> Any:
+        module_name, _, attribute = path.partition(":")
+        what = f"config: {self.field}='{name}'"
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"{what}: {error}; is the folder that holds it on PYTHONPATH?") from error
+        except Exception as error:
+            raise ConfigError(f"{what}: importing {module_name} raised {type(error).__name__}: {error}") from error
+        try:
+            return getattr(module, attribute)
+        except AttributeError:
+            hint = nearest(attribute, vars(module))
+            raise ConfigError(f"{what}: module {module_name} has no '{attribute}'{hint}") from None
+
+    def _checked(self, name: str, value: Any) -> T:
+        """Return an instance of the table's class: `value`, or what calling it without arguments returns."""
+        what, kind = f"config: {self.field}='{name}'", self._kind
+        if isinstance(value, type) and issubclass(value, kind):
+            if missing := sorted(getattr(value, "__abstractmethods__", ())):
+                raise ConfigError(f"{what}: {value.__name__} lacks {', '.join(missing)}")
+            try:
+                value = value()
+            except Exception as error:
+                raise ConfigError(f"{what}: {value.__name__}() raised {type(error).__name__}: {error}") from error
+        if not isinstance(value, kind):
+            found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            raise ConfigError(f"{what}: expected {kind.__module__}.{kind.__name__} or a subclass, got {found}")
+        return value

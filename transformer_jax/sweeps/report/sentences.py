@@ -1,0 +1,110 @@
+"""The sentences of a report that its page and its Markdown share."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.formatting import estimate_of, metric_label, status_words
+from transformer_jax.sweeps.report.summary import CONTRASTS, SUMMARY, Row
+from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES
+from transformer_jax.sweeps.study import Metric, Range
+
+STAR = "★"
+_PAIRED = (
+    "the mean over the seeds that both have, since trials of a seed share data order and initial draws. p is that of "
+    "the two-sided paired t-test, corrected by Holm 1979"
+)
+_COMMONLY = "Below 0.05 a difference is commonly called significant."
+
+
+def subject(results: StudyResults) -> str:
+    """How many variants, seeds and trials."""
+    seeds = {trial.trial.seed for trial in results.trials}.union(*(variant.seeds for variant in results.variants))
+    counts = sum((Counter(variant.counts) for variant in results.variants), Counter())
+    statuses = [f"{counts[status]} {status_words(status)}" for status in (*STATUSES, NOT_BEGUN) if counts[status]]
+    return (
+        f"{len(results.variants)} variants of {results.study.baseline} with {_seeds(sorted(seeds))}: "
+        f"{counts.total()} trials, {', '.join(statuses)}."
+    )
+
+
+def answer(results: StudyResults, rows: list[Row]) -> str:
+    """The best variant in the metric that answers the question; where all are equal in it, that, and the best in the
+    first metric after it that tells them apart."""
+    metric = results.study.metrics[0]
+    whole = [row for row in rows if row.metric == metric.name and row.variant.is_complete]
+    if not whole:
+        return "No variant has finished with every seed."
+    if len(whole) == 1 < len(results.variants):
+        return (
+            f"Only {whole[0].variant.name} has finished with every seed: {metric_label(metric.name, results.task)} "
+            f"{estimate_of(whole[0])}."
+        )
+    said = [sentence for other in results.study.metrics if (sentence := _best(other, rows, results))]
+    if any(row.best for row in rows if row.metric == metric.name):
+        return said[0]
+    compared = sum(math.isfinite(row.estimate.mean) for row in whole) > 1
+    equal = f"No two variants whose trials have all finished {'differ' if compared else 'can be compared'} in "
+    equal += f"{metric_label(metric.name, results.task)}."
+    return " ".join([equal, *said[:1]])
+
+
+def _best(metric: Metric, rows: list[Row], results: StudyResults) -> str:
+    """Which variants are the best in a metric; empty if none is."""
+    best = [row for row in rows if row.metric == metric.name and row.best]
+    if not best:
+        return ""
+    highest = "highest" if metric.direction == "max" else "lowest"
+    names = " and ".join(row.variant.name for row in best)
+    return (
+        f"{names} {'has' if len(best) == 1 else 'have'} the {highest} {metric_label(metric.name, results.task)}: "
+        + (f"{estimate_of(best[0])} ({best[0].estimate.count} {'seed' if best[0].estimate.count == 1 else 'seeds'}).")
+    )
+
+
+def notes(results: StudyResults) -> list[str]:
+    """How the table is to be read."""
+    fewest = min((len(variant.trials) for variant in results.variants), default=0)
+    reference = results.reference
+    said = [
+        "mean ± is the mean over the seeds that have finished with half the width of its 95 % confidence interval "
+        "(Student's t).",
+        f"{STAR} marks the best mean among the variants whose trials have all finished. It says nothing of "
+        "significance.",
+    ]
+    if any(isinstance(axis, Range) for axis in results.study.axes):
+        said.append("A search of numbers within a range has no reference: there are no differences.")
+    elif results.study.contrasts:
+        said.append(
+            f"Differences are those of variants that differ in {' or '.join(results.study.contrasts)} alone: {_PAIRED} "
+            f"for the number of such contrasts in the metric; the uncorrected one is in {CONTRASTS}. {_COMMONLY}"
+        )
+    elif reference is None:
+        wanted = ", ".join(f"{axis}={value}" for axis, value in results.study.reference_variant.items())
+        said.append(f"The reference, {wanted}, has no trial here: there are no differences.")
+    else:
+        said.append(
+            f"Differences are to the reference, {reference.name}: {_PAIRED} for the number of variants compared in the "
+            f"metric; the uncorrected one is in {SUMMARY}. {_COMMONLY}"
+        )
+    few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
+    said.append(
+        f"{few} of small effects: intervals are wide, and both rest on normally distributed values. That a difference "
+        "is not significant does not mean that there is none."
+    )
+    if not all(variant.is_complete for variant in results.variants):
+        said.append(
+            "A trial whose loss did not stay finite has diverged, which is a result: it is counted beside the mean of "
+            "those that have finished, which it is no part of. Trials without a result or not begun are counted too."
+        )
+    for variant, same in results.absent.items():
+        if not same and results.search.name != "grid":  # which has not drawn it
+            continue
+        said.append(f"{variant} {f'is the same experiment as {same}' if same else 'has no trial here'}.")
+    return said
+
+
+def _seeds(seeds: list[int]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"

@@ -1,0 +1,121 @@
+"""Several runs as one compiled program: the training step over a leading axis of trials.
+
+Every run has its own work directory, with everything that it would have alone: data order, schedule, dropout, metrics
+and checkpoints. It may be resumed alone, or with others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.workdir import WorkDirectory, open_workdir
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.errors import CheckpointError
+from transformer_jax.tasks.outside import errors_from_outside
+from transformer_jax.training.hyper import split
+from transformer_jax.training.loop import Outcome, TrainResult, run_loop
+from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.prepare import (
+    MakeValidate,
+    Start,
+    check_attention,
+    check_step,
+    claim,
+    find_start,
+    make_parts,
+    open_data,
+    open_store,
+)
+from transformer_jax.training.session import TrainingSession
+from transformer_jax.training.step import make_train_step
+from transformer_jax.training.stepper import StackedStepper, TrialAxis, over_trials
+
+
+def default_trial_axis() -> TrialAxis:
+    """Return `map` on a CPU, whose cores one trial fills; `vmap` on an accelerator, which many small trials fill."""
+    return "map" if jax.default_backend() == "cpu" else "vmap"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Member:
+    """One of the runs."""
+
+    config: ExperimentConfig
+    directory: WorkDirectory
+    store: CheckpointStore
+    start: Start
+
+
+def train_together(
+    configs: Mapping[Path, ExperimentConfig], make_validate: MakeValidate, axis: TrialAxis
+) -> dict[Path, Outcome]:
+    """Train runs of one program, each in its work directory, from its newest good checkpoint if it has one.
+
+    Runs that stand at different steps, because the process died between two checkpoints, train in groups of equal step.
+
+    Args:
+      configs: by work directory; equal but for hyperparameters, see `trials.program_key`.
+    Returns: of every run its result, or the error that it has not stayed finite; not of those that a signal has kept
+      from starting.
+    Raises: ConfigError, DataError and CheckpointError as `training.run.train`.
+    """
+    outcomes: dict[Path, Outcome] = {}
+    with contextlib.ExitStack() as opened:
+        members = {path: _open(config, path, opened) for path, config in configs.items()}
+        while members:
+            step = min(member.start.step for member in members.values())
+            paths = [path for path, member in members.items() if member.start.step == step]
+            # Popped, so that the states of a group are held only by what trains them.
+            group = _train([members.pop(path) for path in paths], make_validate, axis, opened)
+            outcomes |= zip(paths, group, strict=True)
+            if any(isinstance(outcome, TrainResult) and outcome.reason != "finished" for outcome in group):
+                break
+    return outcomes
+
+
+def _open(config: ExperimentConfig, path: Path, opened: contextlib.ExitStack) -> _Member:
+    with errors_from_outside(config):
+        check_attention(config)
+        directory = opened.enter_context(open_workdir(path, config.to_dict(), False))
+        store = opened.enter_context(open_store(config, directory))
+        return _Member(config, directory, store, find_start(config, directory, store, _device()))
+
+
+def _train(
+    members: Sequence[_Member], make_validate: MakeValidate, axis: TrialAxis, opened: contextlib.ExitStack
+) -> list[Outcome]:
+    """Train runs that stand at the same step until each has an outcome."""
+    first = members[0]
+    with errors_from_outside(first.config):
+        data = open_data(first.config, first.directory, first.start)
+        for member in members:
+            tokenizer = member.start.tokenizer
+            if tokenizer is not None and tokenizer.sha256 != data.tokenizer.sha256:
+                raise CheckpointError(f"{member.directory.path}: has another tokenizer than {first.directory.path}")
+        parts = [make_parts(m.config, m.directory, m.store, data, make_validate) for m in members]
+        check_step(first.config, parts[0].plan)
+    step, total = first.start.step, first.config.training.num_train_steps
+    sessions = []
+    for member, of_member in zip(members, parts, strict=True):
+        claim(member.directory, member.start.record)
+        log = opened.enter_context(MetricLog(member.directory.path, step))
+        sessions.append(TrainingSession(of_member, log, Progress(step, total, shown=False), member.start.record))
+    stepper = _stepper(members, axis)
+    del members, first, member
+    return run_loop(sessions, stepper, step, Progress(step, total))
+
+
+def _stepper(members: Sequence[_Member], axis: TrialAxis) -> StackedStepper:
+    states = [member.start.first_state(member.config, _device()) for member in members]
+    statics, hypers = zip(*(split(member.config) for member in members), strict=True)
+    return StackedStepper(over_trials(make_train_step(statics[0]), axis), states, hypers)
+
+
+def _device() -> jax.sharding.SingleDeviceSharding:
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -1,0 +1,338 @@
+"""The interface of a task, where its metrics are declared, and the one table of tasks.
+
+This module and those of the built-in tasks import JAX inside functions only: a config, a study and a report read the
+declared metrics, and none of them needs a device.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig, nearest
+from transformer_jax.errors import ConfigError
+from transformer_jax.registry import Registry
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+    import numpy as np
+
+    from transformer_jax.data.batching import BatchShape, Rows
+    from transformer_jax.data.columns import Column, EncodedSplit
+    from transformer_jax.data.datasets import Data
+    from transformer_jax.models.architecture import Model
+    from transformer_jax.nn.dropout import Dropout
+    from transformer_jax.typing import Batch, Params
+
+
+_T = TypeVar("_T")
+Sums = dict[str, Any]
+"""Sums over a batch, float32 scalars: `loss`, which is minimised, `weight`, which divides it, and others."""
+
+TRAIN = "train"
+"""The split of metrics that training logs, as in `train/loss`."""
+SAMPLES = 1000
+"""Resamples of a paired bootstrap."""
+SEED = 12345
+"""Of the resamples; sacreBLEU's own, so that its command line gives the same numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricSpec:
+    """A metric, declared once; tables, rankings, studies, searches and reports read it from here.
+
+    direction: `max` or `min`, whichever is better; empty if neither is. unit: as reports show it. heading: of a
+    table's column, without the unit; a metric without one has no column. format: of a value, as for `str.format`.
+    needs_generation: whether it takes generated output, which is slow, and not only a forward pass. logged: whether
+    the log of training has it at a validation; a metric that is not cannot rank checkpoints.
+    """
+
+    name: str
+    direction: str = ""
+    unit: str = ""
+    heading: str = ""
+    format: str = "{:.4f}"
+    needs_generation: bool = False
+    logged: bool = True
+
+    @property
+    def column(self) -> str:
+        """The heading of a table's column, with the unit if that is short."""
+        return f"{self.heading} %" if self.unit == "%" else self.heading
+
+    @property
+    def label(self) -> str:
+        """The name in a sentence."""
+        return self.heading or self.name.replace("_", " ")
+
+
+LOGGED_BY_LOOP = (
+    MetricSpec("gradient_norm"),
+    MetricSpec("learning_rate"),
+    MetricSpec("tokens"),
+    MetricSpec("padding_efficiency"),
+    MetricSpec("epoch"),
+)
+"""What the loop logs of training beside `Task.logged`."""
+LOGGED_BY_CLOCK = (MetricSpec("seconds", unit="s"), MetricSpec("tokens_per_s", unit="1/s"))
+"""What the loop logs that no seed repeats; studies do not measure it."""
+
+
+class Scores(NamedTuple):
+    """A split's scores.
+
+    metrics: by name, those of `Task.metrics` and others that are only written to the file. outputs: one line per
+    example, if the task generates or predicts text, and was asked to.
+    """
+
+    metrics: dict[str, Any]
+    outputs: list[str] | None = None
+
+
+class SystemScore(NamedTuple):
+    """One system's score in one metric, under a paired bootstrap; evaluation/significance.py has the definitions.
+
+    mean: over the draws. interval: half the width of the 95 % interval of a draw's score. difference: to the first
+    system. always_equal: whether it scores as the first system on every draw, so that the p-value says nothing. The
+    first system has no difference and no p-value.
+    """
+
+    score: float
+    mean: float
+    interval: float
+    difference: float | None
+    p_value: float | None
+    always_equal: bool = False
+
+
+class PairedBootstrap(NamedTuple):
+    """scores: by metric, one per system. signatures: by metric, with the seed and the number of draws."""
+
+    scores: dict[str, list[SystemScore]]
+    signatures: dict[str, str]
+
+
+@runtime_checkable
+class Evaluation(Protocol):
+    """What a task scores with: a corpus and its config; `evaluation.evaluator.Evaluator`."""
+
+    @property
+    def config(self) -> ExperimentConfig: ...
+
+    @property
+    def data(self) -> Data: ...
+
+    def check(self, split: str) -> None:
+        """Raises DataError if there is no such split, or the model cannot take one of its examples."""
+        ...
+
+    def batches(self, params: Params, split: str) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Yield the batches of a split, and the example of each of their rows, int32 [B]; -1 for an empty row."""
+        ...
+
+    def sums(self, params: Params, split: str) -> dict[str, float]:
+        """Return the sums of `Task.loss` over every example of a split."""
+        ...
+
+    def sums_by_example(self, params: Params, split: str) -> dict[str, np.ndarray]:
+        """Return the sums of `Task.loss` of each example of a split, float64 [examples]."""
+        ...
+
+    def made_once(self, params: Params, make: Callable[[Params], _T]) -> _T:
+        """Return what `make` returns for the parameters, all of them on one device; it is called once for each."""
+        ...
+
+
+class Task(abc.ABC):
+    """What is learned. Tasks hold no state: every method is given the config, or an `Evaluation` that has it.
+
+    A module of a task that imports JAX at its top makes reading a config of that task slower, and nothing else.
+    """
+
+    config_class: type[TaskConfig] = TaskConfig
+    """`TaskConfig`, or a subclass with fields of its own; those marked `hyper` arrive as `hyper.task[NAME]`.
+
+    Of a task from outside of this package; the fields of built-in tasks are fields of `TaskConfig` that say who reads
+    them.
+    """
+    architectures: tuple[str, ...] | None = None
+    """Built-in architectures that the task trains; one from outside needs a decoder then. None: any architecture."""
+    reads: frozenset[str] | None = None
+    """Dotted names of the fields that the task reads of `task`, `decode`, `training.label_smoothing` and
+    `training.loss_chunks`; setting another of them is an error. None: all of them.
+
+    A whole section may be listed by its name, as `decode`. The task's own fields need not be listed.
+    """
+    logged: tuple[MetricSpec, ...] = (MetricSpec("loss", "min"),)
+    """What `means` returns: the averages that training logs."""
+    compares_outputs: bool = False
+    """Whether `compare` takes `compare_outputs`, which written outputs are enough for, and not `statistics`."""
+
+    @property
+    @abc.abstractmethod
+    def metrics(self) -> tuple[MetricSpec, ...]:
+        """What evaluation measures of a split, in the order of a table's columns; `loss` is among them."""
+
+    def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
+        """Return those of `metrics` that a corpus of this config has."""
+        return self.metrics
+
+    # From examples to a loss.
+
+    @abc.abstractmethod
+    def columns(self, config: ExperimentConfig) -> tuple[Column, ...]:
+        """Return the columns of an example, as the token cache stores them."""
+
+    @abc.abstractmethod
+    def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
+        """Return how long each example's sequences are in a batch, int32 [examples] by name; one or two names."""
+
+    @abc.abstractmethod
+    def arrays(
+        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays of a batch; keys as in `transformer_jax.typing`.
+
+        Args:
+          rows: which examples are in which row. shape: rows and width of every sequence of `lengths`.
+          step: of training; random corruption follows from it, config.seed and the row's number. None in evaluation,
+            where it follows from the example's number alone.
+        """
+
+    def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int] | None:
+        """Return the width of every sequence of `lengths` in a batch of the longest examples, for `inspect`.
+
+        None if they are not known; the operations of a step are not counted then.
+
+        Args:
+          length: the longest that `data` admits.
+        """
+        return None
+
+    def batch_template(
+        self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
+    ) -> dict[str, jax.ShapeDtypeStruct] | None:
+        """Return shapes and types of a training batch without any data, for `inspect`; None if they are not known."""
+        return None
+
+    def head(self, config: TaskConfig, model: ModelConfig) -> nn.Module | None:
+        """Return the module that computes outputs in place of logits over the vocabulary; None for those."""
+        return None
+
+    @abc.abstractmethod
+    def loss(
+        self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
+    ) -> Sums:
+        """Return sums over a batch: `loss`, `weight` and what `means` needs.
+
+        Args:
+          batch: as `arrays` makes it, on the device.
+          hyper: scalars, `training.hyper.Hyper`; in evaluation its `label_smoothing` is None.
+          chunks: parts that outputs are computed in, to save memory.
+        """
+
+    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `logged` declares, per unit of weight, from sums of one batch, of several or of draws."""
+        return {"loss": sums["loss"] / sums["weight"]}
+
+    def side_files(self, data: Data) -> dict[str, bytes]:
+        """Return what a checkpoint needs beside its arrays, such as the tokenizer, by file name."""
+        return data.side_files()
+
+    # From parameters to scores.
+
+    def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
+        """Return a split's scores; here `means` of the sums of its losses, as far as `metrics` declares them.
+
+        Args:
+          generate: measure what needs generated output too.
+        Raises: DataError as `Evaluation.check`.
+        """
+        means = self.means(evaluator.sums(params, split))
+        return Scores({spec.name: float(means[spec.name]) for spec in self.metrics if spec.name in means})
+
+    def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str] | None:
+        """Return the reference of every example as text, by which `compare` tells that two corpora are the same.
+
+        None where there is no such text: then the corpora must be equal as a whole.
+        """
+        return None
+
+    def statistics(self, evaluator: Evaluation, params: Params, split: str) -> Mapping[str, np.ndarray]:
+        """Return numbers of each example, float64 [examples] by name, which add up; here the sums of its loss."""
+        return evaluator.sums_by_example(params, split)
+
+    def from_sums(self, sums: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return metrics by name, [...], from `statistics` [...] that were added over examples; here `means`."""
+        return self.means(sums)
+
+    def compare_outputs(
+        self, systems: Sequence[Sequence[str]], references: Sequence[str], samples: int, seed: int
+    ) -> PairedBootstrap:
+        """Return the paired bootstrap of each system's outputs; only of a task that `compares_outputs`."""
+        raise NotImplementedError(f"{type(self).__name__} compares statistics, not outputs")
+
+
+def param_shapes(config: ExperimentConfig) -> Params:
+    """Return the shapes and types of an experiment's parameters, as jax.ShapeDtypeStructs."""
+    import jax
+
+    from transformer_jax.models.architecture import init_params
+
+    head = TASKS[config.task.name].head(config.task, config.model)
+    return jax.eval_shape(lambda: init_params(config.model, 0, head))
+
+
+TASKS: Registry[Task] = Registry("task.name", Task, {"translation": "transformer_jax.tasks.translation:Translation"})
+"""By the values of `task.name`."""
+
+
+def training_metrics(task: Task) -> tuple[MetricSpec, ...]:
+    """Return what a line of training's log has, without the times."""
+    return (*task.logged, *LOGGED_BY_LOOP)
+
+
+def declared(task: Task, metric: str) -> MetricSpec:
+    """Return the declaration of SPLIT/METRIC; one with the name alone for what a study measures by itself."""
+    split, _, name = metric.rpartition("/")
+    of_training = (*training_metrics(task), *LOGGED_BY_CLOCK)
+    specs = (*of_training, *task.metrics) if split == TRAIN else (*task.metrics, *of_training)
+    return next((spec for spec in specs if spec.name == name), MetricSpec(name))
+
+
+def validation_metrics(config: ExperimentConfig, generate: bool) -> tuple[MetricSpec, ...]:
+    """Return what a validation during training logs.
+
+    Args:
+      generate: also what needs generated output.
+    """
+    specs = TASKS[config.task.name].measured(config)
+    return tuple(spec for spec in specs if spec.logged and (generate or not spec.needs_generation))
+
+
+def higher_is_better(config: Mapping[str, Any]) -> bool:
+    """Return whether a larger `training.best_metric` is a better one.
+
+    Args:
+      config: nested dictionaries, as a checkpoint's record has them.
+    """
+    name = config.get("task", {}).get("name", TaskConfig.name)  # records of earlier versions know one task
+    return declared(TASKS[name], f"valid/{config['training']['best_metric']}").direction == "max"
+
+
+def best_metric(config: ExperimentConfig) -> MetricSpec:
+    """Return the declaration of `training.best_metric`.
+
+    Raises: ConfigError if a validation has no such metric, or neither more nor less of it is better.
+    """
+    specs = {spec.name: spec for spec in validation_metrics(config, generate=True) if spec.direction}
+    name = config.training.best_metric
+    if name not in specs:
+        raise ConfigError(
+            f"config: training.best_metric='{name}': task '{config.task.name}' ranks checkpoints by one of "
+            f"{', '.join(specs)}{nearest(name, specs)}"
+        )
+    return specs[name]

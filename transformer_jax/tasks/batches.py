@@ -1,0 +1,36 @@
+"""The batches of a split, as the task that a config names makes them."""
+
+from __future__ import annotations
+
+import functools
+
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import EvaluationBatches, TrainingBatches
+from transformer_jax.data.columns import EncodedSplit
+from transformer_jax.data.datasets import plan_batches
+from transformer_jax.tasks.base import TASKS
+
+
+def training_batches(config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
+    """Return the training batches of a split; arguments and errors are those of `datasets.plan_batches`."""
+    task = TASKS[config.task.name]
+    return plan_batches(config, task.lengths(config, split), functools.partial(task.arrays, config, split))
+
+
+def evaluation_batches(
+    config: ExperimentConfig, split: EncodedSplit, max_width: int | None = None, tokens_per_batch: int | None = None
+) -> EvaluationBatches:
+    """Return the batches of an evaluation.
+
+    Args:
+      max_width: capacity of the model, if it has one; see `batching.length_batches`.
+      tokens_per_batch: default that of the config's section `evaluation`.
+    """
+    task = TASKS[config.task.name]
+    return EvaluationBatches(
+        task.lengths(config, split),
+        functools.partial(task.arrays, config, split),
+        tokens_per_batch=tokens_per_batch or config.evaluation.tokens_per_batch,
+        row_multiple=config.data.row_multiple,
+        max_width=max_width,
+    )

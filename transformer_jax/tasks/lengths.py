@@ -1,0 +1,47 @@
+"""How long a text may be that a model is given: nothing is cut, so what is longer is refused by its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from transformer_jax.config import ExperimentConfig, ModelConfig
+from transformer_jax.errors import DataError
+from transformer_jax.nn.positions import ENCODINGS
+
+
+def position_table_rows(model: ModelConfig) -> int | None:
+    """Return how many positions the model's table has; None without a table, where there is no end to them.
+
+    It bounds the texts that a model reads. A decoder may number fewer: `decoding.generate.position_capacity`.
+    """
+    return model.max_length if ENCODINGS[model.position_encoding].has_table else None
+
+
+def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable[[int], str]) -> None:
+    """Raises DataError for the first text that the model cannot number, or that no batch holds.
+
+    Args:
+      lengths: int [texts], in pieces with eos.
+      place: what to call text i, such as "line 3".
+    """
+    for index, problem in length_problems(config, lengths).items():
+        raise DataError(f"{place(index)}: {problem}")
+
+
+def length_problems(config: ExperimentConfig, lengths: np.ndarray) -> dict[int, str]:
+    """What is wrong with every text that the model cannot number, or that no batch holds, by its number.
+
+    Args:
+      lengths: int [texts], in pieces with eos.
+    """
+    limit = position_table_rows(config.model)
+    reason = f"the learned position table has model.max_length={config.model.max_length}"
+    if limit is None:
+        # Memory grows with the square of the length. What the decoder has room for is never refused.
+        rows, tokens = config.data.row_multiple, config.evaluation.tokens_per_batch
+        limit = max(tokens // rows, config.model.max_length)
+        reason = f"evaluation.tokens_per_batch={tokens} leaves each of data.row_multiple={rows} rows {tokens // rows}"
+    too_long = np.flatnonzero(lengths > limit)
+    return {int(i): f"{lengths[i]} pieces with the end mark, and {reason}" for i in too_long}

@@ -1,0 +1,68 @@
+"""sacreBLEU's paired bootstrap of translations; evaluation/significance.py says what its numbers mean."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from transformer_jax.tasks.base import SAMPLES, SEED, PairedBootstrap, SystemScore
+
+_SEED_VARIABLE = "SACREBLEU_SEED"
+
+
+def paired_bootstrap(
+    systems: Sequence[Sequence[str]], references: Sequence[str], samples: int = SAMPLES, seed: int = SEED
+) -> PairedBootstrap:
+    """Compare translations of the same sources with those of the first system, in sacreBLEU and chrF.
+
+    Args:
+      systems: two or more, each with a translation per reference.
+      samples: N, at least 1. Memory grows with it: about 0.1 kB for every sentence of every draw.
+      seed: of the draws, at least 1; 0 would leave sacreBLEU's draws to chance.
+    Raises: ValueError for arguments that are not so.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.significance import PairedTest
+
+    if len(systems) < 2 or any(len(translations) != len(references) for translations in systems):
+        raise ValueError(
+            f"{[len(translations) for translations in systems]} translations, {len(references)} references"
+        )
+    if samples < 1 or seed < 1:
+        raise ValueError(f"samples={samples}, seed={seed}: expected at least 1")
+    # The references are prepared once for all systems. `force` silences a warning, as in text_scores.py.
+    metrics = {"sacrebleu": BLEU(force=True, references=[references]), "chrf": CHRF(references=[references])}
+    named = [(str(number), translations) for number, translations in enumerate(systems)]
+    with _sacrebleu_seed(seed):
+        test = PairedTest(named, metrics, references=None, test_type="bs", n_samples=samples, n_jobs=1)
+        outcome: Any = test()  # declared as though a score could be text
+    signatures, found = outcome
+    names = [name for name in found if name != "System"]  # sacreBLEU's: BLEU, chrF2
+    scores = {}
+    for metric, name in zip(metrics, names, strict=True):
+        first, *others = found[name]
+        scores[metric] = [SystemScore(first.score, float(first.mean), float(first.ci), None, None)]
+        for other in others:
+            difference = other.score - first.score
+            # No |d_n| is above the mean: all are equal, and to zero unless every draw is the same.
+            always_equal = difference == 0 and other.p_value == 1 / (samples + 1)
+            values = other.score, float(other.mean), float(other.ci), difference, other.p_value
+            scores[metric].append(SystemScore(*values, always_equal))
+    return PairedBootstrap(scores, {metric: str(signatures[name]) for metric, name in zip(metrics, names, strict=True)})
+
+
+@contextlib.contextmanager
+def _sacrebleu_seed(seed: int) -> Generator[None, None, None]:
+    """sacreBLEU takes the seed from the environment and from nowhere else."""
+    before = os.environ.get(_SEED_VARIABLE)
+    os.environ[_SEED_VARIABLE] = str(seed)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SEED_VARIABLE]
+        else:
+            os.environ[_SEED_VARIABLE] = before

@@ -1,0 +1,189 @@
+"""Translation: a source text to a target text, scored by the loss of the references and by what the model writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores, Task
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+
+    from transformer_jax.data.batching import BatchShape, Rows
+    from transformer_jax.data.columns import Column, EncodedSplit
+    from transformer_jax.data.datasets import Data
+    from transformer_jax.models.architecture import Model
+    from transformer_jax.nn.dropout import Dropout
+    from transformer_jax.tasks.base import Sums
+    from transformer_jax.tasks.generation import Translator
+    from transformer_jax.tasks.lines import Translated
+    from transformer_jax.typing import Batch, Params
+
+_NATS = "nats per token"
+
+
+class Translation(Task):
+    """One text from another, token by token."""
+
+    architectures = ("encoder_decoder",)
+    metrics = (
+        MetricSpec("loss", "min", _NATS, "loss"),
+        MetricSpec("perplexity", "min", "", "perplexity", "{:.3f}"),
+        MetricSpec("accuracy", "max", "%", "accuracy", "{:.2f}"),
+        MetricSpec("tokens"),
+        MetricSpec("over_length", logged=False),
+        MetricSpec("exact_match", "max", "%", "exact match", "{:.2f}", needs_generation=True),
+        MetricSpec("tokenized_bleu", "max", "", "tokenized BLEU", "{:.2f}", needs_generation=True),
+        MetricSpec("sacrebleu", "max", "", "sacreBLEU", "{:.2f}", needs_generation=True),
+        MetricSpec("chrf", "max", "", "chrF", "{:.2f}", needs_generation=True),
+        MetricSpec("unfinished", "min", "", "unfinished", "{}", needs_generation=True, logged=False),
+    )
+    logged = (
+        MetricSpec("loss", "min", _NATS),
+        MetricSpec("nll", "min", _NATS),
+        MetricSpec("accuracy", "max", "%"),
+    )
+    compares_outputs = True
+
+    def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
+        """Return all metrics, without BLEU of tokens where the corpus is text."""
+        tokens = config.data.text_form == "moses_bpe"
+        return tuple(spec for spec in self.metrics if tokens or spec.name != "tokenized_bleu")
+
+    # Columns and batches.
+
+    def columns(self, config: ExperimentConfig) -> tuple[Column, ...]:
+        """Return the columns `inputs` and `targets`."""
+        from transformer_jax.data.columns import TextColumn
+
+        return TextColumn("inputs", "inputs"), TextColumn("targets", "targets")
+
+    def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
+        """Return the tokens of `inputs` and `targets`, with eos; int32 [examples] each."""
+        return {name: split.lengths(name) for name in ("inputs", "targets")}
+
+    def arrays(
+        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays of a batch; see `sequence_to_sequence_arrays`."""
+        from transformer_jax.tasks.arrays import sequence_to_sequence_arrays
+
+        return sequence_to_sequence_arrays(split, rows, shape, config.model.decoder_start_id, split.special_ids.pad)
+
+    def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
+        return {"inputs": length, "targets": length}
+
+    def batch_template(
+        self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        import jax
+        import jax.numpy as jnp
+
+        def of(side: str, dtype: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((rows, widths[side]), dtype)
+
+        batch = {"inputs": of("inputs", jnp.int32), "inputs_mask": of("inputs", bool)}
+        batch |= {"decoder_inputs": of("targets", jnp.int32), "targets": of("targets", jnp.int32)}
+        batch |= {"weights": of("targets", jnp.float32), "row_ids": jax.ShapeDtypeStruct((rows,), jnp.int32)}
+        if config.data.batching == "packed":
+            kinds = ("segment_ids", "positions")
+            batch |= {f"{side}_{kind}": of(side, jnp.int32) for side in ("inputs", "targets") for kind in kinds}
+        return batch
+
+    # The loss.
+
+    def loss(
+        self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
+    ) -> Sums:
+        """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the target tokens of a batch."""
+        from transformer_jax.tasks.losses import chunked_cross_entropy
+
+        x, _ = model.features(batch, dropout, hyper.model)  # [B, T, D]
+        smoothing, targets, weights = hyper.label_smoothing, batch["targets"], batch["weights"]
+        return chunked_cross_entropy(lambda x: model.outputs(x, batch), x, targets, weights, smoothing, chunks)
+
+    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `loss` (label-smoothed) and `nll` in nats per target token, and `accuracy` in percent."""
+        return {
+            "loss": sums["loss"] / sums["weight"],
+            "nll": sums["nll"] / sums["weight"],
+            "accuracy": 100.0 * sums["correct"] / sums["weight"],
+        }
+
+    # Scores.
+
+    def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
+        """Return the scores of teacher forcing over every pair of a split, none left out or cut; and of translations.
+
+        Returns: metrics `loss` in nats per target token without label smoothing, `perplexity` = exp(loss), `accuracy`
+          of the next token in percent, `tokens` of the targets, eos included, and `over_length`, the pairs that
+          training leaves out. With `generate` those of `text_scores` as well, by template family too where the corpus
+          has them; and as outputs the translations as one writes them. Where the corpus is tokens, these are scored
+          too.
+        """
+        sums = evaluator.sums(params, split)
+        loss, weight = sums["nll"] / sums["weight"], sums["weight"]
+        metrics: dict[str, Any] = {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "accuracy": 100.0 * sums["correct"] / weight,
+            "tokens": int(weight),
+            "over_length": evaluator.data.num_over_length(split),
+        }
+        if not generate:
+            return Scores(metrics)
+        scores, lines = self._translation_scores(evaluator, params, split)
+        return Scores(metrics | scores, lines)
+
+    def _translation_scores(
+        self, evaluator: Evaluation, params: Params, split: str
+    ) -> tuple[dict[str, Any], list[str]]:
+        from transformer_jax.data.text_form import join_pieces, readable
+        from transformer_jax.tasks.text_scores import family_scores, token_scores, translation_scores
+
+        config, text = evaluator.config, evaluator.data.text(split)
+        translated = self.translations(evaluator, params, split)
+        lines = [readable(t.text, config.data) for t in translated]
+        references = self.references(config, evaluator.data, split)
+        scores = translation_scores(lines, references)
+        if config.data.text_form == "moses_bpe":
+            tokens = [join_pieces(line) for line in text.features["targets"]]
+            scores |= token_scores([join_pieces(t.text) for t in translated], tokens)
+        scores["unfinished"] = sum(t.unfinished for t in translated)
+        if "families" in text.features:
+            scores["families"] = family_scores(lines, references, text.features["families"])
+        return scores, lines
+
+    def translations(self, evaluator: Evaluation, params: Params, split: str) -> list[Translated]:
+        """Return translations of every source of a split, as the config's `decode` says, in the corpus's own form.
+
+        Raises: DataError as `Evaluation.check`.
+        """
+        from transformer_jax.tasks.generation import Translator
+        from transformer_jax.tasks.lines import Line
+
+        evaluator.check(split)
+
+        def make(params: Params) -> Translator:
+            return Translator(evaluator.config, params, evaluator.data.tokenizer)
+
+        lines = [Line(source) for source in evaluator.data.text(split).features["inputs"]]
+        return evaluator.made_once(params, make).translate_chunk(lines)
+
+    def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str]:
+        """Return the targets of a split, as one writes them: what translations are scored against."""
+        from transformer_jax.data.text_form import readable
+
+        return [readable(line, config.data) for line in data.text(split).features["targets"]]
+
+    def compare_outputs(
+        self, systems: Sequence[Sequence[str]], references: Sequence[str], samples: int, seed: int
+    ) -> PairedBootstrap:
+        """Return sacreBLEU's paired bootstrap of translations."""
+        from transformer_jax.tasks.text_bootstrap import paired_bootstrap
+
+        return paired_bootstrap(systems, references, samples, seed)

@@ -1,0 +1,44 @@
+"""Messages of a run before its first step."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import TrainingBatches
+from transformer_jax.parallel.processes import is_primary
+from transformer_jax.terminal import say
+
+
+def describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -> None:
+    """Print the size of model and corpus, and remark on settings that may not do what one expects."""
+    training = config.training
+    say_once(
+        f"{num_params:,} parameters; {plan.num_examples:,} training pairs in {plan.batches_per_epoch:,} batches of "
+        f"{len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens; "
+        f"{training.num_train_steps:,} steps are {training.num_train_steps / plan.batches_per_epoch:.1f} "
+        f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
+    )
+    evaluations, checkpoints = training.eval_every_steps, training.checkpoint_every_steps
+    if training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
+        say_once(
+            f"of the checkpoints, made every {checkpoints:,} steps, only those that fall on a validation, every "
+            f"{evaluations:,} steps, can be among the training.keep_best={training.keep_best} best: every "
+            f"{math.lcm(evaluations, checkpoints):,} steps, and the last"
+        )
+    if plan.num_dropped:
+        say_once(
+            f"{plan.num_dropped:,} training pairs have a side of more than data.max_length={config.data.max_length} "
+            "tokens and are left out"
+        )
+
+
+def say_once(message: str) -> None:
+    """Print a message on stderr, in process 0 only.
+
+    `terminal.say` does not ask, since that would have JAX take the devices, which a sweep leaves to its workers.
+    """
+    if is_primary():
+        say(message)

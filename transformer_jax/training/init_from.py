@@ -1,0 +1,143 @@
+"""`training.init_from`: a new run whose first parameters are those of another checkpoint."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+
+from transformer_jax.checkpoints.checksums import by_path, path_of
+from transformer_jax.checkpoints.manifest import Leaf
+from transformer_jax.checkpoints.opening import open_checkpoint, resolve
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.workdir import WorkDirectory
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.datasets import TOKENIZER_FILE
+from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.errors import CheckpointError
+from transformer_jax.parallel.processes import from_primary
+from transformer_jax.tasks.base import higher_is_better
+from transformer_jax.training.describe import say_once
+from transformer_jax.training.resume import check_tokenizer, read_stored_tokenizer
+from transformer_jax.typing import Params
+
+HEAD = "head"
+"""The one part of the parameters that a checkpoint may lack: a new task brings a new head."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """Parameters of another run that fit this one; paths are relative to `params`.
+
+    loaded: arrays that this run takes. new: arrays of this run that the checkpoint lacks. unused: the opposite.
+    """
+
+    name: str
+    store: CheckpointStore
+    step: int
+    tokenizer: Tokenizer | None
+    loaded: Mapping[str, Leaf]
+    new: Mapping[str, Leaf]
+    unused: Mapping[str, Leaf]
+
+    def load(self, params: Params) -> Params:
+        """Return `params` with the arrays of the checkpoint in place of those of the same path; print which.
+
+        Args:
+          params: newly initialised; the result has its shardings.
+        Raises: CheckpointError if the checkpoint is damaged.
+        """
+        template: dict[str, Any] = {}
+        for path, leaf in by_path(params).items():
+            if path in self.loaded:
+                *parents, name = path.split("/")
+                folder = template
+                for parent in parents:
+                    folder = folder.setdefault(parent, {})
+                folder[name] = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+        stored = by_path(self.store.restore_params(template, self.step, partial=True).state)
+        self._describe()
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: stored.get(path_of(path), leaf), params)
+
+    def _describe(self) -> None:
+        say_once(f"{self.name}: loaded from step {self.step}: {_summary(self.loaded)}")
+        if self.unused:
+            say_once(f"{self.name}: in the checkpoint and not loaded: {_summary(self.unused)}")
+        if self.new:
+            say_once(f"{self.name}: not in the checkpoint, newly initialised: {_summary(self.new)}")
+
+
+def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template: Params) -> Pretrained | None:
+    """Open the checkpoint of `training.init_from` and check that this run can start from it, before it is read.
+
+    Args:
+      template: shapes and types of this run's parameters.
+    Returns: None if the config names no checkpoint.
+    Raises: CheckpointError if there is no such checkpoint; if it lacks parameters outside of `head/`, or has others of
+      another shape; if the work directory or the config has another tokenizer, or names another kind of one.
+    """
+    if not config.training.init_from:
+        return None
+    name = f"training.init_from={config.training.init_from}"
+    try:
+        store, step = open_checkpoint(resolve(config.training.init_from, higher_is_better))
+        if step is None:
+            step = from_primary(store.newest_good, "choosing the checkpoint of training.init_from")
+        stored, tokenizer = store.leaves(step, "params"), read_stored_tokenizer(store, step)
+        # Records of earlier versions may lack the kind.
+        kind = store.read_record(step).get("config", {}).get("data", {}).get("tokenizer", config.data.tokenizer)
+    except CheckpointError as error:
+        raise CheckpointError(f"{name}: {error}") from error
+    expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
+    if problems := _problems(expected, stored):
+        listing = "\n".join(f"  - {problem}" for problem in problems)
+        raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}")
+    if tokenizer is not None:
+        check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, name, "leave out one of the two")
+        if kind != config.data.tokenizer:
+            raise CheckpointError(
+                f"{name}: its tokenizer is of data.tokenizer='{kind}', and the config has "
+                f"data.tokenizer='{config.data.tokenizer}'; the run takes the checkpoint's: set data.tokenizer={kind}"
+            )
+        say_once(f"{name}: the tokenizer is the checkpoint's")
+    return Pretrained(
+        name,
+        store,
+        step,
+        tokenizer,
+        loaded={path: leaf for path, leaf in expected.items() if path in stored},
+        new={path: leaf for path, leaf in expected.items() if path not in stored},
+        unused={path: leaf for path, leaf in stored.items() if path not in expected},
+    )
+
+
+def _problems(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> list[str]:
+    """Return a line for every array that differs, or that is absent and no part of a head; one for an absent part."""
+    missing = [path for path in expected if path not in stored and _part(path) != HEAD]
+    absent = {_part(path) for path in missing} - {_part(path) for path in stored}
+    lines = [
+        f"{part}: absent in the checkpoint, {sum(_part(path) == part for path in missing)} arrays"
+        for part in sorted(absent)
+    ]
+    for path in sorted(expected):
+        if path in missing and _part(path) not in absent:
+            lines.append(f"{path}: {expected[path]} expected, absent in the checkpoint")
+        elif path in stored and stored[path][:2] != expected[path][:2]:
+            lines.append(f"{path}: {stored[path]} in the checkpoint, {expected[path]} expected")
+    return lines
+
+
+def _part(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def _summary(leaves: Mapping[str, Leaf]) -> str:
+    """Return counts, as in `3 arrays with 120 parameters: decoder 2, embedding 1`."""
+    parts: Iterable[tuple[str, int]] = sorted(collections.Counter(map(_part, leaves)).items())
+    size = sum(math.prod(leaf.shape) for leaf in leaves.values())
+    listing = ", ".join(f"{part} {count}" for part, count in parts)
+    return f"{len(leaves)} arrays with {size:,} parameters: {listing or 'none'}"

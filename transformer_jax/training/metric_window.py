@@ -1,0 +1,117 @@
+"""Metrics of training steps: fetched from the device one step late, averaged between two lines of the log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+
+from transformer_jax.data.batching import Batch
+
+_SUMMED_OR_LATEST = ("gradient_norm", "learning_rate", "tokens", "filled", "slots")
+"""Metrics of a step that are not averages over its tokens."""
+
+
+@runtime_checkable
+class OnNonfinite(Protocol):
+    """Handle a step whose loss or gradient norm is not finite; raises if training must end."""
+
+    def __call__(self, step: int, batch: Batch, values: Mapping[str, float]) -> None: ...
+
+
+RecordMetrics = Callable[[int, Any, Any], None]
+
+
+class InFlight:
+    """Steps whose metrics are still on the device, fetched one step late.
+
+    Fetching waits for the step before the newest. So the device always has work, but never more than two steps of it:
+    a signal is answered within these, and a loss that is not finite is seen in the step after it.
+    """
+
+    def __init__(self, record_metrics: RecordMetrics) -> None:
+        """record_metrics: called with every step's number, batch and metrics on the host, in order."""
+        self._pending: list[tuple[int, Any, Any]] = []
+        self._record_metrics = record_metrics
+
+    def push(self, step: int, batch: Any, metrics: Any) -> None:
+        """Add a step; wait for the one before it."""
+        self._pending.append((step, batch, metrics))
+        self._fetch(leave=1)
+
+    def drain(self) -> None:
+        """Wait for all steps."""
+        self._fetch(leave=0)
+
+    def _fetch(self, leave: int) -> None:
+        while len(self._pending) > leave:
+            step, batch, metrics = self._pending.pop(0)
+            self._record_metrics(step, batch, jax.device_get(metrics))
+
+
+class MetricWindow:
+    """Metrics of the steps since the last line of the log.
+
+    Checkpoints store them, so that a resumed run logs the same averages.
+    """
+
+    def __init__(self, values: list[dict[str, float]], on_nonfinite: OnNonfinite) -> None:
+        """values: of earlier steps, as `values` has them."""
+        self.values = list(values)
+        """Metrics of every step. A step that was not finite has no `loss` and nothing that follows from it."""
+        self._on_nonfinite = on_nonfinite
+        self._averaged: list[str] = []
+
+    def record_metrics(self, step: int, batch: Batch, metrics: Mapping[str, Any]) -> None:
+        """Add the metrics of a step; raises what `on_nonfinite` raises.
+
+        Args:
+          metrics: scalars on the host: `loss`, `gradient_norm`, `learning_rate`, `tokens`, and any others. `filled` and
+            `slots` count the positions of the batch with and without padding.
+        """
+        values = {name: float(value) for name, value in metrics.items()}
+        # Compiled programs return dictionaries in the order of their keys; the loss comes first in a log.
+        self._averaged = sorted(values.keys() - set(_SUMMED_OR_LATEST), key=lambda name: (name != "loss", name))
+        if math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):
+            self.values.append(values)
+        else:
+            self._on_nonfinite(step, batch, values)
+            self.values.append({name: values[name] for name in ("learning_rate", "filled", "slots") if name in values})
+
+    @property
+    def latest_loss(self) -> float:
+        """Loss of the newest finite step; NaN if there is none."""
+        return next((values["loss"] for values in reversed(self.values) if "loss" in values), math.nan)
+
+    def close(self) -> dict[str, Any]:
+        """Return averages over the window, and begin the next one.
+
+        Every metric of a step is averaged over tokens, except: `gradient_norm` over steps; `learning_rate` is the last
+        one; `tokens` is a sum; `padding_efficiency` is the part of the batches' slots that hold tokens. Steps that were
+        not finite count in `nonfinite` and in nothing else; an average over no step is NaN.
+        """
+        values = self.values
+        finite = [v for v in values if "loss" in v]
+        result: dict[str, Any] = {name: _average_over_tokens(finite, name) for name in self._averaged}
+        norms = math.fsum(v["gradient_norm"] for v in finite)
+        result["gradient_norm"] = norms / len(finite) if finite else math.nan
+        result["learning_rate"] = values[-1]["learning_rate"]
+        result["tokens"] = math.fsum(v["tokens"] for v in finite)
+        if counted := [v for v in values if "filled" in v]:  # checkpoints of earlier versions may lack it
+            filled, slots = (math.fsum(v[name] for v in counted) for name in ("filled", "slots"))
+            if slots:  # a batch may name neither `inputs_mask` nor `weights`
+                result["padding_efficiency"] = filled / slots
+        if len(finite) < len(values):
+            result["nonfinite"] = len(values) - len(finite)
+        self.values = []
+        return result
+
+
+def _average_over_tokens(steps: list[dict[str, float]], name: str) -> float:
+    """Return the average over the steps that have the metric; NaN if none has."""
+    known = [values for values in steps if name in values]
+    if not known:
+        return math.nan
+    return math.fsum(v[name] * v["tokens"] for v in known) / math.fsum(v["tokens"] for v in known)

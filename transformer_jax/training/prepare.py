@@ -1,0 +1,201 @@
+"""From a config to everything that a run needs before its first step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.workdir import WorkDirectory
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import TrainingBatches
+from transformer_jax.data.datasets import TOKENIZER_FILE, Data, prepare_data
+from transformer_jax.data.tokenizers import Tokenizer, write_tokenizer
+from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
+from transformer_jax.nn.attention_kernels import choose
+from transformer_jax.parallel.launchers import Launcher, make_launcher
+from transformer_jax.parallel.processes import is_primary, primary_first
+from transformer_jax.tasks.base import TASKS, best_metric
+from transformer_jax.tasks.batches import training_batches
+from transformer_jax.tasks.outside import errors_from_outside, objects_from_outside
+from transformer_jax.training.describe import describe, say_once
+from transformer_jax.training.hyper import Hyper, split
+from transformer_jax.training.init_from import Pretrained, open_pretrained
+from transformer_jax.training.nonfinite import keep_batch
+from transformer_jax.training.resume import check_corpus, restore_newest, set_orphaned_log_aside
+from transformer_jax.training.session import RunParts
+from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
+from transformer_jax.training.step import make_train_step
+from transformer_jax.typing import Params
+from transformer_jax.versions import library_versions
+
+Validate = Callable[[Params], dict[str, Any]]
+MakeValidate = Callable[[ExperimentConfig, Data], Validate]
+
+
+class Prepared(NamedTuple):
+    """A run before its first step; `record` is that of the checkpoint it resumes from, or empty."""
+
+    parts: RunParts
+    launcher: Launcher
+    hyper: Hyper
+    state: TrainState
+    record: Mapping[str, Any]
+
+
+def prepare(config: ExperimentConfig, directory: WorkDirectory, make_validate: MakeValidate) -> Prepared:
+    """Prepare an ordinary run, alone or as one of several processes; raises as `training.run.train`."""
+    with errors_from_outside(config):
+        check_attention(config)
+        static, hyper = split(config)
+        launcher = make_launcher(config, make_train_step(static), parameter_axes(config.model))
+        shapes = state_shapes(static, hyper)
+        shardings = launcher.shardings(shapes)
+        with primary_first("opening the checkpoints"):
+            store = open_store(config, directory)
+        start = find_start(config, directory, store, shardings)
+        with primary_first("preparing the data"):
+            data = open_data(config, directory, start)
+            if start.record:
+                say_once(f"resuming {directory.path} after step {start.step}")
+            parts = make_parts(config, directory, store, data, make_validate)
+        check_step(config, parts.plan)
+    state = start.first_state(config, shardings)
+    describe(config, parts.plan, sum(x.size for x in jax.tree.leaves(state.params)))
+    return Prepared(parts, launcher, hyper, state, start.record)
+
+
+class Start(NamedTuple):
+    """Where a run starts: at a checkpoint of its own, at the parameters of another run, or anew.
+
+    state: None unless it resumes. record: empty then. tokenizer: the one that the parameters are for; None if there is
+    none yet.
+    """
+
+    state: TrainState | None = None
+    record: Mapping[str, Any] = {}
+    tokenizer: Tokenizer | None = None
+    pretrained: Pretrained | None = None
+
+    @property
+    def step(self) -> int:
+        return 0 if self.state is None else int(self.state.step)
+
+    def first_state(self, config: ExperimentConfig, shardings: Any) -> TrainState:
+        """Return the state before the first step of this process.
+
+        Args:
+          shardings: of every array, as a tree like the state, or one for all.
+        """
+        if self.state is not None:
+            return self.state
+        state = placed_state(*split(config), shardings)
+        if self.pretrained is None:
+            return state
+        return state._replace(params=self.pretrained.load(state.params))
+
+
+def find_start(config: ExperimentConfig, directory: WorkDirectory, store: CheckpointStore, shardings: Any) -> Start:
+    """Restore the newest good checkpoint; without one, open the checkpoint of `training.init_from`, if it is set.
+
+    Args:
+      shardings: of every array of the state, as a tree like it, or one for all.
+    Raises: CheckpointError and ConfigError as `restore_newest` and `open_pretrained`.
+    """
+    template = state_template(*split(config), shardings)
+    if resumed := restore_newest(config, directory, store, template):
+        return Start(resumed.state, resumed.record, resumed.tokenizer)
+    pretrained = open_pretrained(config, directory, template.params)
+    return Start(tokenizer=None if pretrained is None else pretrained.tokenizer, pretrained=pretrained)
+
+
+def check_attention(config: ExperimentConfig) -> None:
+    """Raise the ConfigError now that tracing the first step would raise."""
+    kinds = ARCHITECTURES[config.model.architecture].attention_kinds(config.model).values()
+    for kind in ("any",) if config.data.batching == "packed" else kinds:
+        choose(config.model, kind)
+
+
+def check_step(config: ExperimentConfig, plan: TrainingBatches) -> None:
+    """Trace the training step of an architecture or a task from outside of this package, before anything compiles.
+
+    Raises: ConfigError that names it if it raises.
+    """
+    if not objects_from_outside(config):
+        return
+    with errors_from_outside(config):
+        static, hyper = split(config)
+        batch = plan.batch(0, slice(0, plan.shape(0).rows))
+        jax.eval_shape(make_train_step(static), state_shapes(static, hyper), batch, hyper)
+
+
+def open_store(config: ExperimentConfig, directory: WorkDirectory) -> CheckpointStore:
+    """Return the checkpoints of a run, for writing; raises CheckpointError if they cannot be listed."""
+    training, best = config.training, best_metric(config)
+    return CheckpointStore(
+        directory.checkpoints,
+        keep_last=training.keep_last,
+        keep_best=training.keep_best,
+        best_metric=best.name,
+        higher_is_better=best.direction == "max",
+        every=training.checkpoint_every_steps,
+    )
+
+
+def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) -> Data:
+    """Return the corpus of a run, as tokens.
+
+    Raises: DataError; ConfigError for a corpus that the config cannot have; CheckpointError if it is not the one of the
+      checkpoint.
+    """
+    file = directory.path / TOKENIZER_FILE
+    if not start.record and is_primary():
+        if start.tokenizer is None:
+            # A run that died before its first checkpoint has left it, perhaps of another config or another corpus.
+            file.unlink(missing_ok=True)
+        else:
+            write_tokenizer(file, start.tokenizer)
+    columns = TASKS[config.task.name].columns(config)
+    data = prepare_data(config, columns, directory.path, start.tokenizer, say_once, needed=("train", "valid"))
+    if start.record:
+        check_corpus(start.record, data.source.fingerprint(), directory.path)
+    return data
+
+
+def make_parts(
+    config: ExperimentConfig, directory: WorkDirectory, store: CheckpointStore, data: Data, make_validate: MakeValidate
+) -> RunParts:
+    """Return the parts of a run that trains on the training split of `data`."""
+    plan = training_batches(config, data.splits["train"])
+    return RunParts(
+        config=config.training,
+        higher_is_better=best_metric(config).direction == "max",
+        plan=plan,
+        store=store,
+        evaluate=make_validate(config, data),
+        record={
+            "config": config.to_dict(),
+            "corpus": data.source.fingerprint(),
+            "data": {"train_pairs": plan.num_examples, "left_out": plan.num_dropped},
+            "versions": library_versions(),
+        },
+        side_files=TASKS[config.task.name].side_files(data),
+        keep_batch=functools.partial(keep_batch, directory.path / "nonfinite"),
+    )
+
+
+def claim(directory: WorkDirectory, record: Mapping[str, Any]) -> None:
+    """Write config.json and set a log aside that belongs to no checkpoint.
+
+    Called only once the first step can be made, so that a run that fails before does not block another config here.
+
+    Args:
+      record: of the checkpoint that the run resumes from; empty at the start.
+    """
+    if is_primary():
+        directory.write_config()
+        if not record:
+            set_orphaned_log_aside(directory)

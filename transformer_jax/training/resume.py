@@ -1,0 +1,126 @@
+"""Resuming: the newest good checkpoint of a work directory, and the checks that the run may continue from it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from transformer_jax import metrics_file
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.workdir import WorkDirectory
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.datasets import TOKENIZER_FILE
+from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
+from transformer_jax.data.tokenizers.words import read_vocabulary
+from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.parallel.processes import from_primary
+from transformer_jax.training.state import TrainState
+
+logger = logging.getLogger(__name__)
+
+
+class Resumed(NamedTuple):
+    """State and record of a checkpoint, and its tokenizer if it has one."""
+
+    state: TrainState
+    record: dict[str, Any]
+    tokenizer: Tokenizer | None
+
+
+def restore_newest(
+    config: ExperimentConfig, directory: WorkDirectory, store: CheckpointStore, template: TrainState
+) -> Resumed | None:
+    """Restore the newest good checkpoint; return None if there is no checkpoint.
+
+    Args:
+      template: shapes, types and shardings of the state.
+    Raises:
+      CheckpointError: there is no good checkpoint, or it does not belong to the work directory.
+      ConfigError: another config was in use.
+    """
+    # Of several processes one chooses, since all have to read the same.
+    several = jax.process_count() > 1
+    chosen = from_primary(store.newest_good, "choosing a checkpoint") if several else None
+    if chosen is None and (several or not store.steps()):
+        return None
+    step, state, record = store.restore(template, chosen)
+    if not directory.has_config():
+        directory.check_config(record["config"], f"checkpoint {step}")
+    tokenizer = read_stored_tokenizer(store, step)
+    if tokenizer is not None:
+        remedy = "bring the old one back, or choose another --workdir"
+        check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, f"checkpoint {step}", remedy)
+    return Resumed(state, record, tokenizer)
+
+
+def read_stored_tokenizer(store: CheckpointStore, step: int) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint; None if its task has none. Raises CheckpointError."""
+    if not store.has_side_file(step, TOKENIZER_FILE):
+        return None
+    return load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
+
+
+def check_tokenizer(
+    config: ExperimentConfig, file: Path, tokenizer: Tokenizer, checkpoint: str, vocabulary_remedy: str
+) -> None:
+    """Raise CheckpointError if the work directory or the config names another tokenizer than a checkpoint's.
+
+    Args:
+      file: of the work directory; may be missing. checkpoint: names it in messages.
+      vocabulary_remedy: what the user can do about another `data.vocabulary_file`.
+    """
+    if file.exists():
+        file_remedy = "delete it: the checkpoint has its own"
+        try:
+            other = read_tokenizer(file)
+        except DataError as error:
+            raise CheckpointError(f"{error}; {file_remedy}") from error
+        if other.sha256 != tokenizer.sha256:
+            raise CheckpointError(f"{file} is not the tokenizer of {checkpoint}; {file_remedy}")
+    vocabulary = Path(os.path.expanduser(config.data.vocabulary_file))
+    if vocabulary.is_file() and read_vocabulary(vocabulary, config.model.vocab_size).sha256 != tokenizer.sha256:
+        raise CheckpointError(
+            f"data.vocabulary_file={config.data.vocabulary_file!r} is not the vocabulary of {checkpoint}; "
+            f"{vocabulary_remedy}"
+        )
+
+
+def check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir: Path) -> None:
+    """Raise CheckpointError if the corpus is not the one that a checkpoint's record names."""
+    before = record["corpus"]
+    if before["sha256"] != corpus["sha256"]:
+        raise CheckpointError(
+            f"{workdir}: the corpus has changed since its last checkpoint: sha256 {before['sha256'][:12]} then "
+            f"({before['versions']}), {corpus['sha256'][:12]} now ({corpus['versions']}); bring the old corpus back, "
+            "or choose another --workdir"
+        )
+
+
+def set_orphaned_log_aside(directory: WorkDirectory) -> None:
+    """Rename a log that has no checkpoint, instead of having it cut back to nothing; raises CheckpointError.
+
+    It is of a run that died before its first checkpoint, or of one whose checkpoints have been moved or lost.
+    """
+    log = directory.path / metrics_file.NAME
+    try:
+        last = metrics_file.last_step(log)
+        if not last:
+            return
+        names = (log.with_name(f"{log.name}.{number}") for number in itertools.count(1))
+        aside = next(name for name in names if not name.exists())
+        log.rename(aside)
+    except OSError as error:
+        raise CheckpointError(f"{log}: cannot be moved aside: {error.strerror}") from error
+    logger.warning(
+        "there are no checkpoints in %s, but %s goes to step %d; the run begins anew, the old log is now %s",
+        directory.checkpoints,
+        log.name,
+        last,
+        aside,
+    )

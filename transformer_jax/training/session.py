@@ -1,0 +1,183 @@
+"""One run between two steps of training: its metrics, validations and checkpoints, in this order.
+
+So a checkpoint holds everything that was logged at its step, and a run that resumes from it logs what the uninterrupted
+run logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.config import TrainingConfig
+from transformer_jax.data.batching import Batch, TrainingBatches
+from transformer_jax.kill_points import kill_point
+from transformer_jax.parallel.processes import gathered
+from transformer_jax.training.best_so_far import BestSoFar
+from transformer_jax.training.metric_log import MetricLog, NoLog, Progress
+from transformer_jax.training.metric_window import MetricWindow
+from transformer_jax.training.state import TrainState
+from transformer_jax.typing import Params
+
+
+@dataclasses.dataclass(frozen=True)
+class RunParts:
+    """The objects that a run works with.
+
+    higher_is_better: direction of `config.best_metric`. evaluate: returns validation metrics of parameters by name.
+    record: the part of a checkpoint's record that does not change. side_files: content by name of the files beside the
+    arrays. keep_batch: stores the batch of a step that was not finite, and returns the file.
+    """
+
+    config: TrainingConfig
+    higher_is_better: bool
+    plan: TrainingBatches
+    store: CheckpointStore
+    evaluate: Callable[[Params], dict[str, Any]]
+    record: Mapping[str, Any]
+    side_files: Mapping[str, bytes]
+    keep_batch: Callable[[int, Batch], Path]
+
+
+class TrainingSession:
+    """One run while a process trains it: what it measures, logs and stores.
+
+    Call `record_metrics` once per step, in order; then, if due, `log`, `validate` and `save`. Record all steps so far
+    before any of these three.
+    """
+
+    def __init__(self, parts: RunParts, log: MetricLog | NoLog, progress: Progress, record: Mapping[str, Any]) -> None:
+        """Args:
+        progress: shows validations of this run.
+        record: of the checkpoint that the run resumes from; empty at the start.
+        """
+        self.parts = parts
+        self.best_so_far = BestSoFar.of(record, parts.config, parts.higher_is_better)
+        self._log, self._progress = log, progress
+        self._window = MetricWindow(record.get("window", []), self._on_nonfinite)
+        self._clock = _Clock(math.fsum(values.get("tokens", 0.0) for values in record.get("window", [])))
+        self.shared_by = 1
+        """Runs that train together; each logs its share of the time."""
+
+    def is_over(self, step: int) -> bool:
+        """Whether training ends after this step: the last one, or the one that patience ends at."""
+        return step >= self.parts.config.num_train_steps or bool(self.best_so_far.out_of_patience)
+
+    def logs(self, step: int) -> bool:
+        return self._is_last(step) or step % self.parts.config.log_every_steps == 0
+
+    def validates(self, step: int) -> bool:
+        return self._is_last(step) or step % self.parts.config.eval_every_steps == 0
+
+    def saves(self, step: int) -> bool:
+        return self.is_over(step) or step % self.parts.config.checkpoint_every_steps == 0
+
+    def record_metrics(self, step: int, batch: Batch, metrics: Mapping[str, Any]) -> None:
+        """Add the metrics of a step; raises TrainingError if they are not finite and the config says to stop."""
+        self._window.record_metrics(step, batch, metrics)
+
+    @property
+    def latest_loss(self) -> float:
+        """Loss of the newest step that was recorded and finite; NaN if there is none."""
+        return self._window.latest_loss
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Over the last window that was logged; None before the first."""
+        return self._clock.tokens_per_s
+
+    def start_clock(self) -> None:
+        """Let the time of the first window begin now."""
+        self._clock.start()
+
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context whose time does not count as training."""
+        return self._clock.paused()
+
+    def log(self, step: int) -> float:
+        """Log averages since the last line, and begin the next window; return the average loss."""
+        averages = self._window.close()
+        self._clock.stop(averages["tokens"], self.shared_by)
+        clock_fields = {"seconds": self._clock.seconds, "tokens_per_s": self._clock.tokens_per_s}
+        self._log.write(step, "train", averages | {"epoch": self.parts.plan.epoch(step - 1)} | clock_fields)
+        self._clock.start()
+        return averages["loss"]
+
+    def validate(self, step: int, params: Params) -> None:
+        """Score parameters; log the window too if that ends training."""
+        # Of several processes one decides: each may have computed another last bit.
+        metrics = gathered(json.dumps(self.parts.evaluate(params)))[0]
+        self.best_so_far.record_validation(json.loads(metrics))
+        kill_point("inside_evaluation", step)
+        self._log.write(step, "valid", self.best_so_far.metrics)
+        self._progress.say(f"step {step}  valid  " + _summary(self.best_so_far.metrics))
+        if self.best_so_far.out_of_patience and not self._is_last(step):
+            self._progress.say(f"step {step}  {self.best_so_far.out_of_patience}")
+            if self._window.values:
+                self._progress.line(step, self.log(step), self.tokens_per_s or 0.0)
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Start saving a checkpoint."""
+        # The uninterrupted run has no checkpoint where this one is not due, so it cannot be the best.
+        ranked = self.saves(step) and self.validates(step)
+        record = dict(self.parts.record) | {"window": self._window.values} | self.best_so_far.record()
+        values = self.best_so_far.metrics.items()
+        numbers = {k: v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool)}
+        self.parts.store.save(step, state, record, self.parts.side_files, numbers if ranked else None)
+        kill_point("inside_save", step)
+
+    def _is_last(self, step: int) -> bool:
+        return step == self.parts.config.num_train_steps
+
+    def _on_nonfinite(self, step: int, batch: Batch, values: Mapping[str, float]) -> None:
+        kept = self.parts.keep_batch(step, batch)
+        self.best_so_far.record_nonfinite(f"{_described(step, values)}; its batch is in {kept}")
+
+
+def _described(step: int, values: Mapping[str, float]) -> str:
+    name = "loss" if not math.isfinite(values["loss"]) else "gradient_norm"
+    return (
+        f"{name} is {values[name]} at step {step} (loss {values['loss']:.4g}, gradient norm "
+        f"{values['gradient_norm']:.4g}, learning rate {values['learning_rate']:.4g})"
+    )
+
+
+def _summary(metrics: Mapping[str, Any]) -> str:
+    numbers = {name: value for name, value in metrics.items() if not isinstance(value, dict)}
+    return "  ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v:.4g}" for k, v in numbers.items())
+
+
+class _Clock:
+    """Time spent in training steps: evaluation and saving do not count."""
+
+    def __init__(self, tokens_before: float) -> None:
+        """tokens_before: tokens of the first window that another process has trained on."""
+        self.seconds = 0.0
+        self.tokens_per_s: float | None = None
+        self._tokens_before = tokens_before
+        self._is_paused, self._paused_at = False, 0.0
+        self.start()
+
+    def start(self) -> None:
+        self._start = self._paused_at = time.monotonic()
+
+    def stop(self, tokens: float, shared_by: int) -> None:
+        self.seconds = ((self._paused_at if self._is_paused else time.monotonic()) - self._start) / shared_by
+        self.tokens_per_s = (tokens - self._tokens_before) / max(self.seconds, 1e-9)
+        self._tokens_before = 0.0
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None]:
+        self._is_paused, self._paused_at = True, time.monotonic()
+        try:
+            yield
+        finally:
+            self._is_paused = False
+            self._start += time.monotonic() - self._paused_at
