@@ -9,11 +9,12 @@ from transformer_jax.tasks.text_scores import translation_scores
 
 
 def scores_by_length(scorer: Scorer, split: str, width: int) -> dict[str, float]:
-    """Exact match and sacreBLEU of a split's translations, in bins of the source's length.
+    """Return exact match and sacreBLEU of a split's translations, in bins of source length.
 
     Args:
-      width: of a bin, in pieces without eos: 4 gives 1-4, 5-8, ...
-    Returns: by name, such as `test[5-8]/exact_match`, and `pairs`, how many a bin has; no bins without pairs.
+      width: of a bin, in tokens without eos: 4 gives 1-4, 5-8, ...
+    Returns: scores by name, such as `test[5-8]/exact_match`, and the number of pairs of each bin, `test[5-8]/pairs`.
+      Empty bins are left out.
     """
     lengths = scorer.evaluator.data.splits[split].lengths("inputs") - 1
     outputs, references = scorer.outputs(split), scorer.references(split) or []

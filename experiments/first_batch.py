@@ -1,4 +1,4 @@
-"""What studies measure a model on as it is initialised."""
+"""The batch on which studies measure a freshly initialised model."""
 
 from transformer_jax.data.batching import Batch
 from transformer_jax.evaluation.run import Scorer
@@ -6,6 +6,6 @@ from transformer_jax.tasks.batches import training_batches
 
 
 def first_batch(scorer: Scorer) -> Batch:
-    """The first training batch of a run, in buckets or packed as its config has it."""
+    """Return the first training batch of a run, bucketed or packed as its config says."""
     plan = training_batches(scorer.loaded.config, scorer.evaluator.data.splits["train"])
     return plan.batch(0, slice(0, plan.shape(0).rows))

@@ -14,9 +14,10 @@ from transformer_jax.typing import Params
 
 
 def attention_entropy(scorer: Scorer, params: Params, split: str = "test") -> float:
-    """Of the decoder's attention to the source, in nats: the mean over layers, heads and the target tokens of a split.
+    """Return the mean entropy of the decoder's attention to the source, in nats.
 
-    No more than ln S where S pieces are attended to; 0 where it is one alone.
+    The mean is over layers, heads and the target tokens of a split. The entropy is at most ln S for a source of S
+    tokens, and 0 where all weight is on one token.
     """
     from transformer_jax.inspection.attention import capture, mean_entropy
     from transformer_jax.tasks.batches import evaluation_batches
@@ -34,11 +35,13 @@ def attention_entropy(scorer: Scorer, params: Params, split: str = "test") -> fl
 
 
 def query_key_gradient_norm(model: ModelConfig, batch: Mapping[str, np.ndarray], seed: int) -> float:
-    """Of a model as it is initialised: the Frobenius norm of the gradient of the mean loss with respect to all query
-    and key matrices, which reaches them through the softmax alone.
+    """Return the gradient norm of all query and key matrices of a freshly initialised model.
+
+    It is the Frobenius norm of the gradient of the mean loss, which reaches these matrices only through the softmax.
 
     Args:
-      model: resolved. batch: as a translation's training step has it.
+      model: resolved.
+      batch: a training batch of the translation task.
       seed: of the parameters.
     """
     return float(_gradient_norm(model)(dict(batch), np.int32(seed)))

@@ -1,11 +1,11 @@
-"""Attention logits divided by sqrt(d_k), or not, against d_k (Vaswani et al. 2017, section 3.2.1 and footnote 4)."""
+"""Attention logits with and without division by sqrt(d_k), by d_k (Vaswani et al. 2017, section 3.2.1, footnote 4)."""
 
 from transformer_jax.sweeps.figures import Curves, MetricByAxis
 from transformer_jax.sweeps.study import Axis, Metric, Study, over
 
 
 def measure(scorer):
-    """Entropy of the attention weights at the beginning and trained, and the gradient through them at the beginning."""
+    """Return attention entropy before and after training, and the query and key gradient norm before training."""
     from experiments.attention_scale.softmax import attention_entropy, query_key_gradient_norm
     from experiments.first_batch import first_batch
     from transformer_jax.models.architecture import init_params
@@ -25,8 +25,8 @@ STUDY = Study(
     baseline="configs/quickstart.py",
     axes=(
         over("model.attention_scale", True, False, name="scaled"),
-        # By the number of heads, not by head_dim alone: Glorot's bound counts a matrix's outputs, so that queries and
-        # keys begin with variance 1 only where heads times d_k is emb_dim.
+        # d_k follows from num_heads, not from head_dim alone: Glorot's bound depends on a matrix's outputs, so queries
+        # and keys start with variance 1 only where heads times d_k is emb_dim.
         Axis("d_k", {str(_WIDTH // heads): {"model.num_heads": heads} for heads in (32, 8, 2, 1)}),
     ),
     settings={

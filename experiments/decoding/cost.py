@@ -1,4 +1,4 @@
-"""What decoding takes, by length of the output, with the cache and without."""
+"""Time of decoding by output length, with and without the KV cache."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ _SECONDS = 2.0
 
 
 def milliseconds_per_sentence(scorer: Scorer) -> dict[str, float]:
-    """Medians over batches of 32 sources of the split test, with outputs of exactly 16, 32 and 64 pieces.
+    """Return the median time per sentence for outputs of exactly 16, 32 and 64 tokens.
 
-    Returns: `decode[16]/ms` ..., as the config's `decode` says; of greedy search `decode[16]/ms_without_cache` ... too:
-      a forward pass over all positions for every token.
+    One batch of 32 sources of the split test is decoded repeatedly.
+
+    Returns: `decode[16]/ms` ..., with the config's `decode` settings; for greedy search also
+      `decode[16]/ms_without_cache` ..., with a forward pass over all positions for every token.
     """
     config, split = scorer.loaded.config, scorer.evaluator.data.splits["test"]
     rows = np.arange(min(SENTENCES, split.num_examples))

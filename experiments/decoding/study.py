@@ -1,11 +1,11 @@
-"""One training per seed, decoded in several ways; what the cache saves is measured by benchmarks/decode_cost.py."""
+"""One training per seed, decoded in several ways; benchmarks/decode_cost.py measures how much the cache saves."""
 
 from transformer_jax.sweeps.figures import MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
 
 def measure(scorer):
-    """Scores by length, and what a sentence takes."""
+    """Return scores by source length, and the time per sentence."""
     from experiments.by_length import scores_by_length
     from experiments.decoding.cost import milliseconds_per_sentence
 
@@ -31,7 +31,7 @@ STUDY = Study(
             },
         ),
     ),
-    # Not trained to the end: where greedy search is never wrong there is nothing to compare.
+    # A short training: decoders differ only where greedy search still makes errors.
     settings={
         "data.tokens_per_batch": 1024,
         "training.num_train_steps": 1000,
@@ -45,10 +45,12 @@ STUDY = Study(
     ),
     figures=(
         MetricByVariant("test/exact_match"),
-        MetricByBin("test[*]/exact_match", label="pieces of the source"),
-        MetricByBin("decode[*]/ms", label="pieces of the output", title="Milliseconds per sentence, with the cache"),
+        MetricByBin("test[*]/exact_match", label="tokens of the source"),
+        MetricByBin("decode[*]/ms", label="tokens of the output", title="Milliseconds per sentence, with the cache"),
         MetricByBin(
-            "decode[*]/ms_without_cache", label="pieces of the output", title="The same without a cache, greedy"
+            "decode[*]/ms_without_cache",
+            label="tokens of the output",
+            title="Milliseconds per sentence, greedy, without a cache",
         ),
     ),
     measure=measure,

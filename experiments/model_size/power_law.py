@@ -1,8 +1,8 @@
 """How the loss falls with size: L = (N_c / N)^alpha (Kaplan et al. 2020, equation 1.1), fitted to a study's trials.
 
-Fitted as a straight line through the means of log L over seeds against log N, by least squares; the interval of alpha
-is that of Student's distribution for a slope with as many points as there are sizes, since what a size is off the line
-its seeds have in common. Over less than two decades of N a power law is a summary and no law.
+A straight line is fitted by least squares to the mean of log L over seeds against log N. The interval of alpha is that
+of a slope with one point per size (Student's t): the seeds of a size share its distance from the line, so they are not
+independent points. Over less than two decades of N the fit summarises the data and does not establish a law.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LOSS = "test/loss"
 
 
 class PowerLaw(NamedTuple):
-    """log L = intercept - alpha log N, with intercept = alpha log N_c; half_width of the 95 % interval of alpha."""
+    """log L = intercept - alpha log N, with intercept = alpha log N_c. `half_width`: of the 95 % interval of alpha."""
 
     alpha: float
     half_width: float
@@ -26,7 +26,7 @@ class PowerLaw(NamedTuple):
 
 
 def fit(points: Mapping[float, list[float]]) -> PowerLaw:
-    """Of losses by size. Raises ValueError for fewer than three sizes."""
+    """Return the power law fitted to losses by size. Raises ValueError for fewer than three sizes."""
     from scipy.special import stdtrit
     from scipy.stats import linregress
 
@@ -39,7 +39,7 @@ def fit(points: Mapping[float, list[float]]) -> PowerLaw:
 
 
 def measure(scorer: Any) -> dict[str, float]:
-    """`size/parameters_without_embeddings`, and `size/train_flops` of the whole training, padding included."""
+    """Return `size/parameters_without_embeddings`, and `size/train_flops` of the whole training with padding."""
     import jax
 
     from transformer_jax.models.architecture import ARCHITECTURES
@@ -59,7 +59,7 @@ def measure(scorer: Any) -> dict[str, float]:
 
 
 def points(results: Any, size: str) -> dict[float, list[float]]:
-    """Losses of the finished trials by their size, a metric."""
+    """Return the losses of the finished trials by size. size: the name of a metric."""
     found: dict[float, list[float]] = {}
     for variant in results.variants:
         sizes = variant.values(size)
@@ -69,7 +69,7 @@ def points(results: Any, size: str) -> dict[float, list[float]]:
 
 
 def draw(axes: Any, results: Any, size: str, name: str) -> None:
-    """Loss against size, both logarithmic, with the fitted line if there are three sizes."""
+    """Draw loss against size on logarithmic axes, with the fitted line if there are at least three sizes."""
     found = points(results, size)
     for value, losses in found.items():
         axes.plot([value] * len(losses), losses, "o", color="C0", ms=4, alpha=0.7)
@@ -88,7 +88,7 @@ def draw(axes: Any, results: Any, size: str, name: str) -> None:
 
 
 def described(results: Any, size: str, name: str) -> str:
-    """The same in words."""
+    """Return a description of the figure of `draw`."""
     found = points(results, size)
     if len(found) < 3:
         return f"Loss on test against {name}, for {len(found)} sizes"

@@ -2,11 +2,11 @@
 
     python -m experiments.norm_placement.gradient_norms --output=experiments/norm_placement/results
 
-Of models of width 512 with 6, 8, 10, 12 and 14 layers a side, feed-forward width 1,024 and 4 heads, on batches of 4,096
-tokens of the embedded corpus, padding included: the Frobenius norm of the gradient of the loss with respect to the
-second matrix of every feed-forward network. Theorem 1 there bounds it in the last layer by O(d sqrt(ln d)) for Post-LN,
-whatever the depth L, and by O(d sqrt(ln d / L)) for Pre-LN: against L its slope in double logarithm is 0 and -1/2.
-Writes gradient_norms.csv, a row per norm, depth, seed, side and layer, and gradient_norms.png.
+Measures the Frobenius norm of the gradient of the loss with respect to the second matrix of every feed-forward network.
+Models have width 512, feed-forward width 1,024, 4 heads and 6, 8, 10, 12 or 14 layers per side; batches have 4,096
+tokens of the embedded corpus, padding included. Theorem 1 of the paper bounds the norm in the last layer by
+O(d sqrt(ln d)) for Post-LN, whatever the depth L, and by O(d sqrt(ln d / L)) for Pre-LN: on logarithmic axes its slope
+against L is 0 and -1/2. Writes gradient_norms.csv, a row per norm, depth, seed, side and layer, and gradient_norms.png.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ class Row(NamedTuple):
 def gradient_norms(
     model: ModelConfig, batch: Mapping[str, np.ndarray], seed: int, label_smoothing: float = 0.1
 ) -> dict[str, np.ndarray]:
-    """Of a model as it is initialised: ||dL / dW|| of the second feed-forward matrix W [F, D] of every layer.
+    """Return ||d loss / dW|| of the second feed-forward matrix W [F, D] of every layer of a freshly initialised model.
+
+    The loss is the mean over the targets.
 
     Args:
-      model: resolved. batch: as a translation's training step has it.
+      model: resolved.
+      batch: a training batch of the translation task.
       seed: of the parameters.
-    Returns: [L] by side, encoder and decoder; L is the mean loss over the targets.
+    Returns: norms [L] of the L layers by side, encoder and decoder.
     """
     norms = _norms(model, label_smoothing)(dict(batch), np.int32(seed))
     return {side: np.asarray(values) for side, values in norms.items()}
@@ -90,8 +93,10 @@ def _with_kernel(side: Mapping[str, Any], kernel: Any) -> dict[str, Any]:
 
 
 def slope(rows: Iterable[Row], norm: str) -> tuple[float, float]:
-    """Of log gradient norm in the decoder's last layer against log depth, by least squares: the mean of the slopes of
-    every seed, which has one batch at all depths, and half of its 95 % interval."""
+    """Return the slope of log gradient norm against log depth in the decoder's last layer, and its 95 % half-width.
+
+    A line is fitted by least squares for each seed, whose batch is the same at all depths; the slope is their mean.
+    """
     from scipy.stats import linregress
 
     last: dict[int, list[tuple[float, float]]] = {}
@@ -104,7 +109,7 @@ def slope(rows: Iterable[Row], norm: str) -> tuple[float, float]:
 
 
 def measure(depths: Sequence[int], seeds: int, model: ModelConfig, tokens: int) -> list[Row]:
-    """All norms, depths and seeds; every seed has its own batch, which is the same for every model."""
+    """Return rows for all norms, depths and seeds. Each seed has one batch, the same for every model."""
     rows = []
     batches = _batches(model, tokens, seeds)
     for norm in NORMS:
@@ -125,7 +130,7 @@ def measure(depths: Sequence[int], seeds: int, model: ModelConfig, tokens: int) 
 
 
 def _batches(model: ModelConfig, tokens: int, count: int) -> list[dict[str, np.ndarray]]:
-    """The first training batches of the embedded corpus."""
+    """Return the first training batches of the embedded corpus."""
     from transformer_jax.data.datasets import prepare_data
     from transformer_jax.tasks.base import TASKS
     from transformer_jax.tasks.batches import training_batches
@@ -140,7 +145,7 @@ def _batches(model: ModelConfig, tokens: int, count: int) -> list[dict[str, np.n
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """Left: the last layer against depth, over lines of the slopes of the theory. Right: every layer of the deepest."""
+    """Draw the last layer's norm against depth with the theory's slopes, and all layers of the deepest model."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -5,7 +5,7 @@ from transformer_jax.sweeps.study import Axis, Metric, Study, over
 
 
 def measure(scorer):
-    """Gradient norms of the feed-forward networks at initialisation, of this model with its seed."""
+    """Return the gradient norms of this model's feed-forward networks at initialisation, with the trial's seed."""
     from experiments.first_batch import first_batch
     from experiments.norm_placement.gradient_norms import gradient_norms
 

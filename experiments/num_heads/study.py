@@ -1,5 +1,7 @@
-"""Heads of width emb_dim / num_heads at equal computation (Vaswani et al. 2017, table 3 A); narrower keys, with values
-of one width (table 3 B); and keys and values that all heads share, multi-query attention (Shazeer 2019)."""
+"""Heads of width emb_dim / num_heads at equal computation, narrower keys, and multi-query attention.
+
+Vaswani et al. 2017, table 3 (A) and (B); Shazeer 2019 for keys and values that all heads share.
+"""
 
 from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study

@@ -1,7 +1,7 @@
-"""Whether a model sees in which order the pieces of its source stand: "dog bites man" or "man bites dog".
+"""How much a model's loss depends on the order of the source's tokens: "dog bites man" or "man bites dog".
 
-Without positions an encoder is equivariant to permutations of its input, and attention to its output does not tell
-them apart (Vaswani et al. 2017, section 3.5): the loss of the target stays the same.
+Without positions an encoder is equivariant to permutations of its input, and attention to its output is invariant to
+them (Vaswani et al. 2017, section 3.5): the loss of the target stays the same.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from transformer_jax.evaluation.run import Scorer
 
 
 def shuffled(inputs: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return sources [B, S] with the tokens of every row in random order; the last, an end mark, stays where it is.
+    """Return sources [B, S] with the tokens of every row in random order, except the last, which is eos.
 
-    mask: [B, S], True where there is a token, as `inputs_mask`.
+    mask: [B, S], True where there is a token, like `inputs_mask`.
     """
     result = inputs.copy()
     for row, length in zip(result, mask.sum(1), strict=True):
@@ -26,9 +26,9 @@ def shuffled(inputs: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> 
 
 
 def loss_of_shuffled_sources(scorer: Scorer, split: str, seed: int = 0) -> dict[str, float]:
-    """Loss of the targets with the pieces of each source shuffled, in nats per target token.
+    """Return the loss with the tokens of each source shuffled, in nats per target token.
 
-    Returns: `shuffled/loss`, and `shuffled/loss_change`, by how much it exceeds that with the sources as they are.
+    Returns: `shuffled/loss`, and `shuffled/loss_change`, its difference to the loss on the unshuffled sources.
     """
     from transformer_jax.evaluation.evaluator import loss_sums, split_for_evaluation
     from transformer_jax.tasks.batches import evaluation_batches

@@ -1,11 +1,11 @@
-"""Every position encoding; `test_longer` tells which of them reach beyond the lengths of training."""
+"""Every position encoding; `test_longer` shows which of them extrapolate beyond the lengths of training."""
 
 from transformer_jax.sweeps.figures import MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import Metric, Study, over
 
 
 def measure(scorer):
-    """Exact match by length, and what the order of the source's pieces is to the model."""
+    """Return scores by source length, and how much the loss depends on the order of the source's tokens."""
     from experiments.by_length import scores_by_length
     from experiments.positions.order import loss_of_shuffled_sources
 
@@ -20,7 +20,7 @@ STUDY = Study(
     baseline="configs/quickstart.py",
     axes=(over("model.position_encoding", "sinusoidal", "learned", "rotary", "relative", "none"),),
     settings={
-        # A learned table that covers test_longer: its rows beyond the lengths of training stay as they began.
+        # A learned table that covers test_longer; its rows beyond the lengths of training stay as initialised.
         "model.max_length": 256,
         "data.tokens_per_batch": 1024,
         "training.num_train_steps": 1200,
@@ -37,8 +37,8 @@ STUDY = Study(
     figures=(
         MetricByVariant("test/exact_match"),
         MetricByVariant("test_longer/loss"),
-        MetricByBin("test[*]/exact_match", label="pieces of the source", title="test, by length"),
-        MetricByBin("test_longer[*]/exact_match", label="pieces of the source", title="test_longer, by length"),
+        MetricByBin("test[*]/exact_match", label="tokens of the source", title="test, by length"),
+        MetricByBin("test_longer[*]/exact_match", label="tokens of the source", title="test_longer, by length"),
     ),
     measure=measure,
 )

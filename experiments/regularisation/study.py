@@ -1,4 +1,4 @@
-"""Dropout, label smoothing and clipping on few enough pairs to learn by heart (Vaswani et al. 2017, table 3 D)."""
+"""Dropout, label smoothing and clipping, on few enough pairs to overfit (Vaswani et al. 2017, table 3 D)."""
 
 from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study

@@ -1,4 +1,4 @@
-"""A search: values are drawn from ranges, by --search=random or tpe."""
+"""A search over learning rate, warm-up, clipping and decay, by --search=random or tpe."""
 
 from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Metric, Range, Study, over
