@@ -1,4 +1,4 @@
-# Every target sets up .venv first: uv where it is installed, else venv and pip. Only Python and make are assumed.
+# Every target first creates .venv, with uv if it is installed, else with venv and pip. Needs only Python and make.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -23,23 +23,23 @@ $(READY): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-## Train, evaluate and translate with the embedded corpus.
+## Train, evaluate and translate on the embedded corpus.
 quickstart: $(READY)
 	$(BIN)/python -m transformer_jax quickstart
 
-## A small study of Post-LN and Pre-LN with the embedded corpus, to its report in runs/study/report.
+## Run a small study of Post-LN and Pre-LN on the embedded corpus and write its report to runs/study/report.
 study: $(READY)
 	$(BIN)/python -m transformer_jax sweep --study=experiments/norm_placement --workdir=runs/study --executor=vmap $(STUDY)
 	$(BIN)/python -m transformer_jax report --workdir=runs/study
 
-## The tests that take a few seconds each; `make test-all` adds the slow ones.
+## Run the tests that take at most a few seconds each; `make test-all` adds the slow ones.
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -m "not slow"
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
 
-## A study over two nodes of a Ray cluster, both on this machine. Ray is 200 MB, so neither `install` nor .ci/run has it.
+## Run a study on a Ray cluster of two nodes, both on this machine. Ray is 200 MB, so `install` and .ci/run leave it out.
 test-cluster: $(READY)
 	@if command -v uv >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python -e '.[ray]'; \
 	else $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[ray]'; fi
@@ -52,7 +52,7 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/ty check --python $(VENV)
 
-## Resolve the dependencies anew, for every supported Python; needs uv.
+## Resolve the dependencies again for every supported Python; needs uv.
 lock:
 	uv pip compile --quiet --universal --python-version 3.11 --group dev pyproject.toml --no-header --no-annotate -o requirements.lock
 

@@ -1,1 +1,1 @@
-"""What speed and memory are measured with; each module is one command."""
+"""Benchmarks of speed and memory; each module is one command."""

@@ -3,8 +3,8 @@
     python -m benchmarks.decode --shape small --beam_size 4
     python -m benchmarks.decode --shape transformer_big --device gpu --dtype bfloat16 --batch 256
 
-Prints one JSON object: `ms` per batch (median), `tokens_per_s` of the best hypotheses, `ms_per_token` of one step of
-the whole batch; `first_run_s` compiles too. --uncached makes a whole forward pass for every token, for comparison.
+Prints one JSON object: `ms` per batch (median), `tokens_per_s` of the best hypotheses, `ms_per_token` for one step of
+the whole batch, and `first_run_s` with compilation. For comparison, --uncached makes a full forward pass per token.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from transformer_jax.models.architecture import init_params
 
 SOURCE_LENGTH = 32
 ENDS = Ends(1, (0,))
-"""Of our own tokenizers: the token that ends a sentence, and padding."""
+"""Ids of this package's own tokenizers: eos, and padding."""
 
 
 def make_decoder(config: ModelConfig, batch_size: int, length: int, beam_size: int) -> Callable[[], Any]:
-    """A function that decodes a batch of random sentences into exactly `length` tokens each."""
+    """Return a function that decodes a batch of random sentences into exactly `length` tokens each."""
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
     lengths = np.full(batch_size, SOURCE_LENGTH)
     decode = DecodeConfig(beam_size=beam_size, max_length=length, min_length=length)
@@ -41,7 +41,10 @@ def make_decoder(config: ModelConfig, batch_size: int, length: int, beam_size: i
 def make_uncached_decoder(
     config: ModelConfig, batch_size: int, length: int, num_tokens: int | None = None
 ) -> Callable[[], Any]:
-    """The same without a cache: a forward pass over `length` positions for every token, or the first `num_tokens`."""
+    """Return a function like `make_decoder`'s, but without a cache: a forward pass over `length` positions per token.
+
+    num_tokens: decode only the first `num_tokens` tokens.
+    """
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
     return uncached_decoder(
         config, init_params(config, 0), inputs, np.full(batch_size, SOURCE_LENGTH), length, num_tokens
@@ -51,7 +54,7 @@ def make_uncached_decoder(
 def measure(
     shape: str, beam_size: int, batch: int, length: int, seconds: float, dtype: str, uncached: bool
 ) -> dict[str, Any]:
-    """Compiles the decoder and runs it for about `seconds`."""
+    """Compile the decoder, run it for about `seconds` and return its figures."""
     config = model_config(shape, max_length=length, dtype=dtype).resolved()
     make = make_uncached_decoder if uncached else functools.partial(make_decoder, beam_size=beam_size)
     run = make(config, batch, length)

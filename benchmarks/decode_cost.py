@@ -1,11 +1,11 @@
-"""What a token costs as the text grows: milliseconds per step of the batch in every stage of greedy decoding.
+"""Cost of a token as the text grows: milliseconds per step of the batch in every stage of greedy decoding.
 
     python -m benchmarks.decode_cost --shape small --figure=docs/decoding_cost.svg
 
-Each stage has a cache with room for 64, 128, 256, ... positions and is timed apart from the others, but for the first,
-which encodes the sources as well. The time per token is fitted by a + b * capacity. Beside it: the same without a
-cache, by the whole forward pass for every token; and the second stage of a run whose limit is 128 tokens, which must
-cost what it costs where the limit is 1,024. Prints one JSON object.
+The stages have caches with room for 64, 128, 256, ... positions. Each is timed separately, except the first, which also
+encodes the sources. The time per token is fitted by a + b * capacity. For comparison: the time without a cache, with a
+full forward pass per token; and the second stage of a run limited to 128 tokens, which must cost as much as with a
+limit of 1,024. Prints one JSON object.
 """
 
 import argparse
@@ -29,7 +29,10 @@ from transformer_jax.tasks.decode_sources import source_request
 
 
 def stage_costs(shape: str, batch: int, limits: Sequence[int], repeats: int) -> list[dict[int, float]]:
-    """For each limit, milliseconds per token in the stage of every capacity but the first, medians of runs by turns."""
+    """Return for each limit the median milliseconds per token by capacity, without the first stage.
+
+    Runs of different limits alternate.
+    """
     config = model_config(shape, max_length=max(limits)).resolved()
     decoder = ARCHITECTURES[config.architecture].decoder(config)
     assert decoder is not None
@@ -53,7 +56,7 @@ def stage_costs(shape: str, batch: int, limits: Sequence[int], repeats: int) -> 
 
 
 def uncached_costs(shape: str, batch: int, lengths: Sequence[int]) -> dict[int, float]:
-    """Milliseconds per token where every token takes a forward pass over `length` positions."""
+    """Return milliseconds per token by length, with a forward pass over `length` positions for every token."""
     result = {}
     for length in lengths:
         config = model_config(shape, max_length=length).resolved()
@@ -82,11 +85,11 @@ def measure(shape: str, batch: int, limit: int, repeats: int) -> dict[str, Any]:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """The costs and the fitted line from zero; beside them, on logarithmic axes, what it costs without a cache."""
+    """Draw the costs with the fitted line and, on logarithmic axes, together with the costs without a cache."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "decoding_cost"  # the same figures, the same file
+    mpl.rcParams["svg.hashsalt"] = "decoding_cost"  # equal results give an identical file
     from matplotlib import pyplot as plt
     from matplotlib import ticker
 

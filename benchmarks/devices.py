@@ -18,12 +18,11 @@ PEAK_FLOPS = {
     "TPU v5": 459e12,
     "TPU v6 lite": 918e12,
 }
-"""bfloat16 operations per second without sparsity, by the beginning of a device's kind, the first that fits; as their
-makers state them."""
+"""Vendors' peak bfloat16 operations per second, without sparsity, by prefix of the device kind (first match)."""
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """What a device can do at most in bfloat16; None where that is not known, as of a CPU."""
+    """Return a device's peak bfloat16 operations per second, or None where it is not known, as for a CPU."""
     return next((peak for name, peak in PEAK_FLOPS.items() if device_kind.startswith(name)), None)
 
 
@@ -32,11 +31,11 @@ def device_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def use_device(name: str | None) -> None:
-    """Has JAX compute on a kind of device, None for the one it prefers; ends the program if there is none."""
+    """Make JAX use a kind of device, or the one it prefers if None. Raises SystemExit if there is no such device."""
     if name is None:
         return
     jax.config.update("jax_platforms", {"gpu": "cuda"}.get(name, name))
     try:
         jax.devices()
-    except (RuntimeError, AssertionError):  # the latter where JAX was installed without it
+    except (RuntimeError, AssertionError):  # AssertionError: JAX was installed without support for it
         raise SystemExit(f"--device={name}: JAX sees none") from None

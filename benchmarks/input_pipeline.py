@@ -4,8 +4,8 @@
     python -m benchmarks.input_pipeline --measure planning --pairs 10000000
     python -m benchmarks.input_pipeline --measure preparation --pairs 10000000
 
-prints one line of JSON. `batches` and `padding` use the embedded corpus, or the text files train.LOCALE in --dir.
-Lines per second and core are lines over seconds of processor time, of all threads.
+Prints one line of JSON. `batches` and `padding` use the embedded corpus, or the text files train.LOCALE in --dir.
+`lines_per_s_and_core` is lines per second of processor time of all threads.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _CHUNK = 100_000
 
 
 def peak_mb() -> float:
-    """The most memory that this process has had at once."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def _resident_mb() -> float:
-    """The memory that this process has now."""
+    """Return the memory that this process uses now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 2**20
 
 
 def corpus(directory: str | None, work: Path) -> Data:
-    """The corpus that speed is measured on, with a vocabulary of 8,192."""
+    """Return the corpus on which speed is measured, with a vocabulary of 8,192."""
     source: dict[str, Any] = (
         {"source": "text", "dir": directory, "valid_split": "", "test_split": ""} if directory else {}
     )
@@ -57,7 +57,7 @@ def corpus(directory: str | None, work: Path) -> Data:
 
 
 def plan_of(split: EncodedSplit, **fields: Any) -> TrainingBatches:
-    """Return the plan of the translation task; fields are those of `DataConfig`."""
+    """Return the training batches of the translation task. fields: of `DataConfig`."""
     data = DataConfig(tokens_per_batch=4096, max_length=128, row_multiple=8, **fields)
     return training_batches(ExperimentConfig(data=data), split)
 
@@ -67,7 +67,7 @@ def packed_plan_of(split: EncodedSplit) -> TrainingBatches:
 
 
 def batches(directory: str | None, seconds: float) -> Result:
-    """How fast batches come from the cache, and how fast the training step of `tiny` takes them."""
+    """Measure how many batches per second the cache yields, and how many the training step of `tiny` consumes."""
     import jax
 
     from transformer_jax.training.hyper import split as split_config
@@ -96,7 +96,7 @@ def batches(directory: str | None, seconds: float) -> Result:
             start = time.perf_counter()
             state, metrics = train_step(state, plan.batch(number), hyper)
             float(metrics["loss"])
-            if shape in seen:  # the first of a shape compiles
+            if shape in seen:  # the first batch of a shape includes compilation
                 times.append(time.perf_counter() - start)
             seen.add(shape)
             number += 1
@@ -106,7 +106,7 @@ def batches(directory: str | None, seconds: float) -> Result:
 
 
 def padding(directory: str | None) -> Result:
-    """Tokens over slots of both sides, at 4,096 tokens a batch, and packed into rows of 256."""
+    """Return the share of slots that hold tokens, at 4,096 tokens per batch: in buckets, and packed in rows of 256."""
     with tempfile.TemporaryDirectory() as work:
         split = corpus(directory, Path(work)).splits["train"]
         efficiencies = {f"buckets_{n}": plan_of(split, num_buckets=n).padding_efficiency for n in (6, 12, 24, 32)}
@@ -114,7 +114,7 @@ def padding(directory: str | None) -> Result:
 
 
 def synthetic(num_pairs: int) -> EncodedSplit:
-    """Pairs whose lengths are about those of a large corpus; all ids are 5."""
+    """Return pairs with lengths like those of a large corpus; all ids are 5."""
     random = np.random.default_rng(0)
     sides = []
     lengths = np.ones(num_pairs, np.float32)
@@ -127,7 +127,7 @@ def synthetic(num_pairs: int) -> EncodedSplit:
 
 
 def planning(num_pairs: int, batching: str) -> Result:
-    """Seconds and memory to plan three epochs of synthetic pairs."""
+    """Measure the time and memory to plan three epochs of synthetic pairs."""
     split = synthetic(num_pairs)
     result: Result = {"pairs": num_pairs, "mb_before": _resident_mb()}
     start = time.perf_counter()
@@ -142,7 +142,7 @@ def planning(num_pairs: int, batching: str) -> Result:
 
 
 def preparation(num_pairs: int, kind: str) -> Result:
-    """Writes so many pairs of random words, trains a tokenizer and builds the token cache."""
+    """Measure training a tokenizer and building the token cache, on `num_pairs` pairs of random words."""
     random = np.random.default_rng(0)
     letters = np.array(list("eeeennnniiissssrrrtttaaadhulcgmobwfkzpv"))
     words = ["".join(random.choice(letters, n)) for n in random.integers(2, 11, _WORDS)]

@@ -1,4 +1,4 @@
-"""The model sizes that speed is measured on."""
+"""The model sizes on which speed is measured."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ WITHOUT_ENCODER = ("decoder_124m",)
 
 
 def model_config(shape: str, **fields: Any) -> ModelConfig:
-    """A published model, or a Pre-LN model with a vocabulary of 8,192; not resolved."""
+    """Return a published model, or a Pre-LN model with a vocabulary of 8,192; not resolved."""
     if shape in PUBLISHED:
         return PUBLISHED[shape](**fields)
     values: dict[str, Any] = {"vocab_size": 8192, "norm_position": "pre"}

@@ -1,11 +1,12 @@
-"""The same trials as processes of their own and as one program: seconds from the command to the report.
+"""Time of a sweep with one process per trial (`local`) and with all trials in one program (`vmap`).
 
     python -m benchmarks.sweep --shape tiny --trials 12 --steps 100
 
-Trials differ in seed and learning rate. Every executor runs `sweep` and `report` in an empty work directory without a
-compilation cache from before; `rounds` times by turns. Prints one JSON object: per executor the seconds of every round,
-and `tokens_per_s`, target tokens of all trials per second of training in their last logged windows, when everything is
-compiled (the log of a trial that trains with others has its share of the time); then the ratios to `vmap`.
+Trials differ in seed and learning rate. Each executor runs `sweep` and `report` with an empty work directory and an
+empty compilation cache; executors alternate for `--rounds` rounds. Prints one JSON object. `seconds`: from the command
+to the report, per executor and round. `tokens_per_s`: target tokens of all trials per second of training in the last
+logged windows, when everything is compiled (trials of one program each log their share of the time). Two ratios compare
+`local` and `vmap`.
 """
 
 import argparse
@@ -42,7 +43,7 @@ STUDY = Study(
 
 
 def write_study(folder: Path, shape: str, trials: int, steps: int) -> Path:
-    """A study of so many trials, in `folder`/experiments/speed."""
+    """Write a study with so many trials to `folder`/experiments/speed and return its folder."""
     settings: dict[str, Any] = {f"model.{name}": value for name, value in SHAPES[shape].items()} | {
         "data.num_eval_pairs": 100,
         "data.num_train_pairs": 20_000,
@@ -62,7 +63,7 @@ def write_study(folder: Path, shape: str, trials: int, steps: int) -> Path:
 
 
 def run(study: Path, trials: int, executor: str, num_workers: int) -> tuple[float, float]:
-    """Seconds from the command to the report, and tokens per second once everything is compiled."""
+    """Return seconds from the command to the report, and tokens per second once everything is compiled."""
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(Path(folder) / "compiled")}
         command = [sys.executable, "-m", "transformer_jax"]
@@ -111,7 +112,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--trials", type=int, default=12, help=f"a multiple of {len(_RATES)}, the learning rates")
     result.add_argument("--steps", type=int, default=100)
     result.add_argument("--rounds", type=int, default=2)
-    result.add_argument("--num_workers", type=int, default=1, help="processes at once with `local`")
+    result.add_argument("--num_workers", type=int, default=1, help="processes that `local` runs at once")
     return result
 
 

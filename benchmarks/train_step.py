@@ -3,11 +3,11 @@
     python -m benchmarks.train_step --shape small
     python -m benchmarks.train_step --shape transformer_big --device gpu --dtype bfloat16
 
-prints one line of JSON: target tokens per second, GFLOP/s of the model's own arithmetic and, on a device whose peak is
-known, what share of the peak that is (MFU, Chowdhery et al. 2022, appendix B: nothing for what is computed twice);
-seconds to compile; peak memory of the device, or on a CPU of the process. The loss is fetched after every step, as a
-loop that logs every step would. The shapes of the published models have their dropout on embeddings and sub-layers
-alone; the others drop attention weights and feed-forward activations too.
+Prints one line of JSON: target tokens per second; GFLOP/s of the model's own arithmetic and, on a device whose peak is
+known, its share of the peak (MFU, Chowdhery et al. 2022, appendix B: recomputation does not count); seconds to compile;
+peak memory of the device, or on a CPU of the process. The loss is fetched after every step, as in a loop that logs
+every step. Published models have dropout only on embeddings and sub-layers; the other shapes also drop attention
+weights and feed-forward activations.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _BATCHES = {
     **{"tiny": (128, 32), "small": (64, 32), "base": (16, 64)},
     **{"transformer_base": (256, 256), "transformer_big": (128, 256), "decoder_124m": (32, 1024)},
 }
-"""Rows, and tokens of source and target."""
+"""Rows, and tokens of each side, by shape."""
 
 
 def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
-    """The config of what is measured, resolved."""
+    """Return the resolved config of the run to measure."""
     fields = {name: getattr(arguments, name) for name in ("dtype", "scan_layers", "remat", "attention_implementation")}
     rate = arguments.dropout_rate
     if arguments.shape in PUBLISHED:
@@ -59,7 +59,7 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
         training=TrainingConfig(loss_chunks=arguments.loss_chunks, accumulation_steps=arguments.accumulation_steps),
         parallel=ParallelConfig(launcher=arguments.launcher, fsdp=arguments.fsdp, tensor=arguments.tensor),
     ).resolved()
-    # Set last: architectures that no task trains yet are measured too.
+    # Set after resolving: the benchmark also measures architectures that no task trains yet.
     return dataclasses.replace(
         config, model=dataclasses.replace(model, max_length=max(model.max_length, length)).resolved()
     )
@@ -71,7 +71,7 @@ def _sizes(arguments: argparse.Namespace) -> tuple[int, int]:
 
 
 class _Run:
-    """A training step on one batch, compiled; `first_s`: seconds of the first step, compilation included."""
+    """A compiled training step on one batch; `first_s`: seconds of the first step, compilation included."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.config, (batch_size, length) = experiment(arguments), _sizes(arguments)
@@ -90,7 +90,7 @@ class _Run:
         self.first_s = self.step()
 
     def step(self) -> float:
-        """Seconds of one step, the fetching of its loss included."""
+        """Run one step and return its seconds, including the transfer of its loss."""
         start = time.perf_counter()
         self._state, metrics = self._launcher.step(self._state, self._batch, self._hyper)
         float(metrics["loss"])
@@ -98,7 +98,7 @@ class _Run:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Compiles the step for a shape and runs it for about `seconds`."""
+    """Compile the step for a shape, run it for about `seconds` and return its figures."""
     batch_size, length = _sizes(arguments)
     run = _Run(arguments)
     runs = [run]
@@ -139,7 +139,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _batch(model: ModelConfig, batch_size: int, length: int, has_encoder: bool) -> dict[str, np.ndarray]:
-    """Random ids, none of them padding."""
+    """Return a batch of random ids without padding."""
     ids = np.random.default_rng(0).integers(4, model.vocab_size, (2, batch_size, length)).astype(np.int32)
     shifted = np.pad(ids[1][:, :-1], ((0, 0), (1, 0)), constant_values=model.decoder_start_id)
     weights, is_token = np.ones((batch_size, length), np.float32), np.ones((batch_size, length), bool)

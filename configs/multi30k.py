@@ -5,10 +5,10 @@
 
 PATH holds train, val and test_2016_flickr, each as .en and .de, plain or .gz.
 
-Hardware: 2 cores of an AMD EPYC (AVX-512), which other work shared.
+Hardware: 2 shared cores of an AMD EPYC (AVX-512).
 Result: sacreBLEU 35.48 on test after 20 minutes (4,800 steps) and, resumed, 38.08 after 60 (14,500 steps); greedy, the
-last five checkpoints averaged, case and punctuation as in the raw text (13a). The two runs were ended by
-`timeout --signal=INT 20m` and `40m` before the first command, start and compilation included.
+last five checkpoints averaged, case and punctuation as in the raw text (13a). `timeout --signal=INT 20m` and `40m`
+before the first command ended the two runs; the times include start and compilation.
 """
 
 from transformer_jax.config import (

@@ -3,27 +3,27 @@
     transformer-jax train --config=configs/multi30k_wu2021.py --workdir=runs/wu2021 --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/wu2021 --splits=test
 
-PATH holds train, valid and test.2016, each as .en and .de, plain or .gz: lower-cased Moses tokens in the 10k joint BPE
-pieces that their code distributes, `@@` at the end of each that goes on.
+PATH holds train, valid and test.2016, each as .en and .de, plain or .gz: lower-cased Moses words, split into the 10k
+joint BPE tokens that their code distributes; `@@` ends every token that is not the last of its word.
 
 Their recipe: 4 + 4 layers of width 128, feed-forward 256, 4 heads, Post-LN, ReLU, sinusoids, one table for all
-embeddings (9,708 pieces and 4 reserved ids: 2,568,192 parameters); dropout 0.3, none on attention or activations;
+embeddings (9,708 tokens and 4 reserved ids: 2,568,192 parameters); dropout 0.3, none on attention or activations;
 label smoothing 0.1; Adam (0.9, 0.98), epsilon 1e-8, 5e-3 after 2,000 steps of warm-up, then inverse square root;
-gradients clipped at norm 25; 2 x 4,096 tokens an update; at most 8,000 updates, ended by 10 epochs without a better
+gradients clipped at norm 25; 2 x 4,096 tokens an update; at most 8,000 updates, or until 10 epochs bring no better
 validation loss; the last 10 epochs' checkpoints averaged; beam 5, scores divided by the length.
 
-Known differences: their k-th update has the rate that the (k-1)-th has here, and their first one 1e-7; they draw the
-projections of queries, keys and values from a range 1/sqrt(2) times as wide; their decoder begins with the end mark;
-which pairs share a batch is another choice.
+Known differences: their k-th update has the learning rate that the (k-1)-th has here, and their first one 1e-7; they
+draw the projections of queries, keys and values from a range 1/sqrt(2) times as wide; their decoder starts with eos;
+pairs are batched differently.
 
-They report 41.02 BLEU on test2016, of lower-cased tokens, `tokenized_bleu` here.
+They report 41.02 BLEU on test2016, on lower-cased Moses tokens: `tokenized_bleu` here.
 
-Hardware: 2 cores of an AMD EPYC, which other work shared; 4 hours of training, resumed several times.
-Result: tokenized_bleu 40.91, of the same output sacreBLEU 40.91 and chrF 65.20, on test2016, with one seed (0). Ended
-by patience after 7,381 updates (121 epochs). Validation loss in nats per piece: 4.08 after 549 updates, 3.26 after
-1,037, 2.41 after 1,525, 2.07 after 2,013, 1.78 after 3,050, 1.67 after 5,002, 1.643 at its best, after 6,771.
+Hardware: 2 shared cores of an AMD EPYC; 4 hours of training, resumed several times.
+Result: on test2016, with one seed (0), tokenized_bleu 40.91, sacreBLEU 40.91 and chrF 65.20. Patience ended training
+after 7,381 updates (121 epochs). Validation loss in nats per token: 4.08 after 549 updates, 3.26 after 1,037, 2.41
+after 1,525, 2.07 after 2,013, 1.78 after 3,050, 1.67 after 5,002; the best is 1.643, after 6,771.
 
-Three seeds, on an accelerator or with time: both commands with --config.seed=0, 1 and 2, each in its work directory.
+For three seeds run both commands with --config.seed=0, 1 and 2, each in its own work directory:
 
     transformer-jax train --config=configs/multi30k_wu2021.py --workdir=runs/wu_1 --config.seed=1 --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/wu_1 --splits=test

@@ -28,7 +28,7 @@ def get_config(arg=""):
             num_encoder_layers=2,
             num_decoder_layers=2,
             norm_position="pre",
-            # Less than one pass over the corpus: there is nothing to learn by heart.
+            # Training takes less than one epoch, so the model cannot overfit.
             dropout_rate=0.0,
         ),
         data=DataConfig(

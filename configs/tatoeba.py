@@ -3,14 +3,13 @@
     transformer-jax train --config=configs/tatoeba.py --workdir=runs/tatoeba --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/tatoeba --splits=test
 
-PATH holds train, valid and test, each as .en and .de, plain or .gz. Here 1,655 pairs are for validation and 1,687 for
-the test, drawn by their English side, so that no English sentence is in two splits; of the German test sentences 11 %
-are in the training split too.
+PATH holds train, valid and test, each as .en and .de, plain or .gz. For the result below, 1,655 pairs were held out for
+validation and 1,687 for the test, by their English side: no English sentence is in two splits, but 11 % of the German
+test sentences are in the training split too.
 
-Hardware: 2 cores of an AMD EPYC, which other work shared: 93 minutes of training, at about 2,400 target tokens/s when
-it was alone.
-Result: sacreBLEU 38.80 and chrF 58.04 on test, loss 1.432 nats per piece, with one seed. That two checkpoints are
-averaged, and not one, three or five, was chosen on the validation split (39.74 sacreBLEU).
+Hardware: 2 shared cores of an AMD EPYC: 93 minutes of training, about 2,400 target tokens/s without other work.
+Result: sacreBLEU 38.80 and chrF 58.04 on test, loss 1.432 nats per token, with one seed. Averaging two checkpoints
+instead of one, three or five was chosen on the validation split (39.74 sacreBLEU).
 """
 
 from transformer_jax.config import (

@@ -4,11 +4,11 @@
     transformer-jax train --config=configs/wmt14.py:big --workdir=runs/wmt14_big --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/wmt14 --splits=test
 
-PATH holds train, newstest2013 (validation) and newstest2014 (test), each as .en and .de, plain or .gz: 4.5 million
-training pairs, about 25,000 source and 25,000 target pieces per update, 37,000 shared pieces, checkpoints ten minutes
-apart of which the last 5 (base) or 20 (big) are averaged.
+PATH holds train, newstest2013 (validation) and newstest2014 (test), each as .en and .de, plain or .gz. As in the paper:
+4.5 million training pairs, about 25,000 source and 25,000 target tokens per update, a shared vocabulary of 37,000
+tokens, and averages of the last 5 (base) or 20 (big) checkpoints, ten minutes apart.
 
-Hardware: accelerators; the paper's eight P100 took 12 hours for base and 3.5 days for big.
+Hardware: accelerators. The paper's eight P100 took 12 hours for base and 3.5 days for big.
 Result: not run here. The paper reports 27.3 BLEU (base) and 28.4 (big), with beam search and its own tokenisation.
 """
 
@@ -43,7 +43,7 @@ def get_config(arg=""):
             row_multiple=8,
             num_buckets=10,
         ),
-        # No learning rate: the default is the paper's, a peak of (emb_dim * warmup_steps)^-0.5.
+        # No learning_rate: the default is the paper's peak, (emb_dim * warmup_steps)^-0.5.
         optimizer=OptimizerConfig(schedule="inverse_sqrt", warmup_steps=4000, clip_norm=0.0),
         training=TrainingConfig(
             num_train_steps=300_000 if big else 100_000,
