@@ -2,7 +2,12 @@
 
 import dataclasses
 import functools
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -125,3 +130,22 @@ def identical(actual: Any, expected: Any) -> bool:
         return False
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     return all(np.asarray(a).dtype == np.asarray(e).dtype and np.array_equal(a, e, equal_nan=False) for a, e in pairs)
+
+
+def run_on_eight_devices(cases: Mapping[str, Any]) -> dict[str, Any]:
+    """Run cases of parallel/eight_devices.py in one process with 8 CPU devices.
+
+    cases: by name, the name of a function of that file and its arguments.
+    Returns: results by name.
+    """
+    tests = Path(__file__).parent
+    process = subprocess.run(
+        [sys.executable, str(tests / "parallel" / "eight_devices.py")],
+        input=json.dumps(cases),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)]), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=1800,  # bounds a hang
+    )
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)

@@ -1,14 +1,9 @@
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
-from training_support import small_config
+from training_support import run_on_eight_devices, small_config
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import parameter_axes
@@ -121,20 +116,6 @@ SLOW_OTHERS = {
     "elastic": ("elastic", {"fields": {**MESH, **MESHES["2 x 2 x 2"]}, "others": ELASTIC, "num_steps": 20}),
     "losses": ("losses", {"fields": {**MESH, **MESHES["2 x 2 x 2"]}, "num_steps": 20}),
 }
-
-
-def run_on_eight_devices(cases: dict[str, Any]) -> dict[str, Any]:
-    tests = Path(__file__).parent.parent
-    process = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "eight_devices.py")],
-        input=json.dumps(cases),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)]), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=1800,  # bounds a hang
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
 
 
 class Results(dict[str, Any]):

@@ -6,11 +6,6 @@ batch, dropout and every other number are those of `training_support`.
 
 import functools
 import itertools
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,6 +18,7 @@ from training_support import (
     distance,
     identical,
     read_by,
+    run_on_eight_devices,
     small_config,
     split_for,
     start,
@@ -154,7 +150,6 @@ LAUNCHED = {
 @pytest.fixture(scope="module")
 def on_eight_devices():
     """Results of `eight_devices.matrix` by the name of the case; a batch in parts has two rows per device."""
-    tests = Path(__file__).parent.parent
     cases = {
         name: (
             "matrix",
@@ -162,16 +157,7 @@ def on_eight_devices():
         )
         for name, (architecture, launcher, names) in LAUNCHED.items()
     }
-    process = subprocess.run(
-        [sys.executable, str(tests / "parallel" / "eight_devices.py")],
-        input=json.dumps(cases),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)]), "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=1800,  # bounds a hang
-    )
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    return run_on_eight_devices(cases)
 
 
 @pytest.mark.slow
