@@ -23,25 +23,6 @@ def test_parameters_of_the_published_sizes():
     assert count(transformer_big()) == formula(37_000, 1024, 4096, 6) == 214_245_376
 
 
-@pytest.mark.parametrize(
-    ("overrides", "millions"),
-    [
-        ({"num_encoder_layers": 2, "num_decoder_layers": 2}, 33.7),
-        ({"num_encoder_layers": 4, "num_decoder_layers": 4}, 48.4),
-        ({"num_encoder_layers": 8, "num_decoder_layers": 8}, 77.8),
-        ({"emb_dim": 256, "head_dim": 32}, 26.8),
-        ({"emb_dim": 1024, "head_dim": 128}, 163.9),
-        ({"mlp_dim": 1024}, 50.5),
-        ({"mlp_dim": 4096}, 88.3),
-        ({"head_dim": 16, "value_head_dim": 64}, 56.0),
-        ({"head_dim": 32, "value_head_dim": 64}, 58.4),
-    ],
-    ids=str,
-)
-def test_parameters_of_the_variations_in_table_3(overrides, millions):
-    assert round(count(transformer_base(**overrides)) / 1e6, 1) == millions
-
-
 def test_presets_are_the_papers_configs():
     base, big = transformer_base(), transformer_big()
     for config in (base, big):
