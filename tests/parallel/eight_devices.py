@@ -1,7 +1,7 @@
-"""Runs launchers on 8 virtual CPU devices and prints, as JSON, how far each is from one device without a launcher.
+"""Run launchers on 8 virtual CPU devices and print, as JSON, how far each is from one device without a launcher.
 
-The number of devices is fixed when a process starts, so test_launchers.py starts this as another one, once for many
-cases: a JSON dict from the name of a case to a function of this file and its arguments, on stdin.
+The number of devices is fixed when a process starts, so tests start this file as another process, once for many cases.
+stdin: a JSON dict from the name of a case to a function of this file and its arguments.
 """
 
 import collections
@@ -40,13 +40,13 @@ LENGTHS = (5, 5, 1, 0, 0, 0, 2, 1, 5, 4, 1, 1, 0, 1, 3, 5)
 
 @functools.cache
 def unpacked_batches() -> list[Batch]:
-    """Two batches; made when they are asked for, since the number of devices is set before the first array is made."""
+    """Return two batches; made on demand, since the number of devices is set before the first array is made."""
     return [uneven_batch(LENGTHS, seed=seed) for seed in range(2)]
 
 
 @functools.cache
 def batches_of(config: ExperimentConfig) -> list[Batch]:
-    """Those of `unpacked_batches`, or packed ones if the config says so."""
+    """Return `unpacked_batches`, or packed ones if the config says so."""
     if config.data.batching != "packed":
         return unpacked_batches()
     random = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def batches_of(config: ExperimentConfig) -> list[Batch]:
 
 
 def gradient_step(static: StaticConfig) -> Any:
-    """Stochastic gradient descent that returns the summed gradients and sums where a step returns metrics."""
+    """Return a step of stochastic gradient descent that returns the summed gradients and sums as its metrics."""
     gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any, axis_name: str | None = None) -> Any:
@@ -92,7 +92,7 @@ STEPS = {
 
 
 class CheckedShardMap:
-    """Wrong on purpose: shard_map with its default check_vma, which adds gradients up once more."""
+    """Wrong on purpose: shard_map with its default check_vma, which adds gradients a second time."""
 
     def __init__(self, mesh: jax.sharding.Mesh, step: Any) -> None:
         self.mesh = mesh
@@ -122,7 +122,7 @@ def count_compilations(event: str, duration: float, **kwargs: Any) -> None:
 
 
 class OneDevice:
-    """What the launchers are compared to: the whole batch on one device, the states and what the steps returned."""
+    """The reference of the launchers: the whole batch on one device, with the states and outputs of its steps."""
 
     def __init__(self, config: ExperimentConfig, step: str) -> None:
         static, hyper = split(config)
@@ -145,7 +145,7 @@ def difference(new: Any, old: Any) -> Any:
 
 
 def factor(actual: Any, expected: Any) -> float:
-    """The number that brings `expected` closest to `actual`."""
+    """Return the number that brings `expected` closest to `actual`."""
     pairs = [
         (np.asarray(a, np.float64), np.asarray(e, np.float64))
         for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
@@ -154,7 +154,7 @@ def factor(actual: Any, expected: Any) -> float:
 
 
 def everywhere_equal(tree: Any, num_devices: int) -> bool:
-    """Whether each device holds its part of every array, and all that hold one have the same bits."""
+    """Return whether each device holds its part of every array, and all copies of a part have the same bits."""
     for leaf in jax.tree.leaves(tree):
         full, shards = np.asarray(leaf), leaf.addressable_shards
         if not (len(shards) == num_devices and all(np.array_equal(s.data, full[s.index]) for s in shards)):
@@ -163,7 +163,7 @@ def everywhere_equal(tree: Any, num_devices: int) -> bool:
 
 
 def share(tree: Any) -> float:
-    """The largest part of all elements that one device holds."""
+    """Return the largest share of all elements that one device holds."""
     held = collections.Counter()
     for leaf in jax.tree.leaves(tree):
         held.update({shard.device: shard.data.size for shard in leaf.addressable_shards})
@@ -171,7 +171,7 @@ def share(tree: Any) -> float:
 
 
 def compared(step: str, state: TrainState, output: Any, expected: OneDevice, index: int) -> dict[str, Any]:
-    """How far the index-th step is from that of one device."""
+    """Return how far the index-th step is from that of one device."""
     expected_state, expected_output = expected.states[index + 1], expected.outputs[index]
     if step == "train":
         [moments], [expected_moments] = (
@@ -199,7 +199,7 @@ def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: st
     if checked:
         launch = CheckedShardMap(launch.mesh, STEPS[step](static))
 
-    # One device computes its batch in one part, and with nothing wrong.
+    # One device computes its batch in one part, without the errors made on purpose.
     plain = {
         name: value
         for name, value in fields.items()
@@ -232,14 +232,14 @@ SMOOTH = {"model.activation": "gelu"}
 
 @functools.cache
 def plain_gradient(architecture: str) -> tuple[TrainState, Any]:
-    """The state after a plain step in float32 on one device, and its output."""
+    """Return the state after a plain step in float32 on one device, and its output."""
     static, hyper = split_for(architecture, SMOOTH)
     state = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
     return jax.jit(gradient_step(static))(state, read_by(architecture, unpacked_batches()[0]), hyper)
 
 
 def matrix(architecture: str, fields: dict[str, Any], launcher: str) -> dict[str, Any]:
-    """How far the gradients and sums of a launcher are from those of the plain float32 step of one device."""
+    """Return how far the gradients and sums of a launcher are from those of the plain float32 step of one device."""
     config = small_config({**fields, "parallel.launcher": launcher})
     static, hyper = split_for(architecture, {**SMOOTH, **fields})
     launch = make_launcher(config, gradient_step(static), parameter_axes(static.model))
@@ -255,7 +255,7 @@ def matrix(architecture: str, fields: dict[str, Any], launcher: str) -> dict[str
 
 
 def losses(fields: dict[str, Any], num_steps: int) -> dict[str, list[float]]:
-    """The losses of Adam's first steps on the two batches by turns: of the mesh, and of one device."""
+    """Return the losses of Adam's first steps on the two batches, which alternate: of the mesh, and of one device."""
     result = {}
     for name, parallel in (
         ("mesh", {}),
@@ -273,7 +273,7 @@ def losses(fields: dict[str, Any], num_steps: int) -> dict[str, list[float]]:
 
 
 def elastic(fields: dict[str, Any], others: list[dict[str, Any]], num_steps: int) -> list[list[float]]:
-    """The losses after a checkpoint of a mesh of 8 devices: of the mesh itself, then of what else goes on from it."""
+    """Return the losses after a checkpoint of a mesh of 8 devices: of that mesh, then of other launchers."""
 
     def losses(launch: Any, state: TrainState, hyper: Any) -> list[float]:
         result = []
@@ -305,7 +305,7 @@ def elastic(fields: dict[str, Any], others: list[dict[str, Any]], num_steps: int
 
 
 def shared_dropout(launcher: str) -> dict[str, float]:
-    """How far gradients are off when every device numbers its rows from 0, so that they share their masks."""
+    """Return how far gradients are off when every device numbers its rows from 0, so that masks repeat."""
     config = small_config({"parallel.launcher": launcher})
     static, hyper = split(config)
     launch = make_launcher(config, gradient_step(static), parameter_axes(config.model))
@@ -318,7 +318,7 @@ def shared_dropout(launcher: str) -> dict[str, float]:
 
 
 def communication(fields: dict[str, Any]) -> dict[str, int]:
-    """How often the program of `jit` sends what between devices."""
+    """Return the number of communications in the program of `jit`, by operation."""
     config = small_config({**fields, "parallel.launcher": "jit"})
     static, hyper = split(config)
     launch = make_launcher(config, make_train_step(static), parameter_axes(config.model))
@@ -338,7 +338,7 @@ def main() -> None:
     for name, (function, arguments) in json.load(sys.stdin).items():
         try:
             results[name] = globals()[function](**arguments)
-        except Exception:  # one case that fails is no reason to know nothing of the others
+        except Exception:  # report the other cases even if one fails
             results[name] = {"error": traceback.format_exc()}
     json.dump(results, sys.stdout)
 

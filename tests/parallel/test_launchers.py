@@ -42,7 +42,7 @@ def case(
     }
 
 
-# data x fsdp x tensor; the vocabulary is one that 8 divides.
+# data x fsdp x tensor; the size of the vocabulary is divisible by 8.
 MESH = {"model.vocab_size": 24, "model.num_heads": 4}
 MESHES = {
     "2 x 2 x 2": {"parallel.fsdp": 2, "parallel.tensor": 2},
@@ -64,7 +64,7 @@ MESHES = {
     "1 x 1 x 8, 8 heads, no biases": {"parallel.tensor": 8, "model.num_heads": 8, "model.use_bias": False},
 }
 
-# What goes on from a checkpoint of the mesh 2 x 2 x 2.
+# Launchers that resume from a checkpoint of the mesh 2 x 2 x 2.
 ELASTIC = [
     {"parallel.num_devices": 1},
     {"parallel.num_devices": 2, "parallel.launcher": "shard_map"},
@@ -72,7 +72,7 @@ ELASTIC = [
     {"parallel.num_devices": 4, "parallel.tensor": 4},
 ]
 
-# What is compared to one device: summed gradients, and one update by plain gradient descent.
+# Compared to one device: summed gradients, and one update by plain gradient descent.
 GRADIENTS = {f"post {launcher}": case(launcher) for launcher in LAUNCHERS} | {
     "pre jit": case("jit", PRE),
     "pre pmap": case("pmap", PRE),
@@ -136,7 +136,7 @@ def slow_results():
 
 
 def check_launcher(case: Any, result: dict[str, Any]) -> None:
-    """One program for all steps, its state given up, and the same bits on every device."""
+    """All steps share one program, which donates its state, and all devices have the same bits."""
     _, arguments = case
     assert result["num_devices"] == (arguments["num_devices"] or 8)
     assert [step["step"] for step in result["steps"]] == [1, 2]
@@ -156,7 +156,7 @@ def check_gradients(case: Any, result: dict[str, Any]) -> None:
 
 
 def check_update(result: dict[str, Any]) -> None:
-    """Of Adam the moments and what is reported: parameters whose gradient is all rounding move by whole steps."""
+    """Compare Adam's moments and the metrics; parameters whose gradient is only rounding move by whole steps."""
     for step in result["steps"]:
         assert step["moments"] < 1e-5
         sums = {"loss", "nll", "accuracy", "gradient_norm", "tokens"}
@@ -202,7 +202,7 @@ def test_losses_of_adam_on_a_mesh_equal_those_of_one_device(slow_results):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_a_mesh_goes_on_elsewhere(slow_results):
+def test_a_checkpoint_of_a_mesh_can_be_resumed_by_other_launchers(slow_results):
     expected, *others = slow_results["elastic"]
     assert len(expected) == 20
     assert len(others) == len(ELASTIC)
@@ -212,20 +212,20 @@ def test_a_checkpoint_of_a_mesh_goes_on_elsewhere(slow_results):
 
 @pytest.mark.slow
 def test_a_mesh_divides_the_state(slow_results):
-    """Vectors of the model's width stay whole; they are a tenth of this small model."""
+    """Vectors of the model's width are not divided; they are a tenth of this small model."""
     for name, most in (("2 x 2 x 2", 0.3), ("1 x 8 x 1, rmsnorm, learned", 0.2), ("2 x 4 x 1, 1 head", 0.32)):
         assert all(step["share"] < most for step in slow_results[name]["steps"]), name
     assert all(step["share"] == 1 for step in slow_results["4 devices jit"]["steps"])
 
 
 @pytest.mark.slow
-def test_a_mean_of_the_means_of_devices_would_be_seen(results):
+def test_the_tests_find_a_mean_of_the_means_of_devices(results):
     assert results["mean of means"]["steps"][0]["grads"] > 0.1
 
 
 @pytest.mark.slow
-def test_gradients_added_twice_would_be_seen(results):
-    """What shard_map does by default: autodiff adds over the devices, and then the step does so again."""
+def test_the_tests_find_gradients_added_twice(results):
+    """The default of shard_map: autodiff adds over the devices, and then the step does so again."""
     [step] = results["check_vma"]["steps"]
     assert step["factor"] == pytest.approx(8, rel=1e-5)
     assert step["grads"] > 1
@@ -233,14 +233,14 @@ def test_gradients_added_twice_would_be_seen(results):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_dropout_that_devices_share_would_be_seen(slow_results, launcher):
+def test_the_tests_find_dropout_masks_that_devices_share(slow_results, launcher):
     assert slow_results[f"shared dropout {launcher}"]["grads"] > 0.1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["communication", "communication in parts"])
-def test_jit_sends_gradients_and_sums_and_no_rows(slow_results, name):
-    """Parts are made of rows that their device has already."""
+def test_jit_communicates_gradients_and_sums_but_no_rows(slow_results, name):
+    """Each part consists of rows that its device already has."""
     assert set(slow_results[name]) == {"all-reduce"}
 
 
@@ -261,7 +261,7 @@ def test_devices_that_cannot_divide_the_batch_are_refused(results, name, message
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_more_devices_than_there_are_is_refused_before_anything_compiles(launcher):
+def test_too_many_devices_are_refused_before_anything_compiles(launcher):
     count = len(jax.devices()) + 1
     config = small_config({"parallel.launcher": launcher, "parallel.num_devices": count, "data.row_multiple": count})
 

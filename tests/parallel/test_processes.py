@@ -1,4 +1,4 @@
-"""Several real processes on this machine: the same training as in one, and no hang when one of them ends."""
+"""Several real processes on this machine train like one, and none hangs when one of them ends."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.processes import Job, slurm_job
 
-BOUND_SECONDS = 240  # of a hang
+BOUND_SECONDS = 240  # bounds a hang
 
 
 def free_port() -> int:
@@ -37,7 +37,7 @@ def start(
     num_devices: int | Sequence[int] = 1,
     kill: tuple[int, str] | None = None,
 ) -> list:
-    """The same command in several processes; `kill`: which of them dies, and where."""
+    """Start the same command in several processes; `kill`: which of them dies, and where."""
     port, started = free_port(), []
     for number in range(num_processes):
         devices = num_devices if isinstance(num_devices, int) else num_devices[number]
@@ -52,7 +52,7 @@ def start(
 
 
 def ended(started: list) -> list[tuple[int, str, str]]:
-    """Exit code, stdout and stderr of each."""
+    """Return exit code, stdout and stderr of each."""
     try:
         results = [(p.communicate(timeout=BOUND_SECONDS), p.returncode) for p in started]
     finally:
@@ -83,7 +83,7 @@ def test_two_processes_train_as_one_does(folder, flags):
     results = job(argv("train", folder, *(f"--config.{flag}" for flag in flags)), 2)
     assert [code for code, _, _ in results] == [0, 0], results
     assert "step 8  valid" in results[0][2]
-    assert "step" not in results[1][2]  # only the first speaks, and writes
+    assert "step" not in results[1][2]  # only the first logs and writes
     assert_same_losses(folder, trained_folder())
     assert saved_steps(folder) == saved_steps(trained_folder())
 
@@ -99,14 +99,14 @@ def test_two_processes_start_from_another_checkpoint(folder):
 
 
 @pytest.mark.slow
-def test_when_one_of_four_dies_all_end_and_two_go_on(folder):
-    """From a checkpoint of four devices, each in a process, to a mesh of four devices in two processes, to one."""
+def test_when_one_of_four_processes_dies_all_end_and_two_can_resume(folder):
+    """From four devices in four processes, through a checkpoint, to a mesh in two processes, to one device."""
     often = "--config.training.checkpoint_every_steps=2"
     words = argv("train", folder, often, "--config.parallel.launcher=shard_map")
     results = job(words, 4, kill=(2, "after_batch:7"))
     codes = [code for code, _, _ in results]
     assert codes[2] == -signal.SIGKILL
-    # Who exchanges numbers with it sees it gone; the rest lose their coordinator, which is process 0.
+    # Processes that exchange numbers with the dead one notice it; the others lose their coordinator, process 0.
     assert all(code in (4, -signal.SIGABRT) for number, code in enumerate(codes) if number != 2), results
     assert any("process 0 of 4: error: another process of the job has ended" in err for _, _, err in results)
     assert (folder / "run" / "checkpoints" / "4").is_dir()
@@ -123,7 +123,7 @@ def test_when_one_of_four_dies_all_end_and_two_go_on(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["after_batch:7", "inside_evaluation:4"])
 def test_when_process_0_dies_the_other_ends(folder, place):
-    """JAX's coordination service ends with it, so that it may be JAX that ends the other."""
+    """JAX's coordination service ends with it, so JAX may be what ends the other process."""
     (code, _, _), (other, _, err) = job(argv("train", folder), 2, kill=(0, place))
     assert code == -signal.SIGKILL
     assert other in (4, -signal.SIGABRT), err
@@ -150,7 +150,7 @@ def test_several_processes_use_all_their_devices(folder):
     assert "parallel.num_devices=1 of 2: several processes train on all devices" in results[0][2]
 
 
-def test_what_keeps_process_0_from_starting_ends_the_others(folder):
+def test_an_error_at_the_start_of_process_0_ends_the_others(folder):
     (folder / "train.en").unlink()
     results = job(argv("train", folder), 2)
     assert [code for code, _, _ in results] == [2, 2]
@@ -168,7 +168,7 @@ def test_the_doctor_asks_every_process(tmp_path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_processes_with_unequal_devices_are_told_so(folder):
+def test_processes_with_unequal_devices_are_refused(folder):
     for words, message in (
         (["doctor"], "process 1 on .*: has 2 x cpu, process 0 1 x cpu"),
         (argv("train", folder), "equally many devices each, and process 0 has 1, process 1 has 2"),
@@ -178,7 +178,7 @@ def test_processes_with_unequal_devices_are_told_so(folder):
         assert re.search(message, results[0][2])
 
 
-def test_who_does_not_come_is_named(monkeypatch):
+def test_missing_processes_are_named(monkeypatch):
     monkeypatch.setattr(processes, "START_SECONDS", 1)
     port = free_port()
     with pytest.raises(ConfigError, match=f"of 3 processes, 1, 2 did not come to localhost:{port} in time"):
@@ -189,7 +189,7 @@ def test_who_does_not_come_is_named(monkeypatch):
         processes.start(Job(f"localhost:{port}", 2, 0))
 
 
-def test_all_meet_and_strangers_do_not_count(monkeypatch):
+def test_all_processes_meet_and_other_connections_do_not_count(monkeypatch):
     monkeypatch.setattr(processes, "_HELLO_SECONDS", 0.1)
     port = free_port()
     jobs, deadline = [Job(f"localhost:{port}", 3, number) for number in range(3)], time.monotonic() + BOUND_SECONDS
@@ -227,12 +227,12 @@ def report(**changes):
         ({"versions": {"jax": "2"}}, "has jax 2, process 0 1"),
     ],
 )
-def test_what_the_doctor_finds(changes, message):
+def test_problems_that_the_doctor_finds(changes, message):
     assert problems_of([report(), report(process=1)]) == []
     assert problems_of([report(), report(process=1, host="b", **changes)]) == [f"  - process 1 on b: {message}"]
 
 
-# Who is who.
+# Process numbers and addresses.
 
 SLURM = {"SLURM_JOB_ID": "70001", "SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
 
@@ -247,7 +247,7 @@ SLURM = {"SLURM_JOB_ID": "70001", "SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLU
         ("gpu-a-[001-003]", "gpu-a-001"),
     ],
 )
-def test_what_slurm_says(nodes, host):
+def test_addresses_and_numbers_from_slurm(nodes, host):
     environment = SLURM | {"SLURM_STEP_NODELIST": nodes}
     assert slurm_job(environment) == Job(f"{host}:{61440 + 70001 % 4096}", 4, 3)
 
@@ -259,7 +259,7 @@ def test_what_slurm_says(nodes, host):
         ({"SLURM_STEP_TASKS_PER_NODE": "1(x4)"}, None),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, 1),
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "0,1"}, 1),
-        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "1"}, None),  # its own already
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "1"}, None),  # already set
         ({"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_GPUS_PER_TASK": "4"}, None),
         ({"SLURM_STEP_TASKS_PER_NODE": "1,2", "SLURM_NODEID": "0"}, None),
         ({"SLURM_STEP_TASKS_PER_NODE": "1,2", "SLURM_NODEID": "1"}, 1),
@@ -282,7 +282,7 @@ def test_the_device_of_one_of_several_tasks_of_a_node(more, device):
         (SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "4"}, "--process_id=4 is none of the 4 processes 0 to 3"),
     ],
 )
-def test_what_slurm_does_not_say(environment, message):
+def test_missing_variables_of_slurm(environment, message):
     with pytest.raises(ConfigError, match=message):
         slurm_job(environment)
 
@@ -299,13 +299,13 @@ def test_what_slurm_does_not_say(environment, message):
         (["--num_processes=0"], "--num_processes=0: expected at least 1"),
     ],
 )
-def test_flags_that_do_not_go_together(capsys, flags, message):
+def test_wrong_flags_of_several_processes(capsys, flags, message):
     assert main(["doctor", *flags]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_jax_still_has_the_private_client_of_its_coordination_service():
-    """`jax.distributed` is public and has no messages between processes; those that we use are private."""
+    """`jax.distributed` is public and has no messages between processes; the client that has them is private."""
     from jax._src import distributed
     from jax._src.lib import _jax
 

@@ -1,4 +1,4 @@
-"""Every parameter of every model has one entry that divides it, and what a mesh cannot divide is named."""
+"""Every parameter of every model has one sharding rule, and dimensions that a mesh does not divide are reported."""
 
 import itertools
 import re
@@ -41,7 +41,7 @@ def specs_of(tree):
 
 
 def placed(fields, **sizes):
-    """PartitionSpecs of a small model's state by path."""
+    """Return the PartitionSpecs of a small model's state by path."""
     config = small_config({"model.vocab_size": 24, **fields})
     state = state_shapes(*split(config))
     return specs_of(shardings(state, parameter_axes(config.model), mesh(**sizes)))
@@ -58,7 +58,7 @@ def test_every_model_has_one_entry_for_each_of_its_parameters(fields):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_entry_is_for_a_parameter(architecture):
-    """Of some model of the covering set: an entry that no path ends in would hide that a parameter was renamed."""
+    """Each matches some model of the covering set; an unused entry could mean that a parameter was renamed."""
     used, paths = set(), set()
     for fields in covering_set():
         config = tiny(**fields, architecture=architecture)
@@ -67,7 +67,7 @@ def test_every_entry_is_for_a_parameter(architecture):
         used |= {end for end in ends for path in specs if re.search(rf"(^|/){end}$", path)}
         paths |= set(specs)
     assert used == set(ends)
-    # Also those of blocks within blocks; an entry is an entry of a larger block by the end of its name.
+    # Also those of nested blocks; an entry matches an entry of a larger block by the end of its name.
     for block in (attention, embedder, embeddings, feed_forward, layer, norms, positions, stack):
         for end in block.PARAMETER_AXES:
             assert any(re.search(rf"(^|/){end}$", path) for path in paths), f"{block.__name__}: {end}"
@@ -144,16 +144,16 @@ def test_a_table_of_relative_positions_is_divided_by_heads():
 @pytest.mark.parametrize(
     ("sizes", "kernel"), [({"fsdp": 2}, P(None, "fsdp")), ({"tensor": 2}, P(None, None, "tensor"))]
 )
-def test_an_axis_of_one_device_is_left_out(sizes, kernel):
+def test_a_mesh_axis_of_one_device_is_omitted(sizes, kernel):
     specs = placed(EVERYTHING, **sizes)
     assert specs["params/encoder/layers/self_attention/query/kernel"] == kernel
 
 
-def test_where_nothing_is_divided_the_state_is_replicated():
+def test_without_a_divided_axis_the_state_is_replicated():
     assert set(placed({}, data=8).values()) == {PartitionSpec()}
 
 
-def test_what_a_mesh_does_not_divide_is_named():
+def test_dimensions_that_a_mesh_does_not_divide_are_named():
     with pytest.raises(ConfigError) as raised:
         placed({"model.num_kv_heads": 1}, fsdp=3, tensor=2)
     message, key = str(raised.value), "params/encoder/layers/self_attention/key/kernel"
@@ -184,14 +184,14 @@ def test_a_parameter_with_no_entry_or_with_two_is_refused(change, message):
 
 @pytest.mark.parametrize("sizes", [{"fsdp": 2}, {"tensor": 2}, {"data": 2, "fsdp": 2, "tensor": 2}], ids=str)
 def test_an_architecture_without_axes_cannot_be_divided(sizes):
-    """Its data can: every device then has all of its parameters."""
+    """Its data can; every device then has all of its parameters."""
     tree = shapes(tiny())
     with pytest.raises(ConfigError, match=r"parallel\.fsdp and parallel\.tensor .*\(Architecture\.parameter_axes"):
         shardings(tree, None, mesh(**sizes))
     assert set(specs_of(shardings(tree, None, mesh(data=8))).values()) == {PartitionSpec()}
 
 
-def test_a_head_is_on_every_device():
+def test_the_parameters_of_a_head_are_on_every_device():
     config = small_config({"model.vocab_size": 24}).model
     head = {"kernel": jnp.zeros((16, 3)), "out": {"kernel": jnp.zeros((2, 8, 16))}}
     params = {**shapes(config), "head": head}

@@ -1,4 +1,4 @@
-"""What figures of a study may say."""
+"""The figures that a study may declare."""
 
 import math
 
@@ -65,7 +65,7 @@ def test_figures_that_fit_their_study():
         ),
     ],
 )
-def test_what_is_refused(make, message):
+def test_wrong_figures_are_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
 

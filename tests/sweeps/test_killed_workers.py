@@ -1,8 +1,9 @@
-"""A study whose workers, and which itself, die of SIGKILL, and which is no other in the end.
+"""A study whose workers, and the sweep itself, are killed with SIGKILL has the results of an undisturbed one.
 
     python tests/sweeps/test_killed_workers.py --trials=12 --steps=3000 --every=30 --executor=local
 
-kills a worker at random moments, in the mean every so many seconds, and compares every trial with an undisturbed study.
+kills a worker at random moments, `--every` seconds apart on average, and compares every trial with an undisturbed
+study.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # of the file as a program
+sys.path.insert(0, str(Path(__file__).parent.parent))  # also when run as a program
 
 from run_support import ROOT, write_corpus
 
@@ -59,7 +60,7 @@ def start(study: Path, workdir: Path, *flags: str) -> subprocess.Popen[bytes]:
 
 
 def workers(workdir: Path) -> list[int]:
-    """Processes that train in the trials of a study."""
+    """Return the processes that train in the trials of a study."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -73,7 +74,7 @@ def workers(workdir: Path) -> list[int]:
 
 
 def results(workdir: Path) -> dict[str, object]:
-    """What every trial came to, but for what the clock says."""
+    """Return the results of every trial without values that depend on the clock."""
     found = {}
     for file in sorted(workdir.glob("trials/*/result.json")):
         values = json.loads(file.read_text())
@@ -83,7 +84,7 @@ def results(workdir: Path) -> dict[str, object]:
 
 
 def run_killed(study: Path, workdir: Path, every: float, random_: random.Random, *flags: str) -> int:
-    """Runs a study to its end and kills its workers now and then; returns how often."""
+    """Run a study to its end and kill its workers now and then; return how often."""
     process, count = start(study, workdir, *flags), 0
     due = time.monotonic() + random_.uniform(0, 2 * every)
     while process.poll() is None:
@@ -98,7 +99,7 @@ def run_killed(study: Path, workdir: Path, every: float, random_: random.Random,
 
 @pytest.mark.slow
 def test_a_worker_and_then_the_sweep_are_killed(tmp_path):
-    """Each while a trial trains: what is left of the killed sweep is waited for, and nothing is trained twice."""
+    """Each while a trial trains: the next sweep waits for processes of the killed one, and nothing is trained twice."""
     study = write_study(tmp_path, 2, 100)
     assert start(study, tmp_path / "expected").wait(timeout=300) == 0
 

@@ -1,4 +1,4 @@
-"""A trial that a search has no more use for: its worker ends it and says so."""
+"""A trial that a search prunes: its worker ends it and records this."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def folder(tmp_path):
     return tmp_path / "trial"
 
 
-def test_before_it_has_started(folder):
+def test_pruned_before_it_starts(folder):
     assert pruned_because(folder) is None
     mark_pruned(folder, "median: valid/loss 3 at step 4")
     assert run_trials([folder]) == 0
@@ -37,8 +37,8 @@ def test_before_it_has_started(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pruned", [True, False])
-def test_while_it_trains(folder, pruned):
-    """It is sent SIGTERM, which without the mark only has it save."""
+def test_pruned_while_it_trains(folder, pruned):
+    """The worker gets SIGTERM, which without the mark only makes it save."""
 
     def stop():
         if pruned:
@@ -54,4 +54,4 @@ def test_while_it_trains(folder, pruned):
         return
     assert code == 0
     assert (result.status, result.why, result.metrics) == ("pruned", "others did better", {})
-    assert result.steps == 4  # the last that is logged
+    assert result.steps == 4  # the last logged step

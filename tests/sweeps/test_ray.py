@@ -1,4 +1,4 @@
-"""Trials on nodes of Ray: with Ray itself faked, and on a cluster of two nodes, by `make test-cluster`."""
+"""Trials on nodes of Ray: with a fake of Ray, and on a cluster of two nodes, by `make test-cluster`."""
 
 import contextlib
 import os
@@ -32,23 +32,23 @@ def test_without_ray_the_extra_is_named(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """A cluster of two nodes on this machine, each with one core for trials; ended whatever happens."""
+    """Start a cluster of two nodes on this machine, each with one core for trials, and always stop it."""
     folder = tmp_path_factory.mktemp("ray")
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "PYTHONUNBUFFERED": "1"}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = 6000 + probe.getsockname()[1] % 3000  # below those that Ray gives its workers
+        port = 6000 + probe.getsockname()[1] % 3000  # below the ports that Ray gives its workers
     words = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--num-cpus=1", "--disable-usage-stats"]
     words += ["--object-store-memory=100000000", "--node-ip-address=127.0.0.1"]
-    temporary = Path("/tmp") / f"ray_{os.getpid()}"  # the paths of sockets are short
+    temporary = Path("/tmp") / f"ray_{os.getpid()}"  # paths of sockets must be short
     head = [*words, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={temporary}"]
     with contextlib.ExitStack() as started, pytest.MonkeyPatch.context() as patched:
         started.callback(shutil.rmtree, temporary, True)
         for name, value in settings.items():
             patched.setenv(name, value)
-        pytest.importorskip("ray")  # which reads these as it is imported
+        pytest.importorskip("ray")  # it reads these variables when it is imported
         for number, command in enumerate([head, [*words, f"--address=127.0.0.1:{port}"]]):
             log = started.enter_context((folder / f"node_{number}.txt").open("wb"))
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -65,7 +65,7 @@ def _wait_for(log: Path, process: subprocess.Popen) -> None:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """A node, which takes its processes with it."""
+    """End a node together with its processes."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(20)
@@ -76,8 +76,8 @@ def _end(process: subprocess.Popen) -> None:
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_study_on_two_nodes_is_that_of_the_local_executor(tmp_path, address):
-    """And a trial whose actor is killed is started again; the nodes' cores are free again after each."""
+def test_a_study_on_two_nodes_has_the_results_of_the_local_executor(tmp_path, address):
+    """A trial whose actor is killed is started again; each trial frees its core when it ends."""
     study, workdir, killed = tiny_study(tmp_path / "corpus"), tmp_path / "ray", []
     expected = trained(study, tmp_path / "local", make_executor("local", Options(2), tmp_path))
     executor = make_executor("ray", Options(), workdir, ray=RayOptions(address))
@@ -106,11 +106,11 @@ def test_a_study_on_two_nodes_is_that_of_the_local_executor(tmp_path, address):
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_what_a_cluster_cannot_give(tmp_path, address, monkeypatch):
+def test_resources_that_a_cluster_lacks(tmp_path, address, monkeypatch):
     with pytest.raises(ConfigError, match=r"no node has 1 cores and 4 GPUs .* the cluster has 2 and 0 in all"):
         make_executor("ray", Options(), tmp_path, ray=RayOptions(address, gpus=4))
     executor = make_executor("ray", Options(), tmp_path, ray=RayOptions(address))
-    job = executor.start([tmp_path], 0)  # in which there is no trial
+    job = executor.start([tmp_path], 0)  # a folder without a trial
     while (code := job.poll()) is None:
         pass
     executor.close()

@@ -1,4 +1,4 @@
-"""Files of trials: what is to be done and what came of it."""
+"""Files of trials: specifications and results."""
 
 import dataclasses
 import json
@@ -28,13 +28,13 @@ METRICS = [Metric("test/loss", "min"), Metric("train/accuracy", "max")]
 RESULT_OF_IT = Result({"num_heads": "2"}, 3, "finished", "", {"test/loss": 1.25}, 8, 2.5, 100, "1 x cpu", {"jax": "1"})
 
 
-def test_a_spec_comes_back(tmp_path):
+def test_a_spec_is_read_as_written(tmp_path):
     write_spec(tmp_path / "t", TRIAL, METRICS)
     assert read_spec(tmp_path / "t") == (TRIAL, METRICS, None)
     write_spec(tmp_path / "t", TRIAL, METRICS)
 
 
-def test_a_trial_that_was_begun_with_other_values_is_refused(tmp_path):
+def test_a_trial_started_with_other_values_is_refused(tmp_path):
     write_spec(tmp_path, TRIAL, METRICS)
     model = dataclasses.replace(TRIAL.config.model, dropout_rate=0.3)
     changed = dataclasses.replace(TRIAL, config=dataclasses.replace(TRIAL.config, model=model))
@@ -42,20 +42,20 @@ def test_a_trial_that_was_begun_with_other_values_is_refused(tmp_path):
         write_spec(tmp_path, changed, METRICS)
 
 
-def test_a_result_comes_back(tmp_path):
+def test_a_result_is_read_as_written(tmp_path):
     assert read_result(tmp_path) is None
     RESULT_OF_IT.write(tmp_path)
     assert read_result(tmp_path) == RESULT_OF_IT
 
 
 @pytest.mark.parametrize("text", ["", '{"labels": {"num', "[]", '{"labels": {}}', "\x00"])
-def test_a_result_that_is_cut_short_is_named(tmp_path, text):
+def test_a_truncated_result_is_named(tmp_path, text):
     (tmp_path / RESULT).write_text(text)
     with pytest.raises(DataError, match=f"{tmp_path / RESULT}: .*; delete it, and the trial is scored again"):
         read_result(tmp_path)
 
 
-def test_a_spec_that_is_cut_short_is_named(tmp_path):
+def test_a_truncated_spec_is_named(tmp_path):
     write_spec(tmp_path, TRIAL, METRICS)
     (tmp_path / SPEC).write_text(json.dumps({"labels": {}}))
     with pytest.raises(DataError, match="is not that of a trial"):
@@ -87,7 +87,7 @@ def test_trials_of_another_study_of_the_name_are_refused_before_anything_runs(tm
         check_trials(tmp_path, Study(axes=(over("model.norm_position", "pre", "post"),), **asked), folder)
 
 
-def test_a_trial_that_is_held_is_running(tmp_path):
+def test_a_locked_trial_is_running(tmp_path):
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Random search, and what of a search is refused."""
+"""Random search, and searches that are refused."""
 
 import dataclasses
 import math
@@ -68,14 +68,14 @@ def test_names_are_drawn_equally_often():
         (LAYERS, 3, "3", 3),
     ],
 )
-def test_the_name_of_a_number_is_the_number(axis, value, name, number):
+def test_the_name_of_a_number_converts_back_to_it(axis, value, name, number):
     value = rounded(axis, value)
     assert (label(value), value, float(name)) == (name, number, number)
     assert axis.low <= value <= axis.high
     assert isinstance(value, int) == axis.is_integer
 
 
-def test_draws_follow_from_the_seed_and_of_more_the_first_are_the_same():
+def test_draws_follow_from_the_seed_and_more_draws_begin_with_the_same():
     found = random_search(space(RATE, HEADS), 6, 1).next([])
     assert found == random_search(space(RATE, HEADS), 6, 1).next([])
     assert found[:8] == random_search(space(RATE, HEADS), 4, 1).next([])
@@ -89,7 +89,7 @@ def test_draws_follow_from_the_seed_and_of_more_the_first_are_the_same():
     assert len({trial.name for trial in found}) == len(found)
 
 
-def test_what_is_drawn_again_is_trained_once_and_it_is_said_so():
+def test_a_repeated_draw_is_trained_once_and_reported():
     found = random_search(space(LAYERS), 9, 0)
     trials = found.next([])
     assert {trial.config.model.num_encoder_layers for trial in trials} == {2, 3, 4, 5}
@@ -119,12 +119,12 @@ def test_a_sweep_of_random_draws(tmp_path, monkeypatch):
         make_search(study(), ROOT, {}, dataclasses.replace(options, seed=1), tmp_path, 2)
 
 
-def test_the_search_is_recorded_with_the_most_that_was_asked_for(tmp_path):
+def test_the_search_is_recorded_with_the_largest_number_of_trials(tmp_path):
     assert recorded(tmp_path) == SearchOptions()
     for asked, noted in ((3, 3), (5, 5), (2, 5)):
         make_search(study(), ROOT, {}, SearchOptions("random", asked, 4), tmp_path, 1)
         assert recorded(tmp_path) == SearchOptions("random", noted, 4)
-    (tmp_path / "search.json").write_text('{"search": "tpe", "seed": 1}')  # as sweeps wrote it once
+    (tmp_path / "search.json").write_text('{"search": "tpe", "seed": 1}')  # format of earlier versions
     assert recorded(tmp_path) == SearchOptions("tpe", None, 1)
     for text in ("[]", "{", '{"search": "tpe"}'):
         (tmp_path / "search.json").write_text(text)
@@ -132,7 +132,7 @@ def test_the_search_is_recorded_with_the_most_that_was_asked_for(tmp_path):
             recorded(tmp_path)
 
 
-def test_a_grid_is_not_made_a_search(tmp_path):
+def test_a_grid_cannot_become_a_search(tmp_path):
     claim(tmp_path, Path("rates"))
     (tmp_path / "trials").mkdir()
     with pytest.raises(ConfigError, match="is that of --search=grid"):
@@ -170,7 +170,7 @@ def test_spaces_that_are_refused(axes, overrides, message):
         random_search(Space(study(*axes), ROOT, overrides), 3, 0)
 
 
-def test_every_draw_that_a_run_refuses_is_named():
+def test_every_invalid_draw_is_named():
     with pytest.raises(ConfigError, match=r"draw 0: [^\0]*emb_dim[^\0]*\ndraw 1: "):
         random_search(space(Range("model.emb_dim", 128, 256)), 4, 0)
 
@@ -203,7 +203,7 @@ STUDY = Study(
 
 
 @pytest.mark.parametrize("search", ["random", pytest.param("tpe", marks=pytest.mark.slow)])
-def test_the_command_says_what_was_best(tmp_path, capsys, monkeypatch, search):
+def test_the_command_prints_the_best_variant(tmp_path, capsys, monkeypatch, search):
     if search == "tpe":
         pytest.importorskip("optuna")
     monkeypatch.setattr(executors, "make_executor", lambda *_: FakeExecutor(num_workers=2))

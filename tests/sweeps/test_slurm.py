@@ -1,4 +1,4 @@
-"""Jobs of Slurm: through submitit's executor of this machine, and with a queue that is faked."""
+"""Jobs of Slurm: through submitit's local executor, and with a fake queue."""
 
 import json
 import os
@@ -27,7 +27,7 @@ LOCAL = SlurmOptions(cluster="local")
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """Programs of Slurm that a file answers for; returns what squeue says, and what scancel was told."""
+    """Install fake programs of Slurm that answer from a file; return squeue's answers and scancel's arguments."""
     programs = tmp_path / "bin"
     programs.mkdir()
     queue, cancelled = tmp_path / "queue", tmp_path / "cancelled"
@@ -52,7 +52,7 @@ def cluster(tmp_path, monkeypatch):
 
 
 def started(cluster, asked=None):
-    """An executor, and a job of it for a trial whose folder is there."""
+    """Return an executor, and a job of it for a trial whose folder exists."""
     folder = cluster / "trial"
     folder.mkdir(exist_ok=True)
     executor = make_executor("slurm", Options(num_workers=2), cluster / "work", asked or SlurmOptions())
@@ -63,7 +63,7 @@ def ends(cluster, number, outcome):
     (cluster / "work" / "slurm" / f"{number}_0_result.pkl").write_bytes(pickle.dumps(outcome))
 
 
-def test_what_is_asked_of_slurm(cluster):
+def test_the_parameters_of_a_job(cluster):
     asked = SlurmOptions("slurm", "gpu", 90, 2, 8, 64, {"qos": "high", "exclusive": True, "setup": ["module load x"]})
     _, _, folder = started(cluster, asked)
     lines = (cluster / "job.sh").read_text().splitlines()
@@ -73,7 +73,7 @@ def test_what_is_asked_of_slurm(cluster):
     assert json.loads((folder / JOB).read_text()) == {"cluster": "slurm", "job": "101"}
 
 
-def test_a_job_ends_as_its_worker_did(cluster):
+def test_a_job_ends_like_its_worker(cluster):
     (cluster / "queue").write_text("")
     executor, job, folder = started(cluster)
     assert executor.num_workers == 2
@@ -87,18 +87,18 @@ def test_a_job_ends_as_its_worker_did(cluster):
     assert (folder / OUTPUT).read_text().endswith("102_0_log.err: FileNotFoundError: no python\n")
 
 
-def test_a_job_that_is_gone_without_a_result_has_died(cluster):
+def test_a_job_that_vanishes_without_a_result_has_died(cluster):
     _, job, folder = started(cluster)
     (cluster / "queue").write_text("")
-    (cluster / "down").touch()  # while squeue fails, nothing is known
+    (cluster / "down").touch()  # while squeue fails, the state is unknown
     assert [job.poll() for _ in range(3)] == [None] * 3
     (cluster / "down").unlink()
-    assert job.poll() is None  # the file may be on its way
+    assert job.poll() is None  # the result file may appear late
     assert job.poll() == exit_codes.KILLED
     assert "job 101 has ended before its worker did" in (folder / OUTPUT).read_text()
 
 
-def test_a_sweep_that_is_run_again_finds_the_job_of_the_one_before(cluster):
+def test_a_restarted_sweep_finds_its_earlier_job(cluster):
     started(cluster)
     _, job, folder = started(cluster)
     assert json.loads((folder / JOB).read_text())["job"] == "101"
@@ -106,19 +106,19 @@ def test_a_sweep_that_is_run_again_finds_the_job_of_the_one_before(cluster):
     assert job.poll() == 0
 
 
-def test_a_job_that_is_stopped_is_taken_from_the_queue_or_saves(cluster):
+def test_a_stopped_job_leaves_the_queue_or_saves(cluster):
     _, job, _ = started(cluster)
     job.stop()
     assert (cluster / "cancelled").read_text().splitlines() == ["--state=PENDING 101", "--signal=TERM 101"]
 
 
-def test_what_slurm_does_not_take_is_told_in_its_words(cluster, monkeypatch):
+def test_a_refusal_by_slurm_is_reported_in_its_words(cluster, monkeypatch):
     (cluster / "refuse").touch()
     with pytest.raises(ConfigError, match="the job is not taken: sbatch: error: invalid partition"):
         started(cluster)
     (cluster / "refuse").unlink()
     executor, _, folder = started(cluster)
-    # Once it has taken one, it may only be busy.
+    # After one accepted job, an error may only mean that Slurm is busy.
     monkeypatch.setattr(slurm, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(slurm.logger, "warning", lambda *words: (cluster / "refuse").unlink())
     (cluster / "refuse").touch()
@@ -145,7 +145,7 @@ def test_more_parameters_that_are_refused(text):
         parse_more(text)
 
 
-def test_what_cannot_be_used(tmp_path, monkeypatch):
+def test_missing_programs_and_wrong_options(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="Unknown argument 'partitoin'"):
         make_executor("slurm", Options(), tmp_path, SlurmOptions("local", more={"partitoin": "x"}))
     monkeypatch.setattr(shutil, "which", lambda name: None)
@@ -166,8 +166,8 @@ while True:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
-def test_what_asks_a_job_to_end_has_its_worker_save(tmp_path, number):
-    """And a worker that is sent the signal itself does not mind."""
+def test_a_signal_to_a_job_makes_its_worker_save(tmp_path, number):
+    """A worker that gets the signal itself is not disturbed."""
     output, codes = tmp_path / OUTPUT, []
     before = signal.getsignal(number)
 
@@ -190,8 +190,8 @@ def test_what_asks_a_job_to_end_has_its_worker_save(tmp_path, number):
 
 
 @pytest.mark.slow
-def test_trials_through_submitit_are_those_of_the_local_executor(tmp_path):
-    """And one whose job is killed outright is started again."""
+def test_trials_through_submitit_have_the_results_of_the_local_executor(tmp_path):
+    """A trial whose job is killed is started again."""
     study = tiny_study(tmp_path / "corpus", seeds=(0,))
     killed = []
 

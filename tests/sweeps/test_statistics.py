@@ -39,7 +39,7 @@ def test_differences_are_of_pairs():
     assert (difference.mean - difference.half_width, difference.mean + difference.half_width) == pytest.approx(
         (low, high)
     )
-    # A seed that only one of them has is no pair.
+    # A seed that only one of the two variants has is not a pair.
     assert paired_difference(ours | {9: 100.0}, theirs | {8: 0.0}) == difference
 
 
@@ -69,14 +69,14 @@ NUMBERS = st.floats(-1e3, 1e3).map(lambda value: round(value, 6))
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=12, unique=True))
-def test_intervals_are_those_of_scipy(values):
+def test_intervals_equal_those_of_scipy(values):
     mean, half_width, _ = estimate(values)
     low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
     assert (mean - half_width, mean + half_width) == pytest.approx((low, high), rel=1e-6, abs=1e-6)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=12))
-def test_paired_tests_are_those_of_scipy(pairs):
+def test_paired_tests_equal_those_of_scipy(pairs):
     ours, theirs = (np.array(values) for values in zip(*pairs, strict=True))
     assume(np.std(ours - theirs) > 1e-3)
     found = paired_difference(dict(enumerate(ours.tolist())), dict(enumerate(theirs.tolist())))
@@ -87,14 +87,14 @@ def test_paired_tests_are_those_of_scipy(pairs):
 
 @given(st.lists(st.floats(0, 1), max_size=6))
 def test_holm_is_the_closed_test_of_bonferroni(p_values):
-    """A hypothesis is rejected if every set of hypotheses with it is by Bonferroni (Marcus et al. 1976)."""
+    """A hypothesis is rejected if Bonferroni rejects every set of hypotheses that contains it (Marcus et al. 1976)."""
     numbers = range(len(p_values))
     sets = [set(s) for size in numbers for s in itertools.combinations(numbers, size + 1)]
     expected = [max(min(1.0, len(s) * min(p_values[j] for j in s)) for s in sets if i in s) for i in numbers]
     assert holm(p_values) == pytest.approx(expected, rel=1e-12)
 
 
-def test_holm_of_a_worked_example_and_of_what_is_no_test():
+def test_holm_of_a_worked_example_and_without_tests():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     corrected = holm([math.nan, 0.01, 0.03])
     assert math.isnan(corrected[0])

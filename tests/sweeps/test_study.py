@@ -1,4 +1,4 @@
-"""Studies: what their files say, and what is refused in them."""
+"""Studies: their files, and the errors in them."""
 
 from pathlib import Path
 
@@ -27,10 +27,12 @@ def test_a_metric_has_the_direction_that_its_task_declares():
     names = ("test/chrf", "test/loss", "test/unfinished", "test/over_length", "train/nll", "train/gradient_norm")
     found = for_translation(*map(Metric, names)).metrics
     assert [metric.direction for metric in found] == ["max", "min", "min", "", "min", ""]
-    assert for_translation(Metric("train/gradient_norm", "min")).metrics[0].direction == "min"  # none is declared
+    assert (
+        for_translation(Metric("train/gradient_norm", "min")).metrics[0].direction == "min"
+    )  # no direction is declared
 
 
-def test_a_metric_of_the_study_s_own_keeps_its_direction():
+def test_a_study_s_own_metric_keeps_its_direction():
     own = (Metric("test/loss", "min"), Metric("shuffled/loss", "max"), Metric("shuffled/accuracy"))
     measured = study(metrics=own, measure=lambda scorer: {})
     assert measured.for_task(TRANSLATION, ("train", "test")).metrics == own
@@ -42,7 +44,7 @@ def test_an_axis_of_a_field_names_its_values_as_they_are_written():
     assert (rates.name, list(rates.values)) == ("rate", ["0.001", "0.5"])
 
 
-def test_zipped_axes_go_together():
+def test_zipped_axes_vary_together():
     widths = over("model.emb_dim", 64, 128)
     together = zipped(widths, over("model.mlp_dim", 256, 512))
     assert together.name == "emb_dim_mlp_dim"
@@ -108,12 +110,12 @@ def test_the_first_values_are_the_reference():
         (lambda: study(reference={"num_heads": "3"}), "reference: axis 'num_heads' has no value '3'"),
     ],
 )
-def test_what_is_refused(make, message):
+def test_wrong_studies_are_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
 
 
-def test_metrics_that_nobody_measures_of_this_corpus():
+def test_metrics_that_this_corpus_does_not_have():
     def check(name, **fields):
         study(metrics=(Metric(name),), **fields).for_task(TRANSLATION, ("train", "valid", "test"))
 
@@ -138,7 +140,7 @@ def test_metrics_that_nobody_measures_of_this_corpus():
         ("def\n", "study.py"),
     ],
 )
-def test_files_that_are_no_study(tmp_path, text, message):
+def test_files_that_are_not_a_study(tmp_path, text, message):
     folder = tmp_path / "experiments" / "heads"
     folder.mkdir(parents=True)
     (folder / "study.py").write_text(text)
@@ -146,6 +148,6 @@ def test_files_that_are_no_study(tmp_path, text, message):
         load_study(folder)
 
 
-def test_a_study_that_is_not_there():
+def test_a_missing_study():
     with pytest.raises(ConfigError, match=r"there are .*positions.* .did you mean 'positions'\?"):
         load_study(Path(__file__).parent.parent.parent / "experiments" / "postions")

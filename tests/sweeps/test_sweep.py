@@ -1,4 +1,4 @@
-"""The loop of a sweep, with an executor that trains nothing."""
+"""The loop of a sweep, with an executor that does not train."""
 
 import dataclasses
 import os
@@ -33,7 +33,7 @@ def finish(folder: Path, status: str = "finished", why: str = "") -> None:
 
 
 class Job:
-    """Runs for a few polls, then does what it is told, and has ended."""
+    """Runs for a few polls, then ends as given."""
 
     def __init__(self, executor, folders, end):
         self._executor, self.folders, self._end, self._polls = executor, folders, end, 2
@@ -53,7 +53,7 @@ class Job:
 
 
 class Executor:
-    """`ends`: by trial name, what its jobs do one after the other; default is to finish."""
+    """`ends`: by trial name, how its jobs end, one after the other; by default they finish."""
 
     def __init__(self, num_workers=2, together=1, **ends):
         self.num_workers, self._together = num_workers, together
@@ -126,7 +126,7 @@ def test_trials_that_run_together(tmp_path):
     assert executor.started == [NAMES[:3], NAMES[3:]]
 
 
-def test_what_has_died_is_started_again(tmp_path):
+def test_a_dead_job_is_started_again(tmp_path):
     executor = Executor(**{NAMES[1]: [exits(-9), exits(1)]})
     complete, statuses = run(tmp_path, executor)
     assert complete
@@ -134,7 +134,7 @@ def test_what_has_died_is_started_again(tmp_path):
     assert executor.started.count([NAMES[1]]) == 3
 
 
-def test_what_dies_again_and_again_is_given_up_unless_it_comes_on(tmp_path):
+def test_a_job_that_keeps_dying_is_given_up_unless_it_makes_progress(tmp_path):
     executor = Executor(
         **{
             NAMES[0]: [exits(-9)] * 20,
@@ -149,13 +149,13 @@ def test_what_dies_again_and_again_is_given_up_unless_it_comes_on(tmp_path):
     assert executor.started.count([NAMES[2]]) == 2 * MAX_DEATHS + 1
 
 
-def test_what_another_attempt_would_meet_again_is_not_tried_again(tmp_path):
+def test_a_permanent_error_is_not_tried_again(tmp_path):
     executor = Executor(**{NAMES[3]: [exits(2, output="training\nerror: no such file")]})
     _, statuses = run(tmp_path, executor)
     assert statuses[NAMES[3]][0] == "failed"
     assert statuses[NAMES[3]][1].startswith("error: no such file (")
     assert executor.started.count([NAMES[3]]) == 1
-    # Once it is put right, the same command tries it again.
+    # After a repair, the same command tries it again.
     assert run(tmp_path, Executor())[1][NAMES[3]] == ("finished", "")
 
 
@@ -167,7 +167,7 @@ def test_a_trial_that_diverges_is_a_result(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_has_the_jobs_save_and_end(tmp_path, number):
+def test_a_signal_makes_the_jobs_save_and_end(tmp_path, number):
     executor, before, sent = Executor(), signal.getsignal(number), []
 
     def show(standings):
@@ -183,7 +183,7 @@ def test_a_signal_has_the_jobs_save_and_end(tmp_path, number):
     assert run(tmp_path, Executor())[0]
 
 
-def test_a_signal_while_a_job_is_started_stops_that_too_and_no_other_begins(tmp_path):
+def test_a_signal_during_the_start_of_a_job_stops_it_and_starts_no_other(tmp_path):
     class Signalled(Executor):
         def start(self, folders, slot):
             job = super().start(folders, slot)
@@ -196,7 +196,7 @@ def test_a_signal_while_a_job_is_started_stops_that_too_and_no_other_begins(tmp_
     assert executor.started == [[NAMES[0]]]
 
 
-def test_a_trial_that_another_process_works_on_is_waited_for(tmp_path):
+def test_a_trial_of_another_process_is_waited_for(tmp_path):
     executor = Executor()
     Sweep(Listed(TRIALS_OF_IT), METRICS, tmp_path, executor)
     folder = tmp_path / TRIALS / NAMES[0]
@@ -204,7 +204,7 @@ def test_a_trial_that_another_process_works_on_is_waited_for(tmp_path):
 
     def show(standings):
         turns.append([name for [name] in executor.started])
-        if len(turns) == 20:  # the other has finished it
+        if len(turns) == 20:  # the other process has finished it
             finish(folder)
             stack.__exit__(None, None, None)
 
@@ -216,7 +216,7 @@ def test_a_trial_that_another_process_works_on_is_waited_for(tmp_path):
     assert [NAMES[0]] not in executor.started
 
 
-def test_a_result_that_is_cut_short_is_named(tmp_path):
+def test_a_truncated_result_is_named(tmp_path):
     run(tmp_path, Executor())
     file = tmp_path / TRIALS / NAMES[2] / RESULT
     file.write_text(file.read_text()[:40])
@@ -224,7 +224,7 @@ def test_a_result_that_is_cut_short_is_named(tmp_path):
         run(tmp_path, Executor())
 
 
-def test_a_changed_study_is_refused_though_all_its_trials_have_ended(tmp_path):
+def test_a_changed_study_is_refused_even_after_all_its_trials(tmp_path):
     run(tmp_path, Executor())
     optimizer = dataclasses.replace(TRIALS_OF_IT[0].config.optimizer, warmup_steps=7)
     changed = [dataclasses.replace(t, config=dataclasses.replace(t.config, optimizer=optimizer)) for t in TRIALS_OF_IT]
@@ -232,7 +232,7 @@ def test_a_changed_study_is_refused_though_all_its_trials_have_ended(tmp_path):
         Sweep(Listed(changed), METRICS, tmp_path, Executor())
 
 
-def test_another_folder_of_tokens_is_no_change(tmp_path):
+def test_another_token_cache_folder_is_not_a_change(tmp_path):
     run(tmp_path, Executor())
     data = dataclasses.replace(TRIALS_OF_IT[0].config.data, cache_dir="elsewhere")
     moved = [dataclasses.replace(t, config=dataclasses.replace(t.config, data=data)) for t in TRIALS_OF_IT]
@@ -241,14 +241,14 @@ def test_another_folder_of_tokens_is_no_change(tmp_path):
     assert executor.started == []
 
 
-def test_what_was_not_measured_is_scored_again(tmp_path):
+def test_a_trial_without_a_measured_metric_is_scored_again(tmp_path):
     run(tmp_path, Executor())
     sweep = Sweep(Listed(TRIALS_OF_IT), [*METRICS, Metric("test/chrf", "max")], tmp_path, Executor())
     assert {standing.status for standing in sweep.standings} == {"waiting"}
 
 
-def test_deaths_of_a_job_that_comes_on_are_no_trials_own(tmp_path):
-    """With every attempt one more of the trials that run together is finished."""
+def test_deaths_of_a_job_that_makes_progress_do_not_count_for_its_trials(tmp_path):
+    """Each attempt finishes one more of the trials that run together."""
 
     def finish_one_and_die(folders):
         finish(next(folder for folder in folders if not (folder / RESULT).exists()))

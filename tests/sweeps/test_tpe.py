@@ -1,4 +1,4 @@
-"""Searches by Optuna, whose trials are faked: what it proposes, prunes and takes up again."""
+"""Searches by Optuna with fake trials: its proposals, pruning and resuming."""
 
 import contextlib
 import math
@@ -26,7 +26,7 @@ STATE = optuna.trial.TrialState
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """Not between two looks at the trials, nor for the disk."""
+    """Do not wait, neither between two looks at the trials nor for the disk."""
 
     def connected(connection, record):
         connection.execute("pragma synchronous = off")
@@ -72,7 +72,7 @@ def test_it_finds_the_least_loss_sooner_than_random_draws(tmp_path):
     assert min(chosen) < min(drawn)
 
 
-def test_a_value_is_the_mean_over_seeds_and_of_a_variant_that_diverges_the_worst(tmp_path):
+def test_a_value_is_the_mean_over_seeds_and_the_worst_one_if_a_variant_diverges(tmp_path):
     def loss(config, seed):
         return math.nan if config.model.num_heads == 2 and seed == 5 else loss_of(config, seed)
 
@@ -90,7 +90,7 @@ def test_a_value_is_the_mean_over_seeds_and_of_a_variant_that_diverges_the_worst
 
 
 @pytest.mark.slow
-def test_more_of_a_metric_may_be_better(tmp_path):
+def test_a_metric_may_be_maximised(tmp_path):
     what = study(RATE, seeds=(0,), direction="max")
     run(tmp_path, FakeExecutor(lambda config, seed: -loss_of(config)), 25, what)
     values = [trial.value for trial in in_database(tmp_path)]
@@ -110,7 +110,7 @@ def test_a_variant_that_is_proposed_again_is_not_trained_again(tmp_path):
 
 
 @pytest.mark.parametrize("pruner", ["median", "successive_halving"])
-def test_a_pruner_ends_bad_trials_and_their_other_seeds_do_not_start(tmp_path, pruner):
+def test_a_pruner_ends_bad_trials_and_does_not_start_their_other_seeds(tmp_path, pruner):
     what = study(RATE, settings={"training.eval_every_steps": 100, "training.num_train_steps": 1000})
     executor = FakeExecutor(validations=8)
     sweep = run(tmp_path, executor, 12, what, pruner=pruner)
@@ -155,7 +155,7 @@ sweep.Sweep(search, study().metrics, workdir, FakeExecutor(num_workers=num_worke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 4])
-def test_a_sweep_that_is_killed_goes_on_with_the_same_folders(tmp_path, num_workers):
+def test_a_killed_sweep_resumes_with_the_same_folders(tmp_path, num_workers):
     killed = tmp_path / "killed"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     ended = subprocess.run(
@@ -171,12 +171,12 @@ def test_a_sweep_that_is_killed_goes_on_with_the_same_folders(tmp_path, num_work
     assert set(before) <= set(names(killed))
     assert len(names(killed)) == 12
     assert unfinished <= {trial.user_attrs["variant"] for trial in trials}
-    if num_workers == 1:  # several ask when others are under way, and when these end is chance
+    if num_workers == 1:  # several workers ask while others are running, so the order is chance
         run(tmp_path / "undisturbed", FakeExecutor(validations=3), 6)
         assert names(tmp_path / "undisturbed") == names(killed)
 
 
-def test_a_search_is_enlarged_and_shows_what_it_has(tmp_path):
+def test_a_search_can_be_enlarged_and_shows_its_trials(tmp_path):
     run(tmp_path, FakeExecutor(), 3)
     executor = FakeExecutor()
     sweep = run(tmp_path, executor, 5)
@@ -188,7 +188,7 @@ def test_a_search_is_enlarged_and_shows_what_it_has(tmp_path):
     assert nothing.started == []
 
 
-def test_what_has_failed_is_tried_again_by_the_next_sweep(tmp_path):
+def test_failed_trials_are_tried_again_by_the_next_sweep(tmp_path):
     class Failing(FakeExecutor):
         def start(self, folders, slot):
             (folders[0] / "output.txt").write_text("error: disk full")
@@ -205,7 +205,7 @@ def test_what_has_failed_is_tried_again_by_the_next_sweep(tmp_path):
     assert [trial.state for trial in in_database(tmp_path)] == [STATE.FAIL] * 2 + [STATE.COMPLETE] * 2
 
 
-def test_another_sweep_of_the_database_takes_over_what_has_fallen_silent(tmp_path):
+def test_another_sweep_of_the_database_takes_over_silent_trials(tmp_path):
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     silent = make(tmp_path / "a", study(), 3, storage=url)
     left = {trial.variant for trial in silent.next([])}
@@ -220,7 +220,7 @@ def test_another_sweep_of_the_database_takes_over_what_has_fallen_silent(tmp_pat
     assert [t.state for t in trials] == [STATE.FAIL] + [STATE.COMPLETE] * 3
     assert left == {trials[3].user_attrs["variant"]}
     assert left <= {name.rpartition(",")[0] for name in names(tmp_path / "b")}
-    # The first one has nothing left to do.
+    # The first sweep has nothing left to do.
     again = FakeExecutor()
     run(tmp_path / "a", again, 3, storage=url)
     assert again.started == []
@@ -264,7 +264,7 @@ def test_a_metric_that_is_not_logged_during_training_cannot_prune(tmp_path):
     make(tmp_path, logged, 2, pruner="median").close()
 
 
-def test_work_directories_of_one_database_have_token_caches_of_their_own(tmp_path):
+def test_work_directories_of_one_database_have_separate_token_caches(tmp_path):
     options = SearchOptions("tpe", 2, storage=f"sqlite:///{tmp_path / 'common.db'}")
 
     def search(name, **overrides):

@@ -14,7 +14,7 @@ from transformer_jax.training.hyper import split
 from transformer_jax.training.step import batch_gradient, make_train_step
 from transformer_jax.training.stepper import over_trials, stacked
 
-# Every scalar that a compiled step is handed is another for at least one trial.
+# Every scalar argument of a compiled step differs in at least one trial.
 FIELDS = [
     {"seed": 1},
     {"seed": 2, "optimizer.learning_rate": 0.003, "optimizer.warmup_steps": 5, "model.dropout_rate": 0.3},
@@ -38,7 +38,7 @@ def batch_of(number, step):
     return uneven_batch(seed=100 * number + step)
 
 
-def test_they_are_one_program():
+def test_the_trials_share_a_program():
     assert len({program_key(config) for config in CONFIGS}) == 1
     assert len(set(STATICS)) == 1
 
@@ -80,8 +80,8 @@ def test_losses_of_twenty_steps(axis):
         np.testing.assert_allclose([losses_of[number] for losses_of in found], losses, rtol=1e-4)
 
 
-def test_dropout_masks_are_the_same_exactly():
-    """For every trial its own seed, rows and rate."""
+def test_dropout_masks_are_identical():
+    """Every trial has its own seed, rows and rate."""
     seeds = jnp.array([7, 8, 2**32 - 1], jnp.uint32)
     rows = jnp.array([[0, 1], [5, 1000], [3, 2**31 - 1]], jnp.int32)
     rates = jnp.array([0.1, 0.5, 0.9], jnp.float32)

@@ -30,7 +30,7 @@ def test_every_variant_with_every_seed():
     assert trial.config.model.head_dim == trial.config.model.emb_dim // 2  # derived after the overrides
 
 
-def test_overrides_are_below_the_axes_and_refused_where_these_leave_nothing_of_them():
+def test_axes_win_over_overrides_and_an_override_without_effect_is_refused():
     warm_up = Axis("warmup", {"yes": {}, "no": {"optimizer.warmup_steps": 0}})
     found = grid(study(warm_up), ROOT, {"optimizer.warmup_steps": "60"}).trials
     assert {trial.labels["warmup"]: trial.config.optimizer.warmup_steps for trial in found} == {"yes": 60, "no": 0}
@@ -38,12 +38,12 @@ def test_overrides_are_below_the_axes_and_refused_where_these_leave_nothing_of_t
         grid(study(over("model.num_heads", 1, 2)), ROOT, {"model.num_heads": "4"})
 
 
-def test_every_seed_passes_the_validation_of_a_run():
+def test_every_seed_is_validated_like_that_of_a_run():
     with pytest.raises(ConfigError, match="seed"):
         grid(study(over("model.num_heads", 1, 2), seeds=(0, -1)), ROOT)
 
 
-def test_settings_are_for_all_and_overrides_win():
+def test_settings_apply_to_all_and_overrides_win():
     two = study(over("model.num_heads", 1, 2), settings={"training.num_train_steps": 7, "optimizer.warmup_steps": 3})
     configs = [trial.config for trial in grid(two, ROOT, {"optimizer.warmup_steps": "4"}).trials]
     assert {(c.training.num_train_steps, c.optimizer.warmup_steps) for c in configs} == {(7, 4)}
@@ -51,7 +51,7 @@ def test_settings_are_for_all_and_overrides_win():
         grid(two, ROOT, {"seed": "1"})
 
 
-def test_two_variants_that_are_one_experiment_are_one_trial():
+def test_two_variants_with_one_config_share_a_trial():
     axes = (
         Axis("heads", {"default": {}, "one": {"model.num_heads": 1}, "four": {"model.num_heads": 4}}),
         over("model.norm_position", "post", "pre"),
@@ -69,7 +69,7 @@ def test_an_axis_that_changes_nothing_is_refused():
         grid(study(over("model.num_heads", 1, 2), Axis("nothing", {"a": {}, "b": {}})), ROOT)
 
 
-def test_every_variant_passes_the_validation_of_a_run():
+def test_every_variant_is_validated_like_a_run():
     with pytest.raises(ConfigError) as caught:
         grid(study(over("model.num_heads", 1, 3, 7)), ROOT)
     assert "num_heads=3: " in str(caught.value)
@@ -82,13 +82,13 @@ def test_two_axes_that_set_a_field_differently_are_refused():
         grid(study(over("model.num_heads", 1, 2), Axis("b", {"x": {"model.num_heads": 4}, "y": {}})), ROOT)
 
 
-def test_a_range_is_no_part_of_a_grid():
+def test_a_range_is_refused_in_a_grid():
     with pytest.raises(ConfigError, match=r"optimizer\.learning_rate is a range"):
         grid(study(Range("optimizer.learning_rate", 1e-4, 1e-2)), ROOT)
 
 
 def test_trials_of_one_program():
-    """They agree in everything that is no scalar of the step, and so in the static part of the config."""
+    """They differ only in scalars of the step, so the static part of the config is equal."""
     axes = (
         over("model.num_heads", 1, 2),
         over("optimizer.learning_rate", 1e-3, 2e-3),

@@ -1,4 +1,4 @@
-"""Runs that train as one program are the runs that they would be alone."""
+"""Runs that train as one program equal single runs."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ FIELDS = [
 
 
 def configs(folder, fields=FIELDS):
-    """By work directory, of one program."""
+    """Return configs by work directory, of one program."""
     corpus = write_corpus(folder / "corpus")
     values = {"data.dir": str(corpus), "data.cache_dir": str(folder / "cache")}
     return {folder / f"trial_{n}": read_config(str(corpus / "tiny.py"), values | f) for n, f in enumerate(fields)}
@@ -44,7 +44,7 @@ def losses(folder):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Each trained by itself."""
+    """Train each by itself."""
     folder = tmp_path_factory.mktemp("alone")
     found = configs(folder)
     for path, config in found.items():
@@ -53,8 +53,8 @@ def alone(tmp_path_factory):
 
 
 @pytest.mark.parametrize("axis", ["map", "vmap"])
-def test_trials_of_one_program_are_their_own_runs(tmp_path, alone, axis):
-    """With their own seeds, schedules and dropout rates; and their own checkpoints and metrics."""
+def test_trials_of_one_program_equal_single_runs(tmp_path, alone, axis):
+    """They have their own seeds, schedules and dropout rates, checkpoints and metrics."""
     found = configs(tmp_path)
     outcomes = train_together(found, make_validate, axis)
     assert {outcome.reason for outcome in outcomes.values()} == {"finished"}
@@ -65,7 +65,7 @@ def test_trials_of_one_program_are_their_own_runs(tmp_path, alone, axis):
 
 
 def test_every_trial_has_its_own_rows(tmp_path):
-    """Those that its run alone would train on, step by step."""
+    """Each has the rows on which its run alone would train, step by step."""
     found, seen = configs(tmp_path), []
 
     def recording(step, axis):
@@ -94,7 +94,7 @@ def saved_steps_of(path):
     return sorted(int(folder.name) for folder in (path / "checkpoints").iterdir() if folder.name.isdigit())
 
 
-def test_a_trial_may_go_on_alone_and_others_that_stand_elsewhere_go_on_too(tmp_path, alone):
+def test_trials_at_different_steps_resume_alone_or_together(tmp_path, alone):
     found = configs(tmp_path)
     first_two = dict(list(found.items())[:2])
 
@@ -115,7 +115,7 @@ def test_a_trial_may_go_on_alone_and_others_that_stand_elsewhere_go_on_too(tmp_p
         assert losses(path) == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_trial_that_does_not_stay_finite_does_not_stop_the_others(tmp_path, alone):
+def test_a_trial_with_a_loss_that_is_not_finite_does_not_stop_the_others(tmp_path, alone):
     found = configs(tmp_path, [FIELDS[0], FIELDS[1] | {"optimizer.learning_rate": "1e30"}, FIELDS[2]])
     outcomes = list(train_together(found, make_validate, "map").values())
     assert isinstance(outcomes[1], TrainingError)

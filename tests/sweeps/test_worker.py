@@ -1,4 +1,4 @@
-"""What a worker makes of ends that it cannot help; nothing is trained."""
+"""A worker's reaction to errors outside its control; nothing is trained."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ TRAINED = SimpleNamespace(reason="finished")
 
 @pytest.fixture
 def outcomes(monkeypatch):
-    """Of two trials that would train together, by what that raises and what each raises alone."""
+    """Return the outcomes of two trials, given the errors that they raise when they train together and alone."""
 
     def found(group, alone):
         def train_together(*arguments):
@@ -43,14 +43,14 @@ def test_trials_that_cannot_train_together_train_alone(outcomes, capsys, error, 
     assert f"not together: {said}" in capsys.readouterr().err
 
 
-def test_a_trial_that_does_not_fit_alone_has_nothing_to_do_with_the_others(outcomes):
+def test_a_trial_that_does_not_fit_alone_does_not_affect_the_others(outcomes):
     found = outcomes(FULL, {"a": FULL})
     assert isinstance(found["a"], ConfigError)
     assert "data.tokens_per_batch" in str(found["a"])
     assert found["b"] is TRAINED
 
 
-def test_a_bug_is_no_lack_of_memory(outcomes):
+def test_a_bug_is_not_taken_for_a_lack_of_memory(outcomes):
     with pytest.raises(RuntimeError, match="odd"):
         outcomes(RuntimeError("odd"), {})
     with pytest.raises(RuntimeError, match="odd"):

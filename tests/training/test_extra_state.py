@@ -1,4 +1,4 @@
-"""`TrainState.extra`: named trees that go wherever parameters go, and checkpoints from before there were any."""
+"""`TrainState.extra`: named trees that are stored and sharded like parameters, and checkpoints that lack them."""
 
 import functools
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from transformer_jax.training.stepper import StackedStepper, over_trials, stacke
 
 
 class EarlierState(NamedTuple):
-    """The fields of a state before there was `extra`."""
+    """The fields of a state before `extra` existed."""
 
     step: Any
     params: Any
@@ -29,7 +29,7 @@ STATIC, HYPER = split(CONFIG)
 
 
 def averaging_step(state, batch, hyper, axis_name=None):
-    """The step, and an average of the parameters where the state has one."""
+    """The training step, and an average of the parameters if the state has one."""
     new, metrics = make_train_step(STATIC)(state, batch, hyper, axis_name)
     averages = jax.tree.map(lambda old, x: 0.75 * old + 0.25 * x, state.extra["average"], new.params)
     return new._replace(extra={"average": averages}), metrics
@@ -68,7 +68,7 @@ def test_an_extra_tree_is_kept_and_resumed_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize("axis", ["vmap", "map"])
-def test_every_trial_has_its_own(axis):
+def test_every_trial_has_its_own_extra_tree(axis):
     states = [start(), jax.tree.map(lambda x: x + 1, start())]
     stepper = StackedStepper(over_trials(averaging_step, axis), states, [HYPER, HYPER])
     assert [identical(stepper.state_of(number), state) for number, state in enumerate(states)] == [True, True]
@@ -87,7 +87,7 @@ def test_the_extra_tree_has_checksums(tmp_path):
 
 
 @pytest.mark.parametrize("skip", [False, True])
-def test_the_step_returns_it_unchanged(skip):
+def test_the_step_returns_the_extra_tree_unchanged(skip):
     static, hyper = split(small_config({"training.on_nonfinite": "skip"} if skip else {}))
     state = jax.eval_shape(start)
     new, _ = jax.eval_shape(make_train_step(static), state, uneven_batch(), hyper)
@@ -106,7 +106,7 @@ def _paths(tree):
     )
 
 
-def test_a_checkpoint_from_before_is_restored(tmp_path):
+def test_a_checkpoint_of_an_earlier_version_is_restored(tmp_path):
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     state = placed_state(STATIC, HYPER, device)
     with CheckpointStore(tmp_path / "before") as store:
@@ -114,7 +114,7 @@ def test_a_checkpoint_from_before_is_restored(tmp_path):
     restored = store.restore(state_template(STATIC, HYPER, device)).state
     assert identical(restored, state)
     assert restored.extra == {}
-    # A state without extra trees is stored as before, so that the version from before reads it too.
+    # A state without extra trees is stored as before, so that earlier versions can read it too.
     with CheckpointStore(tmp_path / "now") as store:
         store.save(1, state, {}, {})
     earlier = store.restore(EarlierState(*state_shapes(STATIC, HYPER)[:3])).state

@@ -13,7 +13,7 @@ from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 
-# Every field marked `hyper`: the scalar of Hyper that it becomes, and another value than in SMALL.
+# Every field marked `hyper`: its scalar of Hyper, and a value that differs from SMALL.
 CHANGED: dict[str, tuple[str, float]] = {
     "seed": ("seed", 2**31 - 1),
     "model.dropout_rate": ("dropout.residual", 0.3),
@@ -28,7 +28,7 @@ CHANGED: dict[str, tuple[str, float]] = {
     "optimizer.beta2": ("beta2", 0.5),
     "optimizer.epsilon": ("epsilon", 1e-3),
     "optimizer.weight_decay": ("weight_decay", 0.5),
-    # So large that it never clips: Adam does not see a factor that all gradients have in common.
+    # So large that it never clips: Adam does not notice a factor common to all gradients.
     "optimizer.clip_norm": ("clip_norm", 1e3),
     "training.label_smoothing": ("label_smoothing", 0.3),
 }
@@ -39,13 +39,13 @@ every_switch = pytest.mark.parametrize("name", sorted(SWITCHES))
 
 
 def scalars(hyper: Hyper) -> dict[str, Any]:
-    """Every scalar of Hyper by its dotted name, None included."""
+    """Return every scalar of Hyper by its dotted name, None included."""
     paths = jax.tree_util.tree_leaves_with_path(hyper, is_leaf=lambda x: x is None)
     return {jax.tree_util.keystr(path, simple=True, separator="."): value for path, value in paths}
 
 
 def replaced(config: ExperimentConfig, name: str, value: Any) -> ExperimentConfig:
-    """The config with one field replaced and nothing validated or derived anew."""
+    """Return the config with one field replaced, without validation or derivation."""
     *section, field = name.split(".")
     if not section:
         return dataclasses.replace(config, **{field: value})
@@ -75,7 +75,7 @@ def traced(config: ExperimentConfig, batch: Any) -> Any:
     return jax.make_jaxpr(make_train_step(static))(state, batch, hyper).jaxpr
 
 
-def test_every_hyper_field_is_on_the_list():
+def test_every_hyper_field_is_tested():
     assert set(CHANGED) == set(hyper_fields())
 
 
@@ -96,7 +96,7 @@ def test_a_hyper_field_changes_its_own_scalar_and_nothing_static(name):
 
 
 @pytest.mark.parametrize("name", [n for n, f, _ in walk(ExperimentConfig()) if not f.metadata.get("hyper")])
-def test_a_field_without_the_mark_is_static_or_no_part_of_the_step(name):
+def test_a_field_without_the_mark_is_static_or_not_in_the_step(name):
     config = small_config()
     [(field, value)] = [(field, value) for other, field, value in walk(config) if other == name]
     changed = replaced(config, name, other_value(config, name, field, value))
@@ -157,7 +157,7 @@ def test_defaults_follow_other_fields():
 
 
 def run(hyper: Hyper) -> Any:
-    """Parameters after four updates, and the metrics of each; always from the same parameters."""
+    """Return the parameters after four updates, and the metrics of each; always from the same parameters."""
     static, base = split(small_config())
     state, metrics = start(static, base), []
     for seed in range(4):
@@ -172,7 +172,7 @@ def base_run():
 
 
 def test_the_same_values_give_the_same_run(base_run):
-    """What makes the next test mean something: a difference comes from the value."""
+    """Required by the next test: a difference must come from the value."""
     assert identical(run(split(small_config())[1]), base_run)
 
 
@@ -184,6 +184,6 @@ def test_a_new_value_changes_the_run_and_does_not_recompile(base_run, name):
     assert compiled._cache_size() == programs >= 1
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics)))
     assert not identical(params, base_run[0])
-    # What acts before the first update shows in its metrics: the loss, or the rate itself.
+    # A value that acts before the first update shows in its metrics: the loss, or the learning rate itself.
     at_once = not name.startswith("optimizer.") or name in ("optimizer.learning_rate", "optimizer.warmup_steps")
     assert identical(metrics[0], base_run[1][0]) != at_once

@@ -1,4 +1,4 @@
-"""`training.init_from`: a run that starts from the parameters of another, and checkpoints that it cannot start from."""
+"""`training.init_from`: a run starts from the parameters of another, or refuses a checkpoint that does not fit."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ from transformer_jax.training.state import placed_state, state_shapes, state_tem
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """The work directory of a trained run."""
+    """Return the work directory of a trained run."""
     return shutil.copytree(trained_folder() / "run", tmp_path_factory.mktemp("source") / "run")
 
 
@@ -67,7 +67,7 @@ def stored_params(source, step):
 
 
 @pytest.mark.parametrize(("name", "step"), [("", 8), ("checkpoints/5", 5), ("checkpoints/best", 8)])
-def test_parameters_are_those_of_the_checkpoint_and_all_else_is_new(source, tmp_path, capsys, name, step):
+def test_only_parameters_come_from_the_checkpoint(source, tmp_path, capsys, name, step):
     config = config_from(source / name)
     start, state = start_of(config, tmp_path)
     assert identical(state.params, stored_params(source, step))
@@ -83,7 +83,7 @@ def test_parameters_are_those_of_the_checkpoint_and_all_else_is_new(source, tmp_
 
 
 @pytest.mark.parametrize("launcher", ["jit", "shard_map", "pmap"])
-def test_they_arrive_where_the_launcher_wants_them(source, tmp_path, launcher):
+def test_parameters_have_the_launcher_s_shardings(source, tmp_path, launcher):
     config = config_from(source, parallel__launcher=launcher, parallel__num_devices="1")
     static, hyper = split(config)
     shardings = make_launcher(config, lambda *arguments: arguments, parameter_axes(config.model)).shardings(
@@ -95,7 +95,7 @@ def test_they_arrive_where_the_launcher_wants_them(source, tmp_path, launcher):
     assert identical(state.params, stored_params(source, 8))
 
 
-def test_every_trial_of_a_group_starts_from_them(source, tmp_path):
+def test_every_trial_of_a_group_starts_from_the_checkpoint(source, tmp_path):
     configs = [config_from(source), config_from(source, seed="4", optimizer__learning_rate="0.001")]
     with contextlib.ExitStack() as opened:
         members = [vmap_training._open(c, tmp_path / str(n), opened) for n, c in enumerate(configs)]
@@ -106,7 +106,7 @@ def test_every_trial_of_a_group_starts_from_them(source, tmp_path):
 
 
 def test_a_run_resumes_bit_for_bit_without_the_checkpoint_that_it_started_from(tmp_path, monkeypatch, capsys):
-    """On another corpus, with the tokenizer of the first."""
+    """On another corpus, with the tokenizer of the first run."""
     source = shutil.copytree(trained_folder() / "run", tmp_path / "source")
     flag = f"--config.training.init_from={source}"
     whole, stopped = write_corpus(tmp_path / "a", seed=1), write_corpus(tmp_path / "b", seed=1)
@@ -169,7 +169,7 @@ def test_parts_that_the_model_does_not_have_are_named(source, tmp_path, capsys):
 
 
 def save_without(source, folder, *paths):
-    """Stores the parameters of step 8 without some of them, as a checkpoint without a tokenizer."""
+    """Store the parameters of step 8 without some of them, as a checkpoint without a tokenizer."""
     params = jax.tree.map(lambda x: x, stored_params(source, 8))
     for path in paths:
         *parents, name = path.split("/")
@@ -251,7 +251,7 @@ def test_a_damaged_checkpoint(source, tmp_path):
     largest = max((damaged / "checkpoints" / "8" / "state").rglob("*"), key=lambda path: path.stat().st_size)
     largest.write_bytes(np.random.default_rng(0).bytes(largest.stat().st_size))
     _, state = start_of(config_from(damaged), tmp_path)
-    assert identical(state.params, stored_params(source, 5))  # the newest good one
-    assert (damaged / "checkpoints" / "8").is_dir()  # of another run: nothing is moved
+    assert identical(state.params, stored_params(source, 5))  # the newest good checkpoint
+    assert (damaged / "checkpoints" / "8").is_dir()  # in another run nothing is moved
     with pytest.raises(CheckpointError, match="does not match its sha256"):
         start_of(config_from(damaged / "checkpoints" / "8"), tmp_path / "again")

@@ -1,4 +1,4 @@
-"""The loop with everything around it replaced: what happens in which order, and what is handed on."""
+"""The training loop with fakes around it: the order of events, and the arguments that it passes on."""
 
 import importlib.util
 import os
@@ -19,7 +19,7 @@ from transformer_jax.training.metric_log import Progress
 
 
 def without_type_checks(name):
-    """A second copy of a module, which takes doubles for what its annotations name."""
+    """Return a second copy of a module, which accepts fakes where its annotations name classes."""
     path = importlib.util.find_spec(name).origin
     spec = importlib.util.spec_from_file_location(f"unchecked_{name.rpartition('.')[2]}", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 class World:
-    """Launcher, plan, store and log in one: writes down what is asked of it."""
+    """Launcher, plan, store and log in one; it records every call."""
 
     def __init__(self, **training):
         defaults = {"num_train_steps": 8, "log_every_steps": 3, "eval_every_steps": 4, "checkpoint_every_steps": 5}
@@ -64,7 +64,7 @@ class World:
         return BatchShape(4, (("inputs", 3), ("targets", 50)))
 
     def batch(self, step, rows):
-        """6 + step ids in 106 slots: two of four rows."""
+        """Return 6 + step ids in 106 slots: two of four rows."""
         assert rows == slice(2, 4)
         return {"inputs": np.full((2, 3), 1), "targets": (np.arange(100) < step).reshape(2, 50).astype(np.int32)}
 
@@ -124,7 +124,7 @@ class World:
         return session.TrainingSession(parts, self, progress, record or {})
 
     def train(self, first=0, record=None):
-        """The result of a run by itself; raises the error that it ends with."""
+        """Run a single training and return its result, or raise its error."""
         progress = Progress(first, self.config.num_train_steps)
         single = stepper.SingleStepper(self, State(jnp.int32(first), f"params {first}"), "hyper")
         [outcome] = loop.run_loop([self.session(progress, record)], single, first, progress)
@@ -160,7 +160,7 @@ def test_order_of_events():
 
 
 def impatient(**training):
-    """Validated after every second step; best after the fourth, equally good after the sixth."""
+    """Validate after every second step; the best is after the fourth, an equally good one after the sixth."""
     world = World(num_train_steps=16, eval_every_steps=2, checkpoint_every_steps=4, **training)
     world.losses = {2: 5.0, 4: 3.0, 6: 3.0, 8: 4.0, 10: 3.5, **dict.fromkeys(range(12, 17, 2), 9.0)}
     return world
@@ -176,19 +176,19 @@ def test_patience_ends_training_with_a_checkpoint_and_no_step_more(patience, las
     assert {"train", "valid"} == {split for step, split, _ in world.lines if step == last}
 
 
-def test_patience_goes_on_where_it_was_after_a_restart():
+def test_patience_continues_after_a_restart():
     world = impatient(patience=3)
     world.on_event["step", 8] = lambda: os.kill(os.getpid(), signal.SIGINT)
     assert world.train().reason == "SIGINT"
     resumed = impatient(patience=3)
     assert resumed.train(8, world.saved[8][1]).step == 10
-    # A run that has ended so has nothing left to do.
+    # A run that has ended for this reason has nothing left to do.
     again = impatient(patience=3)
     assert again.train(10, resumed.saved[10][1]) == TrainResult(10, "finished", resumed.saved[10][1]["metrics"])
     assert again.events == [("wait",)]
 
 
-def test_patience_begins_anew_with_another_metric(monkeypatch):
+def test_patience_restarts_with_another_metric(monkeypatch):
     record = {"validations": {"metric": "accuracy", "best": 70.0, "stale": 3}}
     world = impatient(patience=4, best_metric="sacrebleu")
     monkeypatch.setattr(world, "evaluate", lambda params: {"sacrebleu": 20.0})
@@ -201,7 +201,7 @@ def test_patience_knows_which_metrics_are_better_when_higher(monkeypatch):
     assert world.train().step == 8
 
 
-def test_nothing_happens_twice_where_everything_is_due():
+def test_nothing_happens_twice_when_everything_is_due():
     world = World(num_train_steps=4, log_every_steps=2, eval_every_steps=2, checkpoint_every_steps=2)
     world.train()
     each = [(name, step) for step in (2, 4) for name in ("train", "evaluate", "valid", "save")]
@@ -224,12 +224,12 @@ def test_averages_are_over_tokens():
     assert line["epoch"] == 0
     assert line["seconds"] > 0
     assert line["tokens_per_s"] == pytest.approx(tokens.sum() / line["seconds"])
-    last = world.lines[-2][2]  # of steps 7 and 8 alone
+    last = world.lines[-2][2]  # only steps 7 and 8
     assert last["loss"] == pytest.approx((107 * 7 + 108 * 8) / 215)
     assert last["epoch"] == 1
 
 
-def test_a_checkpoint_holds_what_a_resumed_run_needs():
+def test_a_checkpoint_contains_everything_for_a_resumed_run():
     world = World()
     world.train()
     state, record, side_files, metrics = world.saved[5]
@@ -245,11 +245,11 @@ def test_a_checkpoint_holds_what_a_resumed_run_needs():
     assert metrics is None  # its parameters were not evaluated
     state, record, _, metrics = world.saved[8]
     assert record["window"] == []
-    assert metrics == {"loss": 2.0, "tokens": 7.0}  # numbers alone can rank
+    assert metrics == {"loss": 2.0, "tokens": 7.0}  # only numbers can rank
 
 
 @pytest.mark.parametrize("first", [5, 8])
-def test_a_resumed_run_logs_what_the_uninterrupted_run_does(first):
+def test_a_resumed_run_logs_the_same_as_the_uninterrupted_run(first):
     whole, rest = World(), World()
     whole.train()
     assert rest.train(first, whole.saved[first][1]) == TrainResult(8, "finished", whole.lines[-1][2])
@@ -297,7 +297,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(name, value):
         world.train()
     assert "optimizer.learning_rate" in str(caught.value)
     assert "its batch is in step_5.npz" in str(caught.value)
-    # It is noticed when the checkpoint of step 5 is made, which is not.
+    # It is noticed at the checkpoint of step 5, which is not saved.
     assert world.events[-2:] == [("step", 5), ("keep", 5)]
     assert world.saved == {}
 
@@ -327,7 +327,7 @@ def test_updates_that_are_not_finite_can_be_left_out(caplog):
         metrics_of(4),
         {"learning_rate": 5 / 8, "filled": 11.0, "slots": 106.0},
     ]
-    # The count goes on after a restart.
+    # The count continues after a restart.
     rest = World(on_nonfinite="skip", max_skipped_updates=3)
     rest.bad = world.bad
     with pytest.raises(TrainingError, match="4 updates"):
@@ -369,7 +369,7 @@ def test_a_signal_during_evaluation_is_answered_after_it():
     world.on_event = {("evaluate", 4): lambda: os.kill(os.getpid(), signal.SIGTERM)}
     assert world.train() == TrainResult(4, "SIGTERM", world.lines[-1][2])
     assert world.events[-4:] == [("evaluate", 4), ("valid", 4), ("save", 4), ("wait",)]
-    assert world.saved[4][3] is None  # the uninterrupted run has no checkpoint here, so this is none of the best
+    assert world.saved[4][3] is None  # the uninterrupted run has no checkpoint here, so this one is not ranked
 
 
 @pytest.mark.parametrize("event", ["step", "save"])
@@ -403,7 +403,7 @@ def test_without_a_terminal_there_is_a_line_per_log_interval(capsys):
 
 
 class Stacked:
-    """The steppers of some worlds as one, which all have to be asked for the same steps."""
+    """The steppers of some worlds as one; all of them must ask for the same steps."""
 
     def __init__(self, worlds, first=0):
         self.worlds = worlds
@@ -432,7 +432,7 @@ def train_group(worlds, first=0, records=None):
     return loop.run_loop(silent, Stacked(worlds, first), first, Progress(first, total))
 
 
-def test_a_group_does_for_every_run_what_the_loop_does_for_one(capsys):
+def test_a_group_treats_every_run_like_a_single_run(capsys):
     alone, worlds = World(), [World(), World()]
     result = alone.train()
     capsys.readouterr()
@@ -444,10 +444,10 @@ def test_a_group_does_for_every_run_what_the_loop_does_for_one(capsys):
             (*line[:2], without_clock(line[2])) for line in alone.lines
         ]
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["step 3/8", "step 6/8", "step 8/8"]  # one for all
+    assert [line.split("  ")[0] for line in lines] == ["step 3/8", "step 6/8", "step 8/8"]  # one line for all
 
 
-def test_each_of_a_group_is_charged_its_share_of_the_time(monkeypatch):
+def test_each_run_of_a_group_logs_its_share_of_the_time(monkeypatch):
     now = [0.0]
 
     def pass_time():
@@ -457,7 +457,7 @@ def test_each_of_a_group_is_charged_its_share_of_the_time(monkeypatch):
     worlds = [World(num_train_steps=6, log_every_steps=3, eval_every_steps=6, on_nonfinite="stop") for _ in range(3)]
     for step in range(1, 7):
         worlds[0].on_event["step", step] = pass_time
-    for world in worlds:  # while one is scored, no other trains
+    for world in worlds:  # no other trial trains while one is scored
         world.on_event["evaluate", 6] = pass_time
     worlds[2].bad = {4: {"loss": np.nan}}
     train_group(worlds)
@@ -465,7 +465,7 @@ def test_each_of_a_group_is_charged_its_share_of_the_time(monkeypatch):
     assert seconds == [[3.0, 4.5], [3.0, 4.5], [3.0]]
 
 
-def test_one_that_does_not_stay_finite_leaves_the_group(caplog):
+def test_a_run_with_a_loss_that_is_not_finite_leaves_the_group(caplog):
     worlds = [World(), World(), World()]
     worlds[1].bad = {5: {"loss": np.nan}}
     first, error, last = train_group(worlds)
@@ -477,25 +477,25 @@ def test_one_that_does_not_stay_finite_leaves_the_group(caplog):
     assert sorted(worlds[0].saved) == sorted(worlds[2].saved) == [5, 8]
 
 
-def test_when_all_of_a_group_have_left_it_ends():
+def test_a_group_without_runs_ends():
     worlds = [World(), World()]
     worlds[0].bad, worlds[1].bad = {2: {"loss": np.nan}}, {1: {"loss": np.nan}}
     assert all(isinstance(outcome, TrainingError) for outcome in train_group(worlds))
     assert [max(step for name, step in world.events if name == "step") for world in worlds] == [3, 3]
 
 
-def test_one_that_runs_out_of_patience_leaves_the_group():
+def test_a_run_without_patience_left_leaves_the_group():
     worlds = [impatient(patience=1), impatient(patience=1)]
     worlds[1].losses = dict.fromkeys(range(2, 10, 2), 1.0) | {n: 1 / n for n in range(2, 17, 2)}
     impatient_one, patient_one = train_group(worlds)
     assert (impatient_one.step, impatient_one.reason) == (6, "finished")
     assert (patient_one.step, patient_one.reason) == (16, "finished")
     assert sorted(worlds[0].saved) == [4, 6]
-    assert worlds[0].events[-1] == ("step", 16)  # it is computed, and nothing is done about it
+    assert worlds[0].events[-1] == ("step", 16)  # it is computed, but its result is not used
     assert [event for event in worlds[0].events if event[0] != "step"][-2:] == [("save", 6), ("wait",)]
 
 
-def test_a_signal_saves_all_that_are_left(capsys):
+def test_a_signal_saves_all_runs_that_are_left(capsys):
     worlds = [World(), World(), World()]
     worlds[0].bad = {1: {"loss": np.nan}}
     worlds[1].on_event = {("step", 2): lambda: os.kill(os.getpid(), signal.SIGTERM)}
@@ -527,7 +527,7 @@ def test_metrics_are_fetched_one_step_late():
     assert all(isinstance(metrics["loss"], np.ndarray) for _, _, metrics in taken)  # on the host
 
 
-def test_before_a_step_has_been_taken_there_is_no_loss():
+def test_before_the_first_step_there_is_no_loss():
     window = MetricWindow([], never)
     assert np.isnan(window.latest_loss)
     window.record_metrics(1, BATCH, {name: np.float32(value) for name, value in metrics_of(1).items()})
@@ -536,7 +536,7 @@ def test_before_a_step_has_been_taken_there_is_no_loss():
     assert MetricWindow([metrics_of(3)], never).latest_loss == 3.0
 
 
-def test_a_window_of_an_earlier_version_does_not_count_into_padding_efficiency():
+def test_a_window_of_an_earlier_version_does_not_count_in_padding_efficiency():
     earlier = {name: value for name, value in metrics_of(1).items() if name != "filled"}
     window = MetricWindow([earlier | {"ids": 5.0}], never)
     window.record_metrics(2, BATCH, {name: np.float32(value) for name, value in metrics_of(2).items()})
@@ -546,7 +546,7 @@ def test_a_window_of_an_earlier_version_does_not_count_into_padding_efficiency()
     assert "ids" not in averages
 
 
-def test_every_metric_of_a_step_is_averaged_whatever_its_name():
+def test_every_metric_of_a_step_is_averaged():
     window = MetricWindow([], never)
     for step in (1, 2):
         metrics = {name: value for name, value in metrics_of(step).items() if name not in ("nll", "filled", "slots")}

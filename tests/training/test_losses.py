@@ -23,13 +23,13 @@ def weights_of(targets: Any) -> jax.Array:
 
 
 def listed(sums: Any) -> list[Any]:
-    """The sums in one order."""
+    """Return the sums in a fixed order."""
     assert set(sums) == set(CROSS_ENTROPY_SUMS)
     return [sums[name] for name in CROSS_ENTROPY_SUMS]
 
 
 def examples(scale: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [B, T, V] and targets [B, T] of rows with 5, 2 and 0 tokens."""
+    """Return logits [B, T, V] and targets [B, T] of rows with 5, 2 and 0 tokens."""
     rng = np.random.default_rng(0)
     logits = (scale * rng.standard_normal((B, T, V))).astype(np.float32)
     targets = rng.integers(1, V, (B, T)).astype(np.int32)
@@ -39,7 +39,7 @@ def examples(scale: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def target_distributions(targets: np.ndarray, smoothing: float) -> np.ndarray:
-    """q [B, T, V], one number at a time: e / V everywhere, padding and target among it, and 1 - e on the target."""
+    """Return q [B, T, V]: e / V for every token, padding and the target included, and 1 - e more for the target."""
     q = np.zeros((*targets.shape, V))
     for b, t, v in np.ndindex(q.shape):
         q[b, t, v] = smoothing / V + (1 - smoothing if v == targets[b, t] else 0.0)
@@ -52,7 +52,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def reference(logits: np.ndarray, targets: np.ndarray, smoothing: float | None) -> tuple[dict[str, Any], np.ndarray]:
-    """The sums, and the gradient of `loss` with respect to the logits, in float64."""
+    """Return the sums, and the gradient of `loss` with respect to the logits, in float64."""
     log_p, weights = log_softmax(logits), (targets != PAD_ID).astype(np.float64)
     q = target_distributions(targets, smoothing or 0.0)
     correct = [logits[b, t, targets[b, t]] == logits[b, t].max() for b, t in np.ndindex(targets.shape) if targets[b, t]]
@@ -67,7 +67,7 @@ def reference(logits: np.ndarray, targets: np.ndarray, smoothing: float | None) 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 @pytest.mark.parametrize("scale", [0.1, 3.0, 30.0])
-def test_sums_equal_the_distribution_written_out(smoothing, scale):
+def test_sums_equal_those_of_the_explicit_distribution(smoothing, scale):
     logits, targets = examples(scale)
     expected, _ = reference(logits, targets, smoothing)
     actual = cross_entropy(jnp.asarray(logits), jnp.asarray(targets), weights_of(targets), smoothing)
@@ -77,8 +77,8 @@ def test_sums_equal_the_distribution_written_out(smoothing, scale):
 
 
 @pytest.mark.parametrize("smoothing", [None, 0.1])
-def test_every_target_counts_as_much_as_its_weight(smoothing):
-    """Weights are any numbers, and padding is what has a weight of 0, whatever its id."""
+def test_every_target_counts_by_its_weight(smoothing):
+    """Weights are any numbers; padding is whatever has weight 0, whatever its id."""
     logits, targets = examples()
     rng = np.random.default_rng(2)
     targets = rng.integers(0, V, (B, T)).astype(np.int32)
@@ -118,7 +118,7 @@ def test_the_gradient_is_that_of_the_distribution(smoothing):
 
 
 def test_the_best_smoothed_loss_is_the_entropy_of_the_target_distribution():
-    """Mass on the target and on padding counts: without either, the minimum would be elsewhere."""
+    """Mass on the target and on padding counts; without either, the minimum would be elsewhere."""
     targets = np.array([[4, PAD_ID]], np.int32)
     q = target_distributions(targets, 0.3)
     sums = cross_entropy(jnp.asarray(np.log(q), jnp.float32), jnp.asarray(targets), weights_of(targets), 0.3)
@@ -179,7 +179,7 @@ def test_the_smoothing_may_be_traced():
 
 
 def arrays_made_from(jaxpr: Any, tainted: list[bool]) -> tuple[list[bool], list[tuple[int, ...]]]:
-    """Which outputs depend on the tainted inputs, and the shapes of all values that do."""
+    """Return which outputs depend on the tainted inputs, and the shapes of all values that do."""
     dirty = {v for v, t in zip(jaxpr.invars, tainted, strict=True) if t}
     shapes = []
     for eqn in jaxpr.eqns:
@@ -213,7 +213,7 @@ def test_no_distribution_over_the_vocabulary_is_built():
 @pytest.mark.parametrize("num_chunks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("smoothing", [None, 0.1])
 def test_in_parts_sums_and_gradients_are_the_same(num_chunks, smoothing):
-    """5 targets in parts of one length, the last of which may be shorter or empty."""
+    """5 targets in parts of equal length, the last of which may be shorter or empty."""
     rng = np.random.default_rng(1)
     x = jnp.asarray(rng.standard_normal((B, T, 4)), jnp.float32)
     kernel = jnp.asarray(rng.standard_normal((4, V)), jnp.float32)
@@ -235,7 +235,7 @@ def test_in_parts_sums_and_gradients_are_the_same(num_chunks, smoothing):
 
 
 def test_in_parts_no_array_holds_all_logits():
-    """Of 2 x 64 targets and 1,000 tokens, in either pass; the parts, of 2 x 8, are there."""
+    """For 2 x 64 targets and 1,000 tokens, in both passes; arrays of the parts, 2 x 8, exist."""
 
     def loss(x: Any, kernel: Any, num_chunks: int) -> Any:
         targets = jnp.ones((2, 64), jnp.int32)
@@ -252,7 +252,7 @@ def test_in_parts_no_array_holds_all_logits():
 
 
 def size_of_arrays(jaxpr: Any) -> list[int]:
-    """Elements of every array that a program makes."""
+    """Return the number of elements of every array that a program makes."""
     sizes = [0]
     for equation in jaxpr.eqns:
         sizes += [v.aval.size for v in equation.outvars]

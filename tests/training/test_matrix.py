@@ -1,7 +1,7 @@
-"""Every architecture makes the same update in every form of the step, and alone or together with other trials.
+"""Every architecture makes the same update in every form of the step, alone or together with other trials.
 
 A form is a combination of scanned layers, bfloat16, accumulation and a launcher; all start from the same state. The
-batch, dropout and every other number are those of `training_support`.
+batch, dropout and all other numbers are those of `training_support`.
 """
 
 import functools
@@ -45,7 +45,7 @@ ONE_DEVICE = {"parallel.num_devices": 1, "data.row_multiple": 8}
 
 
 def forms(launcher: str) -> list[Any]:
-    """Each option alone and all of them together run by default; `jit` adds that of no option."""
+    """Each option alone and all of them together run by default; `jit` also runs without options."""
     sets = [names for size in range(4) for names in itertools.combinations(OPTIONS, size)]
     fast = {"step": [("scanned",), ("bfloat16",), ("in parts",)], "jit": [tuple(OPTIONS)]}[launcher]
     return [
@@ -61,7 +61,7 @@ def fields_of(names: tuple[str, ...]) -> dict[str, Any]:
 
 @functools.cache
 def plain(architecture: str) -> Any:
-    """(state, metrics, gradients of the mean) of the plain float32 step, and the state before it."""
+    """Return (state, metrics, gradients of the mean) of the plain float32 step, and the state before it."""
     static, hyper = split_for(architecture, BASE)
     before, batch = start(static, hyper), read_by(architecture, uneven_batch())
     after, metrics = compiled_step(static)(before, batch, hyper)
@@ -75,7 +75,7 @@ def first_moment(state: Any) -> Any:
 
 
 def moved(after: Any, before: Any, grads: Any, threshold: float) -> Any:
-    """The update of parameters, without those whose gradient is all rounding: Adam makes a whole step of it."""
+    """Return the update of parameters, except those whose gradient is only rounding: Adam moves them a whole step."""
     largest = max(np.abs(g).max() for g in jax.tree.leaves(grads))
     return jax.tree.map(
         lambda new, old, g: np.where(np.abs(g) > threshold * largest, np.asarray(new) - np.asarray(old), 0),
@@ -104,7 +104,7 @@ def test_every_form_makes_the_update_of_the_plain_step(architecture, launcher, n
     assert after.step == 1
     assert set(metrics) == set(expected_metrics)
     narrow = "bfloat16" in names
-    # Rounded to 8 bits; that the results differ at all tells that the option has an effect.
+    # Rounded to 8 bits; a difference of zero would mean that the option has no effect.
     assert (1e-4 if narrow else -1) < distance(first_moment(after), first_moment(expected)) < (0.05 if narrow else 1e-5)
     updates = [moved(state, before, grads, 0.1 if narrow else 1e-3) for state in (after, expected)]
     assert distance(*updates) < 1e-3
@@ -115,8 +115,8 @@ def test_every_form_makes_the_update_of_the_plain_step(architecture, launcher, n
 
 
 @every_architecture
-def test_two_trials_together_are_two_single_steps(architecture):
-    """By vmap over their hyperparameters, with an update each from its own seed."""
+def test_two_trials_together_equal_two_single_steps(architecture):
+    """By vmap over their hyperparameters; each has an update from its own seed."""
     trials = ({"optimizer.clip_norm": 1e9}, {"seed": 8, "model.dropout_rate": 0.5, "optimizer.clip_norm": 1e9})
     (static, first), (other_static, second) = (split_for(architecture, {**BASE, **trial}) for trial in trials)
     assert static == other_static
@@ -149,7 +149,7 @@ LAUNCHED = {
 
 @pytest.fixture(scope="module")
 def on_eight_devices():
-    """Results of `eight_devices.matrix` by the name of the case; a batch in parts has two rows per device."""
+    """Return the results of `eight_devices.matrix` by case; a batch in parts has two rows per device."""
     cases = {
         name: (
             "matrix",
@@ -163,7 +163,7 @@ def on_eight_devices():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAUNCHED)
 def test_every_launcher_makes_the_update_of_one_device(on_eight_devices, name):
-    """Of gradient descent, whose update is the gradient of the mean."""
+    """The update of gradient descent is the gradient of the mean."""
     result, (_, _, names) = on_eight_devices[name], LAUNCHED[name]
     assert "error" not in result, result["error"]
     narrow = "bfloat16" in names
@@ -172,6 +172,6 @@ def test_every_launcher_makes_the_update_of_one_device(on_eight_devices, name):
     assert result["update"] < tolerance
     (*losses, correct, weight), (*expected_losses, expected_correct, expected_weight) = result["sums"]
     assert losses == pytest.approx(expected_losses, rel=2e-2 if narrow else 1e-6)
-    # In bfloat16 a token whose best logits are nearly equal may change sides.
+    # In bfloat16 a token may become right or wrong if its best logits are nearly equal.
     assert abs(correct - expected_correct) <= (2 if narrow else 0)
     assert weight == expected_weight == 34

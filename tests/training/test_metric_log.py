@@ -23,7 +23,7 @@ def written(folder):
 
 
 def events_of(folder):
-    """Every event of every file, in TensorBoard's order of the files."""
+    """Return every event of every file, in TensorBoard's order of the files."""
     result = []
     for path in sorted((folder / "tensorboard").iterdir()):
         assert "tfevents" in path.name
@@ -54,7 +54,7 @@ def test_numbers_come_back_exactly(tmp_path):
     assert written(tmp_path) == [{"step": 1, "split": "train", "loss": 1 / 3, "tiny": 5e-324}]
 
 
-def test_what_is_no_number_is_no_scalar(tmp_path):
+def test_only_numbers_become_scalars(tmp_path):
     metrics = {"loss": 1.0, "signature": "nrefs:1", "families": {"dates": {"pairs": 3}}}
     with MetricLog(tmp_path, 0) as log:
         log.write(1, "valid", metrics)
@@ -76,7 +76,7 @@ def test_a_resumed_run_cuts_off_the_lines_after_its_step(tmp_path, step, kept):
 @pytest.mark.parametrize(
     "rest", [b'{"step": 4, "spl', b'{"step": 4', b"\x00\x00\x00", b"7", b"[1]", b'{"split": "train"}', b"\xff\n", b"\n"]
 )
-def test_a_line_that_is_damaged_is_dropped(tmp_path, rest):
+def test_a_damaged_line_is_dropped(tmp_path, rest):
     good = b'{"step": 3, "split": "train"}\n'
     (tmp_path / "metrics.jsonl").write_bytes(good + rest)
     with MetricLog(tmp_path, 5) as log:
@@ -84,8 +84,8 @@ def test_a_line_that_is_damaged_is_dropped(tmp_path, rest):
     assert (tmp_path / "metrics.jsonl").read_bytes() == good + b'{"step": 6, "split": "train"}\n'
 
 
-def test_tensorboard_hides_the_steps_that_are_made_again(tmp_path):
-    """By a SessionLog event in a file of its own, as TensorBoard's own writers say it."""
+def test_tensorboard_hides_the_steps_that_are_repeated(tmp_path):
+    """By a SessionLog event in its own file, as TensorBoard's writers do."""
     for step in (0, 5):
         with MetricLog(tmp_path, step) as log:
             log.write(step + 3, "train", {"loss": float(step)})
@@ -97,7 +97,7 @@ def test_tensorboard_hides_the_steps_that_are_made_again(tmp_path):
         assert scalar.wall_time >= session.wall_time > 1.7e9
 
 
-def test_records_are_framed_as_by_tensorboardx(tmp_path):
+def test_records_have_the_framing_of_tensorboardx(tmp_path):
     with MetricLog(tmp_path, 0) as log:
         log.write(1, "train", {"loss": 2.5})
     reference = RecordWriter(str(tmp_path / "reference"))
@@ -116,7 +116,7 @@ def test_a_full_disk_is_one_clear_error(tmp_path):
     log._file = log._opened.enter_context(open("/dev/full", "w"))  # noqa: SIM115
     message = f"{tmp_path / 'metrics.jsonl'}: could not be written: {os.strerror(errno.ENOSPC)}"
     with pytest.raises(CheckpointError, match=re.escape(message)), log:
-        log.write(2, "train", {"loss": 1.0})  # and leaving the block raises nothing over it
+        log.write(2, "train", {"loss": 1.0})  # leaving the block raises no second error
     assert [line["step"] for line in written(tmp_path)] == [1]
 
 
@@ -129,7 +129,7 @@ def test_a_full_disk_stops_tensorboard_too(tmp_path):
         log.write(2, "train", {"loss": 1.0})
 
 
-def test_a_file_in_the_way_is_named(tmp_path):
+def test_a_file_in_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: .*Is a directory"):
         MetricLog(tmp_path, 0)
@@ -139,7 +139,7 @@ def test_a_file_in_the_way_is_named(tmp_path):
         MetricLog(tmp_path, 0)
 
 
-def test_clock_fields_are_what_the_loop_measures():
+def test_clock_fields_are_those_that_the_loop_measures():
     assert CLOCK_FIELDS == ("seconds", "tokens_per_s")
 
 
@@ -167,7 +167,7 @@ def test_without_a_terminal_there_are_lines_and_no_bar(capsys, monkeypatch):
 
 
 def terminal(monkeypatch):
-    """Not a fixture: pytest puts its own stderr in place before the test begins."""
+    """Not a fixture: pytest installs its own stderr before the test starts."""
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")

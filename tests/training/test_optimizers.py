@@ -35,7 +35,7 @@ def random_tree(seed: int, norm: float | None = None) -> dict[str, Any]:
 
 
 class Adam:
-    """Kingma and Ba 2015, algorithm 1, with clipping before and decoupled weight decay beside it: float64 NumPy."""
+    """Kingma and Ba 2015, algorithm 1, with clipping before it and decoupled weight decay: float64 NumPy."""
 
     def __init__(self, schedule: str, hyper: Hyper) -> None:
         self.hyper, self.schedule, self.t = hyper, schedule, 0
@@ -61,10 +61,10 @@ class Adam:
         return new
 
 
-@pytest.mark.parametrize("epsilon", [1e-9, 0.3])  # the second tells an epsilon inside the root from one outside
+@pytest.mark.parametrize("epsilon", [1e-9, 0.3])  # the second shows whether epsilon is inside the root
 @pytest.mark.parametrize("weight_decay", [None, 0.4])
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
-def test_six_updates_equal_adam_written_out(clip_norm, weight_decay, epsilon):
+def test_six_updates_equal_adam_in_numpy(clip_norm, weight_decay, epsilon):
     _, hyper = split(small_config({"optimizer.learning_rate": 0.05, "optimizer.warmup_steps": 3}))
     hyper = hyper._replace(clip_norm=clip_norm, weight_decay=weight_decay, epsilon=epsilon, beta1=0.8, beta2=0.9)
 
@@ -97,7 +97,7 @@ def test_clipping_scales_the_whole_tree(norm, scaled):
     assert distance(first_moment, expected) < 1e-6
 
 
-def test_no_clipping_and_no_decay_leave_the_gradient_alone():
+def test_without_clipping_and_decay_the_gradient_is_unchanged():
     _, hyper = split(small_config())
     grads, params = random_tree(1, 50.0), random_tree(0)
     optimizer = make_optimizer("none", hyper._replace(clip_norm=None, weight_decay=None))
@@ -119,7 +119,7 @@ def test_weight_decay_is_decoupled_and_times_the_learning_rate():
 
 
 def test_a_parameter_without_gradient_stays_whatever_the_epsilon():
-    """Rows of a table that no token uses, a ReLU that is never on: 0 / (0 + epsilon) must be 0."""
+    """Unused rows of a table, a ReLU that is never on: 0 / (0 + epsilon) must be 0."""
     least = hyper_fields()["optimizer.epsilon"].metadata["minimum"]
     _, hyper = split(small_config({"optimizer.epsilon": least}))
     params = random_tree(0)
@@ -128,7 +128,7 @@ def test_a_parameter_without_gradient_stays_whatever_the_epsilon():
     assert all(np.array_equal(u, np.zeros_like(u)) for u in jax.tree.leaves(updates))
 
 
-def test_the_state_of_the_optimizer_has_two_moments_and_counts_whatever_is_on():
+def test_the_optimizer_state_always_has_two_moments_and_counts():
     _, hyper = split(small_config())
     params = random_tree(0)
     for clip_norm in (None, 1.0):
@@ -137,11 +137,11 @@ def test_the_state_of_the_optimizer_has_two_moments_and_counts_whatever_is_on():
                 params
             )
             leaves = jax.tree.leaves(state)
-            assert len(leaves) == 2 + 2 * len(jax.tree.leaves(params))  # Adam's count and the schedule's
+            assert len(leaves) == 2 + 2 * len(jax.tree.leaves(params))  # the counts of Adam and the schedule
             assert not any(np.any(leaf) for leaf in leaves)
 
 
-# Configs that between them own every kind of parameter, and what its last name says about decay.
+# Configs that together have every kind of parameter; the last part of a parameter's name decides about decay.
 OWNERS = [
     {},
     {"model.norm_position": "pre", "model.norm": "rmsnorm", "model.activation": "swiglu"},
@@ -165,7 +165,7 @@ def test_kernels_decay_and_nothing_else_does(overrides):
         assert decays == BY_NAME[path.split("/")[-1]], path
 
 
-def test_the_mask_knows_a_stacked_scale_from_a_matrix():
+def test_the_mask_distinguishes_a_stacked_scale_from_a_matrix():
     params, mask = by_path(shapes_of({})), by_path(decayed(shapes_of({})))
     scale, kernel = "encoder/layers/feed_forward_residual/norm/scale", "encoder/layers/feed_forward/out/kernel"
     assert params[scale].ndim == 2

@@ -1,4 +1,4 @@
-"""Training on packed rows: the loss and the gradients of the same pairs in rows of their own, and runs that resume."""
+"""Training on packed rows: loss and gradients equal those of separate rows, and runs resume."""
 
 import functools
 import os
@@ -36,7 +36,7 @@ SLOW = [
     for other in ("post", "pre")
     if (name, other) not in FAST
 ]
-# A row is wider than a learned table has positions.
+# A row is longer than a learned table has positions.
 PACKED = {"data.batching": "packed", "data.packed_length": 32, "data.row_multiple": 4, "data.tokens_per_batch": 128}
 NO_DROPOUT = {f"model.{name}dropout_rate": 0.0 for name in ("", "embedding_", "attention_", "activation_")}
 
@@ -56,14 +56,14 @@ def corpus(num_pairs=20):
 
 
 def epoch_of(overrides):
-    """All pairs in one batch."""
+    """Return all pairs in one batch."""
     plan = training_batches(small_config(overrides), corpus())
     assert plan.batches_per_epoch == 1
     return {name: np.asarray(array) for name, array in as_batch(**plan.batch(0)).items()}
 
 
 @pytest.mark.parametrize(("position_encoding", "norm_position"), FAST + SLOW)
-def test_packed_rows_have_the_loss_and_the_gradients_of_separate_ones(position_encoding, norm_position):
+def test_packed_rows_have_the_loss_and_gradients_of_separate_rows(position_encoding, norm_position):
     fields = {"model.position_encoding": position_encoding, "model.norm_position": norm_position}
     static, hyper = split(small_config(fields | NO_DROPOUT))
     params = random_params(static.model)
@@ -82,7 +82,7 @@ def test_packed_rows_have_the_loss_and_the_gradients_of_separate_ones(position_e
 
 @pytest.mark.slow
 def test_accumulated_gradients_of_packed_rows_are_those_of_the_whole_batch():
-    """With dropout, whose rows are numbered the same."""
+    """With dropout, where rows have the same numbers."""
     batch = epoch_of({**PACKED, "data.row_multiple": 8, "data.tokens_per_batch": 256})
     static, hyper = split(small_config())
     params = random_params(static.model)
@@ -92,7 +92,7 @@ def test_accumulated_gradients_of_packed_rows_are_those_of_the_whole_batch():
 
 
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
-def test_a_segment_does_not_notice_what_its_neighbours_are(position_encoding):
+def test_a_segment_does_not_depend_on_its_neighbours(position_encoding):
     config = small_config({"model.position_encoding": position_encoding, **NO_DROPOUT}).model
     params = random_params(config)
     batch = epoch_of({**PACKED, "data.row_multiple": 8, "data.tokens_per_batch": 256})
@@ -122,7 +122,7 @@ def prepared():
 
 
 def train(workdir):
-    """Trains from the last checkpoint in a folder, if there is one; the result, and the last state saved."""
+    """Train from the last checkpoint in a folder, if there is one; return the result and the last saved state."""
     config, static, hyper, launcher = prepared()
     plan = training_batches(config, corpus(60))
     assert isinstance(plan, PackedPlan)
@@ -143,7 +143,7 @@ def train(workdir):
 
 
 @pytest.mark.slow
-def test_a_packed_run_resumes_where_it_was_and_logs_how_full_its_rows_are(tmp_path, monkeypatch):
+def test_a_packed_run_resumes_and_logs_its_padding_efficiency(tmp_path, monkeypatch):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     whole, expected = train(tmp_path / "a")

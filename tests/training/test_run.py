@@ -1,4 +1,4 @@
-"""`train` as a whole: what it says, and runs that come to the same or to a bad end."""
+"""`train` as a whole: its messages, and runs that finish or fail."""
 
 import json
 import os
@@ -42,10 +42,10 @@ def test_the_loss_falls():
 
 @pytest.mark.slow
 def test_gradient_accumulation_is_the_same_training(folder):
-    """In parts, with the same dropout, and the same losses but for rounding."""
+    """In parts, with the same dropout, losses are equal up to rounding."""
     assert train(folder, "--config.training.accumulation_steps=4") == 0
     parts, whole = metric_lines(folder / "run"), metric_lines(trained_folder() / "run")
-    assert parts != whole  # in the last bits: the sums were made in another order
+    assert parts != whole  # rounding differs: the sums have another order
     for ours, theirs in zip(parts, whole, strict=True):
         assert ours == {k: v if isinstance(v, str) else pytest.approx(v, rel=1e-3) for k, v in theirs.items()}
 
@@ -61,7 +61,7 @@ def test_long_pairs_are_left_out_and_counted(folder, capsys):
     assert record["data"] == {"train_pairs": int(kept[1]), "left_out": int(left_out[1])}
 
 
-def test_long_phases_are_said_when_they_take_place(folder, capsys):
+def test_long_phases_are_reported_only_when_they_happen(folder, capsys):
     phases = [
         "training the tokenizer on 150 examples",
         "tokenizing train (150 examples)",
@@ -73,8 +73,8 @@ def test_long_phases_are_said_when_they_take_place(folder, capsys):
         assert [phase in message for phase in phases] == [said] * 3
 
 
-def test_the_config_of_a_checkpoint_counts_where_there_is_no_other(tmp_path, capsys):
-    """As after checkpoints/STEP was copied into a new work directory."""
+def test_without_a_config_file_the_config_of_the_checkpoint_counts(tmp_path, capsys):
+    """As after copying checkpoints/STEP into a new work directory."""
     folder, original = tmp_path / "copy", trained_folder()
     shutil.copytree(original / "run" / "checkpoints", folder / "run" / "checkpoints")
     before = snapshot(folder)
@@ -93,7 +93,7 @@ def test_the_config_of_a_checkpoint_counts_where_there_is_no_other(tmp_path, cap
 
 
 @pytest.mark.parametrize("before", [None, '{"seed": 1}'])
-def test_ctrl_c_while_data_is_prepared_claims_nothing(folder, monkeypatch, before):
+def test_ctrl_c_during_preparation_does_not_claim_the_folder(folder, monkeypatch, before):
     config = folder / "run" / "config.json"
     config.parent.mkdir()
     if before is not None:
@@ -101,7 +101,7 @@ def test_ctrl_c_while_data_is_prepared_claims_nothing(folder, monkeypatch, befor
     found = []
 
     def interrupt(*args, **kwargs):
-        # What a kill would leave is what there is now.
+        # A kill would leave the folder in its present state.
         found.append(config.read_text() if config.exists() else None)
         raise KeyboardInterrupt
 
@@ -110,7 +110,7 @@ def test_ctrl_c_while_data_is_prepared_claims_nothing(folder, monkeypatch, befor
     assert [*found, config.read_text() if config.exists() else None] == [before, before]
 
 
-def test_a_log_whose_checkpoints_are_gone_is_kept(folder, capsys):
+def test_a_log_without_its_checkpoints_is_kept(folder, capsys):
     flags = ["--config.training.num_train_steps=4", "--config.training.checkpoint_every_steps=2"]
     assert train(folder, *flags) == 0
     run = folder / "run"
@@ -131,7 +131,7 @@ def test_a_log_whose_checkpoints_are_gone_is_kept(folder, capsys):
 
 def test_a_log_from_before_the_first_checkpoint_is_kept(folder, capsys):
     (folder / "run").mkdir()
-    lines = [{"step": step, "split": "train", "loss": 1.0} for step in range(1, 4)]  # a save is due at 5
+    lines = [{"step": step, "split": "train", "loss": 1.0} for step in range(1, 4)]  # a save is due at step 5
     log = folder / "run" / "metrics.jsonl"
     before = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4'
     log.write_text(before)
@@ -141,7 +141,7 @@ def test_a_log_from_before_the_first_checkpoint_is_kept(folder, capsys):
     assert [line["step"] for line in metric_lines(folder / "run")] == [3, 3]
 
 
-def test_a_checkpoint_says_what_made_it(folder):
+def test_a_checkpoint_records_config_corpus_versions_and_metrics(folder):
     store = CheckpointStore(trained_folder() / "run" / "checkpoints", read_only=True)
     record = store.read_record(TOTAL)
     assert record["config"]["model"]["emb_dim"] == 16
@@ -154,7 +154,7 @@ def test_a_checkpoint_says_what_made_it(folder):
     assert {"step": TOTAL, "split": "valid", **record["metrics"]} == last
 
 
-def test_a_loss_that_is_not_finite_costs_nothing_that_was_saved(folder, monkeypatch, capsys):
+def test_a_loss_that_is_not_finite_keeps_the_saved_checkpoints(folder, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "kill_point", at("after_batch", 5, lambda: os.kill(os.getpid(), signal.SIGTERM)))
         assert train(folder) == 143
@@ -184,7 +184,7 @@ def test_a_loss_that_is_not_finite_from_the_start(folder, capsys):
 
 @pytest.mark.slow
 def test_the_embedded_corpus_from_start_to_end(tmp_path, monkeypatch, capsys):
-    """Families, the longer split, and a checkpoint that needs no files at all."""
+    """With families, the longer split, and a checkpoint that needs no other files."""
     folder = write_corpus(tmp_path)
     (folder / "tiny.py").write_text((folder / "tiny.py").read_text().replace('source="text"', 'source="embedded"'))
     sizes = ["data.num_train_pairs=300", "data.num_eval_pairs=20", "data.max_length=64"]

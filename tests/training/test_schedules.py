@@ -17,7 +17,7 @@ def hyper(peak: float = 10.0, warmup: int = 2, decay: int = 10, end: float = 0.0
 
 
 def rates(name: str, updates, hyper: Hyper) -> np.ndarray:
-    """The rate of every update in `updates`."""
+    """Return the rate of every update in `updates`."""
     return np.asarray(jax.vmap(lambda update: learning_rate(name, update, hyper))(jnp.asarray(updates)))
 
 

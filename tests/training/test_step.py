@@ -32,7 +32,7 @@ both_norm_positions = pytest.mark.parametrize("norm_position", ["post", pytest.p
 
 @functools.cache
 def gradient_of(parts: int, norm_position: str = "post") -> Any:
-    """(compiled gradient(batch, step=0, hyper=...), hyper) at the parameters that the run starts from."""
+    """Return (compiled gradient(batch, step=0, hyper=...), hyper) at the initial parameters of the run."""
     config = small_config({"training.accumulation_steps": parts, "model.norm_position": norm_position})
     static, hyper = split(config)
     params = start(static, hyper).params
@@ -41,7 +41,7 @@ def gradient_of(parts: int, norm_position: str = "post") -> Any:
 
 
 def only_rows(batch: Any, rows: Any) -> Any:
-    """The batch in which the targets of the other rows have no weight."""
+    """Return the batch with zero weights for the targets of all other rows."""
     keep = np.isin(np.arange(len(batch["row_ids"])), rows)[:, None]
     return {**batch, "weights": np.where(keep, batch["weights"], 0)}
 
@@ -73,7 +73,7 @@ def test_the_gradient_is_the_sum_of_its_rows(norm_position):
     [(2, "post"), pytest.param(4, "post", marks=pytest.mark.slow), pytest.param(4, "pre", marks=pytest.mark.slow)],
 )
 def test_accumulation_equals_the_big_batch(parts, norm_position):
-    """With dropout on: a row is dropped from alike whichever part it is in."""
+    """With dropout: a row has the same mask in any part."""
     expected, expected_sums = gradient_of(1, norm_position)(uneven_batch())
     grads, sums = gradient_of(parts, norm_position)(uneven_batch())
     assert distance(grads, expected) < 1e-6
@@ -81,7 +81,7 @@ def test_accumulation_equals_the_big_batch(parts, norm_position):
     assert sums["weight"] == TOKENS
 
 
-def test_averaging_the_means_of_the_parts_would_be_seen():
+def test_the_tests_find_an_average_of_the_means_of_the_parts():
     gradient = gradient_of(1)
     expected, sums = gradient(uneven_batch())
     parts = [gradient(only_rows(uneven_batch(), range(part, len(LENGTHS), 4))) for part in range(4)]
@@ -90,7 +90,7 @@ def test_averaging_the_means_of_the_parts_would_be_seen():
     assert distance(means, divided(expected, sums["weight"])) > 0.05
 
 
-def test_dropout_goes_with_the_row_id_and_not_with_the_place_in_the_batch():
+def test_dropout_depends_on_the_row_id_and_not_on_the_place_in_the_batch():
     gradient = gradient_of(1)
     grads, sums = gradient(uneven_batch())
     order = np.random.default_rng(1).permutation(len(LENGTHS))
@@ -111,7 +111,7 @@ def test_dropout_changes_with_step_and_seed():
 
 
 def test_a_row_of_padding_does_nothing():
-    """What fills up a batch that is short of rows."""
+    """Such rows fill up a batch that has too few."""
     gradient, batch = gradient_of(1), uneven_batch()
     grads, _ = gradient(batch)
     assert LENGTHS[2] == 0
@@ -132,7 +132,7 @@ def test_metrics_are_means_over_the_tokens_of_the_batch():
     static, hyper = split(small_config({**WITHOUT_DROPOUT, "training.label_smoothing": 0.3}))
     state, batch = start(static, hyper), uneven_batch()
     logits, _ = forward(static.model, state.params, batch)
-    # The decoder does not read a row's last target, so that it can be made a correct one.
+    # The decoder does not read a row's last target, so the test can make it a correct one.
     full = np.flatnonzero(batch["targets"][:, -1])
     batch["targets"][full, -1] = np.argmax(logits[full, -1], -1)
     _, metrics = compiled_step(static)(state, batch, hyper)
@@ -150,7 +150,7 @@ def test_metrics_are_means_over_the_tokens_of_the_batch():
 
 @functools.cache
 def first_update() -> Any:
-    """(state before, state after, metrics, gradient of the mean) of the run with everything on."""
+    """Return (state before, state after, metrics, gradient of the mean) of the run with everything on."""
     static, hyper = split(small_config())
     state = start(static, hyper)
     after, metrics = compiled_step(static)(state, uneven_batch(), hyper)
@@ -158,7 +158,7 @@ def first_update() -> Any:
     return state, after, metrics, divided(grads, sums["weight"])
 
 
-def test_an_update_is_the_optimizer_on_the_gradient_of_the_mean():
+def test_an_update_applies_the_optimizer_to_the_gradient_of_the_mean():
     static, hyper = split(small_config())
     state, after, metrics, grads = first_update()
     norm = np.sqrt(sum(np.square(np.asarray(g, np.float64)).sum() for g in jax.tree.leaves(grads)))
@@ -167,7 +167,7 @@ def test_an_update_is_the_optimizer_on_the_gradient_of_the_mean():
     update = jax.jit(lambda g, s, p, h: make_optimizer(static.schedule, h).update(g, s, p))
     updates, opt_state = update(grads, state.opt_state, state.params, hyper)
     assert distance(after.opt_state, opt_state) < 1e-5
-    # Where the gradient is all rounding, Adam makes a whole step of it: such parameters are not compared.
+    # Where the gradient is only rounding, Adam makes a whole step; such parameters are not compared.
     largest = max(np.abs(g).max() for g in jax.tree.leaves(grads))
     moved = jax.tree.map(
         lambda new, old, g: np.where(np.abs(g) > 1e-3 * largest, new - old, 0), after.params, state.params, grads
@@ -176,7 +176,7 @@ def test_an_update_is_the_optimizer_on_the_gradient_of_the_mean():
     assert distance(moved, expected) < 1e-3
 
 
-def test_the_learning_rate_that_is_reported_is_the_one_applied():
+def test_the_reported_learning_rate_is_the_applied_one():
     """Adam's first step is the rate times the sign of the gradient; biases do not decay."""
     state, after, metrics, grads = first_update()
 
@@ -217,8 +217,8 @@ def test_steps_are_counted_and_the_schedule_follows():
     ],
     ids=str,
 )
-def test_what_saves_memory_changes_no_gradient(fields):
-    """With dropout everywhere: what is computed twice drops the same elements."""
+def test_options_that_save_memory_change_no_gradient(fields):
+    """With dropout everywhere: recomputation drops the same elements."""
     layers = {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2}
     plain = {name: value for name, value in fields.items() if name.startswith("model.") and name != "model.remat"}
     (static, hyper), (saving, _) = (split(small_config({**layers, **f})) for f in (plain, fields))
@@ -228,7 +228,7 @@ def test_what_saves_memory_changes_no_gradient(fields):
 
 
 def test_a_program_that_loops_over_layers_does_not_grow_with_them():
-    """So that its compilation does not, which is not timed here; benchmarks/README.md has the seconds."""
+    """So compile time does not grow either; it is not measured here, benchmarks/README.md has the seconds."""
     sizes = []
     for layers in (2, 16):
         fields = {"model.num_encoder_layers": layers, "model.num_decoder_layers": layers, "model.scan_layers": True}
@@ -239,8 +239,8 @@ def test_a_program_that_loops_over_layers_does_not_grow_with_them():
 
 
 @pytest.mark.slow
-def test_layers_that_are_computed_twice_need_less_memory():
-    """More is saved by computing all of them twice than by keeping the products with parameters."""
+def test_recomputed_layers_need_less_memory():
+    """Recomputing all layers saves more than keeping the products with parameters."""
     fields = {"model.num_encoder_layers": 4, "model.num_decoder_layers": 4, "model.scan_layers": True}
     batch = uneven_batch([30] * 16, source=32, target=32)
     sizes = {}
@@ -255,7 +255,7 @@ def test_layers_that_are_computed_twice_need_less_memory():
 
 @pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_update_that_is_not_finite_can_be_left_out(parts):
-    """The state stays, but for the step; the next update is the one that would have been made in its place."""
+    """The state is unchanged except for the step; the next update is the one that would have been made instead."""
     overrides = {"training.on_nonfinite": "skip", "training.accumulation_steps": parts}
     static, hyper = split(small_config(overrides))
     state, metrics = compiled_step(static)(start(static, hyper), uneven_batch(), hyper)
@@ -267,7 +267,7 @@ def test_an_update_that_is_not_finite_can_be_left_out(parts):
     assert identical(after[1:], broken[1:])
     after, metrics = compiled_step(static)(state._replace(step=jnp.int32(2)), uneven_batch(seed=2), hyper)
     assert metrics["learning_rate"] == pytest.approx(float(learning_rate(static.schedule, 2, hyper)), rel=1e-6)
-    # Where all is finite, the policy changes nothing.
+    # If all is finite, the policy changes nothing.
     plain, _ = split(small_config(overrides | {"training.on_nonfinite": "stop"}))
     expected, _ = compiled_step(plain)(state._replace(step=jnp.int32(2)), uneven_batch(seed=2), hyper)
     params, expected = map(without_key_biases, (after.params, expected.params))
@@ -275,7 +275,7 @@ def test_an_update_that_is_not_finite_can_be_left_out(parts):
 
 
 def without_key_biases(params: Any) -> Any:
-    """Their gradients are zero but for rounding, of which Adam makes steps of full size."""
+    """Their gradients are zero up to rounding, from which Adam makes steps of full size."""
     return jax.tree_util.tree_map_with_path(
         lambda path, p: jnp.zeros_like(p) if jax.tree_util.keystr(path).endswith("['key']['bias']") else p, params
     )
@@ -334,7 +334,7 @@ def test_the_loss_falls_on_a_copying_task(norm_position):
     assert np.mean([m["accuracy"] for m in last]) > 85
 
 
-# Trials of one program: other seeds, rates, smoothings and schedules.
+# Trials of one program, with different seeds, rates, smoothings and schedules.
 TRIALS = [
     {},
     {"seed": 8, "optimizer.learning_rate": 3e-3, "optimizer.warmup_steps": 3, "model.attention_dropout_rate": 0.4},
@@ -348,8 +348,8 @@ def stacked(trees: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_trials_under_vmap_equal_their_own_runs():
-    """Clipping is out of the way, so that the first moment after one update tells the gradient."""
+def test_trials_under_vmap_equal_single_runs():
+    """Nothing is clipped, so that the first moment after one update is proportional to the gradient."""
     configs = [small_config({**trial, "optimizer.clip_norm": 1e9}) for trial in TRIALS]
     static = split(configs[0])[0]
     assert all(split(config)[0] == static for config in configs)
@@ -375,7 +375,7 @@ def test_trials_under_vmap_equal_their_own_runs():
                 assert distance(first, divided(grads, sums["weight"])) < 1e-5
 
 
-def test_dropout_masks_under_vmap_are_exactly_those_of_the_own_runs():
+def test_dropout_masks_under_vmap_equal_those_of_single_runs():
     row_ids, shape = jnp.asarray([7, 100, 2**31 - 1]), (3, 5, 16)
 
     def mask(seed: Any, step: Any, rate: Any) -> Any:
@@ -390,7 +390,7 @@ def test_dropout_masks_under_vmap_are_exactly_those_of_the_own_runs():
 
 
 def matrix_products(jaxpr: Any) -> list[tuple[str, ...]]:
-    """The types of the operands of every matrix product of a program."""
+    """Return the types of the operands of every matrix product of a program."""
     found = []
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":
@@ -401,12 +401,12 @@ def matrix_products(jaxpr: Any) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_type_of_the_computation_is_that_of_the_products_and_not_of_the_state(dtype):
+def test_dtype_is_the_type_of_products_and_not_of_the_state(dtype):
     static, hyper = split(small_config({"model.dtype": dtype, "training.accumulation_steps": 2}))
     state = jax.eval_shape(lambda: init_state(static, hyper))
     step = make_train_step(static)
     after, metrics = jax.eval_shape(step, state, uneven_batch(), hyper)
-    assert after == state  # shapes, types and weakness of types: the next call finds its program
+    assert after == state  # shapes, types and weak types: the next call does not recompile
     floats = [leaf for leaf in jax.tree.leaves(after) if jnp.issubdtype(leaf.dtype, jnp.floating)]
     assert len(floats) == 3 * len(jax.tree.leaves(state.params))
     assert {leaf.dtype for leaf in floats} == {jnp.dtype("float32")}

@@ -52,7 +52,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, page_file):
-    """Opens the page; what it has asked for, and what its console has said."""
+    """Open the page; return its requests and the messages of its console."""
     page = browser.new_page()
     requests, said = [], []
     page.on("request", lambda request: requests.append(request.url))
@@ -71,7 +71,7 @@ def opened(browser, page_file):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_the_page_is_as_wide_as_the_window_and_all_there(opened, page_file, width, scheme):
+def test_the_page_fits_the_window_and_is_complete(opened, page_file, width, scheme):
     open_at, requests, said = opened
     page = open_at(width, scheme)
     for state in ("closed", "open"):
@@ -90,8 +90,8 @@ def test_the_page_is_as_wide_as_the_window_and_all_there(opened, page_file, widt
         assert image.evaluate(f"{address}.{'srcset' if scheme == 'dark' else 'src'}")
 
 
-def test_text_is_readable_on_its_ground(opened):
-    """Contrast of body text of at least 7 to 1, and of what is said softly 4.5 to 1 (WCAG 2.2, 1.4.6 and 1.4.3)."""
+def test_text_has_enough_contrast(opened):
+    """Contrast of body text of at least 7 to 1, and of secondary text 4.5 to 1 (WCAG 2.2, 1.4.6 and 1.4.3)."""
     for scheme in ("light", "dark"):
         page = opened[0](1280, scheme)
         for selector, least in (("body", 7.0), (".soft", 4.5), ("tbody th", 7.0), (".star", 3.0)):
@@ -102,13 +102,13 @@ def test_text_is_readable_on_its_ground(opened):
 
 
 def luminance(colour: str) -> float:
-    """Relative, of `rgb(r, g, b)` (WCAG 2.2)."""
+    """Return the relative luminance of `rgb(r, g, b)` (WCAG 2.2)."""
     parts = [int(part) / 255 for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def test_wide_tables_scroll_by_the_keyboard_in_their_own_place(opened):
+def test_wide_tables_scroll_by_keyboard_in_place(opened):
     page = opened[0](360)
     table = page.locator(".scroll").first
     assert table.evaluate("e => e.scrollWidth > e.clientWidth")

@@ -1,4 +1,4 @@
-"""What is read of a work directory, and what is refused."""
+"""Reading a work directory, and work directories that are refused."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ def test_variants_are_in_the_order_of_the_study_and_trials_of_their_seeds(workdi
     assert list(trial_of(results, DIVERGED).logged("valid/loss")) == [10, 20, 30]
 
 
-def test_where_the_study_is_is_recorded(workdir, folder):
+def test_the_folder_of_the_study_is_recorded(workdir, folder):
     assert collect(workdir).study == collect(workdir, folder).study
     change(workdir / RECORD, folder=str(folder.parent / "gone" / "heads"))
     with pytest.raises(ConfigError, match="gone/heads is not there; name it"):
@@ -71,7 +71,7 @@ def test_where_the_study_is_is_recorded(workdir, folder):
         collect(workdir)
 
 
-def test_what_is_no_work_directory_of_a_study(tmp_path, workdir, folder):
+def test_folders_that_are_not_a_work_directory_of_a_study(tmp_path, workdir, folder):
     for other in (tmp_path, tmp_path / "nowhere", workdir / RECORD):
         with pytest.raises(ConfigError, match=r"has no study.json.*transformer-jax sweep --study=experiments/NAME"):
             collect(other, folder)
@@ -87,23 +87,23 @@ def test_what_is_no_work_directory_of_a_study(tmp_path, workdir, folder):
         ("8)", "the axis 'num_heads' has no value '16' now"),
     ],
 )
-def test_a_study_that_has_been_changed_since(workdir, folder, new, message):
+def test_a_study_that_has_changed_since_the_sweep(workdir, folder, new, message):
     write_study(folder.parent.parent, text=STUDY.replace("8, 16)", new))
     with pytest.raises(ConfigError, match=f"is no trial of .*study.py as it is now: {message}.*put the study back"):
         collect(workdir, folder)
 
 
-def test_a_trial_without_a_result_is_there(workdir, folder):
+def test_a_trial_without_a_result_is_included(workdir, folder):
     (workdir / TRIALS / DIVERGED / RESULT).unlink()
     with (workdir / TRIALS / DIVERGED / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 40, "spl')  # it may be at it
+        file.write('{"step": 40, "spl')  # a running trial may be writing this
     results = collect(workdir, folder)
     assert results.variants[2].counts == {"finished": 2, "none yet": 1}
     assert list(trial_of(results, DIVERGED).logged("valid/loss")) == [10, 20, 30]
 
 
 @pytest.mark.parametrize("status", ["failed", "pruned"])
-def test_other_ends_are_their_own(workdir, folder, status):
+def test_other_ends_have_their_own_status(workdir, folder, status):
     change(workdir / TRIALS / DIVERGED / RESULT, status=status)
     assert collect(workdir, folder).variants[2].counts == {"finished": 2, status: 1}
 
@@ -126,7 +126,7 @@ def test_no_trial_has_finished(workdir, folder, finished):
             collect(workdir, folder)
 
 
-def test_where_all_have_diverged_that_is_the_answer(workdir, folder, tmp_path):
+def test_a_study_in_which_all_trials_diverged_is_reported(workdir, folder, tmp_path):
     for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
         change(file, status="diverged", metrics={})
     results = collect(workdir, folder)
@@ -144,7 +144,7 @@ def test_the_only_variant_that_is_complete_is_named(workdir, folder):
     assert answer(results, summarise(results)).startswith("Only num_heads=2 has finished with every seed: test ex")
 
 
-def test_where_all_are_equal_the_next_metric_says_which_is_best(workdir, folder):
+def test_the_next_metric_decides_if_all_are_equal(workdir, folder):
     for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
         metrics = json.loads(file.read_text())["metrics"]
         change(file, metrics=metrics and metrics | {"test/exact_match": 0.0})
@@ -159,7 +159,7 @@ def test_where_all_are_equal_the_next_metric_says_which_is_best(workdir, folder)
     assert answer(results, summarise(results)) == equal
 
 
-def test_what_is_not_finite_is_not_compared(workdir, folder):
+def test_metrics_that_are_not_finite_are_not_compared(workdir, folder):
     for file in workdir.glob(f"{TRIALS}/*/{RESULT}"):
         metrics = json.loads(file.read_text())["metrics"]
         change(file, metrics=metrics and metrics | {"test/exact_match": math.nan})
@@ -170,14 +170,14 @@ def test_what_is_not_finite_is_not_compared(workdir, folder):
     )
 
 
-def test_a_metric_that_nobody_has_measured(workdir, folder):
+def test_a_metric_that_no_trial_has(workdir, folder):
     write_study(folder.parent.parent, text=STUDY.replace("test/loss", "test/chrf"))
     with pytest.raises(ConfigError, match="'test/chrf': no trial has measured it"):
         collect(workdir, folder)
 
 
 @pytest.mark.parametrize("name", [RESULT, SPEC])
-def test_a_file_that_is_cut_short_is_named(workdir, folder, name):
+def test_a_truncated_file_is_named(workdir, folder, name):
     file = workdir / TRIALS / DIVERGED / name
     file.write_text(file.read_text()[:40])
     with pytest.raises(DataError, match=f"{file}: cannot be read, or was cut short"):
@@ -185,14 +185,14 @@ def test_a_file_that_is_cut_short_is_named(workdir, folder, name):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"study": 3}'])
-def test_a_record_that_is_cut_short_is_named(workdir, folder, text):
+def test_a_truncated_record_is_named(workdir, folder, text):
     (workdir / RECORD).write_text(text)
     with pytest.raises(DataError, match=f"{workdir / RECORD}: "):
         collect(workdir, folder)
 
 
 @pytest.mark.parametrize("status", ["pruned", "failed"])
-def test_what_was_stopped_may_have_half_a_line(workdir, folder, status):
+def test_the_log_of_a_stopped_trial_may_end_in_half_a_line(workdir, folder, status):
     change(workdir / TRIALS / DIVERGED / RESULT, status=status)
     with (workdir / TRIALS / DIVERGED / "metrics.jsonl").open("a") as file:
         file.write('{"step": 40, "spl')
@@ -200,7 +200,7 @@ def test_what_was_stopped_may_have_half_a_line(workdir, folder, status):
 
 
 @pytest.mark.parametrize("line", ['{"step": 60, "spl', "[]", '{"step": 60}'])
-def test_a_log_that_is_cut_short_is_named(workdir, folder, line):
+def test_a_truncated_log_is_named(workdir, folder, line):
     file = workdir / TRIALS / DIVERGED / "metrics.jsonl"
     with file.open("a") as opened:
         opened.write(line)
@@ -209,14 +209,14 @@ def test_a_log_that_is_cut_short_is_named(workdir, folder, line):
         _ = trial_of(results, DIVERGED).log
 
 
-def test_a_seed_that_has_not_begun_is_counted(workdir, folder):
+def test_a_seed_that_has_not_started_is_counted(workdir, folder):
     shutil.rmtree(workdir / TRIALS / "num_heads=1,seed=2")
     results = collect(workdir, folder)
     first = results.variants[0]
     assert (first.counts, first.is_complete) == ({"finished": 2, "not begun": 1}, False)
     assert trials_of(first) == "2 finished, 1 of 3 not begun"
     rows = summarise(results)
-    assert [row.variant.name for row in rows if row.best] == ["num_heads=2"] * 2  # not the better one with a seed less
+    assert [row.variant.name for row in rows if row.best] == ["num_heads=2"] * 2  # not the better one with fewer seeds
     assert answer(results, rows).startswith("num_heads=2 has the highest test exact match")
     assert subject(results).endswith("with seeds 0, 1, 2: 15 trials, 13 finished, 1 diverged, 1 not begun.")
     assert "(1 of 3 not begun)" in draw(results, MetricByVariant("test/loss")).light.decode()
@@ -230,7 +230,7 @@ def test_a_seed_that_has_not_begun_is_counted(workdir, folder):
     assert {record["trials"] for record in summary_records(rows)} == {3}
 
 
-def test_more_seeds_in_the_study_are_not_begun(workdir, folder):
+def test_seeds_added_to_the_study_have_not_started(workdir, folder):
     write_study(folder.parent.parent, "seeds=(0, 1, 2, 3, 4),")
     assert collect(workdir, folder).variants[0].counts == {"finished": 3, "not begun": 2}
 
@@ -244,13 +244,13 @@ NORMS = """axes=(
 
 @pytest.fixture
 def twice(tmp_path):
-    """The results of a study in which norm=c, the reference too, is norm=a by another name."""
+    """Return the results of a study in which norm=c, also the reference, has the config of norm=a."""
     return collect(
         *write_workdir(tmp_path, text=STUDY.replace('axes=(over("model.num_heads", 1, 2, 4, 8, 16),),', NORMS))
     )
 
 
-def test_a_reference_that_is_another_variant_by_name(twice):
+def test_a_reference_under_another_variant_s_name(twice):
     assert len(twice.variants) == 10
     assert twice.reference is trial_variant(twice, "num_heads=2, norm=a")
     assert twice.absent["num_heads=2, norm=c"] == "num_heads=2, norm=a"
@@ -259,7 +259,7 @@ def test_a_reference_that_is_another_variant_by_name(twice):
     assert all(row.difference.count >= 2 for row in losses if row.difference is not None)
 
 
-def test_lines_go_through_what_is_another_variant_by_name(twice):
+def test_lines_include_a_variant_under_another_name(twice):
     alt = draw(twice, MetricByAxis("test/loss", x="num_heads", by="norm")).alt
     assert "3 lines" in alt
     assert [v.name for v in twice.everywhere[:3]] == [f"num_heads=1, norm={n}" for n in ("a", "b", "c")]
@@ -277,7 +277,7 @@ def draw(results, figure):
 
 @pytest.fixture
 def decoded(workdir, folder):
-    """The trials of two variants have no log: those of the first have trained them."""
+    """Return trials of which those of two variants have no log, because those of the first have trained them."""
     for heads in (2, 8):
         for seed in (0, 1, 2):
             place = workdir / TRIALS / f"num_heads={heads},seed={seed}"
@@ -286,7 +286,7 @@ def decoded(workdir, folder):
     return collect(workdir, folder)
 
 
-def test_what_another_trial_has_trained_has_its_log(decoded):
+def test_a_trial_trained_by_another_one_has_its_log(decoded):
     first, second, *_ = decoded.variants
     for trial, trainer in zip(second.trials, first.trials, strict=True):
         assert trial.logged("valid/loss") == trainer.logged("valid/loss") != {}
@@ -302,7 +302,7 @@ def test_equal_curves_are_one_line_with_both_names(decoded):
     assert "lowest num_heads=1 and num_heads=2 and num_heads=8, " in alt
 
 
-def test_sentences_name_the_axis_and_tables_need_not(workdir, folder):
+def test_sentences_name_the_axis_and_tables_do_not(workdir, folder):
     variant = collect(workdir, folder).variants[1]
     assert (variant.name, variant.short_name) == ("num_heads=2", "2")
     two = dataclasses.replace(variant, labels={"a": "1", "b": "2"})

@@ -1,4 +1,4 @@
-"""Figures show the numbers of the summary, and say what they show."""
+"""Figures show the numbers of the summary, and have descriptions."""
 
 import dataclasses
 import itertools
@@ -41,7 +41,7 @@ def drawn(results, *figures):
 
 
 def with_variants(results, variants, names=("num_heads",)):
-    """The results with other variants, whose values nobody has declared."""
+    """Return the results with other variants, with values that no study declares."""
     study = dataclasses.replace(results.study, figures=())
     made = []
     for name in names:
@@ -58,7 +58,7 @@ def losses(index):
 
 
 def bars_of(container):
-    """Ends of the error bars."""
+    """Return the ends of the error bars."""
     (collection,) = container[2]
     return [segment[:, 1] for segment in collection.get_segments()]
 
@@ -75,13 +75,13 @@ def test_dots_are_means_with_intervals_and_every_trial(axes, results):
     assert trials == [losses(row) for row in range(5)]
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == ["1 (reference)", "2", "4\n(1 of 3 diverged)", "8", "16"]
-    assert axes.get_ylim() == (4.5, -0.5)  # the first is on top
+    assert axes.get_ylim() == (4.5, -0.5)  # the first is at the top
     assert axes.get_xlabel() == "test loss (nats per token)\n(lower is better)"
     assert "best num_heads=1, 0.1305; worst num_heads=16, 0.7323." in alt
     assert alt.endswith("num_heads=4: 2 finished, 1 of 3 diverged.")
 
 
-def test_curves_are_means_of_what_has_finished_and_the_rest_is_shown(axes, results):
+def test_curves_are_means_of_finished_trials_and_show_the_others(axes, results):
     alt = plots.curves(Curves("valid/loss"), axes, results)
     thick = [line for line in axes.lines if line.get_linewidth() == 1.6]
     for index, line in enumerate(thick):
@@ -112,7 +112,7 @@ def test_the_best_is_one_whose_trials_have_all_finished(axes, results, direction
         assert re.search("best num_heads.2, .*; worst num_heads.2, ", alt)
 
 
-def test_a_variant_that_has_diverged_altogether_is_there(axes, results):
+def test_a_variant_without_finished_trials_is_shown(axes, results):
     one = next(trial for trial in results.trials if trial.trial.name == DIVERGED)
     lost = dataclasses.replace(results.variants[2], trials=(one,), seeds=(1,))
     changed = dataclasses.replace(results, variants=(*results.variants[:2], lost))
@@ -129,7 +129,7 @@ def test_a_variant_that_has_diverged_altogether_is_there(axes, results):
     assert [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"] == [[30]]
 
 
-def test_lines_go_over_numbers(axes, results):
+def test_lines_over_a_numeric_axis(axes, results):
     alt = plots.lines(MetricByAxis("test/loss", x="num_heads", log_x=True), axes, results)
     (container,) = axes.containers
     found = [estimate(losses(index)) for index in range(5)]
@@ -143,7 +143,7 @@ def test_lines_go_over_numbers(axes, results):
 
 
 def two_axes(results):
-    """Its five variants as those of two axes: depth 1 to 3, norm pre; and 1, 2, norm post."""
+    """Return the five variants as those of two axes: depth 1 to 3 with norm pre, and 1, 2 with norm post."""
     labels = [(1, "pre"), (2, "pre"), (3, "pre"), (1, "post"), (2, "post")]
     variants = [
         dataclasses.replace(variant, labels={"depth": str(depth), "norm": norm, "rest": "x"})
@@ -164,7 +164,7 @@ def test_there_is_a_line_for_every_value_of_another_axis(axes, results, by):
     assert f"2 lines, means over seeds with 95 % intervals: best norm=pre{rest}, depth 1, 0.1305" in alt
 
 
-def test_profiles_go_over_bins(axes, results):
+def test_profiles_over_bins(axes, results):
     alt = plots.profile(MetricByBin("test[*]/exact_match", label="length"), axes, results)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1-5", "6-10", "11+"]
     for index, container in enumerate(axes.containers):
@@ -175,7 +175,7 @@ def test_profiles_go_over_bins(axes, results):
 
 
 @pytest.mark.parametrize(("draw", "most"), [(plots.dots, plots.MOST_DOTS), (plots.curves, plots.MOST_LINES)])
-def test_of_very_many_variants_the_best_are_shown_and_it_is_said(axes, results, draw, most):
+def test_of_very_many_variants_only_the_best_are_shown_with_a_note(axes, results, draw, most):
     base = results.variants[0].trials
     variants = []
     for number in range(most + 3):
@@ -195,12 +195,12 @@ def test_of_very_many_variants_the_best_are_shown_and_it_is_said(axes, results, 
 def test_labels_are_shown_as_they_are(results, label):
     variants = [dataclasses.replace(results.variants[0], labels={"num_heads": label}), results.variants[1]]
     for figure in draw_figures(with_variants(results, variants)):
-        ElementTree.fromstring(figure.light)  # and nothing has been said of mathematics or of labels left out
+        ElementTree.fromstring(figure.light)  # no warning about mathematics or missing labels
         assert label in figure.alt
 
 
 def long_named(results, count):
-    """Variants of four axes, whose names are of one to four lines beside a row."""
+    """Return variants of four axes, whose names take one to four lines next to a row."""
     names = ("position_encoding", "norm_position", "num_encoder_layers", "learning_rate_schedule")
     variants = []
     for number in range(count):
@@ -210,7 +210,7 @@ def long_named(results, count):
     return with_variants(results, variants, names)
 
 
-def test_labels_of_rows_do_not_touch(results):
+def test_labels_of_rows_do_not_overlap(results):
     changed = long_named(results, 20)
     with matplotlib.rc_context():
         matplotlib.rcParams.update(_rc(LIGHT))
@@ -222,7 +222,7 @@ def test_labels_of_rows_do_not_touch(results):
     assert all(above.y0 > below.y1 for above, below in itertools.pairwise(boxes))
 
 
-def test_long_names_in_a_legend_are_whole(axes, results):
+def test_long_names_in_a_legend_are_not_cut(axes, results):
     changed = long_named(results, 5)
     plots.curves(Curves("valid/loss"), axes, changed)
     (legend,) = axes.figure.legends
@@ -239,7 +239,7 @@ def test_a_figure_is_drawn_for_light_and_dark(results):
     assert b"<dc:date>" not in figure.light
 
 
-def test_a_study_draws_its_own(results):
+def test_a_study_can_draw_its_own_figure(results):
     seen = []
 
     def draw(axes, given):
@@ -258,13 +258,13 @@ def test_a_study_draws_its_own(results):
 
     with pytest.raises(ConfigError, match="figure 'Ours': its function raised KeyError: 'depth'"):
         drawn(results, CustomFigure(fails, "Ours", "Sizes"))
-    with pytest.raises(ConfigError, match="figure 'Ours': its function raised ValueError"):  # when it is written
+    with pytest.raises(ConfigError, match="figure 'Ours': its function raised ValueError"):  # when it is drawn
         drawn(results, CustomFigure(lambda axes, given: axes.set_title("$\\frac$") and None, "Ours", "Sizes"))
     with pytest.raises(ConfigError, match="raised ValueError: an empty alt text"):
         drawn(results, CustomFigure(draw, "Ours", lambda given: ""))
 
 
-def test_what_the_user_has_set_changes_nothing(results):
+def test_the_user_s_matplotlib_settings_change_nothing(results):
     (before,) = drawn(results, MetricByVariant("test/loss"))
     with matplotlib.rc_context({"font.size": 30, "svg.fonttype": "none"}):
         (after,) = drawn(results, MetricByVariant("test/loss"))
@@ -287,6 +287,6 @@ def test_what_the_user_has_set_changes_nothing(results):
         (MetricByBin("valid[*]/loss"), r"no trial has measured a metric 'valid\[\*\]/loss'; there are test/exact"),
     ],
 )
-def test_what_nobody_has_is_refused(results, figure, message):
+def test_a_figure_of_unknown_metrics_or_axes_is_refused(results, figure, message):
     with pytest.raises(ConfigError, match=message):
         drawn(results, figure)

@@ -1,4 +1,4 @@
-"""Numbers and names as a reader sees them."""
+"""Numbers and names as they are shown in reports."""
 
 import math
 
@@ -37,7 +37,7 @@ def test_differences_have_signs():
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
-def test_what_is_shown_is_the_number_rounded(mean, half_width):
+def test_shown_numbers_are_rounded(mean, half_width):
     texts = interval(mean, half_width).split(" ± ")
     for text, value in zip(texts, (mean, half_width), strict=True):
         place = 10.0 ** -len(text.partition(".")[2])
@@ -74,12 +74,12 @@ def test_labels_have_units(metric, label):
 
 
 class Ages(Translation):
-    """Declares metrics of its own."""
+    """Declares its own metrics."""
 
     metrics = (MetricSpec("loss", "min", "years", "error"), MetricSpec("median_error", "min", "years"))
 
 
-def test_labels_are_those_of_the_task():
+def test_labels_come_from_the_task():
     assert metric_label("test/loss", Ages()) == "test error (years)"
     assert metric_label("test/median_error", Ages()) == "test median error (years)"
-    assert metric_label("test/exact_match", Ages()) == "test exact match"  # the study's own
+    assert metric_label("test/exact_match", Ages()) == "test exact match"  # a metric of the study's own

@@ -1,4 +1,4 @@
-"""The command that a report names makes the configs that it reports on."""
+"""The command in a report recreates the configs of that report."""
 
 import dataclasses
 import json
@@ -32,26 +32,26 @@ def results(tmp_path_factory):
     return collect(*write_workdir(tmp_path_factory.mktemp("study")))
 
 
-def test_the_command_makes_the_same_trials(results):
+def test_the_command_recreates_the_trials(results):
     program, name, *words = shlex.split(sweep_command(results))
     assert (program, name) == ("transformer-jax", "sweep")
     arguments = parse(sweep_command_of_cli, "transformer-jax sweep", words)
     assert arguments.required("study") == "experiments/heads"
-    assert arguments.overrides == {"model.mlp_dim": "40"}  # and not what follows from it, or is the study's
+    assert arguments.overrides == {"model.mlp_dim": "40"}  # without derived fields and settings of the study
     trials = grid(results.study, results.folder.parent.parent, arguments.overrides).trials
     assert [fields_of(trial.config) for trial in trials] == [fields_of(trial.trial.config) for trial in results.trials]
 
 
-def test_a_baseline_that_has_changed_since_is_overridden(results, tmp_path):
+def test_a_changed_baseline_is_overridden(results, tmp_path):
     folder = write_study(tmp_path)
     file = tmp_path / "tiny.py"
     file.write_text(file.read_text().replace("emb_dim=16", "emb_dim=32"))
     command = sweep_command(dataclasses.replace(results, folder=folder))
     assert "--config.model.emb_dim=16" in command
-    assert "head_dim" not in command  # which follows from it
+    assert "head_dim" not in command  # it is derived
 
 
-def test_no_command_for_configs_that_none_makes(results, tmp_path):
+def test_no_command_if_none_recreates_the_configs(results, tmp_path):
     assert sweep_command(dataclasses.replace(results, folder=tmp_path / "experiments" / "gone")) is None
     first, *others = results.variants
     config = config_of(first)
@@ -67,7 +67,7 @@ DRAWN = STUDY.replace(
 
 
 def searched(root, options, num_drawn=3):
-    """The results of a search of a rate, whose variants are the first random draws."""
+    """Return the results of a search over a learning rate, whose variants are the first random draws."""
     folder, workdir = write_study(root, text=DRAWN), root / "runs" / "heads"
     claim(workdir, folder)
     study, overrides = load_study(folder), {"data.cache_dir": str(workdir / "tokens"), "model.mlp_dim": "40"}
@@ -91,7 +91,7 @@ def test_the_command_of_a_random_search_repeats_its_draws(tmp_path):
     }
     assert "trains the same configs" in command_note(results)
     other = dataclasses.replace(results.study, axes=(Range("optimizer.learning_rate", 1e-6, 1e-2, log=True),))
-    assert sweep_command(dataclasses.replace(results, study=other)) is None  # it draws others
+    assert sweep_command(dataclasses.replace(results, study=other)) is None  # another study draws other values
 
 
 def test_the_command_of_tpe_says_that_it_may_draw_others(tmp_path):
@@ -133,7 +133,7 @@ def test_differences_of_the_configs(results):
     assert differing_fields(results) == ["model.num_heads", *follow]
 
 
-def test_exact_configs_say_every_field(results):
+def test_exact_configs_have_every_field(results):
     config = json.loads(exact_config(results.variants[1]))
     expected = config_of(results.variants[1]).to_dict()
     assert (expected.pop("seed"), expected["data"].pop("cache_dir")[-11:]) == (0, "token_cache")

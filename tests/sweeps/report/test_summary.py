@@ -1,4 +1,4 @@
-"""The numbers of a report, and the files that hold them."""
+"""The numbers of a report, and the files that contain them."""
 
 import csv
 import dataclasses
@@ -48,7 +48,7 @@ def test_means_intervals_and_paired_tests(results):
     assert [row.variant.name for row in rows] == NAMES
     assert rows[0].difference is None
     for index, row in enumerate(rows):
-        seeds = (0, 2) if index == 2 else (0, 1, 2)  # one of its trials has diverged
+        seeds = (0, 2) if index == 2 else (0, 1, 2)  # one of its trials diverged
         values = values_of(index, seeds)
         low, high = stats.t.interval(0.95, len(seeds) - 1, loc=values.mean(), scale=stats.sem(values))
         assert (row.estimate.mean, row.estimate.half_width) == pytest.approx((values.mean(), (high - low) / 2))
@@ -60,10 +60,10 @@ def test_means_intervals_and_paired_tests(results):
 
 
 @pytest.mark.parametrize("status", ["diverged", "failed", "pruned", None])
-def test_the_best_has_lost_no_trial(results, status):
+def test_the_best_variant_has_all_its_trials(results, status):
     assert [row.best for row in rows_of(results)] == [True, False, False, False, False]
     assert [row.best for row in rows_of(results, "test/exact_match")] == [True, False, False, False, False]
-    assert not any(row.best for row in rows_of(results, "test[1-5]/exact_match"))  # which way is better is not said
+    assert not any(row.best for row in rows_of(results, "test[1-5]/exact_match"))  # the metric has no direction
     first = results.variants[0]
     result = None if status is None else dataclasses.replace(first.trials[1].result, status=status)
     lost = dataclasses.replace(first.trials[1], result=result)
@@ -72,7 +72,7 @@ def test_the_best_has_lost_no_trial(results, status):
     assert [row.best for row in rows_of(without)] == [False, True, False, False, False]
 
 
-def test_none_is_best_where_all_are_equal(results):
+def test_none_is_best_if_all_are_equal(results):
     first = results.variants[0]
     same = dataclasses.replace(first, labels={"num_heads": "2"})
     rows = rows_of(dataclasses.replace(results, variants=(first, same)))
@@ -154,14 +154,14 @@ def test_every_variant_and_metric_is_a_line(results):
             assert [*found, line["p_value_holm"]] == expected
 
 
-def test_the_other_columns_are_names_that_no_axis_may_have(results, tmp_path):
+def test_an_axis_may_not_have_the_name_of_another_column(results, tmp_path):
     crossed = collect(*write_workdir(tmp_path, text=CROSSED))
     columns = {*read(results_csv(results))[0], *read(summary_csv(summarise(results)))[0]}
     columns |= set(read(contrasts_csv(contrasts(crossed)))[0]) - {"norm"}
     assert columns == RESERVED_NAMES | {"num_heads", *results.metrics}
 
 
-def test_json_holds_the_same(results):
+def test_json_has_the_same_numbers(results):
     rows = summarise(results)
     records = json.loads(summary_json(rows))
     for record, line in zip(records, read(summary_csv(rows)), strict=True):

@@ -1,4 +1,4 @@
-"""The page and the Markdown: their numbers are those of the CSV, their text is escaped, their bytes are repeatable."""
+"""The page and the Markdown: their numbers equal those of the CSV, text is escaped, and bytes are reproducible."""
 
 import csv
 import dataclasses
@@ -66,7 +66,7 @@ def written(results, tmp_path_factory):
 
 
 def assert_rounds(shown, value):
-    """A number as it is shown is the value, rounded to its last place; no number is shown of what is none."""
+    """Check that a shown number is the value rounded to its last digit, and that a missing value is not a number."""
     if value == "":
         assert shown == NOTHING
         return
@@ -75,7 +75,7 @@ def assert_rounds(shown, value):
 
 
 def assert_row_is_that_of_the_csv(cells, lines):
-    """cells: mean, difference and p-value for each of the metrics, whose lines of summary.csv follow."""
+    """cells: mean, difference and p-value of each metric, in the order of the lines of summary.csv."""
     for number, line in enumerate(lines):
         mean, difference, p_value = cells[3 * number : 3 * number + 3]
         for shown, columns in (
@@ -95,7 +95,7 @@ def lines_of(output, variant):
     return [next(line for line in lines if line["metric"] == m) for m in ("test/exact_match", "test/loss")]
 
 
-def test_every_number_of_the_page_is_that_of_the_csv(written):
+def test_every_number_of_the_page_equals_that_of_the_csv(written):
     output, page, _ = written
     rows = Page(page).rows
     assert [row[0] for row in rows] == ["1 (reference)", "2", "4", "8", "16"]
@@ -104,7 +104,7 @@ def test_every_number_of_the_page_is_that_of_the_csv(written):
         assert trials == ("2 finished, 1 of 3 diverged" if name == "4" else "3 finished")
 
 
-def test_every_number_of_the_markdown_is_that_of_the_csv(written):
+def test_every_number_of_the_markdown_equals_that_of_the_csv(written):
     output, _, markdown = written
     table = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(table) == 7
@@ -119,7 +119,7 @@ def crossed(tmp_path_factory):
     return output, *report(collect(*write_workdir(tmp_path_factory.mktemp("study"), text=CROSSED)), output)
 
 
-def test_differences_of_contrasts_are_those_of_the_csv(crossed):
+def test_differences_of_contrasts_equal_those_of_the_csv(crossed):
     output, page, markdown = crossed
     with (output / "contrasts.csv").open() as file:
         lines = list(csv.DictReader(file))
@@ -145,13 +145,13 @@ def test_differences_of_contrasts_are_those_of_the_csv(crossed):
     assert "(reference)" not in page
 
 
-def test_contrasts_of_an_earlier_report_are_gone(crossed, results, tmp_path):
+def test_contrasts_of_an_earlier_report_are_removed(crossed, results, tmp_path):
     (tmp_path / "contrasts.csv").write_text("")
     report(results, tmp_path)
     assert not (tmp_path / "contrasts.csv").exists()
 
 
-def test_numbers_of_alternative_texts_are_those_of_the_csv(written):
+def test_numbers_of_alternative_texts_equal_those_of_the_csv(written):
     output, page, _ = written
     alt = next(value for tag, name, value in Page(page).attributes if (tag, name) == ("img", "alt"))
     best, worst = re.search(r"best num_heads=1, (\S+); worst num_heads=16, (\S+)\.", alt).groups()
@@ -159,7 +159,7 @@ def test_numbers_of_alternative_texts_are_those_of_the_csv(written):
     assert_rounds(worst, lines_of(output, "16")[0]["mean"])
 
 
-def test_the_page_says_what_it_rests_on(written):
+def test_the_page_names_configs_versions_and_machine(written):
     _, page, markdown = written
     text = Page(page).text
     for said in ("Holm 1979", "paired t-test", "3 seeds say little", "Student's t", "1 of 3 diverged"):
@@ -171,7 +171,7 @@ def test_the_page_says_what_it_rests_on(written):
     assert "transformer-jax sweep --study=experiments/heads --workdir=runs/heads --config.model.mlp_dim=40" in text
 
 
-def test_where_the_work_directory_is_says_nothing(written, results):
+def test_the_report_does_not_depend_on_the_path_of_the_work_directory(written, results):
     """So that a report can be committed."""
     output = written[0]
     for file in [*output.glob("*.*"), *output.glob("figures/*")]:
@@ -183,7 +183,7 @@ def test_text_from_data_is_escaped(results, tmp_path):
     axis = results.study.axes[0]
     values = {label if label != "16" else EVIL: fields for label, fields in axis.values.items()}
     changed = dataclasses.replace(axis)
-    object.__setattr__(changed, "values", values)  # as no study's file may name it
+    object.__setattr__(changed, "values", values)  # no study file may give such a name
     last = results.variants[-1]
     trials = tuple(
         dataclasses.replace(t, trial=dataclasses.replace(t.trial, labels={"num_heads": EVIL})) for t in last.trials
@@ -216,7 +216,7 @@ def test_nothing_is_loaded_from_elsewhere(written):
     assert "@import" not in page
 
 
-def test_every_figure_has_words(written):
+def test_every_figure_has_an_alternative_text(written):
     output, page, markdown = written
     parsed = Page(page)
     alts = [value for tag, name, value in parsed.attributes if (tag, name) == ("img", "alt")]
@@ -227,14 +227,14 @@ def test_every_figure_has_words(written):
     assert all(f"](figures/{name})" in markdown for name in files)
 
 
-def test_the_same_results_make_the_same_bytes(written, results, tmp_path):
+def test_equal_results_give_equal_bytes(written, results, tmp_path):
     report(results, tmp_path)
     names = [file.relative_to(written[0]) for file in written[0].rglob("*.*")]
     assert len(names) == 6
     assert all((tmp_path / name).read_bytes() == (written[0] / name).read_bytes() for name in names)
 
 
-def test_figures_of_an_earlier_report_are_gone(results, tmp_path):
+def test_figures_of_an_earlier_report_are_removed(results, tmp_path):
     report(results, tmp_path)
     kept = tmp_path / "figures" / "mine.svg"
     kept.write_text("")
@@ -243,7 +243,7 @@ def test_figures_of_an_earlier_report_are_gone(results, tmp_path):
     assert sorted(file.name for file in (tmp_path / "figures").iterdir()) == ["1_test_loss.svg", "mine.svg"]
 
 
-def test_a_trial_that_could_not_be_run_has_no_size_and_no_machine(results, tmp_path):
+def test_a_trial_that_could_not_run_has_no_size_and_no_machine(results, tmp_path):
     first, second = results.variants[:2]
     trials = [dataclasses.replace(t, result=failure(t.trial, "no room")) for t in (first.trials[0], *second.trials)]
     variants = (
