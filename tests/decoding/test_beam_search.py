@@ -1,5 +1,7 @@
-"""Beam search over step functions that are written down, against published results, a search in plain Python and, with
-real models, every sequence that there is."""
+"""Beam search over hand-written step functions, against published results and against a search in plain Python.
+
+With real models, it is compared to an enumeration of all sequences.
+"""
 
 import functools
 import itertools
@@ -50,14 +52,14 @@ def test_a_new_length_penalty_is_one_entry(monkeypatch):
     assert beam_search.penalty(Rules("linear"), 2.0, 3.0) == 6.0
 
 
-# Published results. The tables say what each hypothesis of the beam, best first, gives every token at every step.
+# Published results. At every step the tables give a probability to every token after each hypothesis, best first.
 
-A, B = 2, 3  # the words of both
+A, B = 2, 3  # the words of both libraries' tests
 
 
 @functools.partial(jax.jit, static_argnames=("rules", "limit"))
 def by_table(table, max_lengths, rules, limit, alpha, allowed):
-    """Searches with logits [steps, B, W, V]; the cache is the number of the step."""
+    """Search with logits [steps, B, W, V]; the cache is the number of the step."""
 
     def step(ids, positions, visible, number):
         return table[number], number + 1
@@ -68,7 +70,7 @@ def by_table(table, max_lengths, rules, limit, alpha, allowed):
 
 
 def published(probs, rules, limit, alpha, force_end=False):
-    """The outputs of a table of probabilities of all tokens but padding."""
+    """Return the outputs for a table of probabilities of all tokens except padding."""
     probs = np.pad(np.array(probs, np.float32), ((0, 0), (0, 0), (0, 0), (1, 0)))
     with np.errstate(divide="ignore"):
         table = np.log(probs)
@@ -102,9 +104,9 @@ OTHER_SHORT, OTHER_LONG = ([B, EOS_ID], [0.8, 0.6]), ([B, A, EOS_ID], [0.8, 0.3,
 @pytest.mark.parametrize(
     ("probs", "alpha", "expected"),
     [
-        # testGreedyBatchOne, with a third token that never comes
+        # testGreedyBatchOne, with a third token of probability 0
         ([[[[0.7, 0.3, 0]]], [[[0.4, 0.6, 0]]], [[[0.5, 0.5, 0]]]], 0.0, [[([A, EOS_ID], [0.7, 0.6])]]),
-        # testGreedyWithCornerCase: nothing ends among the best two of any step
+        # testGreedyWithCornerCase: eos is never among the best two of a step
         ([[[[0.2, 0.1, 0.7]]], [[[0.4, 0.1, 0.5]]]], 0.0, [[([B, B], [0.7, 0.5])]]),
         # testNotGreedyBeamTwo
         ([[FIRST], [SECOND], [LAST]], 0.0, [[SHORT, LONG]]),
@@ -115,7 +117,7 @@ OTHER_SHORT, OTHER_LONG = ([B, EOS_ID], [0.8, 0.6]), ([B, A, EOS_ID], [0.8, 0.3,
     ],
 )
 def test_the_results_of_tensor2tensor(probs, alpha, expected):
-    """Of its utils/beam_search_test.py; its tables are (A, eos, B) of every hypothesis of every row at every step."""
+    """Of its utils/beam_search_test.py; the tables are (A, eos, B) per hypothesis, row and step."""
     probs = np.array(probs)[..., [1, 0, 2]]
     steps, _, width, _ = probs.shape
     rules = Rules("gnmt", end_among="candidates", early_stop="bound", num_best=width)
@@ -123,7 +125,7 @@ def test_the_results_of_tensor2tensor(probs, alpha, expected):
 
 
 # `sequence_generator_setup` of fairseq's tests/utils.py: (eos, A, B) of two hypotheses of two sentences at four steps;
-# from then on all end.
+# after that all of them end.
 FAIRSEQ = [
     [[[0.0, 0.9, 0.1], [0.0, 0.9, 0.1]], [[0.0, 0.7, 0.3], [0.0, 0.7, 0.3]]],
     [[[1.0, 0.0, 0.0], [0.0, 0.9, 0.1]], [[0.25, 0.35, 0.4], [0.0, 0.1, 0.9]]],
@@ -152,7 +154,7 @@ def test_the_results_of_fairseq(length_penalty, alpha, limit, expected):
     check_outputs(published(FAIRSEQ, rules, limit, alpha, force_end=True), expected, rules, alpha)
 
 
-# A search in plain Python, over logits that follow from all that a hypothesis has.
+# A search in plain Python, with logits that depend on all tokens of a hypothesis.
 
 VOCAB_SIZE, LIMIT, NUM_TABLES = 7, 6, 97
 
@@ -162,7 +164,7 @@ def weight(token, position):
 
 
 def by_history(ids, positions, visible, cache):
-    """A step whose logits are those of the table that all visible tokens together choose."""
+    """A step whose logits come from the table selected by all visible tokens together."""
     tables, known, places, index = cache
     known = jax.lax.dynamic_update_slice_in_dim(known, ids, index, axis=1)
     places = jax.lax.dynamic_update_slice_in_dim(places, positions, index, axis=1)
@@ -199,14 +201,14 @@ def outputs_by_history(tables, max_lengths, rules, width, alpha, allowed):
 
 
 def search(tables, max_lengths, rules, width, alpha, **fields):
-    """The outputs, as NumPy arrays, and how many steps were made."""
+    """Return the outputs as NumPy arrays, and the number of steps."""
     allowed = constraints(VOCAB_SIZE, **fields)
     outputs, steps = outputs_by_history(tables, np.int32(max_lengths), rules, width, alpha, allowed)
     return masked(outputs), steps
 
 
 def check_against_reference(tables, max_lengths, rules, width, alpha, stops=True, **fields):
-    """The outputs are those of the search in plain Python; how many steps that made for every row."""
+    """Check the outputs against the search in plain Python; return the number of its steps for every row."""
     result, steps = search(tables, max_lengths, rules, width, alpha, **fields)
     all_steps = []
     for row, limit in enumerate(max_lengths):
@@ -244,7 +246,7 @@ def may_come(length, limit, forbidden=(), prefix=(), min_length=0, force_end=Fal
 
 
 def combinations():
-    """Every penalty with all other rules; half of them, in which every pair of values occurs, always run."""
+    """Every penalty with all other rules; one half, in which every pair of values occurs, always runs."""
     penalties, ends, stops = ("none", "gnmt", "average"), ("beam", "candidates"), ("bound", "first")
     for (i, penalty), (j, end), (k, stop) in itertools.product(*map(enumerate, (penalties, ends, stops))):
         yield pytest.param(penalty, end, stop, marks=() if (i + j + k) % 2 == 0 else pytest.mark.slow)
@@ -252,7 +254,7 @@ def combinations():
 
 @pytest.mark.parametrize(("length_penalty", "end_among", "early_stop"), list(combinations()))
 def test_equals_a_search_in_plain_python(length_penalty, end_among, early_stop):
-    """Whose logits follow from all tokens that a hypothesis sees: these are its own, whatever became of the others."""
+    """The logits depend on all visible tokens, which must be the hypothesis's own after every reordering."""
     rules = Rules(length_penalty, end_among, early_stop, num_best=2)
     max_lengths = [LIMIT, 3, 0, 1, *[LIMIT] * 20]
     for alpha in (0.6, 2.0):
@@ -270,7 +272,7 @@ def test_every_output_begins_with_the_prefix():
     assert np.isfinite(result.scores).all()
 
 
-def test_a_prefix_that_ends_leaves_nothing_to_search_for():
+def test_a_prefix_with_eos_ends_the_search():
     rules, max_lengths = Rules("gnmt", "beam", "first", 3), [LIMIT] * 8
     _, steps = check_against_reference(make_tables(8, 1), max_lengths, rules, 3, 1.0, prefix=(5, EOS_ID))
     assert set(steps) == {2}
@@ -284,8 +286,8 @@ def test_other_beams(width):
 
 
 @pytest.mark.parametrize("length_penalty", ["none", "gnmt"])
-def test_the_bound_loses_nothing(length_penalty):
-    """The outputs are those of a search that goes on to the limit, and it is reached less often."""
+def test_stopping_at_the_bound_loses_no_output(length_penalty):
+    """The outputs equal those of a search up to the limit, with fewer steps."""
     rules = Rules(length_penalty, "candidates", "bound", 2)
     tables = make_tables(24, 7)
     check_against_reference(tables, [LIMIT] * 24, rules, 3, 0.6, stops=False)
@@ -294,7 +296,7 @@ def test_the_bound_loses_nothing(length_penalty):
 
 
 def test_the_first_to_end_may_lose():
-    """So that it is a rule of its own: its best score is never better than that of the bound, and sometimes worse."""
+    """A rule of its own: its best score is never better than that of the bound, and sometimes worse."""
     tables, limits = make_tables(24, 7), [LIMIT] * 24
     first, bound = (
         search(tables, limits, Rules("average", "candidates", stop, 2), 3, 2.0)[0].scores[:, 0]
@@ -305,8 +307,8 @@ def test_the_first_to_end_may_lose():
 
 
 @pytest.mark.parametrize("early_stop", ["bound", pytest.param("first", marks=pytest.mark.slow)])
-def test_an_input_that_is_done_stays_as_it_is(early_stop):
-    """And a search that is left and taken up again is one search."""
+def test_a_finished_input_does_not_change(early_stop):
+    """A search that is interrupted and continued gives the same result."""
     rules, limits = Rules("none", "beam", early_stop, 2), [LIMIT, 2, 0, *[LIMIT] * 21]
     lengths, tables = jnp.array(limits, jnp.int32), make_tables(24, 3)
 
@@ -336,7 +338,7 @@ def test_an_input_that_is_done_stays_as_it_is(early_stop):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-def test_a_repetition_penalty_counts_what_each_hypothesis_has_itself():
+def test_a_repetition_penalty_counts_each_hypothesis_s_own_tokens():
     rules, max_lengths = Rules("none", "beam", "bound", 3), [LIMIT] * 24
     free, penalised = (
         check_against_reference(make_tables(24, 4), max_lengths, rules, 3, 1.0, repetition_penalty=penalty)[0]
@@ -348,7 +350,7 @@ def test_a_repetition_penalty_counts_what_each_hypothesis_has_itself():
 # Real models.
 
 MODEL = tiny(vocab_size=8, num_encoder_layers=1, num_decoder_layers=1, tie_output=False)
-WORDS = (5, 6, 7)  # all others but the end mark are forbidden
+WORDS = (5, 6, 7)  # all other tokens except eos are forbidden
 SOURCES = np.array([[5, 6, 7, 4, EOS_ID], [6, EOS_ID, 0, 0, 0], [0] * 5, [7, 7, 4, EOS_ID, 0]], np.int32)
 
 
@@ -357,13 +359,13 @@ def beams(params, config=MODEL, inputs=SOURCES, **fields):
 
 
 def teacher_forced(config, params, inputs, targets):
-    """log P of every token of targets [B, T, V] after those before it, by the full forward pass."""
+    """Return log P of every token of targets [B, T, V] given those before it, by the full forward pass."""
     logits = forward(config, params, as_batch(inputs=inputs, targets=targets))[0]
     return scipy.special.log_softmax(np.asarray(logits, np.float64), axis=-1)
 
 
 def all_sequences(params, source, limit, with_cut):
-    """{ids: log probability of every token} of all outputs of one source."""
+    """Return {ids: log probability of every token} of all outputs of one source."""
     grid = np.array(list(itertools.product(WORDS, repeat=limit)))
     log_probs = teacher_forced(MODEL, params, np.repeat(source[None], len(grid), axis=0), grid)
     found = {}
@@ -383,8 +385,8 @@ EXHAUSTIVE = list(itertools.product(("gnmt", "average", "none"), ("end", "cut"))
     ("length_penalty", "at_limit"),
     [EXHAUSTIVE[0], *[pytest.param(*fields, marks=pytest.mark.slow) for fields in EXHAUSTIVE[1:]]],
 )
-def test_a_beam_that_holds_every_prefix_finds_the_best_of_all_sequences(length_penalty, at_limit):
-    """At most three tokens: 9 hypotheses are all there are before the last, 27 all there are behind it."""
+def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(length_penalty, at_limit):
+    """At most three tokens: 9 hypotheses exist before the last one, 27 after it."""
     size, limit = (9 if at_limit == "end" else 27), 3
     alpha = {"none": 0.0, "gnmt": 0.6, "average": 1.3}[length_penalty]
     rules = Rules(length_penalty)
@@ -408,7 +410,7 @@ def test_a_beam_that_holds_every_prefix_finds_the_best_of_all_sequences(length_p
             known = all_sequences(params, SOURCES[row], limit, at_limit == "cut")
             scores = {ids: scores_of(known[ids], len(ids), rules, alpha) for ids in known}
             order = sorted(scores, key=lambda ids: (ids[-1] != EOS_ID, -scores[ids]))[:size]
-            # Whatever the order of those that float32 cannot tell apart.
+            # In any order for those that float32 cannot distinguish.
             np.testing.assert_allclose(result.scores[row], [scores[ids] for ids in order], atol=1e-4)
             found = [tuple(ids[:n]) for ids, n in zip(result.ids[row], result.lengths[row], strict=True)]
             assert len(set(found)) == size
@@ -434,9 +436,10 @@ def outputs_of(seed, **fields):
 
 
 def test_a_beam_of_one_is_greedy_search():
-    """With either rule to stop, where no output ends (seed 40), where some do (79) and where most do (100).
+    """With either stopping rule, where no output ends (seed 40), some do (79) and most do (100).
 
-    With an alpha of 0 every penalty is `none`, the name of which would choose greedy search itself."""
+    With an alpha of 0 every penalty equals `none`, which as a name would select greedy search itself.
+    """
     ended = []
     for seed in (40, 79, 100):
         greedy = outputs_of(seed)
@@ -451,7 +454,7 @@ def test_a_beam_of_one_is_greedy_search():
     assert ended[0] == 0 < ended[1] < ended[2]
 
 
-# What two models are searched with, of whose outputs about half end.
+# Decode settings for two models, about half of whose outputs end.
 SEEDS = (46, 119)
 RULES = [
     Rules("gnmt", "beam", "bound", 4),
@@ -468,7 +471,7 @@ def best_four(seed, rules):
 
 
 @by_rules
-def test_outputs_are_distinct_and_sorted_and_those_that_were_cut_come_last(rules):
+def test_outputs_are_distinct_and_sorted_with_unfinished_ones_last(rules):
     ended = 0
     for seed in SEEDS:
         result, _ = best_four(seed, rules)
@@ -488,7 +491,7 @@ def test_outputs_are_distinct_and_sorted_and_those_that_were_cut_come_last(rules
 
 
 @by_rules
-def test_an_input_that_is_padding_has_no_output(rules):
+def test_a_row_of_padding_has_no_output(rules):
     result, _ = best_four(SEEDS[0], rules)
     assert np.isneginf(result.scores[6]).all()
     assert not result.ids[6].any()
@@ -498,7 +501,7 @@ def test_an_input_that_is_padding_has_no_output(rules):
 
 
 @by_rules
-def test_scores_are_sums_of_log_probs_over_the_penalty_and_these_are_the_models(rules):
+def test_scores_are_the_model_s_log_probs_over_the_penalty(rules):
     for seed in SEEDS:
         result, alpha = best_four(seed, rules)
         expected = scores_of(result.log_probs, result.lengths, rules, alpha)
@@ -510,7 +513,7 @@ def test_scores_are_sums_of_log_probs_over_the_penalty_and_these_are_the_models(
             np.testing.assert_allclose(result.log_probs[:, rank], np.where(ids > 0, own, 0), atol=1e-4)
 
 
-def test_an_output_is_ended_at_its_limit():
+def test_an_output_ends_at_its_limit():
     cut, ended = (outputs_of(SEEDS[1], beam_size=4, num_best=4, at_limit=at_limit) for at_limit in ("cut", "end"))
     rows = [0, 1, 2, 3, 4, 5, 7]
     assert not cut.finished[rows].all()

@@ -1,4 +1,4 @@
-"""Which tokens may come next, against the rules written out in plain Python, and the repetition penalty."""
+"""The tokens that may come next, against the rules written out in plain Python, and the repetition penalty."""
 
 import itertools
 
@@ -15,7 +15,7 @@ LIMITS = (0, 1, 2, 3, 5)  # of every row
 
 
 def tokens_at(length, **rules):
-    """The tokens that `allowed` lets stand at place `length`, a list per row of LIMITS."""
+    """Return the tokens that `allowed` permits at position `length`, a list per row of LIMITS."""
     table = np.asarray(allowed(constraints(VOCAB_SIZE, **rules), jnp.int32(length), jnp.array(LIMITS, jnp.int32)))
     assert table.dtype == bool
     assert table.shape == (len(LIMITS), VOCAB_SIZE)
@@ -46,7 +46,7 @@ def test_forbidden_tokens_never_come():
         assert tokens_at(length, forbidden=(2, 7)) == [[1, 3, 4, 5, 6]] * 5
 
 
-def test_the_end_comes_behind_min_length_tokens_at_the_earliest():
+def test_the_end_comes_after_min_length_tokens_at_the_earliest():
     for length in range(6):
         for tokens in tokens_at(length, min_length=3):
             assert (EOS_ID in tokens) == (length >= 3)
@@ -57,7 +57,7 @@ def test_a_prefix_comes_first_and_leaves_the_rest_free():
     assert [tokens_at(length, prefix=(6, 2, 6))[0] for length in range(4)] == [[6], [2], [6], [1, 2, 3, 4, 5, 6, 7]]
 
 
-def test_every_row_is_ended_at_its_own_limit():
+def test_every_row_ends_at_its_own_limit():
     free, end = [1, 2, 3, 4, 5, 6, 7], [EOS_ID]
     assert tokens_at(1, force_end=True) == [end, end, end, free, free]
     assert tokens_at(4, force_end=True) == [end] * 5
@@ -101,8 +101,10 @@ def test_positive_logits_of_seen_tokens_are_divided_and_negative_ones_multiplied
 
 
 def test_the_vectors_of_hugging_face():
-    """test_repetition_penalty_dist_process of tests/generation/test_logits_process.py: penalty 2 over ten logits of 0.1
-    but for -0.1 and 0.4."""
+    """test_repetition_penalty_dist_process of tests/generation/test_logits_process.py.
+
+    Penalty 2 over ten logits of 0.1, except -0.1 and 0.4.
+    """
     logits = np.full((2, 10), 0.1, np.float32)
     logits[0, 0], logits[1, 5] = -0.1, 0.4
     seen = np.zeros((2, 10), bool)

@@ -1,6 +1,7 @@
-"""Generation with decoders that read prompts alone: a Transformer without an encoder, and a recurrent network.
+"""Generation with decoders that read only prompts: a Transformer without an encoder, and a recurrent network.
 
-They are compared to searches in plain Python, which read everything anew for every token."""
+They are compared to searches in plain Python, which read the whole prefix again for every token.
+"""
 
 import dataclasses
 import functools
@@ -27,7 +28,7 @@ SAMPLES = {"method": "sample", "num_samples": 4, "temperature": 1.5, "top_k": 9,
 
 @dataclasses.dataclass(frozen=True)
 class Recurrent(Decoder):
-    """h' = tanh(E[token] + R h), logits O h'; one h [H] per hypothesis, and no use for slots."""
+    """h' = tanh(E[token] + R h), logits O h'; one h [H] per hypothesis; slots are not used."""
 
     vocab: int
     reorders: bool = True
@@ -63,7 +64,7 @@ def recurrent_params(vocab, seed, size=4):
 
 
 def recurrent_logits(params, tokens):
-    """Logits behind tokens, from the first on, in float64."""
+    """Return logits after each token, in float64."""
     state = np.zeros(len(params["recurrent"]))
     for token in tokens:
         state = np.tanh(params["embedding"][token].astype(np.float64) + state @ params["recurrent"])
@@ -71,7 +72,7 @@ def recurrent_logits(params, tokens):
 
 
 def transformer_logits(config, params, tokens):
-    """Logits behind tokens, by the full forward pass."""
+    """Return logits after each token, by the full forward pass."""
     padded = np.zeros((1, config.max_length), np.int32)
     padded[0, : len(tokens)] = tokens
     return np.asarray(forward(config, params, causal_batch(padded))[0][0, len(tokens) - 1], np.float64)
@@ -83,7 +84,7 @@ def may_come(length, limit, vocab, ends, min_length=0):
 
 
 def naive_samples(logits_of, row, limit, ends, vocab, decode):
-    """Samples of one row; tokens, and the log probability of each."""
+    """Return samples of one row: tokens, and the log probability of each."""
     outputs = []
     for key in sampling.row_keys(decode["seed"], jnp.array([row]), decode["num_samples"])[0]:
         ids, log_probs = [], []
@@ -99,7 +100,7 @@ def naive_samples(logits_of, row, limit, ends, vocab, decode):
 
 
 def check_naive(decoder, params, logits_of, prompts, max_lengths, fields, ends=ENDS):
-    """Outputs of `generate` are those of the search in plain Python, where ids behind an output have no meaning."""
+    """Check outputs of `generate` against the search in plain Python; ids after the end have no meaning."""
     decode, vocab = DecodeConfig(**fields), decoder.vocab_size
     result = from_prompts([decoder], [params], decode, prompts, max_lengths, ends)
     for row, (prompt, limit) in enumerate(zip(prompts, max_lengths, strict=True)):
@@ -140,7 +141,7 @@ any_search = pytest.mark.parametrize("fields", [GREEDY, BEAM, SAMPLES], ids=["gr
 
 @any_search
 @pytest.mark.parametrize("position_encoding", ["learned", pytest.param("relative", marks=pytest.mark.slow)])
-def test_a_decoder_alone_continues_prompts_as_the_full_forward_pass_does(fields, position_encoding):
+def test_a_decoder_only_model_continues_prompts_like_the_full_forward_pass(fields, position_encoding):
     config = tiny(
         architecture="decoder_only", num_decoder_layers=1, tie_output=False, position_encoding=position_encoding
     )
@@ -158,10 +159,9 @@ ENDINGS = [ENDS, Ends(None, (PAD_ID,)), Ends(None, ()), Ends(0, ()), Ends(2, (5,
 @any_search
 @pytest.mark.parametrize("ends", ENDINGS, ids=str)
 def test_any_id_may_end_an_output_or_be_padding(fields, ends, monkeypatch):
-    """With a recurrent state, and over two stages. Where it is neither the end nor forbidden, 0 is a token as others
-    are."""
+    """With a recurrent state, and over two stages. Unless it is the end or forbidden, 0 is a token like others."""
     monkeypatch.setattr(generate, "FIRST_CAPACITY", 8)
-    params = recurrent_params(VOCAB, 2979)  # with these, 0 comes and outputs differ
+    params = recurrent_params(VOCAB, 2979)  # with these parameters 0 occurs and outputs differ
     prompts = [(4,), (3, 0, 5), (1, 0, 2, 4, 3), (0,), (2, 2), (5, 3)]
     result = check_naive(
         Recurrent(VOCAB), params, functools.partial(recurrent_logits, params), prompts, [6, 7, 5, 0, 1, 6], fields, ends
@@ -177,7 +177,7 @@ def test_any_id_may_end_an_output_or_be_padding(fields, ends, monkeypatch):
 
 
 def every_output(params, prompt, words, limit):
-    """{ids: log probability of every token} of all outputs of words that end at their limit at the latest."""
+    """Return {ids: log probability of every token} of all outputs of words that end at their limit at the latest."""
     found = {}
     for length in range(limit):
         for ids in itertools.product(words, repeat=length):
@@ -190,7 +190,7 @@ def every_output(params, prompt, words, limit):
 
 
 def test_states_follow_their_hypotheses():
-    """A beam that holds every prefix finds the best of all outputs, and finds others if states stay where they are."""
+    """A beam with room for every prefix finds the best of all outputs, and others if states are not reordered."""
     fields = {"beam_size": 9, "num_best": 9, "end_among": "candidates", "at_limit": "end", "length_penalty": "none"}
     prompts, params, decode = [(3,), (2, 4, 3), (4, 4)], recurrent_params(5, 22), DecodeConfig(**fields)
     result, unmoved = (
@@ -214,7 +214,7 @@ def test_states_follow_their_hypotheses():
         ([(3,)], {"at_limit": "end"}, ConfigError, r"^decode\.at_limit=end needs a token that ends"),
     ],
 )
-def test_what_a_decoder_cannot_continue(prompts, fields, error, message):
+def test_prompts_that_a_decoder_cannot_continue(prompts, fields, error, message):
     params, ends = recurrent_params(VOCAB, 0), Ends(None, ())
     with pytest.raises(error, match=message):
         from_prompts([Recurrent(VOCAB)], [params], DecodeConfig(**fields), prompts, [2] * len(prompts), ends)

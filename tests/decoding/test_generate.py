@@ -1,4 +1,4 @@
-"""Generation with a cache against the plainest thing that could work: the whole forward pass for every token."""
+"""Generation with a cache against the simplest possible loop: a full forward pass for every token."""
 
 import functools
 
@@ -32,7 +32,7 @@ def config_of(**fields):
 
 
 def run(config, params, inputs=None, prompts=None, row_ids=None, **fields):
-    """Outputs of one model as NumPy arrays; three extra tokens unless fields say otherwise."""
+    """Return outputs of one model as NumPy arrays; three extra tokens unless fields say otherwise."""
     return ensemble([config], [params], inputs, prompts, row_ids, **fields)
 
 
@@ -43,7 +43,7 @@ def ensemble(configs, params, inputs=None, prompts=None, row_ids=None, **fields)
 
 
 def check_same(actual, expected, rows=slice(None)):
-    """Ids, lengths and ends are the same, log probabilities and scores up to rounding."""
+    """Check that ids, lengths and ends are equal, and log probabilities and scores up to rounding."""
     for name in ("ids", "lengths", "finished"):
         np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name)[rows])
     for name in ("log_probs", "scores"):
@@ -51,7 +51,7 @@ def check_same(actual, expected, rows=slice(None)):
 
 
 def naive(configs, params, max_lengths, width, prompts=None, forbidden=(), min_length=0, penalty=1.0):
-    """Greedy search in Python that knows no cache; ids and log probabilities [B, width]."""
+    """Greedy search in Python without a cache; return ids and log probabilities [B, width]."""
     inputs = sources()
     rows, prompts = len(inputs), prompts or [()] * len(inputs)
     targets = np.zeros((rows, min(max(map(len, prompts)) + width, configs[0].max_length)), np.int32)
@@ -59,7 +59,7 @@ def naive(configs, params, max_lengths, width, prompts=None, forbidden=(), min_l
         targets[row, : len(prompt)] = prompt
     ids, log_probs = np.zeros((rows, width), np.int32), np.zeros((rows, width))
     for t in range(width):
-        # What stands in targets behind a row's last token cannot matter: a decoder input is the target before it.
+        # Targets after a row's last token cannot matter: a decoder input is the previous target.
         results = [
             np.asarray(forward(c, p, as_batch(c.decoder_start_id, inputs=inputs, targets=targets))[0])
             for c, p in zip(configs, params, strict=True)
@@ -85,7 +85,7 @@ def rows_of(result, rows):
 
 
 def check_naive(result, expected):
-    """result: one output per input."""
+    """Check a result with one output per input."""
     ids, log_probs = expected
     np.testing.assert_array_equal(result.ids[:, 0], ids)
     np.testing.assert_array_equal(result.lengths[:, 0], (ids > 0).sum(1))
@@ -102,7 +102,7 @@ def limits(extra=3, capacity=12):
 
 @functools.cache
 def lively_params(config, max_extra_length=3):
-    """Random parameters with which some rows end and some do not, and rows differ: most seeds only repeat one token."""
+    """Return random parameters with which some rows end and rows differ; most seeds only repeat one token."""
     for seed in range(100):
         params = random_params(config, seed)
         result = run(config, params, max_extra_length=max_extra_length)
@@ -114,7 +114,7 @@ def lively_params(config, max_extra_length=3):
 
 
 LEARNED = config_of(position_encoding="learned")
-MODEL = config_of()  # what tests of anything but the model use
+MODEL = config_of()  # for tests that do not depend on the model
 
 
 @pytest.mark.parametrize("position_encoding", OPTIONS["position_encoding"])
@@ -124,7 +124,7 @@ def test_equals_the_naive_loop(position_encoding):
     check_naive(run(config, params), naive([config], [params], limits(), 9))
 
 
-def test_rows_end_by_themselves_or_unfinished_at_their_own_limit():
+def test_rows_end_with_eos_or_unfinished_at_their_own_limit():
     result = run(MODEL, lively_params(MODEL))
     check_naive(result, naive([MODEL], [lively_params(MODEL)], limits(), 9))
     cut = ~result.finished[:, 0] & (np.array(LENGTHS) > 0)
@@ -141,7 +141,7 @@ by_any_search = pytest.mark.parametrize("fields", [{}, BEAM, SAMPLES])
 
 
 @by_any_search
-def test_an_input_that_is_padding_has_no_output(fields):
+def test_a_row_of_padding_has_no_output(fields):
     result = run(MODEL, lively_params(MODEL), **fields)
     exists = np.isfinite(result.scores).all(1)
     np.testing.assert_array_equal(exists, np.array(LENGTHS) > 0)
@@ -223,7 +223,7 @@ def test_an_output_does_not_depend_on_the_width_of_its_batch(fields):
     ["learned", *[pytest.param(name, marks=pytest.mark.slow) for name in ("sinusoidal", "relative", "rotary", "none")]],
 )
 def test_prompts_of_any_length_equal_the_naive_loop(position_encoding):
-    """With the capacity as the limit, so that the last tokens stand at the last positions; one prompt is of 11."""
+    """With the capacity as the limit, so that the last tokens have the last positions; one prompt has 11 tokens."""
     config, prompts = config_of(position_encoding=position_encoding), [*PROMPTS[:7], (4, 5, 6, 7, 8, 9, 4, 5, 6, 7, 8)]
     params = lively_params(config)
     max_lengths = np.where(np.array(LENGTHS), 12 - np.array([len(prompt) for prompt in prompts]), 0)
@@ -249,7 +249,7 @@ def test_prompts_of_any_length_equal_the_naive_loop(position_encoding):
     ],
     ids=["beam", "sample"],
 )
-def test_another_value_compiles_nothing_anew(fields, others, different):
+def test_another_value_does_not_recompile(fields, others, different):
     params = lively_params(MODEL)
     run(MODEL, params, **fields)
     compiled = generate._begin._cache_size(), generate._stage._cache_size(), generate._outputs._cache_size()
@@ -269,8 +269,8 @@ def test_prompts_have_few_shapes():
 
 
 @pytest.mark.parametrize("fields", [{**BEAM, "length_penalty": "none"}, pytest.param({}, marks=pytest.mark.slow)])
-def test_a_prompt_is_a_prefix_that_is_no_part_of_the_output(fields):
-    """With a learned table too, which has fewer positions than the beam has slots."""
+def test_a_prompt_is_a_prefix_that_is_not_in_the_output(fields):
+    """Also with a learned table, which has fewer positions than the beam has slots."""
     params, prompt = lively_params(LEARNED), (8, 4, 9)
     prompted = run(LEARNED, params, prompts=[prompt] * 8, max_length=6, **fields)
     prefixed = run(LEARNED, params, prefix_ids="8,4,9", max_length=9, **fields)
@@ -289,7 +289,7 @@ SAME_LENGTH = ((5, 6, 7), (4, 4, 8), (7, 5, 6), (8, 4, 9), (15, 5, 11), (6, 6, 6
 
 @pytest.mark.parametrize("prompts", [SAME_LENGTH, PROMPTS])
 def test_constraints_equal_the_naive_loop(prompts):
-    """And the repetition penalty, which counts the prompt, but not what pads it to the length of others."""
+    """Also with the repetition penalty, which counts the prompt, but not its padding."""
     params = lively_params(MODEL)
     free = run(MODEL, params)
     often = int(np.bincount(free.ids[free.ids > EOS_ID]).argmax())
@@ -312,7 +312,7 @@ def check_ensemble(models, params, penalty=1.0):
 
 
 def test_an_ensemble_averages_log_probs():
-    """By the naive loop; the log probabilities that it returns are normalised again."""
+    """Against the naive loop; the returned log probabilities are normalised again."""
     check_ensemble([MODEL] * 2, [lively_params(MODEL), random_params(MODEL, 77)])
 
 
@@ -324,7 +324,7 @@ def test_an_ensemble_of_models_with_different_shapes():
 
 
 @pytest.mark.slow
-def test_an_ensemble_is_searched_by_a_beam_and_behind_prompts():
+def test_an_ensemble_with_beam_search_and_with_prompts():
     params = lively_params(MODEL)
     for fields in (BEAM, SAMPLES):
         check_same(
@@ -334,7 +334,7 @@ def test_an_ensemble_is_searched_by_a_beam_and_behind_prompts():
 
 
 def test_samples_of_an_input():
-    """Are many, drawn by its number and the seed, with the log probabilities of the model."""
+    """There are many, drawn by the input's number and the seed, with the log probabilities of the model."""
     params, numbers = lively_params(MODEL), np.arange(8)
     result = run(MODEL, params, **SAMPLES)
     check_same(run(MODEL, params, row_ids=numbers, **SAMPLES), result)
@@ -384,14 +384,14 @@ def test_stages_double_from_64_positions_on(prefix, limit, expected):
 
 @pytest.fixture
 def stages(monkeypatch):
-    """The tokens that each stage decodes up to, with a first one of 8 positions."""
+    """Return the tokens up to which each stage decodes, with a first stage of 8 positions."""
     made, whole = [], generate._stage
     monkeypatch.setattr(generate, "_stage", lambda *args: made.append(args[2]) or whole(*args))
     monkeypatch.setattr(generate, "FIRST_CAPACITY", 8)
     return made
 
 
-def test_no_stage_is_begun_that_no_output_reaches(stages):
+def test_no_stage_starts_that_no_output_reaches(stages):
     params = lively_params(MODEL)
     result = run(MODEL, params)
     assert stages == [8, 9]
@@ -411,7 +411,7 @@ def test_a_beam_crosses_the_border_of_a_stage(stages, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [BEAM, SAMPLES])
-def test_so_do_prompts(fields, stages, monkeypatch):
+def test_prompts_cross_the_border_of_a_stage(fields, stages, monkeypatch):
     params, fields = lively_params(MODEL), {**fields, "prompts": PROMPTS, "repetition_penalty": 1.3}
     monkeypatch.setattr(generate, "FIRST_CAPACITY", 4)
     several = run(MODEL, params, **fields)
@@ -422,11 +422,11 @@ def test_so_do_prompts(fields, stages, monkeypatch):
     assert len(stages) == made + 1
 
 
-LONG, LONG_SEED = config_of(max_length=200), 58  # with these, one of three rows ends behind position 150
+LONG, LONG_SEED = config_of(max_length=200), 58  # with this seed one of three rows ends after position 150
 
 
-def test_a_long_output_is_the_naive_one():
-    """Across 64 and 128 positions: every token is the likeliest of the whole forward pass over the output."""
+def test_a_long_output_equals_the_naive_one():
+    """Across 64 and 128 positions every token is the most likely one by the full forward pass over the output."""
     params = random_params(LONG, LONG_SEED)
     result = run(LONG, params, sources((6, 3, 4)), max_length=190, min_length=150)
     assert (result.lengths > 150).all()
@@ -442,7 +442,7 @@ def test_a_long_output_is_the_naive_one():
 
 
 @pytest.mark.slow
-def test_a_long_beam_is_that_of_one_stage(monkeypatch):
+def test_a_long_beam_search_equals_that_of_one_stage(monkeypatch):
     fields = {"beam_size": 3, "num_best": 3, "max_length": 190, "min_length": 150}
     stages = run(LONG, random_params(LONG, LONG_SEED), sources((6, 3, 4)), **fields)
     monkeypatch.setattr(generate, "FIRST_CAPACITY", 256)
@@ -471,6 +471,6 @@ def test_a_long_beam_is_that_of_one_stage(monkeypatch):
         ([MODEL], {"prompts": [(-2,), *PROMPTS[1:]]}, DataError, r"^prompts, row 0: .*-2.*model\.vocab_size=19"),
     ],
 )
-def test_what_the_models_cannot_take(configs, fields, error, message):
+def test_inputs_that_the_models_cannot_take(configs, fields, error, message):
     with pytest.raises(error, match=message):
         ensemble(configs, [random_params(config) for config in configs], **fields)

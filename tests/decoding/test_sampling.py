@@ -1,4 +1,4 @@
-"""Greedy search over a step function that is written down as a table, and drawing from distributions that are known."""
+"""Greedy search over a step function given as a table, and draws from known distributions."""
 
 import functools
 
@@ -19,7 +19,7 @@ VOCAB_SIZE = 7
 
 
 def scripted(table):
-    """A step whose logits at call i, for row b and output w, are table[b, w, i]; the cache is what it has been fed."""
+    """Return a step whose logits at call i, for row b and output w, are table[b, w, i]; the cache is its past input."""
     rows, width, steps, _ = table.shape
     table = jnp.asarray(table)
 
@@ -34,7 +34,7 @@ def scripted(table):
 
 
 def likeliest(script):
-    """The table of one output per row whose likeliest tokens are written down."""
+    """Return the table of one output per row whose most likely tokens are given."""
     return jax.nn.one_hot(np.array(script), VOCAB_SIZE)[:, None]
 
 
@@ -66,7 +66,7 @@ def grown(table, max_lengths, limit, drawn, top_k, rules):
 
 
 def search(table, max_lengths, limit=None, drawn=None, rules=None):
-    """The state at the end, and the `masked` outputs."""
+    """Return the final state and the `masked` outputs."""
     limit, top_k = limit or table.shape[2], None
     if drawn is not None:
         drawn, top_k = drawn._replace(top_k=None), drawn.top_k
@@ -77,7 +77,7 @@ def search(table, max_lengths, limit=None, drawn=None, rules=None):
 
 
 def best(*args, **kwargs):
-    """The first output of every row."""
+    """Return the first output of every row."""
     return Generated(*(x[:, 0] for x in search(*args, **kwargs)[1]))
 
 
@@ -109,7 +109,7 @@ def test_rows_end_at_eos_or_at_their_limit():
     np.testing.assert_allclose(result.log_probs, np.where(result.ids > 0, likely, 0), rtol=1e-6)
 
 
-def test_an_input_that_is_padding_has_no_output():
+def test_a_row_of_padding_has_no_output():
     result = best(likeliest([[A, EOS_ID], [C, C]]), [2, 0])
     np.testing.assert_array_equal(np.isneginf(result.scores), [False, True])
 
@@ -125,7 +125,7 @@ def test_the_decoder_reads_the_start_id_and_then_its_own_output():
 
 
 def test_every_output_attends_to_its_prompt_and_to_its_own_tokens():
-    """Two outputs behind three slots of prompts, one of which is padding in the second row."""
+    """Two outputs after three slots of prompts, one of which is padding in the second row."""
 
     def step(ids, positions, visible, cache):
         places, seen, calls = cache
@@ -148,7 +148,7 @@ def test_every_output_attends_to_its_prompt_and_to_its_own_tokens():
 
 
 @pytest.mark.parametrize(("script", "max_lengths", "calls"), [([[A, EOS_ID, C, C]], [4], 2), ([[A] * 4], [3], 3)])
-def test_no_step_is_made_once_all_rows_are_done(script, max_lengths, calls):
+def test_no_step_is_made_after_all_rows_end(script, max_lengths, calls):
     assert search(likeliest(script), max_lengths)[0].hypotheses.cache[-1] == calls
 
 
@@ -156,7 +156,7 @@ def test_the_limit_is_the_width():
     np.testing.assert_array_equal(best(likeliest([[A] * 6]), [3], limit=3).ids, [[A, A, A]])
 
 
-def test_the_search_goes_on_where_it_was_left():
+def test_the_search_continues_where_it_stopped():
     table = likeliest([[A, B, C, A, EOS_ID, C], [B, EOS_ID, C, C, C, C]])
     step, cache = scripted(table)
     max_lengths = jnp.array([6, 6], jnp.int32)
@@ -170,12 +170,12 @@ def test_the_search_goes_on_where_it_was_left():
 
 def test_padding_is_never_chosen():
     result = best(likeliest([[PAD_ID, A, PAD_ID]]), [3])
-    assert result.lengths == [1]  # of all other tokens, which are equally likely, eos is the first
+    assert result.lengths == [1]  # among the equally likely other tokens, eos is the first
     np.testing.assert_array_equal(result.ids, [[EOS_ID, 0, 0]])
 
 
-def test_the_likeliest_token_is_chosen_even_where_all_are_unlikely():
-    """The mask of padding is no finite number that a logit could be below."""
+def test_the_most_likely_token_is_chosen_even_if_all_are_unlikely():
+    """The mask of padding must be below every finite logit."""
     table = np.full((1, 1, 2, VOCAB_SIZE), -3e38, np.float32)
     table[..., B], table[..., PAD_ID] = -2e38, 0.0
     np.testing.assert_array_equal(best(table, [2]).ids, [[B, B]])
@@ -185,12 +185,12 @@ def test_constraints_are_kept():
     script = [[A, EOS_ID, EOS_ID, C, C, C]] * 2
     rules = constraints(VOCAB_SIZE, prefix=(C, C), min_length=4, forbidden=(B,), force_end=True)
     table = np.array(likeliest(script))
-    table[..., B] = 2.0  # the likeliest, but forbidden
+    table[..., B] = 2.0  # the most likely, but forbidden
     table[..., A] += 0.5
     np.testing.assert_array_equal(best(table, [6, 5], rules=rules).ids, [[C, C, A, C, C, 1], [C, C, A, C, 1, 0]])
 
 
-def test_a_repetition_penalty_holds_tokens_back_that_have_come():
+def test_a_repetition_penalty_makes_earlier_tokens_less_likely():
     logits = np.full(VOCAB_SIZE, -5.0, np.float32)
     logits[[A, B, C, EOS_ID]] = 2.0, 1.5, -0.1, -0.3
     table = np.broadcast_to(logits, (1, 1, 4, VOCAB_SIZE))
@@ -198,7 +198,7 @@ def test_a_repetition_penalty_holds_tokens_back_that_have_come():
     # A, seen, falls to 1; B to 0.75; then A is best again.
     rules = constraints(VOCAB_SIZE, repetition_penalty=2.0)
     np.testing.assert_array_equal(best(table, [4], rules=rules).ids, [[A, B, A, A]])
-    # C, negative, falls to -0.4, below the end mark.
+    # C, negative, falls to -0.4, below eos.
     rules = constraints(VOCAB_SIZE, forbidden=(A, B), repetition_penalty=4.0)
     np.testing.assert_array_equal(best(table, [4], rules=rules).ids, [[C, EOS_ID, 0, 0]])
 
@@ -254,10 +254,10 @@ CUTS = {"top_k": (keep_top_k, top_k_set), "top_p": (keep_top_p, top_p_set), "min
     + [("top_p", p) for p in (0.01, 0.3, 0.5, 0.9, 0.999)]
     + [("min_p", p) for p in (0.001, 0.1, 0.5, 1.0)],
 )
-def test_a_cut_keeps_the_set_that_its_definition_names(name, value):
+def test_a_cut_keeps_the_set_of_its_definition(name, value):
     cut, kept_by = CUTS[name]
     rng = np.random.default_rng(0)
-    # The second half has equal logits; some of the last quarter are impossible already.
+    # The second half has equal logits; some of the last quarter are already impossible.
     logits = rng.standard_normal((40, 40)).astype(np.float32) * np.linspace(0.1, 5, 40, dtype=np.float32)[:, None]
     logits[20:] = np.round(logits[20:])
     logits[30:][rng.random((10, 40)) < 0.4] = -np.inf
@@ -267,8 +267,8 @@ def test_a_cut_keeps_the_set_that_its_definition_names(name, value):
         np.testing.assert_array_equal(cut_row, np.where(expected, row, -np.inf).astype(np.float32))
 
 
-def test_a_mass_that_is_reached_exactly_is_enough():
-    """In thousandths, which float32 sums are rounded from both ways."""
+def test_a_mass_reached_exactly_is_enough():
+    """In thousandths, whose float32 sums round both ways."""
     rng, cut = np.random.default_rng(0), jax.jit(keep_top_p)
     for _ in range(10):
         thousandths = np.sort(np.diff(np.sort(1 + rng.choice(999, 7, replace=False)), prepend=0, append=1000))[::-1]
@@ -279,7 +279,7 @@ def test_a_mass_that_is_reached_exactly_is_enough():
                 assert np.isfinite(cut(logits, p)).sum() == size
 
 
-def test_all_that_equal_the_last_are_kept():
+def test_ties_with_the_last_kept_token_are_kept():
     logits = jnp.array([2.0, 1.0, 1.0, 0.0, 1.0])
     np.testing.assert_array_equal(np.isfinite(keep_top_k(logits, 2)), [1, 1, 1, 0, 1])
     np.testing.assert_array_equal(np.isfinite(keep_top_p(logits, 0.5)), [1, 1, 1, 0, 1])
@@ -291,7 +291,7 @@ def shape(keys=None, temperature=1.0, top_k=None, top_p=None, min_p=None):
 
 
 def shaped_probs(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
-    """The distribution that is drawn from, float64: every cut sees what the one before has left."""
+    """The distribution to draw from, in float64: every cut applies to the result of the previous one."""
     logits = logits.astype(np.float64) / temperature
     for kept_by, value in ((top_k_set, top_k), (top_p_set, top_p), (min_p_set, min_p)):
         if value is not None:
@@ -299,18 +299,18 @@ def shaped_probs(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
     return scipy.special.softmax(logits)
 
 
-# Masses .4 .3 .2 .06 .04: every pair of steps leaves something else in the other order.
+# Masses .4 .3 .2 .06 .04: every pair of steps gives another result in the other order.
 MASSES = np.log([0.4, 0.3, 0.2, 0.06, 0.04]).astype(np.float32)
 
 
 @pytest.mark.parametrize(
     ("fields", "kept"),
     [
-        ({"temperature": 3.0, "top_p": 0.65}, 3),  # .4 .3 alone have the mass at temperature 1
+        ({"temperature": 3.0, "top_p": 0.65}, 3),  # .4 .3 alone reach the mass at temperature 1
         ({"temperature": 3.0, "min_p": 0.55}, 3),  # .4 .3 alone are within 0.55 of the first at temperature 1
         ({"top_k": 3, "top_p": 0.75}, 2),  # 7/9 of the three; top-p alone needs three
         ({"top_k": 2, "top_p": 0.5}, 1),
-        ({"top_p": 0.75, "min_p": 0.2}, 3),  # two have 7/9 of what min-p leaves
+        ({"top_p": 0.75, "min_p": 0.2}, 3),  # two have 7/9 of the tokens that min-p keeps
     ],
 )
 def test_cuts_follow_temperature_and_each_other(fields, kept):
@@ -326,13 +326,13 @@ def drawn_at(logits, rows, seed, length, temperature, **cuts):
 
 
 def draws(logits, seed=0, rows=100, width=100, length=0, temperature=1.0, **cuts):
-    """Tokens [rows, width] drawn from one distribution."""
+    """Draw tokens [rows, width] from one distribution."""
     logits = jnp.broadcast_to(jnp.asarray(logits), (rows, width, len(logits)))
     return np.asarray(drawn_at(logits, jnp.arange(rows), seed, length, temperature, **cuts))
 
 
 def check_counts(counts, probs):
-    """Chi-square test at one in a thousand; what is impossible never comes."""
+    """Chi-square test at one in a thousand; impossible tokens never occur."""
     assert not counts[probs == 0].any()
     expected = probs[probs > 0] * counts.sum()
     assert expected.min() > 5
@@ -359,7 +359,7 @@ def test_ten_thousand_draws_have_the_distribution(fields):
 
 
 def test_draws_are_independent_of_their_neighbours():
-    """In the next row, sample, place and under the next seed."""
+    """Of the next row, sample, position and seed."""
     probs = np.array([0.1, 0.2, 0.3, 0.4])
     tokens = draws(np.log(probs).astype(np.float32))
     others = {
@@ -370,14 +370,14 @@ def test_draws_are_independent_of_their_neighbours():
         "seed": (tokens, draws(np.log(probs).astype(np.float32), seed=1)),
     }
     for one, other in others.values():
-        if one.shape == other.T.shape and (one == other.T).all():  # its own transpose counts every pair twice
+        if one.shape == other.T.shape and (one == other.T).all():  # it is its own transpose and counts every pair twice
             upper = np.triu_indices(100, 1)
             one, other = one[upper], other[upper]
         pairs = np.bincount((4 * one + other).ravel(), minlength=16)
         check_counts(pairs, np.outer(probs, probs).ravel())
 
 
-def test_a_draw_follows_from_seed_row_sample_and_place_alone():
+def test_a_draw_depends_only_on_seed_row_sample_and_position():
     rows = jnp.array([7, 3, 11], jnp.int32)
 
     def tokens(rows, width=4, seed=5, length=2):
@@ -394,7 +394,7 @@ def test_a_draw_follows_from_seed_row_sample_and_place_alone():
     assert len(np.unique(together)) > 6
 
 
-def test_samples_of_a_row_do_not_depend_on_the_rows_beside_it():
+def test_samples_of_a_row_do_not_depend_on_other_rows():
     tables = np.random.default_rng(0).standard_normal((7, 6, VOCAB_SIZE)).astype(np.float32)
     ids, limits = np.array([20, 21, 22, 23, 30, 31, 32]), np.array([6, 4, 6, 5, 3, 6, 6])
 
@@ -440,7 +440,7 @@ def test_samples_keep_constraints():
     assert set(ids[:, 3]) == {EOS_ID, 2, START, A, C}
 
 
-def test_greedy_search_is_sampling_among_one():
+def test_greedy_search_equals_sampling_with_top_k_1():
     table = np.random.default_rng(2).standard_normal((6, 1, 5, VOCAB_SIZE)).astype(np.float32)
     greedy = search(table, [5] * 6)[1]
     drawn = search(table, [5] * 6, drawn=shape(sampling.row_keys(0, jnp.arange(6), 1), top_k=1))[1]

@@ -1,4 +1,4 @@
-"""The k largest of a vocabulary are those of `jax.lax.top_k`, and equal ones in the same order."""
+"""The k largest entries of a vocabulary equal those of `jax.lax.top_k`, with ties in the same order."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,8 @@ def check(x, k):
     assert indices.dtype == jnp.int32
 
 
-# Blocks are sought where the vocabulary has more than 32 k entries: 33 is the first such, 96 and 1024 are whole blocks.
+# Blocks are used where the vocabulary has more than 32 k entries: 33 is the first such size, 96 and 1024 are whole
+# blocks.
 SHAPES = [
     ((3,), 33, 1),
     ((3,), 96, 1),
@@ -42,7 +43,7 @@ def test_random_numbers(batch, size, k):
 @by_shape
 @pytest.mark.parametrize("values", [1, 2, 5])
 def test_of_equal_numbers_the_first(batch, size, k, values):
-    """With one value all are equal; with few, the k-th has equals in blocks before, in and behind its own."""
+    """With one value all are equal; with few, the k-th has ties in earlier blocks, its own and later ones."""
     check(np.random.default_rng(values).integers(0, values, (*batch, size)).astype(np.float32), k)
 
 
@@ -55,7 +56,7 @@ def test_fewer_than_k_are_finite(batch, size, k, left):
 
 
 def test_indices_never_lie_outside_the_vocabulary():
-    """100 numbers are padded to 4 blocks of 32 with -inf, which equals what is there."""
+    """100 numbers are padded to 4 blocks of 32 with -inf, which also occurs among the numbers."""
     indices = top_k(jnp.full((2, 100), -jnp.inf), 3)[1]
     np.testing.assert_array_equal(indices, [[0, 1, 2]] * 2)
 

@@ -1,4 +1,4 @@
-"""Attention weights are those of the model: exact, of every kind of model, masked where it is masked."""
+"""Attention weights equal the model's: exactly, for every kind of model, with its masks."""
 
 import dataclasses
 import re
@@ -44,7 +44,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize("fields", MODELS)
-def test_weights_are_a_distribution_over_what_may_be_attended_to(fields):
+def test_weights_are_a_distribution_over_the_visible_tokens(fields):
     config = tiny(num_encoder_layers=3, **fields)
     params, batch = random_params(config), make_batch()
     batch = as_batch(inputs=batch["inputs"].at[1, 4:].set(0), targets=batch["targets"])  # 4 of 7 are tokens
@@ -96,7 +96,7 @@ def test_entropy():
 
 @pytest.fixture(scope="module")
 def translator():
-    """With random parameters and a vocabulary of numbers."""
+    """Return a translator with random parameters and a vocabulary of numbers."""
     tokenizer = train_tokenizer([f"{n} {n * 7 % 60}" for n in range(60)], "bpe", 290)
     model = ModelConfig(
         **{"vocab_size": 290, "emb_dim": 16, "num_heads": 2, "mlp_dim": 24, "num_encoder_layers": 1},
@@ -120,8 +120,8 @@ def test_maps_of_a_text_and_its_translation(translator):
     assert maps.weights["encoder_self_attention"].shape == (1, 2, lengths[0], lengths[0])
 
 
-def test_a_translation_is_looked_at_piece_for_piece_as_it_was_generated(translator):
-    """Its text might be cut into other pieces; and each piece is what the weights of its row led to."""
+def test_a_translation_is_shown_token_by_token_as_generated(translator):
+    """Splitting its text again could give other tokens; and each token follows from the weights of its row."""
     maps = attention_maps(translator, "3 44 5")
     (translation,) = translator.translate_chunk([attention_module.Line("3 44 5")])
     ids = translation.outputs[0].ids

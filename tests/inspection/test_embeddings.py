@@ -1,4 +1,4 @@
-"""Principal components, neighbours and analogies against their definitions, on tables whose answers are known."""
+"""Principal components, neighbours and analogies against their definitions, on tables with known answers."""
 
 import itertools
 
@@ -26,19 +26,19 @@ WORDS = ["man", "woman", "king", "queen", "a$b$", "far"]
 
 @pytest.fixture
 def found():
-    """king = man + royal, queen = woman + royal, but in lengths; `far` is the opposite of man."""
+    """king = man + royal, queen = woman + royal, with other lengths; `far` is the opposite of man."""
     man, woman, royal = np.eye(3)
     table = np.array([*(np.full(3, 9.0),) * 4, man, woman, (man + royal) * 3, woman + royal, royal, -man])
     return Embeddings(table.astype(np.float32), WordTokenizer(MAGIC + "".join(f"{w}\n" for w in WORDS).encode()))
 
 
-def test_neighbours_by_cosine_whatever_the_lengths(found):
+def test_neighbours_by_cosine_do_not_depend_on_lengths(found):
     matches = neighbours(found, "man", 3)
     assert found.tokenizer.pieces([match.id for match in matches]) == ["king", "woman", "queen"]
     assert_close([match.similarity for match in matches], [0.5**0.5, 0.0, 0.0])
     everything = neighbours(found, "man", 100)
     assert found.tokenizer.pieces([everything[-1].id]) == ["far"]
-    assert len(everything) == 5  # neither the word itself nor the reserved ids, whose rows are the longest
+    assert len(everything) == 5  # without the word itself and the reserved ids, whose rows are the longest
 
 
 def test_neighbours_are_those_of_a_loop():
@@ -56,7 +56,7 @@ def test_neighbours_are_those_of_a_loop():
         assert_close([match.similarity for match in matches], [cosines[i] for i in best])
 
 
-def test_an_analogy_leaves_the_words_of_the_question_out(found):
+def test_an_analogy_excludes_the_words_of_the_question(found):
     matches = analogy(found, "man", "king", "woman", 100)
     assert found.tokenizer.pieces([match.id for match in matches])[0] == "queen"
     assert not {"man", "king", "woman"} & set(found.tokenizer.pieces([match.id for match in matches]))
@@ -76,7 +76,7 @@ def test_an_analogy_ranks_by_the_sum_of_three_cosines():
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "byte_bpe", "words"])
-def test_a_word_is_what_it_is_behind_a_space(kind):
+def test_a_word_is_looked_up_with_a_space_before_it(kind):
     tokenizer = trained(kind)
     table = np.random.default_rng(0).standard_normal((tokenizer.vocab_size, 6)).astype(np.float32)
     found = Embeddings(table, tokenizer)
@@ -91,7 +91,7 @@ def test_a_word_is_what_it_is_behind_a_space(kind):
     assert not set(found.ids_of(word)) & {match.id for match in neighbours(found, word, 1000)}
 
 
-def test_bytes_and_reserved_ids_are_no_answers():
+def test_bytes_and_reserved_ids_are_not_answers():
     tokenizer = trained("unigram")
     found = Embeddings(np.ones((tokenizer.vocab_size, 4), np.float32), tokenizer)
     pieces = tokenizer.pieces(found.candidates)
@@ -99,7 +99,7 @@ def test_bytes_and_reserved_ids_are_no_answers():
     assert not any(piece.startswith("<") for piece in pieces)
 
 
-def test_bytes_that_are_no_character_are_no_answer_of_byte_bpe():
+def test_partial_characters_are_not_answers_of_byte_bpe():
     tokenizer = trained("byte_bpe")
     found = Embeddings(np.ones((tokenizer.vocab_size, 4), np.float32), tokenizer)
     texts = [tokenizer.decode([id]) for id in found.candidates.tolist()]
@@ -107,7 +107,7 @@ def test_bytes_that_are_no_character_are_no_answer_of_byte_bpe():
     assert "a" in texts
 
 
-def test_what_is_in_no_piece_is_unknown():
+def test_a_character_in_no_token_is_unknown():
     tokenizer = trained("unigram")
     found = Embeddings(np.ones((tokenizer.vocab_size, 4), np.float32), tokenizer)
     with pytest.raises(DataError, match="the vocabulary has no '☃☃'"):
@@ -166,7 +166,7 @@ def test_questions():
 # Pictures.
 
 
-def test_names_do_not_cover_each_other():
+def test_names_do_not_overlap():
     points = np.random.default_rng(0).random((500, 2))
     chosen = spread_out(points, range(500), 40)
     assert chosen[0] == 0

@@ -1,4 +1,4 @@
-"""The page holds the weights as they are, and text as text; in a browser it is used by pointer and by keyboard."""
+"""The page contains the exact weights, shows text as text, and works in a browser by pointer and by keyboard."""
 
 import base64
 import json
@@ -41,7 +41,7 @@ def test_the_page_of_a_selection():
     assert (one["layers"], one["heads"]) == ([2], [5, 6])
 
 
-def test_the_page_asks_nothing_of_a_network():
+def test_the_page_uses_no_network():
     page = attention_page(make_maps(), everything(2, 6), {})
     assert not re.search(r"https?:|src=|@import|url\(", page)
 
@@ -61,7 +61,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """The page of long labels, open at a width: (page, what the console and failed requests said)."""
+    """Open the page of long labels at a width; return (page, messages of the console and failed requests)."""
     pages = []
 
     def show(maps, shown, width):
@@ -82,11 +82,11 @@ def opened(browser, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_overflows_nothing_is_executed_and_nothing_is_asked_for(opened, width):
+def test_the_page_does_not_overflow_execute_labels_or_request_files(opened, width):
     maps = make_maps(source=40, target=38, labels=["x" * 60, *make_maps().source])
     page, said = opened(maps, everything(2, 6), width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("document.getElementById('map').scrollWidth") > 360  # which scrolls by itself
+    assert page.evaluate("document.getElementById('map').scrollWidth") > 360  # the map scrolls by itself
     assert page.title() == "Attention"
     assert page.locator("dd").inner_text() == EVIL * 3
     assert [url for url in said if url != "data:,"] == []
@@ -112,7 +112,7 @@ def test_every_weight_can_be_read_by_keyboard(opened):
                 expected = f"{value} · query {row + 1}: {query} · key {column + 1}: {piece}"
                 said = page.locator("#cell").text_content()
                 assert re.sub(r"0\.\d{4}", "", said) == re.sub(r"0\.\d{4}", "", expected)
-                if not hidden:  # JavaScript and Python round a half differently
+                if not hidden:  # JavaScript and Python round halves differently
                     assert abs(float(said.split()[0]) - weights[row, column]) <= 0.5001e-4
                 page.keyboard.press("ArrowRight")
             page.keyboard.press("ArrowDown")

@@ -1,4 +1,4 @@
-"""Pictures show the numbers they are made of, and any text."""
+"""Pictures show the exact numbers, with any text."""
 
 import io
 import itertools
@@ -35,11 +35,11 @@ def test_a_figure_has_a_panel_per_head_with_its_weights(kind):
 
 
 def hidden(kind, weights):
-    """The cells that a causal mask hides."""
+    """Return the cells that a causal mask hides."""
     return np.triu(np.ones_like(weights, bool), 1) if kind == "decoder_self_attention" else np.zeros_like(weights, bool)
 
 
-def test_labels_of_forty_pieces_do_not_cover_each_other_and_stay_inside():
+def test_labels_of_forty_tokens_do_not_overlap_and_stay_inside():
     maps = make_maps(source=40, target=38, heads=2, labels=["▁dreiundzwanzig", "▁Kilometer"])
     figure = heat_map(maps, "decoder_cross_attention")
     figure.canvas.draw()
@@ -61,7 +61,7 @@ def test_the_title_of_one_head_of_a_short_sentence_fits():
     assert figure.texts[0].get_window_extent().x1 <= figure.get_figwidth() * DPI
 
 
-def test_files_of_all_that_is_shown_and_none_of_an_earlier_text(tmp_path):
+def test_files_of_this_text_only(tmp_path):
     maps = make_maps(heads=1)
     layers = {"encoder_self_attention": [0, 1], "decoder_self_attention": [0, 1], "decoder_cross_attention": [0, 1]}
     files = write_heat_maps(maps, Selection(layers, [0]), tmp_path)
@@ -79,7 +79,7 @@ def test_the_same_figure_is_the_same_file(tmp_path):
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_a_character_that_no_font_has_is_told(tmp_path, caplog):
+def test_a_character_without_a_glyph_is_reported(tmp_path, caplog):
     figure = new_figure(1, 1)
     figure.text(0, 0, "\U0001f937 \u0f00\ua000")
     save(figure, tmp_path / "x.png")
@@ -88,7 +88,7 @@ def test_a_character_that_no_font_has_is_told(tmp_path, caplog):
     ]
 
 
-def test_figures_are_apart_from_pyplot():
+def test_figures_do_not_use_pyplot():
     assert isinstance(new_figure(1, 1), Figure)
     buffer = io.BytesIO()
     new_figure(1, 1).savefig(buffer)
@@ -100,7 +100,7 @@ def test_long_labels_are_shortened():
     assert shortened("x" * 25) == "x" * 23 + "…"
 
 
-def test_a_folder_that_cannot_be(tmp_path):
+def test_a_folder_that_cannot_be_created(tmp_path):
     assert open_folder(tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--output=.*/file/x: cannot be made: Not a directory"):
@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be(tmp_path):
         open_folder(tmp_path / "file")
 
 
-def test_a_folder_that_may_not_be_written_to(tmp_path, monkeypatch):
+def test_a_folder_without_write_permission(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(ConfigError, match="cannot be written to; choose another folder"):
         open_folder(tmp_path)

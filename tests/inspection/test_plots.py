@@ -1,4 +1,4 @@
-"""Positions, masks and schedules that are drawn are those that models and training use."""
+"""Plotted positions, masks and schedules equal those of models and training."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ from transformer_jax.nn.positions import rotary
 
 
 def test_inner_products_of_sinusoids_by_distance():
-    """sum_i cos(d / 10000^(2i/D)), of D / 2 at distance 0."""
+    """sum_i cos(d / 10000^(2i/D)), which is D / 2 at distance 0."""
     config = tiny(max_length=40, emb_dim=16)
     distances = np.arange(-39, 40)
     rates = 10_000.0 ** (-np.arange(0, 16, 2) / 16)
@@ -102,7 +102,7 @@ def test_the_schedule_of_the_paper():
 
 
 @pytest.mark.parametrize("name", ["none", "constant", "cosine", "linear"])
-def test_a_schedule_of_few_steps_has_all_of_them(name):
+def test_a_schedule_of_few_steps_is_plotted_at_every_step(name):
     warmup = 0 if name == "none" else 3
     steps, rates = schedule(config_of(7, schedule=name, learning_rate=0.5, warmup_steps=warmup))
     assert steps.tolist() == [1, 2, 3, 4, 5, 6, 7]

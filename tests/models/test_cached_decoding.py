@@ -1,4 +1,4 @@
-"""Decoding with a cache equals the full forward pass, whatever the options and however the tokens are fed."""
+"""Decoding with a cache equals the full forward pass, for all options and however the tokens are fed."""
 
 import functools
 
@@ -25,7 +25,7 @@ def prepared(config, params):
 
 @functools.partial(jax.jit, static_argnames=("config", "capacity"))
 def start(config, params, batch, capacity=CAPACITY):
-    """An empty cache; without an encoder, the prompts of a batch only tell how many rows there are."""
+    """Return an empty cache; without an encoder, the prompts of a batch only give the number of rows."""
     return decoder_of(config).empty_cache(prepared(config, params), {**batch, "prompts": batch["targets"]}, capacity)
 
 
@@ -35,14 +35,14 @@ def step(config, params, cache, ids, positions, visible=None):
 
 
 def full(config, params):
-    """A batch with padded sources and whole targets, what the decoder reads, and its logits."""
+    """Return a batch with padded sources and whole targets, the decoder's inputs and its logits."""
     batch = make_batch(ROWS, 7, LENGTH)
     batch["inputs_mask"] = batch["inputs_mask"].at[1, 4:].set(False).at[2, 1:].set(False)
     return batch, batch["decoder_inputs"], forward(config, params, batch)[0]
 
 
 def feed(config, params, cache, ids, positions, sizes):
-    """Logits of all ids, fed in parts of these sizes."""
+    """Return logits of all ids, fed in parts of these sizes."""
     decoding, logits, at = prepared(config, params), [], 0
     for size in sizes:
         part = slice(at, at + size)
@@ -60,11 +60,11 @@ def test_cached_decoding_equals_the_full_forward(fields, architecture):
     batch, ids, expected = full(config, params)
     positions = jnp.broadcast_to(jnp.arange(LENGTH), ids.shape)
     empty = start(config, params, batch)
-    for sizes in ([1] * LENGTH, [3, 3]):  # token by token, and a prefill of a prompt and of more text behind it
+    for sizes in ([1] * LENGTH, [3, 3]):  # token by token, and a prefill of a prompt and of more text after it
         logits, _ = feed(config, params, empty, ids, positions, sizes)
         assert_close(logits, expected)
 
-    # Prompts of 1, 3 and 2 tokens in one prefill, padded on the right, on the left and on both sides of nothing.
+    # Prompts of 1, 3 and 2 tokens in one prefill, padded on the right, on the left and not at all.
     prompts = [[0, -1, -1], [0, 1, 2], [-1, 0, 1]]
     continuations = [[1, 2, 3], [3, 4, 5], [2, 3, 4]]
     positions = jnp.array([p + c for p, c in zip(prompts, continuations, strict=True)])
@@ -78,13 +78,13 @@ def test_cached_decoding_equals_the_full_forward(fields, architecture):
 
 
 @by_architecture
-def test_a_decoder_starts_behind_all_but_the_last_token_of_every_prompt(architecture):
-    """And goes on from there in its own slots, with prompts of 1, 5 and 3 tokens and two hypotheses per row."""
+def test_a_decoder_starts_after_all_but_the_last_token_of_every_prompt(architecture):
+    """It continues in its own slots, with prompts of 1, 5 and 3 tokens and two hypotheses per row."""
     config = tiny(architecture=architecture, position_encoding="rotary")
     params, decoder = random_params(config), decoder_of(config)
     batch, ids, expected = full(config, params)
     lengths = np.array([1, 5, 3])
-    # What pads a prompt is not read.
+    # The padding of a prompt is not read.
     prompts = jnp.where(np.arange(5) < lengths[:, None], ids[:, :5], 17)
     decoding = prepared(config, params)
     batch |= {"prompts": prompts, "prompt_lengths": jnp.asarray(lengths)}
@@ -99,7 +99,7 @@ def test_a_decoder_starts_behind_all_but_the_last_token_of_every_prompt(architec
     for row, length in enumerate(lengths):
         assert_close(logits[row, 0], expected[row, length - 1])
     assert np.abs(np.asarray(logits[:, 0] - logits[:, 1])).max() > 0.1
-    # Hypotheses are reordered by their visible slots alone.
+    # Hypotheses are reordered only by their visible slots.
     assert decoder.reorder(cache, jnp.array([[1, 0]] * 3)) is cache
 
 
@@ -116,7 +116,7 @@ def test_bfloat16_decodes_close_to_its_full_forward():
 
 
 @by_architecture
-def test_the_cache_goes_in_and_comes_out(architecture):
+def test_the_cache_is_an_argument_and_a_result(architecture):
     config = tiny(position_encoding="relative", architecture=architecture)
     params = random_params(config)
     decoding = prepared(config, params)
@@ -149,7 +149,7 @@ def test_the_cache_goes_in_and_comes_out(architecture):
 @by_architecture
 @pytest.mark.parametrize("capacity", [40, None], ids=["large", "grown"])
 def test_a_larger_cache_gives_the_same(architecture, capacity):
-    """From the beginning, or grown once there are tokens in it."""
+    """From the start, or grown after some tokens."""
     config = tiny(position_encoding="relative", architecture=architecture)
     params = random_params(config)
     batch, ids, expected = full(config, params)
@@ -232,7 +232,7 @@ def test_prefill_returns_the_logits_after_each_prompt(position_encoding):
     assert not logits[2].any()
     np.testing.assert_array_equal(cache.positions[:, :4], [[0, 1, -1, -1], [0, 1, 2, 3], [-1] * 4])
     assert cache.index == 4
-    # Each row goes on behind its own prompt.
+    # Each row continues after its own prompt.
     at = lengths[:, None]
     logits, _ = step(config, decoding, cache, jnp.take_along_axis(ids, at, axis=1), at)
     for row, position in enumerate((2, 4, 0)):
@@ -240,8 +240,8 @@ def test_prefill_returns_the_logits_after_each_prompt(position_encoding):
 
 
 @pytest.mark.parametrize("fields", covering_params())
-def test_tokens_of_one_row_that_see_other_slots_are_other_sequences(fields):
-    """Three sequences in one row of the cache, as a beam has them, equal three rows."""
+def test_tokens_of_one_row_with_different_visible_slots_are_different_sequences(fields):
+    """Three sequences in one row of the cache, as in a beam, equal three rows."""
     config = tiny(**fields)
     params = random_params(config)
     decoding = prepared(config, params)

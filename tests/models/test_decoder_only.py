@@ -28,7 +28,7 @@ def test_parameters_of_gpt2():
 
 
 def test_flops_of_gpt2():
-    """Of one row of 1,024 tokens without biases: the sum over products, and the formula of PaLM."""
+    """One row of 1,024 tokens without biases: the sum over products, and the formula of PaLM."""
     config = gpt2_small(use_bias=False).resolved()
     assert ARCHITECTURES["decoder_only"].train_flops(config, 1, {"targets": 1024}) == 874_944_921_600
     without_positions = count(config) - 1024 * 768
@@ -50,7 +50,7 @@ def test_a_logit_depends_on_the_tokens_up_to_its_own(position_encoding, norm_pos
 
 @pytest.mark.parametrize(("position_encoding", "norm_position"), [("relative", "pre"), ("sinusoidal", "post")])
 def test_tokens_of_a_prefix_see_each_other(position_encoding, norm_position):
-    """In both directions; the others see what is before them. Each row has a prefix of its own."""
+    """In both directions; other tokens see earlier ones. Each row has its own prefix."""
     config = decoder_only(position_encoding=position_encoding, norm_position=norm_position)
     params, ids = random_params(config), jnp.array([[3, 9, 4, 11, 7, 1], [6, 8, 8, 5, 9, 4]])
     prefixes = [4, 0]
@@ -69,7 +69,7 @@ def test_tokens_of_a_prefix_see_each_other(position_encoding, norm_position):
 
 
 def test_a_prefix_ends_with_its_segment():
-    """Of packed rows, in which every segment has a prefix of its own."""
+    """In packed rows every segment has its own prefix."""
     config = decoder_only(position_encoding="relative")
     params, ids = random_params(config), jnp.array([[3, 5, 6, 3, 7, 9, 4, 0]])
     prefix = jnp.array([[1, 1, 0, 1, 1, 1, 0, 0]], bool)

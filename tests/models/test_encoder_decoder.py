@@ -1,4 +1,4 @@
-"""The encoder-decoder against the papers; tests/models/test_every_architecture.py has what is not its own."""
+"""The encoder-decoder against the papers; test_every_architecture.py has the tests that all architectures share."""
 
 import functools
 import math
@@ -16,7 +16,7 @@ from transformer_jax.nn.stack import Stack
 
 
 def scanned(**fields):
-    """Layers as a loop, for tests where that cannot matter: it compiles faster, and equals unrolled layers."""
+    """Return a config that loops over layers: it compiles faster, and its results equal those of unrolled layers."""
     return tiny(**fields, scan_layers=True)
 
 
@@ -49,7 +49,7 @@ def test_initial_values():
         elif path.endswith("/scale"):
             assert (p == 1).all(), path
         elif path.endswith("/kernel"):
-            # Xavier uniform of one layer, not of the stack, with all heads counted.
+            # Xavier uniform of one layer, not of the stack, over all heads.
             to_heads = any(f"/{name}/" in path for name in ("query", "key", "value"))
             inputs = p.shape[1] if to_heads else math.prod(p.shape[1:-1])
             outputs = math.prod(p.shape[2:]) if to_heads else p.shape[-1]
@@ -72,7 +72,7 @@ def encode(config, params, inputs):
 
 
 @pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned", "rotary", "relative", "none"])
-def test_only_without_positions_is_the_encoder_permutation_equivariant(position_encoding):
+def test_the_encoder_is_permutation_equivariant_only_without_positions(position_encoding):
     config = scanned(position_encoding=position_encoding)
     params, inputs = random_params(config), make_batch()["inputs"]
     order = jnp.array([3, 0, 6, 1, 5, 2, 4])
@@ -85,7 +85,7 @@ def test_only_without_positions_is_the_encoder_permutation_equivariant(position_
 
 @pytest.mark.parametrize(("position_encoding", "norm_position"), [("relative", "post"), ("rotary", "pre")])
 def test_a_source_of_only_padding_is_harmless(position_encoding, norm_position):
-    """Its logits are finite, and its gradients too: exactly zero all through the encoder."""
+    """Its logits and gradients are finite; the encoder's gradients are exactly zero."""
     config = scanned(position_encoding=position_encoding, norm_position=norm_position)
     params, batch = random_params(config), make_batch(2)
     batch = as_batch(inputs=batch["inputs"].at[1].set(0), targets=batch["targets"])

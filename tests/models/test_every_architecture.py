@@ -1,4 +1,4 @@
-"""What holds for every architecture of the package, each tested with the same batches."""
+"""Tests that every architecture of the package must pass, with the same batches."""
 
 import flax.linen as nn
 import jax
@@ -32,14 +32,14 @@ def module(config, **options):
 
 
 def read_by(config, batch):
-    """The batch without what the architecture does not read."""
+    """Return the batch without arrays that the architecture does not read."""
     if config.architecture == "encoder_decoder":
         return batch
     return {name: array for name, array in batch.items() if not name.startswith("inputs")}
 
 
 def scanned(**fields):
-    """Layers as a loop, for tests where that cannot matter: it compiles faster, and equals unrolled layers (below)."""
+    """Return a config that loops over layers: it compiles faster, and equals unrolled layers (tested below)."""
     return tiny(**fields, scan_layers=True)
 
 
@@ -161,7 +161,7 @@ TREES = {  # of the encoder-decoder: (fields, leaves that come or change, leaves
 @every_architecture
 @pytest.mark.parametrize("name", TREES)
 def test_the_parameter_tree(name, architecture):
-    """A decoder-only model has the decoder of an encoder-decoder, without what reads the encoder."""
+    """A decoder-only model has the decoder of an encoder-decoder, without the parameters that read the encoder."""
     fields, added, gone = TREES[name]
     expected = {k: v for k, v in (DEFAULT_TREE | added).items() if k not in gone}
     if architecture == "decoder_only":
@@ -171,7 +171,7 @@ def test_the_parameter_tree(name, architecture):
 
 
 class Head(nn.Module):
-    """Reads all that a head is given: hidden states, the batch, and the table of token embeddings."""
+    """Reads every argument of a head: hidden states, the batch, and the table of token embeddings."""
 
     @nn.compact
     def __call__(self, x, batch, embedding):
@@ -192,7 +192,7 @@ def test_a_head_adds_its_parameters_and_changes_no_other(architecture):
 
 
 @every_architecture
-def test_a_head_stands_in_place_of_the_logits(architecture):
+def test_a_head_replaces_the_logits(architecture):
     config = tiny(architecture=architecture)
     params, batch = random_params(config), padded_batch(config)
     rng = np.random.default_rng(0)
@@ -204,13 +204,13 @@ def test_a_head_stands_in_place_of_the_logits(architecture):
     outputs = model.outputs(x, batch)
     assert outputs.shape == (3, 3)
     assert_close(outputs, expected + np.arange(3.0), 2e-6)
-    # A projection to the vocabulary that nothing reads is not made.
+    # An unused projection to the vocabulary is not created.
     assert "output" not in init_params(tiny(architecture=architecture, tie_output=False), 0, Head())
     assert "output" in init_params(tiny(architecture=architecture, tie_output=False), 0)
 
 
 @every_architecture
-def test_logits_are_the_outputs_of_the_features_whole_or_in_parts(architecture):
+def test_logits_are_computed_from_features_whole_or_in_parts(architecture):
     config = scanned(architecture=architecture, norm_position="pre")
     params, batch = random_params(config), padded_batch(config)
     model = architectures.Model(module(config), params)
@@ -223,11 +223,11 @@ def test_logits_are_the_outputs_of_the_features_whole_or_in_parts(architecture):
     assert_close(jnp.concatenate(parts, axis=1), logits, 2e-6)
 
 
-# --- what an output may depend on ----------------------------------------------------------------------------------
+# --- dependencies of an output ------------------------------------------------------------------------------------
 
 
 def influence(config, params, batch):
-    """d (a projection of logits[t]) / d embedding of every decoder input [T, T', D] and source token [T, S, D].
+    """Return d (a projection of logits[t]) / d embedding of decoder inputs [T, T', D] and source tokens [T, S, D].
 
     The latter is None without an encoder.
     """
@@ -266,7 +266,7 @@ def test_causality_by_gradient(position_encoding, norm_position, architecture):
 
 
 def packed_batch():
-    """Two pairs in one row, the same pairs in two rows, and where the packed row's targets are of which pair."""
+    """Return two pairs in one row, the same pairs in two rows, and where in the packed row each pair's targets are."""
     rng = np.random.default_rng(3)
 
     def row(first, second, width):

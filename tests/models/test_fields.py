@@ -1,4 +1,4 @@
-"""No field of ModelConfig is declared and not read: each has a value here that changes what the model is."""
+"""Every field of ModelConfig is read: each has a value here that changes the model."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.dropout import Dropout, DropoutRates
 
-# Field -> another value, and what else must be set for the field to matter.
+# Field -> another value, and other fields that must be set for it to matter.
 CHANGES = {
     "architecture": ("decoder_only", {}),
     "vocab_size": (23, {}),
@@ -44,16 +44,16 @@ CHANGES = {
     "remat": ("full", {}),
 }
 
-# What tasks read, who make the decoder's inputs on the host; the model must not.
+# Fields that only tasks read, which make the decoder's inputs on the host; the model must not read them.
 OF_TASKS = {"decoder_start_id": 1}
 
-# Rates enter the training step as arguments, by way of DropoutRates; the model must not read them from the config.
+# Rates are arguments of the training step, as DropoutRates; the model must not read them from the config.
 ARGUMENTS = {"dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
 
 
 @functools.cache
 def computation(config, attention_rate=0.1):
-    """Shapes of the parameters and the program from them to the logits, dropout included."""
+    """Return the shapes of the parameters and the program from them to the logits, dropout included."""
     dropout = Dropout(jnp.uint32(1), jnp.arange(3), DropoutRates(0.1, 0.1, attention_rate, 0.1))
 
     def apply(params, batch):
@@ -64,7 +64,7 @@ def computation(config, attention_rate=0.1):
     return str(parameters), str(jax.make_jaxpr(apply)(tree, make_batch()))
 
 
-def test_every_field_is_on_a_list():
+def test_every_field_is_tested():
     fields = {field.name for field in dataclasses.fields(ModelConfig)}
     assert sorted(fields) == sorted([*CHANGES, *OF_TASKS, *ARGUMENTS])
 
@@ -81,7 +81,7 @@ def test_another_value_is_another_computation(field):
 
 @pytest.mark.parametrize("field", ["norm", "num_heads", "head_dim"])
 def test_an_equal_config_is_the_same_computation(field):
-    """Or the test above could not fail: nothing in a program's text differs from one trace to the next."""
+    """Otherwise the test above could not fail: nothing in a program's text differs from one trace to the next."""
     _, others = CHANGES[field]
     config = ModelConfig(**TINY | others).resolved()
     assert computation(config) == computation.__wrapped__(config)

@@ -11,9 +11,9 @@ from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 
-# What other implementations of these shapes are measured with: 3 (encoder + decoder + 2 B T d V), with
-# encoder = L (B S (8 d^2 + 4 d ff) + 4 B S^2 d) and
-# decoder = L (B T (12 d^2 + 4 d ff) + 4 B S d^2 + 4 B T^2 d + 4 B T S d).
+# The operations with which other implementations of these shapes are measured: 3 (encoder + decoder + 2 B T d V), with
+# encoder = L (B S (8 d^2 + 4 d ff) + 4 B S^2 d) and decoder = L (B T (12 d^2 + 4 d ff) + 4 B S d^2 + 4 B T^2 d + 4 B T
+# S d).
 SHAPES = {
     "tiny": ({"emb_dim": 128, "num_heads": 4, "mlp_dim": 256}, 4, (128, 32, 32), 60_397_977_600),
     "small": ({"emb_dim": 256, "num_heads": 4, "mlp_dim": 1024}, 3, (64, 32, 32), 95_227_478_016),
@@ -38,7 +38,7 @@ def test_flops_of_the_benchmark_shapes(name):
 
 
 def products(jaxpr):
-    """Operations of the matrix products of a program, a multiply-add being 2, loops counted by their trips."""
+    """Return the operations of the matrix products of a program: 2 per multiply-add, loops counted by their trips."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
@@ -87,7 +87,7 @@ def test_an_unresolved_config_counts_as_its_resolved_one():
 
 
 def test_a_stack_without_a_memory_needs_the_activations_of_an_encoder():
-    """The same layers over the same tokens; the logits and the decoder's layers are the difference."""
+    """The same layers over the same tokens; only the logits and the decoder's extra layers differ."""
     fields = {"vocab_size": 64, "num_encoder_layers": 3, "num_decoder_layers": 3}
     both, one = (ModelConfig(**fields, architecture=name) for name in ("encoder_decoder", "decoder_only"))
     width, heads, mlp, tokens = 512, 8, 2048, 2 * 5
@@ -103,7 +103,7 @@ def test_logits_in_parts_need_a_part_of_their_bytes():
     assert whole - parts == 12 * 2 * 4 * 8192 * 3 // 4
 
 
-def test_half_the_bytes_in_bfloat16_but_for_the_logits():
+def test_bfloat16_halves_the_bytes_except_for_the_logits():
     logits = 12 * 2 * 4 * 8192
     full, half = (activation_bytes(ModelConfig(dtype=dtype), 2, 3, 4) - logits for dtype in ("float32", "bfloat16"))
     assert full == 2 * half > 0

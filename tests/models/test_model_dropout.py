@@ -1,4 +1,4 @@
-"""Dropout through the whole model: where it falls, that no two places share a mask, and what it does not depend on."""
+"""Dropout in the whole model: its places, a separate mask for each, and masks that depend only on seed and row."""
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,13 @@ def make_dropout(rates=RATES, rows=3, seed=SEED):
 
 @pytest.fixture
 def record(monkeypatch):
-    """Every call of `drop` while a model runs, in order: (place, seed, keep mask)."""
+    """Record every call of `drop` while a model runs, in order: (place, seed, keep mask)."""
     records = []
 
     def recording_drop(x, dropout, place):
         if dropout is not None and getattr(dropout.rates, place) is not None:
             keep = keep_mask(dropout.seed, dropout.row_ids, x.shape, getattr(dropout.rates, place))
-            if not isinstance(keep, jax.core.Tracer):  # Flax traces the body of a scan once before it runs it
+            if not isinstance(keep, jax.core.Tracer):  # Flax traces the body of a scan once before running it
                 records.append((place, int(dropout.seed), np.asarray(keep)))
         return drop(x, dropout, place)
 
@@ -43,7 +43,7 @@ def record(monkeypatch):
     return run
 
 
-# An encoder's layer, and a decoder's without an encoder.
+# The layer of an encoder, and that of a decoder without an encoder.
 ENCODER_LAYER = ["attention", "residual", "activation", "residual"]
 DECODER_LAYER = ["attention", "residual", "attention", "residual", "activation", "residual"]
 
@@ -58,8 +58,8 @@ DECODER_LAYER = ["attention", "residual", "attention", "residual", "activation",
     ],
     ids=["post", "pre", "decoder_only"],
 )
-def test_dropout_falls_where_the_papers_put_it(record, fields):
-    """The float64 reference, with the recorded masks applied at its own places, computes the same logits."""
+def test_dropout_is_applied_where_the_papers_put_it(record, fields):
+    """The float64 reference computes the same logits with the recorded masks at its own places."""
     config = tiny(**fields)
     params, batch = random_params(config), make_batch()
     logits, records = record(config, params, batch, make_dropout())
@@ -76,13 +76,13 @@ def test_dropout_falls_where_the_papers_put_it(record, fields):
 
     assert_close(logits, Model(config, params, recorded)(batch))
     assert_close(logits, forward(config, params, batch, make_dropout())[0], 1e-6)
-    # Encoder and decoder, layers, and places within a layer: each has a seed of its own.
+    # Encoder and decoder, layers, and places within a layer: each has its own seed.
     assert len({seed for _, seed, _ in records}) == len(records) == len(expected_places)
 
 
 @pytest.mark.parametrize("place", DropoutRates._fields)
 def test_every_place_is_used(place):
-    """One rate alone changes the output, and its own two values change it differently."""
+    """One rate alone changes the output, and two values of it change it differently."""
     config = tiny(scan_layers=True, num_encoder_layers=1, num_decoder_layers=1)
     params, batch = random_params(config), make_batch()
     plain, _ = forward(config, params, batch)
@@ -95,14 +95,14 @@ def test_every_place_is_used(place):
 
 
 def hash_operations(config, dropout):
-    """Equations on arrays (not scalars) of 32-bit words: the hash, and nothing else, has them."""
+    """Return equations on arrays (not scalars) of 32-bit words, which only the hash has."""
     params, batch = random_params(config), make_batch()
     module = ARCHITECTURES[config.architecture].module(config)
     jaxpr = jax.make_jaxpr(lambda p: module.apply({"params": p}, batch, dropout))(params)
     return [line for line in str(jaxpr).splitlines() if ":u32[" in line and "xor" in line and ":u32[]" not in line]
 
 
-def test_rates_of_none_leave_no_hash_in_the_program():
+def test_with_rates_of_none_the_program_has_no_hash():
     config = tiny(scan_layers=True)
     assert not hash_operations(config, None)
     assert not hash_operations(config, make_dropout(DropoutRates()))
@@ -114,8 +114,8 @@ def test_rates_of_none_leave_no_hash_in_the_program():
     assert_close(forward(config, params, batch, without)[0], forward(config, params, batch)[0], 0)
 
 
-def test_a_row_is_dropped_alike_in_whatever_part_of_a_batch():
-    """The same mask when rows are split over micro-batches or devices, or come in another order."""
+def test_the_mask_of_a_row_does_not_depend_on_its_batch():
+    """The mask stays the same when rows are split over micro-batches or devices, or come in another order."""
     config = tiny(scan_layers=True)
     params, batch, dropout = random_params(config), make_batch(4), make_dropout(rows=4)
     whole, _ = forward(config, params, batch, dropout)
@@ -128,7 +128,7 @@ def test_a_row_is_dropped_alike_in_whatever_part_of_a_batch():
     assert np.abs(swapped - whole).max() > 0.01
 
 
-def test_equal_sentences_in_different_rows_are_dropped_differently():
+def test_equal_sentences_in_different_rows_have_different_masks():
     config = tiny(scan_layers=True)
     params, batch = random_params(config), make_batch()
     batch = {name: jnp.broadcast_to(ids[:1], ids.shape) for name, ids in batch.items()}
@@ -138,7 +138,7 @@ def test_equal_sentences_in_different_rows_are_dropped_differently():
 
 
 def test_trials_under_vmap_equal_separate_runs():
-    """Seeds and rates of several trials as one program: the rates are arguments, a new value does not recompile."""
+    """Seeds and rates of several trials in one program: rates are arguments, so a new value does not recompile."""
     config = tiny(scan_layers=True)
     params, batch = random_params(config), make_batch()
     seeds = fold(SEED, jnp.arange(2))

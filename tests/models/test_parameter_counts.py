@@ -1,7 +1,7 @@
 """Parameters of the published models (Vaswani et al. 2017, table 3), without allocating any.
 
-The paper prints 65 million for the base model and 213 for the big one; with biases, one shared table of 37,000 rows
-and sinusoids there are 63.1 and 214.2, and the differences between the rows of its table agree.
+The paper prints 65 million for the base model and 213 for the big one. With biases, one shared table of 37,000 rows and
+sinusoids there are 63.1 and 214.2; the differences between the rows of the paper's table agree.
 """
 
 import math

@@ -35,7 +35,7 @@ def test_presets_are_the_papers_configs():
     assert (big.num_heads, big.dropout_rate) == (16, 0.3)
 
 
-def test_fields_are_replaced_and_others_kept():
+def test_given_fields_are_replaced_and_others_kept():
     config = transformer_big(norm_position="pre", num_heads=4)
     assert (config.norm_position, config.num_heads, config.emb_dim) == ("pre", 4, 1024)
     with pytest.raises(TypeError, match="num_head"):

@@ -63,7 +63,7 @@ def test_shared_heads_are_neighbours():
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
-def test_dropout_falls_on_the_weights_and_not_on_those_returned(kv_heads):
+def test_dropout_applies_to_the_weights_but_not_to_the_returned_ones(kv_heads):
     query, key, value = normal(B, T, N, H), normal(B, S, kv_heads, H), normal(B, S, kv_heads, HV)
     dropout = Dropout(jnp.uint32(9), jnp.arange(B), DropoutRates(residual=0.9, attention=0.3))
     output, weights = dot_product_attention(query, key, value, scale=0.5, dropout=dropout)
@@ -84,8 +84,8 @@ def test_masked_softmax_literal():
 
 
 @pytest.mark.parametrize("hidden", [1e30, np.inf, np.nan])
-def test_what_is_masked_has_no_influence(hidden):
-    """Exactly zero weight whatever the logit, even where a cache or a padded row holds garbage."""
+def test_masked_keys_have_no_influence(hidden):
+    """The weight is exactly zero for every logit, even if a cache or a padded row contains garbage."""
     logits = jnp.array([[1.0, 2.0, 0.5]])
     mask = jnp.array([[True, True, False]])
     weights = masked_softmax(logits.at[0, 2].set(hidden), mask)
@@ -97,7 +97,7 @@ def test_what_is_masked_has_no_influence(hidden):
 def test_large_logits_do_not_overflow():
     weights = masked_softmax(jnp.array([[1e5, 1e5 - 1, -1e5]]), jnp.ones((1, 3), bool))
     assert_close(weights, [[1 / (1 + np.exp(-1)), 1 / (1 + np.e), 0]], 1e-6)
-    # However small what is allowed, what is masked is smaller.
+    # A masked logit is smaller than any allowed one.
     weights = masked_softmax(jnp.array([[-1e5, -1e5 - 1, 0.0]]), jnp.array([[True, True, False]]))
     assert_close(weights, [[1 / (1 + np.exp(-1)), 1 / (1 + np.e), 0]], 1e-6)
 
@@ -117,7 +117,7 @@ def test_a_query_without_keys_gets_zeros_and_passes_no_gradient():
 
         return jax.jit(jax.grad(f, argnums=(0, 1, 2, 3)))(query, key, value, bias)
 
-    with jax.debug_nans(True):  # not even on the way
+    with jax.debug_nans(True):  # not even in intermediate values
         assert not np.any(output(query, key, value, bias)[:, 1])
     for gradient in of_row(1):
         np.testing.assert_array_equal(gradient, np.zeros(gradient.shape))
@@ -136,7 +136,7 @@ def test_masked_keys_and_values_get_exactly_zero_gradient():
 
 
 def primitives(jaxpr):
-    """Every equation of a jaxpr and of those inside it."""
+    """Yield every equation of a jaxpr and of nested ones."""
     for equation in jaxpr.eqns:
         yield equation
         for value in equation.params.values():
@@ -209,7 +209,7 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
     mask_of_keys = random_mask(B, 1, 1, S)
     expected, expected_weights = model.heads(p, *float64(x, memory), None, mask_of_keys, None)
     read, read_weights = module.apply({"params": params}, x, memory, method=cross_attention)
-    assert_close(read, expected, 2e-6)  # without rotation: target and source positions have no common origin
+    assert_close(read, expected, 2e-6)  # no rotation: target and source positions have no common origin
     assert_close(read_weights, expected_weights, 2e-6)
 
 

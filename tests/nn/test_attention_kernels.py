@@ -1,4 +1,4 @@
-"""The library's attention equals the reference, and the choice between them is the one that is told."""
+"""The library's attention equals the reference, and the documented implementation is chosen."""
 
 import functools
 
@@ -26,7 +26,7 @@ def heads(length, number, seed):
 
 
 def masks():
-    """By kind; the second row of `lengths` and the padding of `any` allow nothing."""
+    """Masks by kind; the second row of `lengths` and the padding of `any` allow nothing."""
     is_token = jnp.asarray(np.arange(S) < np.array([[4], [0], [6]]))
     segments = jnp.array([[1, 1, 2, 2, 0], [1, 2, 3, 0, 0], [1, 1, 1, 1, 1]])
     keys = jnp.array([[1, 2, 2, 0, 0, 0], [3, 3, 1, 2, 0, 0], [1, 1, 1, 1, 1, 0]])
@@ -91,8 +91,8 @@ def test_a_model_has_the_same_gradients_by_either(fields):
     assert distance(*results) < 1e-5
 
 
-def test_weights_are_returned_whatever_is_asked_for():
-    """Those of the reference; and the logits of either are the same."""
+def test_weights_are_returned_with_every_implementation():
+    """They come from the reference; the logits are the same with either implementation."""
     config, batch = tiny(attention_implementation="xla"), uneven_batch()
     batch = {name: jnp.asarray(array) for name, array in batch.items()}
     params = random_params(config)
@@ -161,7 +161,7 @@ def test_the_choice(fields, kind, backend, name, why):
         ),
     ],
 )
-def test_what_cannot_be_is_refused(fields, kind, backend, message):
+def test_an_unavailable_implementation_is_refused(fields, kind, backend, message):
     with pytest.raises(ConfigError, match=message):
         choose(tiny(**fields), kind, backend=backend)
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_is_refused(fields, kind, backend, message):
 )
 @pytest.mark.parametrize("kind", ["lengths", "causal"])
 def test_cudnn_equals_the_reference(kind):
-    """In bfloat16, rows of padding alone among them: outputs, and gradients that are all finite."""
+    """In bfloat16, with rows of only padding: outputs, and gradients, which are all finite."""
     length, mask = masks()[kind]
     arrays = [
         jnp.tile(heads(n, 4, seed), (1, 1, 1, 8)).astype(jnp.bfloat16) for seed, n in enumerate((T, length, length))

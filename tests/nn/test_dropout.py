@@ -1,7 +1,7 @@
 """The dropout hash: fixed seeds, and bounds so tight that a weak hash fails them.
 
-A bound of 5 standard deviations is passed by chance failure once in 1.7 million; the seeds are fixed, so a test that
-passes once passes always.
+A good hash fails a bound of 5 standard deviations by chance once in 1.7 million. The seeds are fixed, so a test that
+passes once always passes.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ SIGMAS = 5.0
 
 
 def bits(rows, shape, rate=0.5, seed=SEED):
-    """Keep bits as -1 and 1 (scaled to variance 1), [rows, elements]."""
+    """Return keep bits as -1 and 1 (scaled to variance 1), [rows, elements]."""
     rows = jnp.arange(rows) if isinstance(rows, int) else jnp.asarray(rows, jnp.int32)
     keep = np.asarray(compiled_mask(seed, rows, (len(rows), *shape), rate)).reshape(len(rows), -1)
     return (keep - (1 - rate)) / math.sqrt(rate * (1 - rate))
@@ -35,18 +35,18 @@ def assert_uncorrelated(a, b):
 
 
 def assert_binomial(counts, n, rate):
-    """Chi-square of counts of kept elements out of n each: not too uneven, and not too even either."""
+    """Chi-square test of counts of kept elements out of n each: neither too uneven nor too even."""
     z = (counts - n * (1 - rate)) / math.sqrt(n * rate * (1 - rate))
     degrees = z.size
     assert abs((z**2).sum() - degrees) < SIGMAS * math.sqrt(2 * degrees)
     assert np.abs(z).max() < SIGMAS + 1
 
 
-# --- what the function returns -------------------------------------------------------------------------------------
+# --- the mask -----------------------------------------------------------------------------------------------------
 
 
 def reference_mask(seed, row_ids, shape, rate):
-    """keep_mask once more, in Python integers modulo 2^32, one element at a time."""
+    """`keep_mask` implemented again in Python integers modulo 2^32, one element at a time."""
 
     def word(x):
         return x % 2**32
@@ -68,27 +68,27 @@ def reference_mask(seed, row_ids, shape, rate):
     return keep.reshape(shape)
 
 
-def test_masks_are_those_of_the_definition():
+def test_masks_equal_their_definition():
     row_ids, shape = [0, 7, 2**31 - 1], (3, 2, 5, 4)
     for seed, rate in ((0, 0.5), (2**32 - 1, 0.1), (12345, 0.9)):
         actual = keep_mask(jnp.uint32(seed), jnp.array(row_ids), shape, rate)
         np.testing.assert_array_equal(actual, reference_mask(seed, row_ids, shape, rate))
 
 
-def test_masks_are_those_of_all_earlier_runs():
-    """A run resumed with another mask would not be the run that was started."""
+def test_masks_equal_those_of_earlier_versions():
+    """With another mask a resumed run would not be the same run."""
     mask = compiled_mask(fold(jnp.uint32(7), 3), jnp.arange(5, 9), (4, 6, 50), 0.3)
     expected = "dbd2305dc03ae31c"
     digest = hashlib.sha256(np.packbits(np.asarray(mask)).tobytes()).hexdigest()[:16]
     assert digest == expected, "masks changed: if that is meant, put the digest here and say that no run resumes"
 
 
-def test_fold_gives_every_number_its_own_seed():
+def test_fold_gives_different_numbers_different_seeds():
     numbers = jnp.arange(-1000, 100_000)
     for seed in (0, 1, 2**32 - 1):
         assert len(np.unique(np.asarray(fold(jnp.uint32(seed), numbers)))) == len(numbers)
     path = {int(fold(fold(jnp.uint32(0), a), b)) for a in range(12) for b in range(12)}
-    assert len(path) == 144  # a then b is not b then a
+    assert len(path) == 144  # a then b differs from b then a
 
 
 # --- statistics ----------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_rows_and_columns_have_binomial_counts(rate):
     assert_binomial(keep.sum((0, 1)), 256 * 32, rate)  # units
     assert_binomial(keep.sum(0).ravel(), 256, rate)  # elements over rows
     assert_binomial(keep.sum(1).ravel(), 32, rate)  # a unit of a sentence over time
-    assert_binomial(keep.sum(2).ravel(), 64, rate)  # a time over units
+    assert_binomial(keep.sum(2).ravel(), 64, rate)  # a time step over units
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -122,8 +122,8 @@ def test_elements_of_a_row_are_independent(rate):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_neighbours_are_independent_together(rate):
-    """Chi-square of all patterns of eight bits in a row, in a column and over rows: not only pairs are independent."""
+def test_groups_of_neighbours_are_independent(rate):
+    """Chi-square test of all patterns of eight bits in a row, in a column and over rows, not only of pairs."""
     keep = np.asarray(compiled_mask(SEED, jnp.arange(64), (64, 64, 64), rate))
     for axis in range(3):
         patterns = np.moveaxis(keep, axis, -1).reshape(-1, 8).astype(int) @ (1 << np.arange(8))
@@ -136,7 +136,7 @@ def test_neighbours_are_independent_together(rate):
 
 
 def assert_rows_independent(x):
-    """No pair of rows correlates more than the largest of so many would, and all together as much as they should."""
+    """The largest correlation of pairs of rows, and all of them together, are as expected by chance."""
     rows, n = x.shape
     z = (x @ x.T / math.sqrt(n))[np.triu_indices(rows, 1)]
     assert np.abs(z).max() < SIGMAS + 1
@@ -150,12 +150,15 @@ def test_rows_are_independent(first_row, rate):
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_rows_whose_words_meet_are_independent(rate):
-    """Two rows' counters may overlap: the first word of one is that of the other some elements later. Among thousands
-    of rows such pairs are found and compared at that very shift, where the mask would repeat if one word were all."""
+def test_rows_with_overlapping_counters_are_independent(rate):
+    """Counters of two rows may overlap: the first word of one equals that of the other some elements later.
+
+    Among thousands of rows such pairs are found and compared at that shift, where the mask would repeat if it depended
+    only on that word.
+    """
     ids = np.arange(100_000)
     first = np.asarray(fold(SEED, jnp.asarray(ids))).astype(np.uint64)
-    steps = first * pow(0x9E3779B9, -1, 2**32) % 2**32  # how many elements after the word 0 a row starts
+    steps = first * pow(0x9E3779B9, -1, 2**32) % 2**32  # number of elements after the word 0 at which a row starts
     order = np.argsort(steps)
     shifts = np.diff(steps[order])
     closest = np.argsort(shifts)[:200]
@@ -170,7 +173,7 @@ def test_rows_whose_words_meet_are_independent(rate):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_steps_are_independent(rate):
-    """One row at 256 steps in a row of one run, and the same step of runs with neighbouring seeds."""
+    """One row at 256 consecutive steps of a run, and the same step of runs with neighbouring seeds."""
     seeds = fold(SEED, jnp.arange(256))
     masks = jax.jit(jax.vmap(lambda s: keep_mask(s, jnp.arange(1), (1, 4096), rate)))(seeds)
     assert_rows_independent((np.asarray(masks)[:, 0] - (1 - rate)) / math.sqrt(rate * (1 - rate)))
@@ -197,10 +200,10 @@ def test_one_element_is_independent_from_step_to_step():
     assert_rows_independent(x)
 
 
-# --- what it depends on --------------------------------------------------------------------------------------------
+# --- dependencies -------------------------------------------------------------------------------------------------
 
 
-def test_a_row_has_the_same_mask_in_whatever_batch():
+def test_a_row_has_the_same_mask_in_every_batch():
     shape = (6, 5, 7)
     row_ids = jnp.array([4, 9, 0, 2, 11, 3])
     whole = compiled_mask(SEED, row_ids, shape, 0.3)
@@ -249,7 +252,7 @@ def test_drop_zeroes_and_scales_with_the_rate_of_its_place(place):
     assert_close(drop(x, dropout, place), np.where(keep, np.asarray(x, np.float64) / (1 - rate), 0.0), 1e-6)
 
 
-def test_none_is_the_identity_and_leaves_no_trace_in_the_program():
+def test_none_is_the_identity_and_adds_nothing_to_the_program():
     x = jnp.ones((3, 4, 5))
     for dropout in (None, Dropout(SEED, jnp.arange(3), RATES._replace(residual=None))):
         assert drop(x, dropout, "residual") is x
@@ -265,7 +268,7 @@ def test_the_expectation_is_preserved(rate):
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.7])
 def test_bfloat16_is_scaled_without_bias(rate):
-    """1 / 0.9 as a bfloat16 is 0.16 % too small, for every element alike."""
+    """1 / 0.9 as a bfloat16 would be 0.16 % too small for every element."""
     x = jnp.asarray(np.random.default_rng(0).uniform(1, 2, (64, 4096)), jnp.bfloat16)
     y = jitted_drop(x, Dropout(SEED, jnp.arange(64), DropoutRates(residual=rate)), "residual")
     assert y.dtype == jnp.bfloat16
@@ -281,7 +284,7 @@ def test_the_gradient_is_masked_and_scaled_alike():
     np.testing.assert_array_equal(gradient, np.where(keep, np.float32(4 / 3), 0))
 
 
-def test_what_is_dropped_may_be_infinite():
+def test_dropped_values_may_be_infinite():
     """Zero times infinity would be NaN."""
     dropout = Dropout(SEED, jnp.arange(3), DropoutRates(residual=0.5))
     keep = keep_mask(SEED, jnp.arange(3), (3, 40), 0.5)

@@ -1,4 +1,4 @@
-"""What training makes of hashed masks: as good a model as with masks of a random generator."""
+"""Training with hashed masks gives as good a model as with masks of a random generator."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def threefry_mask(seed, row_ids, shape, rate):
 
 
 def batch(rows, seed):
-    """Sequences and, as targets, the same reversed with every tenth token replaced: too few not to be overfitted."""
+    """Return sequences and, as targets, the same reversed with every tenth token replaced; few enough to overfit."""
     random = np.random.default_rng(seed)
     inputs = random.integers(4, 17, (rows, LENGTH))
     noise = random.integers(4, 17, (rows, LENGTH))
@@ -30,7 +30,7 @@ def batch(rows, seed):
 
 
 def held_out_losses(static: StaticConfig, hyper: Hyper) -> np.ndarray:
-    """Loss per token on unseen rows after training, [SEEDS]."""
+    """Return the loss per token on unseen rows after training, [SEEDS]."""
     train, test = batch(TRAIN_ROWS, 0), batch(TEST_ROWS, 1)
     step = make_train_step(static)
     without = hyper._replace(dropout=dropout.DropoutRates(), label_smoothing=None)
@@ -45,7 +45,7 @@ def held_out_losses(static: StaticConfig, hyper: Hyper) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_hashed_masks_regularise_as_random_ones_do(monkeypatch):
+def test_hashed_masks_regularise_like_random_ones(monkeypatch):
     """Means over seeds differ by less than three standard errors; without dropout they differ by many."""
     rates = {f"model.{name}dropout_rate": 0.2 for name in ("", "embedding_", "attention_", "activation_")}
     config = {"model.emb_dim": 32, "optimizer.learning_rate": 5e-3, "optimizer.decay_steps": STEPS}

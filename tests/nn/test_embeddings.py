@@ -55,7 +55,7 @@ def test_parameters_stay_float32_and_results_have_the_type_of_the_computation(dt
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "learned", "rotary", "relative", "none"])
-def test_position_embedding_adds_what_its_name_says(name):
+def test_position_embedding_adds_the_named_encoding(name):
     config = tiny(position_encoding=name)
     x, positions = jnp.asarray(RNG.normal(size=(2, 3, 16)), jnp.float32), jnp.array([[0, 1, 2], [5, 0, 11]])
     table = jnp.asarray(RNG.normal(size=(12, 16)), jnp.float32)
@@ -68,7 +68,7 @@ def test_position_embedding_adds_what_its_name_says(name):
     assert_close(y, x + added.get(name, np.zeros(x.shape)), 2e-6)
 
 
-def test_one_row_of_positions_serves_the_whole_batch():
+def test_one_row_of_positions_is_broadcast_over_the_batch():
     config = tiny()
     x = jnp.asarray(RNG.normal(size=(2, 3, 16)), jnp.float32)
     one = PositionEmbedding(config).apply({}, x, jnp.array([[0, 1, 2]]))

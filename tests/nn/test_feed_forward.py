@@ -28,7 +28,7 @@ def test_activations_equal_their_definition(name):
     np.testing.assert_allclose(ACTIVATIONS[name].function(jnp.array(POINTS)), expected, rtol=2e-6, atol=2e-7)
 
 
-def test_the_two_gelus_are_told_apart():
+def test_the_two_gelus_differ():
     x = jnp.linspace(-4, 4, 101)
     difference = jnp.abs(ACTIVATIONS["gelu"].function(x) - ACTIVATIONS["gelu_tanh"].function(x)).max()
     assert 3e-4 < float(difference) < 6e-4
@@ -67,8 +67,8 @@ def test_the_network_equals_its_equation(name, use_bias):
 
 
 @pytest.mark.parametrize("name", ["relu", "swiglu"])
-def test_dropout_falls_on_the_hidden_layer(name):
-    """On the product with the gate, where there is one, and scaled by 1 / (1 - rate)."""
+def test_dropout_applies_to_the_hidden_layer(name):
+    """On the product with the gate, if there is one, scaled by 1 / (1 - rate)."""
     config = tiny(activation=name)
     params, x = parameters(config), RNG.normal(size=(2, 3, 16)).astype(np.float32)
     dropout = Dropout(jnp.uint32(5), jnp.arange(2), DropoutRates(residual=0.9, activation=0.4))

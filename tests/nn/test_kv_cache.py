@@ -18,13 +18,13 @@ def test_empty_layer(dtype):
     assert not cache.value.any()
 
 
-def test_append_writes_from_the_index_on_and_nowhere_else():
+def test_append_writes_only_from_the_index_on():
     cache = empty_layer(tiny(value_head_dim=3), batch=2, capacity=5)
     new = KeyValue(jnp.full((2, 2, 4, 4), 7.0), jnp.full((2, 2, 4, 3), 8.0))
     result = append(cache, new, jnp.int32(1))
     np.testing.assert_array_equal(result.key[0, 0], [0, 7, 7, 0, 0])
     np.testing.assert_array_equal(result.value[7, :, 2], [0, 8, 8, 0, 0])
-    assert not cache.key.any()  # the old one is as it was
+    assert not cache.key.any()  # the old cache is unchanged
     again = append(result, KeyValue(new.key[:, :1] + 1, new.value[:, :1] + 1), jnp.int32(3))
     np.testing.assert_array_equal(again.key[0, 0], [0, 7, 7, 8, 0])
 
@@ -47,7 +47,7 @@ def filled(capacity):
     return KVCache(layers, (), None, positions, jnp.int32(2))
 
 
-def test_a_grown_cache_holds_the_same_tokens():
+def test_a_grown_cache_contains_the_same_tokens():
     larger, expected = grown(filled(5), 9), filled(9)
     assert larger.capacity == 9
     for ours, theirs in zip(larger.layers, expected.layers, strict=True):

@@ -62,7 +62,7 @@ def test_bfloat16_input_casts_the_parameters():
 
 
 def test_float32_logits_of_bfloat16_operands():
-    """Exact products of what the operands hold; as bfloat16 the result would be off by 2^-9 of itself."""
+    """Exact products of the operands; rounded to bfloat16 the relative error would be 2^-9."""
     x, kernel = normal(2, 3, 64).astype(jnp.bfloat16), normal(64, 7)
     y = logits(x, kernel)
     assert y.dtype == jnp.float32
@@ -70,7 +70,7 @@ def test_float32_logits_of_bfloat16_operands():
 
 
 def test_gradients_of_float32_logits():
-    """Those of the plain product, computed in and of the type of the operands; in float32 the plain product itself."""
+    """They equal those of the plain product, exactly in float32, and have the types of the operands."""
     x, kernel = normal(4, 5), normal(5, 3)
     plain = jax.grad(lambda x, k: jnp.sum(jnp.sin(x @ k)), argnums=(0, 1))
     ours = jax.grad(lambda x, k: jnp.sum(jnp.sin(logits(x, k))), argnums=(0, 1))

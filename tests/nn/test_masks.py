@@ -30,7 +30,7 @@ def test_causal_mask_of_one_token():
 
 
 def test_prefix_mask():
-    """Tokens of the prefix attend to each other in both directions; all else is causal."""
+    """Tokens of the prefix attend to each other in both directions; all others are causal."""
     mask = prefix_mask(jnp.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]], bool))
     assert mask.allowed.shape == (4, 1, 4, 4)
     assert (mask.kind, mask.lengths) == ("any", None)
@@ -46,7 +46,7 @@ def test_prefix_mask():
     )
 
 
-def test_both_masks_are_neither_causal_nor_of_lengths():
+def test_causal_and_padding_masks_combine_to_any():
     both = causal_mask(3) & padding_mask(jnp.array([[1, 1, 0], [1, 1, 1]], bool))
     assert isinstance(both, AttentionMask)
     assert (both.kind, both.lengths) == ("any", None)
@@ -79,7 +79,7 @@ def test_segment_mask_across_two_sides():
     )
 
 
-def test_cache_mask_goes_by_position_not_by_slot():
+def test_cache_mask_depends_on_positions_not_on_slots():
     # Two prompts of lengths 1 and 2 in slots 0 and 1, then a token each in slot 2, slot 3 still empty.
     keys = jnp.array([[0, -1, 1, -1], [0, 1, 2, -1]])
     mask = cache_mask(jnp.array([[1], [2]]), keys)
@@ -94,6 +94,6 @@ def test_cache_mask_of_a_prefill_is_causal():
         cache_mask(positions, positions).allowed[:, 0],
         [
             [[1, 0, 0], [1, 1, 0], [1, 1, 1]],
-            [[1, 0, 0], [0, 0, 0], [0, 0, 0]],  # the padding of a short prompt neither reads nor is read
+            [[1, 0, 0], [0, 0, 0], [0, 0, 0]],  # the padding of a short prompt neither attends nor is attended to
         ],
     )

@@ -59,7 +59,7 @@ def test_bfloat16_is_normalised_in_float32():
         y = Norm(config).apply({"params": params(config)}, x)
         assert y.dtype == jnp.bfloat16
         expected = norm(config, np.asarray(x, np.float64), FLOAT64)
-        assert_close(y, expected, 2**-8)  # one rounding, that of the result
+        assert_close(y, expected, 2**-8)  # one rounding, of the result
 
 
 @pytest.mark.parametrize(

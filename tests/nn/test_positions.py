@@ -23,7 +23,7 @@ def test_sinusoids_equal_their_definition():
     positions = np.array([[0, 1, 2, 3, 50, 511], [7, 7, 0, 100, 2, 1]])
     actual = sinusoidal(jnp.asarray(positions), 16)
     assert actual.dtype == jnp.float32
-    # A position of 511 has an angle of 511 radians, that float32 rounds by 3e-5.
+    # Position 511 has an angle of up to 511 radians, which float32 rounds by 3e-5.
     assert_close(actual, reference.sinusoids(positions, 16), 1e-4)
     assert_close(actual[:, :4], reference.sinusoids(positions[:, :4], 16), 1e-6 * 8)
 
@@ -41,7 +41,7 @@ def test_rotary_is_complex_multiplication(base):
 
 
 def test_rotary_literal():
-    """Position 2, one pair: turned by 2 radians, from (1, 0) to (cos 2, sin 2)."""
+    """Position 2, one pair: rotated by 2 radians, from (1, 0) to (cos 2, sin 2)."""
     y = rotary(jnp.array([[[[1.0, 0.0]]]]), jnp.array([[2]]), 10_000.0)
     assert_close(y[0, 0, 0], [math.cos(2), math.sin(2)], 1e-6)
 
@@ -54,7 +54,7 @@ def test_rotary_keeps_the_norm_and_position_0():
     assert np.abs(y[:, 1:] - x[:, 1:]).max() > 0.5
 
 
-def test_rotary_products_depend_on_the_distance_alone():
+def test_rotary_products_depend_only_on_the_distance():
     query, key = jnp.asarray(RNG.normal(size=(2, 1, 1, 1, 8)), jnp.float32)
 
     def product(query_position, key_position):
@@ -90,7 +90,7 @@ def test_buckets_equal_the_rule_in_float64(bidirectional, num_buckets, max_dista
 
 
 def test_buckets_of_t5_by_hand():
-    """32 buckets up to distance 128, the published setting: 8 exact distances a side, then factors of sqrt(2)."""
+    """32 buckets up to distance 128, the published setting: 8 exact distances per side, then factors of sqrt(2)."""
     both = {0: 0, -1: 1, -7: 7, -8: 8, -11: 8, -12: 9, -15: 9, -16: 10, -64: 14, -91: 15, -128: 15, -9999: 15}
     both |= {1: 17, 7: 23, 8: 24, 16: 26, 128: 31, 9999: 31}
     causal = {0: 0, 1: 0, 9999: 0, -1: 1, -15: 15, -16: 16, -18: 16, -19: 17, -113: 31, -128: 31, -9999: 31}

@@ -38,15 +38,15 @@ def test_the_formula(norm_position, norm):
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_dropout_falls_on_the_sublayer_not_on_the_sum(norm_position):
+def test_dropout_applies_to_the_sublayer_not_to_the_sum(norm_position):
     config = tiny(norm_position=norm_position)
     dropout = Dropout(jnp.uint32(3), jnp.arange(2), DropoutRates(residual=0.4, attention=0.9, activation=0.8))
     keep = np.asarray(keep_mask(dropout.seed, dropout.row_ids, X.shape, 0.4))
     assert_close(apply(config, dropout), formula(config, lambda y: y * keep / 0.6), 2e-6)
 
 
-def test_post_is_normalised_and_pre_keeps_the_stream():
-    """Through a sub-layer that returns zeros, the gradient of "pre" reaches x unchanged and that of "post" does not."""
+def test_post_normalises_the_residual_stream_and_pre_does_not():
+    """With a sub-layer that returns zeros, the gradient of "pre" reaches x unchanged and that of "post" does not."""
 
     def through(norm_position):
         def around(module, x):
