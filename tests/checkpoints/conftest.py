@@ -1,4 +1,4 @@
-"""A training state with every kind of leaf, and helpers to save it, damage it and run it in another process."""
+"""A training state with every kind of leaf, and helpers to save it, damage it and use it in another process."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ class TrainState(NamedTuple):
 
 
 def make_state(step: int, width: int = 8) -> TrainState:
-    """A small state whose every leaf depends on the step."""
+    """Return a small state whose every leaf depends on the step."""
     key = jax.random.key(step)
     params = {
         "encoder": {"kernel": jax.random.normal(key, (4, width)), "bias": jnp.full((3,), 0.1 + step, jnp.bfloat16)},
@@ -49,7 +49,7 @@ def fill(store: CheckpointStore, *steps: int) -> None:
 
 
 def run_python(code: str, *args: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a new process, with the names of this file in scope."""
+    """Run code in a new process, with the names of this file in scope."""
     prelude = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]\nfrom conftest import *\n"
     return subprocess.run(
         [sys.executable, "-c", prelude + code, *map(str, args)],
@@ -62,7 +62,7 @@ def run_python(code: str, *args: object, **environment: str) -> subprocess.Compl
 
 
 class Helpers(NamedTuple):
-    """The functions above, for tests: they cannot import a conftest."""
+    """The functions above as a fixture, since tests cannot import a conftest."""
 
     make_state: Callable[..., TrainState] = staticmethod(make_state)
     bits: Callable[..., Any] = staticmethod(bits)

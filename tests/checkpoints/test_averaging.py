@@ -38,7 +38,7 @@ def test_does_not_depend_on_order_or_repetition(store, template, helpers):
 
 
 def test_sums_in_more_than_float32(tmp_path):
-    """In float32 the small parts would vanish beside the large one."""
+    """In float32 the small terms would vanish next to the large one."""
     values = [2.0**24, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     with CheckpointStore(tmp_path) as store:
         for step, value in enumerate(values):

@@ -62,8 +62,8 @@ def test_on_host_in_any_memory_layout():
         assert checksum_on_host(view) == oracle(view) == int(checksum(jnp.asarray(view)))
 
 
-def test_what_is_summed_can_be_donated_and_deleted():
-    """NumPy's view of a buffer, kept, would make the next training step allocate a new one."""
+def test_summed_arrays_can_be_donated_and_deleted():
+    """A kept NumPy view of a buffer would make the next training step allocate a new one."""
     x = jnp.arange(1000.0)
     checksums({"x": x})
     jax.jit(lambda x: x + 1, donate_argnums=0)(x)
@@ -71,7 +71,7 @@ def test_what_is_summed_can_be_donated_and_deleted():
 
 
 def test_never_changes_between_versions_of_this_project():
-    """Checkpoints hold these numbers. If this fails, old checkpoints are called damaged: undo the change."""
+    """Checkpoints contain these numbers. If this fails, old checkpoints count as damaged: undo the change."""
     assert int(checksum(jnp.arange(10, dtype=jnp.float32))) == 0x30006F6F
     assert int(checksum(jnp.arange(10, dtype=jnp.bfloat16).reshape(5, 2))) == 0xC4350D1D
     assert int(checksum(jnp.array([True, False]))) == 0xC17EDA35
@@ -88,7 +88,7 @@ def test_every_flipped_bit_changes_it():
     assert len(seen) == 1 + 4 * 32
 
 
-def test_tells_order_zeros_and_the_sign_of_zero():
+def test_distinguishes_order_zeros_and_the_sign_of_zero():
     variants = [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 2.0], [1.0, 2.0, -0.0], [0.0, 0.0, 0.0], [0.0, 0.0]]
     assert len({int(checksum(jnp.array(v, jnp.float32))) for v in variants}) == len(variants)
 
@@ -111,13 +111,13 @@ def test_two_leaves_with_one_path_are_refused():
         by_path({"a/b": jnp.zeros(1), "a": {"b": jnp.zeros(1)}})
 
 
-def test_checksums_go_by_path():
+def test_checksums_are_keyed_by_path():
     tree = {"a": {"x": jnp.arange(3)}, "b": jnp.arange(4)}
     sums = checksums(by_path(tree))
     assert sums == {"a/x": oracle(np.arange(3, dtype=np.int32)), "b": oracle(np.arange(4, dtype=np.int32))}
 
 
-def test_what_cannot_be_stored_is_refused_all_at_once():
+def test_all_unstorable_leaves_are_reported_at_once():
     state = {
         "count": 3,
         "key": jax.random.key(0),

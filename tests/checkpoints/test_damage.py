@@ -1,4 +1,4 @@
-"""Damaged checkpoints: found, named, skipped; never wrong numbers, never a traceback."""
+"""Damaged checkpoints are found, named and skipped; no wrong numbers, no traceback."""
 
 import errno
 import logging
@@ -24,7 +24,7 @@ from transformer_jax.files import sha256_of
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, helpers):
-    """A directory with the checkpoints 1, 2 and 3; to be copied, not changed."""
+    """Return a directory with the checkpoints 1, 2 and 3; tests copy it."""
     directory = tmp_path_factory.mktemp("saved") / "checkpoints"
     with CheckpointStore(directory) as store:
         helpers.fill(store, 1, 2, 3)
@@ -41,7 +41,7 @@ def files_of(folder):
 
 
 def damage(path, seed):
-    """Flips a bit, overwrites a stretch, or cuts the end off, somewhere."""
+    """Flip a bit, overwrite a range or truncate the file, at random."""
     rng = random.Random(seed)
     data = bytearray(path.read_bytes())
     kind = rng.choice(["flip", "flip", "cut", "zeros", "longer"]) if data else "longer"
@@ -58,7 +58,7 @@ def damage(path, seed):
 
 
 def outcome(directory, template, expected, helpers):
-    """'damaged' or 'unchanged' for one way of reading everything; anything else is a failure of the test."""
+    """Return 'damaged' or 'unchanged' for one way to read everything; anything else fails the test."""
     store, step = open_checkpoint(directory / "3")
     try:
         restored = store.restore(template, step)
@@ -73,7 +73,7 @@ def outcome(directory, template, expected, helpers):
 
 
 def sample(directory, template, helpers, count):
-    """Damages every file in turn until `count` damages are done; returns how many of them each outcome had."""
+    """Damage every file in turn until `count` damages are done; return how many of them had each outcome."""
     expected = helpers.bits(helpers.make_state(3))
     outcomes = {"damaged": 0, "unchanged": 0}
     files = files_of(directory / "3")
@@ -109,7 +109,7 @@ def test_every_missing_file_is_found(directory, template, helpers):
         path.write_bytes(data)
 
 
-def test_sums_cut_at_the_end_of_any_line_are_found(directory, template, helpers):
+def test_truncated_sums_are_found(directory, template, helpers):
     path = directory / "3" / manifest.SUMS
     lines = path.read_text().splitlines(keepends=True)
     for count in range(len(lines)):
@@ -128,11 +128,11 @@ def test_the_sums_are_those_of_sha256sum_over_every_other_file(directory):
     assert done.returncode == 0, done.stdout
 
 
-# What is left if only Orbax stood between the disk and the numbers.
+# Damage that only Orbax can notice.
 
 
 def reseal(folder):
-    """Makes the sums fit damaged files, as if they had been damaged on the way to the disk."""
+    """Update the sums of damaged files, as if they had been damaged before they were written."""
     record = (folder / manifest.RECORD).read_bytes()
     for name in (manifest.RECORD, manifest.SUMS):
         (folder / name).unlink()
@@ -142,7 +142,7 @@ def reseal(folder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_damage_before_the_sums_were_made_gives_no_wrong_numbers(directory, template, helpers):
-    """Orbax prints tracebacks of its own for some of these, but what arrives is right or an error."""
+    """Orbax prints its own tracebacks for some of these, but the result is right or an error."""
     expected = helpers.bits(helpers.make_state(3))
     pristine = shutil.copytree(directory / "3", directory / "pristine")
     outcomes = {"damaged": 0, "unchanged": 0}
@@ -176,7 +176,7 @@ def test_wrong_numbers_on_the_way_to_the_disk_are_found(tmp_path, template, help
 # Falling back.
 
 
-def test_the_newest_good_one_is_used_and_the_others_are_named_and_moved(directory, template, helpers, caplog):
+def test_the_newest_good_checkpoint_is_used_and_damaged_ones_are_named_and_moved(directory, template, helpers, caplog):
     data = next(path for path in files_of(directory / "3") if "/d/" in path.as_posix())
     damage(data, 0)
     (directory / "2" / "tokenizer.model").unlink()
@@ -189,14 +189,14 @@ def test_the_newest_good_one_is_used_and_the_others_are_named_and_moved(director
     assert f"DAMAGED CHECKPOINT {directory}/3: {name} does not match its sha256" in caplog.text
     assert f"DAMAGED CHECKPOINT {directory}/2: tokenizer.model is missing" in caplog.text
     assert f"going on from step 1; damaged step 3 is now {directory}/3.damaged" in caplog.text
-    # The run goes on and comes to the same steps again.
+    # The run resumes and reaches the same steps again.
     helpers.fill(store, 2, 3)
     assert store.steps() == [1, 2, 3]
     assert helpers.bits(store.restore(template).state) == helpers.bits(helpers.make_state(3))
     assert sorted(p.name for p in directory.iterdir()) == ["1", "2", "2.damaged", "3", "3.damaged"]
 
 
-def test_a_second_damaged_one_of_the_same_step_gets_another_name(directory, template, helpers):
+def test_a_second_damaged_checkpoint_of_a_step_gets_another_name(directory, template, helpers):
     (directory / "3.damaged").mkdir()
     (directory / "3" / "record.json").unlink()
     CheckpointStore(directory).restore(template)
@@ -224,10 +224,10 @@ def test_an_explicit_step_is_never_replaced_by_another(directory, template):
     assert (directory / "2").exists()
 
 
-def test_none_good_is_an_error_that_names_all_and_moves_none(directory, template):
+def test_if_none_is_good_the_error_names_all_and_none_is_moved(directory, template):
     for step in "123":
         (directory / step / "record.json").write_text("{}")
-    for _ in range(2):  # and never a fresh start at the second try
+    for _ in range(2):  # a second try does not start from scratch either
         with pytest.raises(CheckpointError, match="no good checkpoint in it") as caught:
             CheckpointStore(directory).restore(template)
         for step in "123":
@@ -240,7 +240,7 @@ def test_an_empty_folder_with_the_name_of_a_step_is_skipped(directory, template)
     assert CheckpointStore(directory).restore(template).step == 3
 
 
-def test_a_damaged_one_is_none_of_the_best(tmp_path, template, helpers):
+def test_a_damaged_checkpoint_is_not_the_best(tmp_path, template, helpers):
     with CheckpointStore(tmp_path) as store:
         for step, loss in enumerate([1.0, 2.0]):
             store.save(step, helpers.make_state(step), {}, {}, {"loss": loss})
@@ -266,7 +266,7 @@ def test_the_best_is_kept_when_its_record_cannot_be_read(tmp_path, helpers, monk
     assert store.steps() == [0, 3]
 
 
-def test_a_step_saved_again_is_ranked_anew(tmp_path, template, helpers):
+def test_a_step_saved_again_is_ranked_again(tmp_path, template, helpers):
     with CheckpointStore(tmp_path, keep_best=1, best_metric="loss") as store:
         for step, loss in enumerate([3.0, 1.0]):
             store.save(step, helpers.make_state(step), {}, {}, {"loss": loss})
@@ -278,7 +278,7 @@ def test_a_step_saved_again_is_ranked_anew(tmp_path, template, helpers):
     assert store.best_step() == 0
 
 
-def test_a_valid_sum_over_something_else_is_no_traceback(directory, template):
+def test_a_valid_sum_of_other_content_gives_no_traceback(directory, template):
     for content in ("[]", "{}", '{"format": 1, "leaves": 3}', "not json", '{"format": "x"}'):
         (directory / "3" / "record.json").write_text(content)
         sums = directory / "3" / manifest.SUMS
@@ -290,7 +290,7 @@ def test_a_valid_sum_over_something_else_is_no_traceback(directory, template):
 
 
 def fail_to_read(monkeypatch, code, *place):
-    """Makes the reading of a file fail, of a folder whose path ends so."""
+    """Make reading a file fail, in a folder whose path ends with `place`."""
     digest = manifest.sha256_of
 
     def fail(path):
@@ -305,8 +305,8 @@ PASSING = ["EACCES", "EPERM", "EMFILE", "ENFILE", "ENOMEM", "ESTALE", "ETIMEDOUT
 
 
 @pytest.mark.parametrize("code", PASSING)
-def test_a_file_that_cannot_be_read_now_is_no_damage(directory, template, monkeypatch, code):
-    """The error says nothing about the content: going back would lose work."""
+def test_a_temporary_read_error_is_not_damage(directory, template, monkeypatch, code):
+    """The error does not concern the content, and an older checkpoint would lose work."""
     code = getattr(errno, code)
     fail_to_read(monkeypatch, code, "3", "tokenizer.model")
     message = f"/3: tokenizer.model cannot be read: {os.strerror(code)}"
@@ -317,24 +317,24 @@ def test_a_file_that_cannot_be_read_now_is_no_damage(directory, template, monkey
 
 
 @pytest.mark.parametrize("code", ["EIO", "ENAMETOOLONG"])
-def test_a_bad_block_and_an_impossible_name_are_damage(directory, template, monkeypatch, code):
+def test_a_bad_block_and_an_invalid_name_are_damage(directory, template, monkeypatch, code):
     fail_to_read(monkeypatch, getattr(errno, code), "3", "tokenizer.model")
     assert CheckpointStore(directory).restore(template).step == 2
     assert (directory / "3.damaged").is_dir()
 
 
 @pytest.mark.parametrize("name", ["", "x" * 300, "record.json/x", "state", "\0"])
-def test_a_name_that_damage_has_made_up_is_damage(directory, template, name):
+def test_a_changed_file_name_is_damage(directory, template, name):
     sums = directory / "3" / manifest.SUMS
     sums.write_text(sums.read_text().replace("tokenizer.model", name))
     assert CheckpointStore(directory).restore(template).step == 2
 
 
-# Deleted by the training that a reader reads beside.
+# Checkpoints that a running training deletes during reading.
 
 
 def vanish(monkeypatch, module, name, folder):
-    """Deletes a checkpoint when something is done for it for the first time."""
+    """Delete a checkpoint at the first call of a function for it."""
     function = getattr(module, name)
 
     def wrapper(path, *args, **kwargs):
@@ -359,8 +359,8 @@ def test_a_checkpoint_that_vanishes_is_not_damaged(directory, template, monkeypa
     assert caplog.text == ""
 
 
-def test_numbers_that_vanish_are_not_wrong(directory, template, monkeypatch):
-    """Chunks that are missing would be read as zeros."""
+def test_arrays_that_vanish_are_not_read_as_zeros(directory, template, monkeypatch):
+    """Missing chunks would be read as zeros."""
     read = orbax_io.read
 
     def read_late(folder, *args, **kwargs):
@@ -373,7 +373,7 @@ def test_numbers_that_vanish_are_not_wrong(directory, template, monkeypatch):
         CheckpointStore(directory, read_only=True).restore(template, 3)
 
 
-def test_a_checkpoint_that_is_gone_has_no_files(directory, monkeypatch):
+def test_a_deleted_checkpoint_has_no_files(directory, monkeypatch):
     store = CheckpointStore(directory, read_only=True)
     vanish(monkeypatch, manifest, "_read_sums", directory / "3")
     with pytest.raises(VanishedCheckpointError):
@@ -383,7 +383,7 @@ def test_a_checkpoint_that_is_gone_has_no_files(directory, monkeypatch):
             read()
 
 
-def test_restoring_warns_of_nothing(directory, template):
+def test_restoring_warns_about_nothing(directory, template):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.block_until_ready(CheckpointStore(directory).restore(template).state)

@@ -26,6 +26,6 @@ def test_does_nothing_when_unset(monkeypatch):
 @pytest.mark.parametrize(
     "value", ["", "inside_save", "inside_save:", "insidesave:3", "inside_save:-1", "after_batch:3 "]
 )
-def test_what_would_never_fire_is_refused(value):
+def test_a_kill_point_that_cannot_occur_is_refused(value):
     with pytest.raises(ConfigError, match=r"TRANSFORMER_JAX_KILL_AT=.*expected NAME:STEP with NAME one of after_batch"):
         kill_points.parse(value)

@@ -9,7 +9,7 @@ from transformer_jax.errors import CheckpointError
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory, helpers):
-    """A work directory with the checkpoints 100 and 200."""
+    """Return a work directory with the checkpoints 100 and 200."""
     path = tmp_path_factory.mktemp("runs") / "quickstart"
     with CheckpointStore(path / "checkpoints") as store:
         helpers.fill(store, 100, 200)
@@ -62,7 +62,7 @@ def test_relative_paths_and_the_home_directory(workdir, monkeypatch):
         ("quickstart/checkpoints/200/state", r"/state: neither a work directory nor a checkpoint folder$"),
     ],
 )
-def test_a_wrong_path_says_what_is_there(workdir, path, message):
+def test_a_wrong_path_is_an_error_that_lists_the_checkpoints(workdir, path, message):
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(workdir.parent / path)
 
@@ -78,7 +78,7 @@ def test_a_run_without_a_checkpoint_yet(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["300.saving", "300.saving.orbax-checkpoint-tmp", "300.orbax-checkpoint-tmp"])
-def test_only_an_unfinished_save(tmp_path, name):
+def test_a_run_with_only_an_unfinished_save(tmp_path, name):
     (tmp_path / "checkpoints" / name).mkdir(parents=True)
     for path in (tmp_path, tmp_path / "checkpoints"):
         with pytest.raises(CheckpointError, match=f"no complete checkpoint, only an unfinished save: {name}$"):
@@ -89,7 +89,7 @@ def test_only_an_unfinished_save(tmp_path, name):
 
 
 def test_some_other_folder(tmp_path):
-    (tmp_path / "2024").mkdir()  # photographs, say
+    (tmp_path / "2024").mkdir()  # photographs, for example
     (tmp_path / "2024" / "a.jpg").write_text("")
     for path in (tmp_path, tmp_path / "2024"):
         with pytest.raises(CheckpointError, match=r"neither a work directory nor a checkpoint folder$"):

@@ -1,4 +1,4 @@
-"""What needs another process: kills, other numbers of devices, a full disk."""
+"""Tests that need another process: kills, other numbers of devices, a full disk."""
 
 import shutil
 import signal
@@ -25,13 +25,13 @@ print("alive", flush=True)
         pytest.param("before_commit", "3.saving", marks=pytest.mark.slow),
     ],
 )
-def test_killed_during_a_save_the_one_before_is_restored(tmp_path, template, helpers, point, left):
+def test_after_a_kill_during_a_save_the_previous_checkpoint_is_restored(tmp_path, template, helpers, point, left):
     done = helpers.run_python(SAVE_THREE, tmp_path, TRANSFORMER_JAX_KILL_AT=f"{point}:3")
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert "alive" not in done.stdout
     entries = {entry.name for entry in tmp_path.iterdir()}
     assert {"1", "2"} < entries
-    # Where Orbax has been quick, the earlier point finds it further on.
+    # If Orbax has been quick, the earlier kill point may find the save further on.
     assert len(entries) == 3
     assert left in entries or "3.saving" in entries
     reader, _ = open_checkpoint(tmp_path)
@@ -44,7 +44,7 @@ def test_killed_during_a_save_the_one_before_is_restored(tmp_path, template, hel
     assert store.restore(template).step == 3
 
 
-def test_killed_during_the_first_save_there_is_nothing_and_that_is_said(tmp_path, template, helpers):
+def test_after_a_kill_during_the_first_save_there_is_no_checkpoint(tmp_path, template, helpers):
     done = helpers.run_python(SAVE_THREE, tmp_path, TRANSFORMER_JAX_KILL_AT="before_commit:1")
     assert done.returncode == -signal.SIGKILL, done.stderr
     with pytest.raises(CheckpointError, match=r"no complete checkpoint, only an unfinished save: 1\.saving$"):
@@ -90,7 +90,7 @@ assert mean["encoder"]["kernel"].sharding == template.params["encoder"]["kernel"
 
 
 def test_other_numbers_of_devices(tmp_path, template, helpers):
-    """One device to eight and back; the checksums do not depend on it, or the restores would fail."""
+    """One device to eight and back; the restores check that checksums do not depend on the number of devices."""
     assert jax.device_count() == 1
     store = CheckpointStore(tmp_path)
     helpers.fill(store, 0)
@@ -166,7 +166,7 @@ print("done")
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_really_full(tmp_path, helpers):
+def test_a_full_file_system(tmp_path, helpers):
     mount = ["mount", "-t", "tmpfs", "-o", "size=4m,nr_inodes=100", "tmpfs", str(tmp_path)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("this user may not mount a tmpfs")

@@ -14,7 +14,7 @@ LOSSES = {1: {"loss": 5.0}, 2: {"loss": 1.0}, 3: None, 4: {"loss": math.nan}, 5:
         (Retention(keep_last=2), {5, 6}),
         (Retention(keep_last=9), {1, 2, 3, 4, 5, 6}),
         (Retention(1, 1, "loss"), {6}),
-        (Retention(1, 2, "loss"), {2, 6}),  # of equals the older
+        (Retention(1, 2, "loss"), {2, 6}),  # of equal ones the oldest
         (Retention(1, 9, "loss"), {1, 2, 5, 6}),
         (Retention(1, 1, "loss", higher_is_better=True), {1, 6}),
         (Retention(1, 2, "loss", higher_is_better=True), {1, 2, 6}),

@@ -26,7 +26,7 @@ def names(store):
 # Saving and restoring.
 
 
-def test_restores_every_bit_and_everything_beside_the_state(store, helpers, template):
+def test_restores_every_bit_of_the_state_and_all_side_files(store, helpers, template):
     state = helpers.make_state(7)
     record = {"config": {"model": {"num_heads": 8}}, "best": 0.1 + 0.2, "versions": ["a", "b"], "none": None}
     store.save(7, state, record, {"tokenizer.model": helpers.tokenizer, "notes.txt": b""}, {"loss": 1.25})
@@ -57,7 +57,7 @@ def test_params_alone(store, helpers, template):
         assert helpers.bits(restored.state) == helpers.bits(helpers.make_state(step or 2).params)
 
 
-def test_the_folder_is_an_orbax_checkpoint_that_needs_nothing_of_ours(store, helpers):
+def test_the_folder_is_an_orbax_checkpoint_that_orbax_alone_can_read(store, helpers):
     helpers.fill(store, 3)
     metadata = ocp.metadata(store.directory / "3").metadata
     assert set(metadata) == {"step", "params", "opt_state"}
@@ -79,20 +79,20 @@ def test_a_copied_folder_is_enough(store, helpers, template, tmp_path):
     assert elsewhere.open(5).side_files == {"tokenizer.model": helpers.tokenizer}
 
 
-def test_a_default_sharding_is_this_process_and_not_that_of_the_save(store, helpers, template):
+def test_by_default_arrays_are_restored_to_this_process(store, helpers, template):
     helpers.fill(store, 1)
     for leaf in jax.tree.leaves(store.restore(template).state):
         assert leaf.devices() == {jax.local_devices()[0]}
 
 
-def test_every_save_is_written_even_when_they_follow_at_once(store, helpers):
+def test_every_save_is_written_even_without_a_pause_between_them(store, helpers):
     for step in range(5):
         store.save(step, helpers.make_state(step), {}, {})
     store.close()
     assert store.steps() == [0, 1, 2, 3, 4]
 
 
-def test_save_returns_before_the_checkpoint_is_there(store, helpers, monkeypatch):
+def test_save_returns_before_the_checkpoint_is_written(store, helpers, monkeypatch):
     gate = threading.Event()
     monkeypatch.setattr(store_module, "seal", lambda *args: (gate.wait(30), manifest.seal(*args)))
     store.save(1, helpers.make_state(1), {}, {})
@@ -103,7 +103,7 @@ def test_save_returns_before_the_checkpoint_is_there(store, helpers, monkeypatch
 
 
 def test_donated_and_overwritten_buffers_do_not_reach_the_disk(store, helpers):
-    """On CPU Orbax refers to the buffers of the state while it writes; see orbax_io.start_writing."""
+    """On the CPU Orbax reads the buffers of the state while it writes; see orbax_io.start_writing."""
     state = {f"w{i}": jax.random.normal(jax.random.key(i), (1024, 1024)) for i in range(8)}
     expected = helpers.bits(state)
     update = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0 - 7, tree), donate_argnums=0)
@@ -119,7 +119,7 @@ def test_donated_and_overwritten_buffers_do_not_reach_the_disk(store, helpers):
 def test_numpy_leaves_may_be_overwritten_too(store, helpers):
     raw = np.zeros(2**20 + 64, np.float32)
     first = (-raw.ctypes.data % 64) // 4
-    state = {"w": raw[first : first + 2**20]}  # aligned, as JAX likes it, to use it in place
+    state = {"w": raw[first : first + 2**20]}  # aligned, so that JAX uses it in place
     state["w"][:] = np.arange(2**20)
     assert state["w"].ctypes.data % 64 == 0
     expected = helpers.bits(state)
@@ -130,7 +130,7 @@ def test_numpy_leaves_may_be_overwritten_too(store, helpers):
 
 
 def test_transfers_are_allowed_inside_a_guarded_loop(store, helpers, template):
-    """On CPU this guard only sees what goes to the device in this thread: NumPy leaves."""
+    """On the CPU this guard only sees transfers to the device in this thread: NumPy leaves."""
     state = jax.block_until_ready(helpers.make_state(1))._replace(step=np.int32(1))
     with jax.transfer_guard("disallow_explicit"):
         store.save(1, state, {}, {})
@@ -163,7 +163,7 @@ def test_an_unstorable_leaf_is_named_before_anything_is_written(store):
     assert names(store) == []
 
 
-def test_a_record_that_is_no_json_fails_at_once(store, helpers):
+def test_a_record_that_is_not_json_fails_at_once(store, helpers):
     with pytest.raises(TypeError, match="not JSON serializable"):
         store.save(1, helpers.make_state(1), {"config": object()}, {})
     assert names(store) == []
@@ -185,7 +185,7 @@ def test_an_empty_store_says_so(store, template):
         store.restore(template)
 
 
-def test_an_absent_step_names_those_that_are_there(store, helpers, template):
+def test_an_absent_step_is_an_error_that_lists_the_steps(store, helpers, template):
     helpers.fill(store, 10, 20)
     with pytest.raises(CheckpointError, match=r"/15: no such checkpoint; there are 10, 20"):
         store.restore(template, 15)
@@ -202,7 +202,7 @@ def test_another_model_is_refused_naming_every_difference(store, helpers):
     with pytest.raises(CheckpointError) as caught:
         store.restore(template)
     message = str(caught.value)
-    assert type(caught.value) is CheckpointError  # no damage: an older checkpoint would not help
+    assert type(caught.value) is CheckpointError  # not damage: an older checkpoint would not help
     assert "/2: " in message
     for line in (
         "params/encoder/kernel: float32[4, 8] in the checkpoint, float32[4, 16] expected",
@@ -240,8 +240,8 @@ def test_a_newer_format_is_refused(store, helpers, template, monkeypatch):
         store.restore(template)
 
 
-def test_failing_to_read_good_files_is_no_damage(store, helpers, template, monkeypatch, caplog):
-    """Out of memory, say: going back to an older checkpoint would lose work and not help."""
+def test_failing_to_read_good_files_is_not_damage(store, helpers, template, monkeypatch, caplog):
+    """For example out of memory: an older checkpoint would lose work and not help."""
     helpers.fill(store, 1, 2)
 
     def fail(*args):
@@ -262,7 +262,7 @@ def no_space(*args):
 
 
 def assert_intact_and_usable(store, helpers, template):
-    """Steps 1 and 2 are as they were, nothing of step 3 is left, and it can be saved now."""
+    """Check that steps 1 and 2 are unchanged, and that step 3 is absent and can be saved now."""
     assert names(store) == ["1", "2"]
     assert helpers.bits(store.restore(template).state) == helpers.bits(helpers.make_state(2))
     helpers.fill(store, 3)
@@ -283,18 +283,18 @@ MESSAGE = r"/3: could not be saved: No space left on device; earlier checkpoints
     ],
     ids=["wait", "close", "save", "with"],
 )
-def test_a_failure_in_the_background_surfaces(store, helpers, template, monkeypatch, use):
+def test_a_failure_in_the_background_is_raised(store, helpers, template, monkeypatch, use):
     helpers.fill(store, 1, 2)
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "write_file", no_space)
         store.save(3, helpers.make_state(3), {}, {})
         with pytest.raises(CheckpointError, match=MESSAGE):
             use(store, helpers.make_state(4))
-    store.wait()  # it is reported once
+    store.wait()  # reported only once
     assert_intact_and_usable(store, helpers, template)
 
 
-def test_a_failure_at_the_start_surfaces_at_once(store, helpers, template, monkeypatch):
+def test_a_failure_at_the_start_is_raised_at_once(store, helpers, template, monkeypatch):
     helpers.fill(store, 1, 2)
     with monkeypatch.context() as patch:
         patch.setattr(ocp, "save_checkpointables_async", no_space)
@@ -314,7 +314,7 @@ def test_a_failing_commit_leaves_nothing(store, helpers, template, monkeypatch):
 
 
 def test_a_writer_that_fails_inside_tensorstore(store, helpers, template, capfd):
-    """A real failing write: files may not grow over 1 MB for a moment."""
+    """A real write error: files may not grow over 1 MB for a moment."""
     helpers.fill(store, 1, 2)
     state = {"w": jax.random.normal(jax.random.key(0), (1024, 1024))}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -344,7 +344,7 @@ def test_an_interrupt_while_waiting_loses_nothing(store, helpers, monkeypatch):
     assert store.steps() == [1]
 
 
-def test_a_directory_that_cannot_be_made(tmp_path):
+def test_a_directory_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"file: cannot be used for checkpoints: File exists"):
         CheckpointStore(tmp_path / "file")
@@ -360,7 +360,7 @@ def test_keeps_the_newest_and_the_best(helpers, tmp_path):
             store.save(step, helpers.make_state(step), {}, {}, None if loss is None else {"loss": loss, "x": 0.0})
     assert store.steps() == [2, 5, 6]
     assert store.best_step() == 2
-    # A process that starts later knows as much.
+    # A process that starts later has the same information.
     with CheckpointStore(tmp_path, keep_last=1, keep_best=2, best_metric="loss") as store:
         store.save(7, helpers.make_state(7), {}, {}, {"loss": 2.0})
     assert store.steps() == [2, 7]
@@ -397,7 +397,7 @@ def test_all_are_kept_by_default(store, helpers):
     assert store.best_step() is None
 
 
-def test_leftovers_are_removed_when_opened_for_writing_and_said(store, helpers, caplog):
+def test_leftovers_are_removed_and_reported_when_opened_for_writing(store, helpers, caplog):
     helpers.fill(store, 1)
     leftovers = ["2.saving", "3.saving.orbax-checkpoint-tmp", "4.orbax-checkpoint-tmp", "5.deleted"]
     others = ["6.damaged", "notes", "1.orbax-checkpoint-tmp.bak", "007"]
@@ -434,7 +434,7 @@ logging.warning("others are heard")
 
 
 def test_writes_that_end_after_a_failed_save_are_silent_and_other_errors_are_not(helpers, tmp_path):
-    """What Orbax does when one of several writes fails: it closes the loop that the others will report to."""
+    """If one of several writes fails, Orbax closes the event loop that the other writes report to."""
     code = """
 import asyncio
 import tensorstore
@@ -471,8 +471,8 @@ Bad()
 @pytest.mark.parametrize(
     ("file", "heard"), [(f"{ocp.__file__}/../write.py", False), ("/data/orbax/checkpoint/write.py", True)]
 )
-def test_of_tasks_that_nobody_asks_only_those_of_orbax_are_silent(store, caplog, file, heard):
-    """What Orbax leaves of a save in which one of several writes has failed."""
+def test_only_abandoned_tasks_of_orbax_are_silent(store, caplog, file, heard):
+    """Orbax leaves such tasks after a save in which one of several writes has failed."""
     code = 'async def write():\n    raise OSError(28, "No space left on device")'
     scope = {}
     exec(compile(code, file, "exec"), scope)

@@ -45,8 +45,8 @@ def claim(path, config=CONFIG, **options):
         workdir.write_config()
 
 
-def test_opening_claims_nothing(tmp_path):
-    """A process that dies while it prepares its data leaves the directory to any config, or to the one before."""
+def test_opening_does_not_claim_the_directory(tmp_path):
+    """A process that dies while it prepares its data leaves the directory free for any config."""
     open_workdir(tmp_path, CONFIG).close()
     assert read_config(tmp_path) is None
     claim(tmp_path, changed(model__num_heads=4))
@@ -54,7 +54,7 @@ def test_opening_claims_nothing(tmp_path):
     assert read_config(tmp_path) == changed(model__num_heads=4)
 
 
-def test_a_config_that_stays_is_not_written_again(tmp_path):
+def test_an_unchanged_config_is_not_written_again(tmp_path):
     claim(tmp_path)
     before = (tmp_path / "config.json").stat().st_ino
     claim(tmp_path)
@@ -80,10 +80,10 @@ def test_another_config_is_refused_field_by_field(tmp_path):
         "transformer-jax train ... --allow_config_change"
     )
     assert (path / "config.json").read_bytes() == before
-    open_workdir(path, CONFIG).close()  # the refusal has let go of the lock
+    open_workdir(path, CONFIG).close()  # the refusal has released the lock
 
 
-def test_a_config_of_an_earlier_version_is_no_other_config(tmp_path):
+def test_a_config_of_an_earlier_version_is_the_same_config(tmp_path):
     config = ExperimentConfig().to_dict()
     earlier = {name: dict(fields) if isinstance(fields, dict) else fields for name, fields in config.items()}
     earlier["evaluation"]["max_extra_length"] = earlier.pop("decode")["max_extra_length"]
@@ -93,7 +93,7 @@ def test_a_config_of_an_earlier_version_is_no_other_config(tmp_path):
         open_workdir(tmp_path / "b", config).check_config(earlier, "checkpoint 5")
 
 
-def test_a_change_that_is_allowed_is_said_and_kept(tmp_path, caplog):
+def test_an_allowed_change_is_reported_and_stored(tmp_path, caplog):
     claim(tmp_path)
     with caplog.at_level(logging.WARNING):
         claim(tmp_path, changed(model__num_heads=4), allow_config_change=True)
@@ -114,7 +114,7 @@ def test_a_config_found_elsewhere_is_refused_too(tmp_path):
     assert last.endswith("transformer-jax train ... --allow_config_change")
 
 
-def test_the_same_change_is_said_once(tmp_path, caplog):
+def test_the_same_change_is_reported_once(tmp_path, caplog):
     claim(tmp_path)
     with (
         caplog.at_level(logging.WARNING),
@@ -131,7 +131,7 @@ def test_equal_configs_do_not_differ():
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 1.0), (1, True), (0, False), (None, 0), ("1", 1), ([1], [1.0])])
-def test_a_change_of_type_is_a_difference_only_where_json_tells(old, new):
+def test_a_change_of_type_is_a_difference_only_where_json_shows_it(old, new):
     lines = list(config_differences({"a": old}, {"a": new}, "x").values())
     assert lines == ([] if old == [1] else [f"a: {json.dumps(old)} in x, {json.dumps(new)} now"])
 
@@ -144,7 +144,7 @@ def test_a_file_in_the_way_is_named_and_kept(tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_place_where_nothing_can_be_made():
+def test_a_directory_that_cannot_be_created():
     if not Path("/proc/self").exists():
         pytest.skip("no /proc")
     with pytest.raises(CheckpointError, match=r"/proc/run: cannot be made: "):
@@ -182,7 +182,7 @@ def test_a_damaged_config_is_named_and_kept(tmp_path, content):
     assert (tmp_path / "config.json").read_bytes() == content.encode("latin-1")
 
 
-def test_no_config_is_none(tmp_path):
+def test_a_missing_config_is_none(tmp_path):
     assert read_config(tmp_path) is None
 
 
@@ -197,7 +197,7 @@ time.sleep(60)
 """
 
 
-def test_a_second_process_is_kept_out_until_the_first_dies(tmp_path):
+def test_a_second_process_is_locked_out_until_the_first_dies(tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path), str(Path(__file__).parents[2])], stdout=subprocess.PIPE, text=True
     )
@@ -228,7 +228,7 @@ def test_a_child_does_not_inherit_the_lock(tmp_path):
         child.wait()
 
 
-def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, caplog):
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, caplog):
     def no_locks(*args):
         raise OSError(errno.ENOLCK, "No locks available")
 

@@ -1,4 +1,4 @@
-"""Batches: every pair exactly once, within the limits, the same from whichever step one begins."""
+"""Batches contain every pair exactly once, within the limits, whichever step one starts from."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ LIMITS = {"tokens_per_batch": 256, "max_length": 24, "row_multiple": 4, "num_buc
 
 
 def make_split(input_lengths, target_lengths):
-    """Every row is its own number, plus 2, again and again, and eos."""
+    """Return a split in which every row consists of its own number plus 2, repeated, and eos."""
 
     def side(lengths):
         ids = np.repeat(np.arange(len(lengths)) + 2, lengths)
@@ -42,7 +42,7 @@ def evaluation_of(split, **limits):
 
 
 def pairs_in(batch):
-    """Pair of every row that is not padding."""
+    """Return the pair of every row that is not padding."""
     return batch["inputs"][:, 0][batch["inputs"][:, 0] > 0] - 2
 
 
@@ -79,7 +79,7 @@ def test_every_kept_pair_exactly_once_per_epoch_within_the_limits(lengths, limit
         batch = plan.batch(step)
         pairs = pairs_in(batch)
         assert len(pairs)
-        # Padding is at the end, so rows and pairs correspond; what a row holds is exactly its pair.
+        # Padding is at the end, so rows and pairs correspond; a row contains exactly its pair.
         for name, side in (("inputs", inputs), ("targets", targets)):
             array = batch[name]
             assert array.dtype == np.int32
@@ -101,7 +101,7 @@ def test_every_kept_pair_exactly_once_per_epoch_within_the_limits(lengths, limit
     assert plan.epoch(first + plan.batches_per_epoch) == epoch + 1
 
 
-def test_the_sequence_of_shapes_is_the_same_for_every_seed_and_the_pairs_are_not():
+def test_the_seed_changes_the_pairs_and_not_the_sequence_of_shapes():
     plans = [plan_of(random_split(), seed=seed) for seed in (0, 1)]
     steps = range(3 * plans[0].batches_per_epoch)
     assert len(set(plans[0].shapes)) == 4
@@ -110,7 +110,7 @@ def test_the_sequence_of_shapes_is_the_same_for_every_seed_and_the_pairs_are_not
     assert sum(same) < len(steps) / 4
 
 
-def test_epochs_differ_in_the_order_of_shapes_and_in_who_shares_a_batch():
+def test_epochs_differ_in_the_order_of_shapes_and_in_the_pairs_of_a_batch():
     plan = plan_of(random_split())
     n = plan.batches_per_epoch
     first, second = ([plan.shape(e * n + i) for i in range(n)] for e in (0, 1))
@@ -165,22 +165,22 @@ def test_rows_of_the_largest_width_must_fit():
 
 
 def test_buckets_are_filled_to_the_limit():
-    """The one-shape case by hand: 100 pairs, at most 256 / 10 -> 24 rows, so 5 batches of 20."""
+    """The case of one shape by hand: 100 pairs, at most 256 / 10 -> 24 rows, so 5 batches of 20."""
     plan = plan_of(make_split([10] * 100, [8] * 100), num_buckets=1)
     assert plan.shapes == (BatchShape(20, (("inputs", 10), ("targets", 8))),)
     assert plan.batches_per_epoch == 5
     assert plan.padding_efficiency == 1
 
 
-def test_leftovers_move_into_a_larger_bucket_where_it_saves_slots():
-    # 8 rows of width 4 fill a batch; the ninth pair would get one of its own, but bucket 1 has room for it.
+def test_leftovers_move_to_a_larger_bucket_if_that_saves_slots():
+    # 8 rows of width 4 fill a batch; the ninth pair would need its own batch, but bucket 1 has room for it.
     small, large = make_buckets([9, 3], [(4, 4), (8, 8)], tokens_per_batch=32, row_multiple=4, balanced=True)
     assert (small.num_batches, small.num_examples, small.leftovers_to) == (1, 8, 1)
     assert (large.num_batches, large.num_examples, large.rows) == (1, 4, 4)
-    # Where bucket 1 has no room, it stays: two batches of 8 rows would need more.
+    # If bucket 1 has no room the pair stays: two batches of 8 rows would need more slots.
     small, large = make_buckets([9, 4], [(4, 4), (8, 8)], tokens_per_batch=32, row_multiple=4, balanced=True)
     assert (small.num_batches, small.num_examples, small.leftovers_to) == (2, 9, None)
-    # A bucket that is not wide enough on one side never takes them.
+    # A bucket that is too narrow on one side never takes them.
     small, *_ = make_buckets([9, 3, 4], [(4, 4), (8, 2), (8, 8)], tokens_per_batch=32, row_multiple=4, balanced=True)
     assert small.leftovers_to is None
 
@@ -199,8 +199,8 @@ def test_shapes_hold_all_pairs_and_each_pair_gets_the_cheapest(lengths, num_shap
         assert sum(shapes[k]) == min(fitting)
 
 
-def test_shapes_are_nearly_the_best_there_are():
-    """Against every choice of two shapes besides the largest."""
+def test_shapes_are_nearly_optimal():
+    """Against every choice of two shapes in addition to the largest."""
     random = np.random.default_rng(0)
     inputs, targets = random.integers(1, 9, (2, 300)) + (random.random((2, 300)) < 0.2) * 4
     largest = (int(inputs.max()), int(targets.max()))
@@ -225,7 +225,7 @@ def test_long_corpora_are_planned_on_a_coarse_grid():
 
 
 def test_padding_efficiency_of_a_translation_corpus():
-    """Measured 0.819, 0.889 and 0.927; less would be a step back."""
+    """Measured 0.819, 0.889 and 0.927; less would be a regression."""
     split = random_split(20_000, longest=60)
     for num_buckets, expected in ((8, 0.81), (16, 0.88), (32, 0.92)):
         plan = plan_of(split, tokens_per_batch=4096, max_length=60, row_multiple=8, num_buckets=num_buckets)
@@ -260,7 +260,7 @@ def test_length_batches_hold_every_row_once(lengths, tokens_per_batch, row_multi
 
 def test_length_batches_need_few_shapes():
     shapes = set()
-    for seed in range(20):  # as if 20 requests came one after the other
+    for seed in range(20):  # like 20 requests one after the other
         lengths = np.random.default_rng(seed).integers(1, 100, 40 * (seed + 1))
         shapes |= {(len(indices), width) for indices, width in length_batches(lengths, 1024, 8)}
     assert {width for _, width in shapes} <= {8, 16, 24, 32, 48, 64, 96, 128}
@@ -274,7 +274,7 @@ def test_a_request_of_one_line_is_a_small_batch():
 
 @settings(max_examples=60, deadline=None)
 @given(lengths=pair_lengths, row_multiple=st.sampled_from([1, 3, 8]))
-def test_evaluation_holds_every_pair_once_and_whole(lengths, row_multiple):
+def test_evaluation_has_every_pair_once_and_whole(lengths, row_multiple):
     inputs, targets = np.array(lengths).T
     evaluation = evaluation_of(make_split(inputs, targets), tokens_per_batch=200, row_multiple=row_multiple)
     seen, shapes = [], set()
@@ -312,11 +312,11 @@ def test_evaluation_of_nothing():
     assert list(evaluation_of(make_split([], []), tokens_per_batch=100, row_multiple=1)) == []
 
 
-# One sequence alone.
+# Examples with one sequence.
 
 
 def one_column_plan(lengths, cls=BatchPlan, **limits):
-    """A plan of examples with one sequence, whose batches are what the task is given."""
+    """Return a plan of examples with one sequence, whose batches are the arguments of the task."""
 
     def arrays(rows, shape, step):
         shape_array = np.array([shape.rows, shape.width("tokens"), len(shape.widths)])
@@ -328,7 +328,7 @@ def one_column_plan(lengths, cls=BatchPlan, **limits):
 
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=120), limits=limits, epoch=st.integers(0, 2))
-def test_one_sequence_every_kept_example_once_within_the_limits(lengths, limits, epoch):
+def test_of_one_sequence_every_kept_example_once_within_the_limits(lengths, limits, epoch):
     lengths = np.array(lengths)
     kept = np.flatnonzero(lengths <= limits["max_length"])
     if not len(kept):

@@ -1,4 +1,4 @@
-"""What is special to byte-level BPE."""
+"""Tests of byte-level BPE alone."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_no_space_is_put_in_front(tokenizer):
     assert tokenizer.decode(without) == "over"
 
 
-def test_names_of_reserved_ids_are_never_pieces():
+def test_names_of_reserved_ids_are_never_tokens():
     """However often they are in the training text."""
     names = ["<pad>", "</s>", "<unk>", "<s>"]
     tokenizer = train_tokenizer([*TEXTS, *[" ".join(names * 50), "".join(names * 50)] * 20], "byte_bpe", 360)
@@ -50,7 +50,7 @@ def test_names_of_reserved_ids_are_never_pieces():
         assert tokenizer.decode(ids) == name
 
 
-def test_bytes_that_are_no_text(tokenizer):
+def test_bytes_that_are_not_utf8(tokenizer):
     first_of_two = encode(tokenizer, "ß")[:1]
     assert tokenizer.decode(first_of_two) in ("\ufffd", "ß")
     assert tokenizer.decode(encode(tokenizer, "漢")[:1]) == "\ufffd"
@@ -65,7 +65,7 @@ def test_training_does_not_depend_on_threads_or_process(tokenizer, threads):
     assert out.stdout.strip() == tokenizer.sha256
 
 
-def test_a_process_started_meanwhile_says_nothing(tokenizer, capfd):
+def test_a_process_started_meanwhile_prints_nothing(tokenizer, capfd):
     tokenizer.encode_batch(TEXTS)
     subprocess.run([sys.executable, "-c", ""], check=True)
     assert capfd.readouterr().err == ""
@@ -102,7 +102,7 @@ def test_other_json_and_text_are_refused():
             load_tokenizer(data)
 
 
-def test_offsets_of_texts_without_pieces(tokenizer):
+def test_offsets_of_texts_without_tokens(tokenizer):
     ids, offsets = tokenizer.encode_batch(["", "a", "", ""])
     assert offsets.tolist() == [0, 0, 1, 1, 1]
     np.testing.assert_array_equal(ids, encode(tokenizer, "a"))

@@ -1,4 +1,4 @@
-"""Columns: what becomes of the values of a source, through the token cache and back."""
+"""Columns: from the values of a source through the token cache and back."""
 
 import dataclasses
 from typing import ClassVar
@@ -42,7 +42,7 @@ class LengthColumn(Column):
 
 
 class BytesColumn(Column):
-    """A ragged column of one's own."""
+    """A custom ragged column."""
 
     ragged: ClassVar[bool] = True
 
@@ -62,7 +62,7 @@ def small_chunks(monkeypatch):
 
 @pytest.fixture
 def encoded(tmp_path):
-    """Opens the cache of columns of FEATURES twice: as it is built and as it is found."""
+    """Open the cache of columns of FEATURES twice: while it is built and when it exists."""
 
     def open_cache(*columns, features=FEATURES, tokenizer=TOKENIZER):
         sources = [FakeSource(Split(features)) for _ in range(2)]
@@ -80,7 +80,7 @@ def rows_of(split, name):
     return [split.take(name, np.array([row]), length)[0].tolist() for row, length in enumerate(lengths.tolist())]
 
 
-def test_columns_of_every_kind_come_back(encoded):
+def test_columns_of_every_kind_are_read_as_written(encoded):
     split = encoded(
         TextColumn("inputs", "text"),
         TextColumn("plain", "text", end=False),

@@ -1,4 +1,4 @@
-"""From config to ids: which tokenizer is used, when it is trained, and what is tokenised when."""
+"""From config to ids: which tokenizer is used, when it is trained, and which splits are tokenized when."""
 
 import dataclasses
 import re
@@ -19,7 +19,7 @@ VOCAB_SIZE = 300
 
 
 class FakeSource:
-    """A small corpus that counts what is read."""
+    """A small corpus that counts its reads."""
 
     def __init__(self):
         lines = [f"line {n} of {n * n % 31} and more" for n in range(120)]
@@ -60,7 +60,7 @@ def config(vocab_size=VOCAB_SIZE, **data):
     return ExperimentConfig(model=ModelConfig(vocab_size=vocab_size), data=DataConfig(**data)).resolved()
 
 
-def test_trains_the_tokenizer_once_and_tokenises_on_demand(source, tmp_path):
+def test_trains_the_tokenizer_once_and_tokenizes_on_demand(source, tmp_path):
     data = prepared(config(), tmp_path)
     assert source.reads == ["train"]
     assert list(data.splits) == ["train", "valid"]
@@ -128,13 +128,13 @@ def test_cache_dir(source, tmp_path):
     assert names == ["tokenizer", "train"]
 
 
-def test_a_corpus_that_changed_is_tokenised_again(source, tmp_path):
+def test_a_changed_corpus_is_tokenized_again(source, tmp_path):
     prepared(config(), tmp_path).splits["train"]
     source.splits["train"] = pair_texts(["line 1"], ["LINE 1"])
     assert prepared(config(), tmp_path).splits["train"].num_examples == 1
 
 
-def test_long_phases_are_said_when_they_take_place(source, tmp_path):
+def test_long_phases_are_reported_only_when_they_happen(source, tmp_path):
     lines = [f"line {n}" for n in range(1200)]
     source.splits["train"] = pair_texts(lines, lines)
     said = []
@@ -146,7 +146,7 @@ def test_long_phases_are_said_when_they_take_place(source, tmp_path):
     assert said == ["training the tokenizer on 1,000 examples", "tokenizing train (1,200 examples)"]
 
 
-def test_unknown_split_lists_those_there_are(source, tmp_path):
+def test_unknown_split_lists_the_existing_ones(source, tmp_path):
     with pytest.raises(DataError, match="no split 'test'; there are train, valid"):
         prepared(config(), tmp_path).splits["test"]
 
@@ -176,7 +176,7 @@ def test_a_work_directory_that_cannot_be_written(source, tmp_path):
 )
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 100])
 def test_training_pairs_are_spread_over_the_corpus(source, monkeypatch, num_pairs, chosen, size):
-    """Whatever the chunks are that it is read in."""
+    """Whatever the size of the chunks that are read."""
     monkeypatch.setattr(datasets, "_SAMPLED_CHUNK", size)
     source.splits["train"] = pair_texts([f"s{n}" for n in range(10)], [f"t{n}" for n in range(10)])
     chosen = chosen or [n * 10 // num_pairs for n in range(num_pairs)]
@@ -219,7 +219,7 @@ def test_side_files_are_the_tokenizer(source, tmp_path):
 
 
 @pytest.mark.parametrize(("prefix", "bad"), [("5,0", True), ("1", True), ("4,5", False), ("", False)])
-def test_a_prefix_that_no_output_can_have(source, tmp_path, prefix, bad):
+def test_a_prefix_with_ids_that_no_output_has(source, tmp_path, prefix, bad):
     given = dataclasses.replace(config(), decode=DecodeConfig(prefix_ids=prefix))
     if not bad:
         prepared(given, tmp_path)
@@ -234,7 +234,7 @@ def test_a_prefix_that_no_output_can_have(source, tmp_path, prefix, bad):
             prepared(given, directory, **options)
 
 
-def test_which_ids_no_prefix_can_have_is_the_tokenizers():
+def test_the_tokenizer_decides_which_ids_no_prefix_can_have():
     check_decode_ids(DecodeConfig(prefix_ids="0,1"), SpecialIds(eos=2))
     with pytest.raises(ConfigError, match=r"prefix_ids=0,2 must not contain end-of-sequence \(2\)$"):
         check_decode_ids(DecodeConfig(prefix_ids="0,2"), SpecialIds(eos=2))

@@ -133,7 +133,7 @@ def test_a_name_with_two_translations_is_left_out():
 
 
 @pytest.mark.parametrize("locales", [("en", "de"), ("de", "en"), ("it", "en"), ("en", "es")])
-def test_what_a_source_says_has_one_translation(locales):
+def test_every_source_has_one_translation(locales):
     sentences = corpus.Grammar(*map(embedded._lexicon, locales))
     translations: dict[str, set[str]] = {}
     rng = np.random.default_rng(0)
@@ -154,7 +154,7 @@ def test_text_is_plain(german):
 
 
 def test_one_is_never_counted_in_words(german):
-    """German "eins" is a number, "ein" an article: before a noun neither is right."""
+    """German "eins" is a number and "ein" an article; before a noun neither is right."""
     texts = [text for name in german.split_names for text in german.split(name).features["targets"]]
     assert any("eins" in text for text in texts)
     assert [text for text in texts if re.search(r"eins (?!und|oder|–)\w", text)] == []
@@ -169,7 +169,7 @@ def test_sources_are_unique_and_splits_disjoint(german):
     assert [len(german.split(name).features["targets"]) for name in german.split_names] == [3000, 400, 400, 400]
 
 
-def test_a_source_belongs_to_one_split_whatever_the_seed(german):
+def test_a_source_is_in_the_same_split_for_every_seed(german):
     other = EmbeddedSource("en", "de", 2000, 100, seed=1)
     assert len(set(other.split("train").features["inputs"]) & set(german.split("train").features["inputs"])) < 100
     for first, second in itertools.permutations(("train", "valid", "test"), 2):
@@ -276,7 +276,7 @@ def test_italian(lexicons):
 
 @pytest.mark.parametrize("locale", ["fr", "es", "pt-BR", "ja"])
 def test_other_locales(locale):
-    """Whatever a locale lacks, what is left is a corpus: both sides say something, and not the same."""
+    """Whatever a locale lacks, the rest is a corpus: neither side is empty, and the sides differ."""
     source = EmbeddedSource("en", locale, 200, 10)
     split = source.split("train")
     inputs, targets = split.features["inputs"], split.features["targets"]
@@ -286,8 +286,8 @@ def test_other_locales(locale):
     assert sum(a == b for a, b in zip(inputs, targets, strict=True)) < 10
 
 
-def test_what_one_locale_lacks_is_left_out_on_both_sides():
-    """num2words counts in Russian, but a number inflects with its noun: no family that needs it."""
+def test_phrases_that_one_locale_lacks_are_left_out_on_both_sides():
+    """num2words counts in Russian, but a number inflects with its noun, so no family may need it."""
     source = EmbeddedSource("ru", "en", 200, 20)
     names = {template.name for template in source._grammar.templates}
     assert not names & {"measures", "prices", "ordinals", "years"}
@@ -325,7 +325,7 @@ def test_nearest_neighbour_fails_on_the_corpus(german):
 
 @pytest.mark.slow
 def test_size_of_the_task():
-    """What was asked of the corpus: the pieces of a target, and the baseline with many sentences to choose from."""
+    """The requirements of the corpus: the number of target tokens, and the baseline with many training sentences."""
     source = EmbeddedSource("en", "de", 60_000, 1000)
     train, test = source.split("train"), source.split("test")
     for model_type in ("unigram", "bpe"):

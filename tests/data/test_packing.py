@@ -1,4 +1,4 @@
-"""Packed batches: every pair exactly once and whole, kept apart from its neighbours, in rows that are full."""
+"""Packed batches contain every pair once and whole, separate from its neighbours, in rows that are nearly full."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ TYPES = {"inputs_mask": np.bool_, "weights": np.float32}
 
 
 def make_split(input_lengths, target_lengths):
-    """No two ids of a side are equal: pair i begins with 2 plus the number of ids before it."""
+    """Return a split in which no two ids of a side are equal: pair i starts with 2 plus the number of ids before it."""
 
     def side(lengths):
         offsets = np.cumsum([0, *lengths])
@@ -67,17 +67,17 @@ def test_rows_hold_every_pair_once_and_both_sides_fit(lengths, scale, room):
         assert (np.add.reduceat(longest[packing.slots], packing.first_slot[:-1]) <= width).all()
 
 
-def test_a_row_goes_on_with_what_leaves_both_sides_equally_full():
-    """By hand, in rows of 10 and 10: after (5, 7) it is (4, 3) that leaves 1 and 0; then (6, 5) and (3, 4)."""
+def test_the_next_pair_of_a_row_fills_both_sides_equally():
+    """By hand, in rows of 10 and 10: after (5, 7) comes (4, 3), which leaves 1 and 0; then (6, 5) and (3, 4)."""
     packing = pack(np.array([6, 5, 4, 3]), np.array([5, 7, 3, 4]), (10, 10))
     pair_of_class = np.argsort(packing.classes)
     rows = np.split(pair_of_class[packing.slots], packing.first_slot[1:-1])
     assert [row.tolist() for row in rows] == [[1, 2], [0, 3]]
 
 
-def test_a_composed_row_is_used_as_often_as_there_are_pairs_for_it():
+def test_a_row_pattern_repeats_while_there_are_pairs_for_it():
     packing = pack(np.array([6] * 100 + [3] * 301), np.array([3] * 100 + [3] * 301), (9, 6))
-    # 100 rows of one each; of the 201 that are left two fill a row.
+    # 100 rows of one pair each; two of the remaining 201 pairs fill a row.
     np.testing.assert_array_equal(np.diff(packing.first_slot), [2] * 200 + [1])
     assert (packing.slots.reshape(-1)[:200:2] != packing.slots[1:200:2]).all()
 
@@ -86,13 +86,13 @@ def test_the_side_with_fewer_tokens_is_narrower():
     assert row_shape(np.array([10, 10]), np.array([10, 10]), 64) == (64, 64)
     assert row_shape(np.array([10, 10]), np.array([6, 6]), 64) == (64, 40)  # 38.4, aligned to 8
     assert row_shape(np.array([3, 2]), np.array([20, 30]), 60) == (8, 60)
-    assert row_shape(np.array([10] * 9 + [1]), np.array([1] * 9 + [50]), 60) == (60, 56)  # holds the longest
+    assert row_shape(np.array([10] * 9 + [1]), np.array([1] * 9 + [50]), 60) == (60, 56)  # wide enough for the longest
     assert row_shape(np.array([9]), np.array([8]), 10) == (10, 10)  # aligned, but no wider
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1.1, 0.3])
 def test_efficiency_of_a_translation_corpus(ratio):
-    """Measured 0.988, 0.985 and 0.981, the empty rows of the last batch among it; less would be a step back."""
+    """Measured 0.988, 0.985 and 0.981, including the empty rows of the last batch; less would be a regression."""
     random = np.random.default_rng(0)
     inputs = np.clip(random.lognormal(2.9, 0.5, 30_000).astype(int), 2, 100)
     targets = np.clip((ratio * inputs * random.lognormal(0, 0.15, 30_000)).astype(int), 2, 100)
@@ -112,8 +112,8 @@ def test_long_documents_are_packed_on_a_coarse_grid():
 # Batches.
 
 
-def test_a_packed_batch_is_what_one_writes_by_hand():
-    """Pairs of (3, 2), (3, 4) and (2, 5) ids: the longest begins its row, and the last two rows are empty."""
+def test_a_packed_batch_equals_one_written_by_hand():
+    """Pairs of (3, 2), (3, 4) and (2, 5) ids: the longest starts its row, and the last two rows are empty."""
     plan = plan_of(([3, 3, 2], [2, 4, 5]), tokens_per_batch=24, packed_length=6, max_length=5, row_multiple=2)
     assert plan.shapes == (BatchShape(4, (("inputs", 6), ("targets", 6))),)
     batch = plan.batch(0)
@@ -139,7 +139,7 @@ def test_a_packed_batch_is_what_one_writes_by_hand():
 
 
 def pairs_of_row(batch, row, split, first_ids):
-    """The pairs of a row; each is there whole, at positions 0, 1, ..., and the rest of the row is padding."""
+    """Return the pairs of a row; each is whole, at positions 0, 1, ..., and the rest of the row is padding."""
     numbers = batch["inputs_segment_ids"][row].max()
     pairs = [int(np.searchsorted(first_ids, i)) for i in batch["inputs"][row][batch["inputs_positions"][row] == 0] if i]
     assert len(pairs) == numbers == batch["targets_segment_ids"][row].max()
@@ -202,7 +202,7 @@ def test_every_kept_pair_exactly_once_per_epoch_and_whole(lengths, packed_length
 
 
 def first_ids_of_rows(plan, epoch):
-    """Every row's set of pairs, batch by batch."""
+    """Return every row's set of pairs, batch by batch."""
     steps = range(epoch * plan.batches_per_epoch, (epoch + 1) * plan.batches_per_epoch)
     batches = [plan.batch(step) for step in steps]
     return [
@@ -212,7 +212,7 @@ def first_ids_of_rows(plan, epoch):
     ]
 
 
-def test_epochs_and_seeds_differ_in_who_shares_a_row_and_in_the_order_of_rows_but_not_in_shapes():
+def test_epochs_and_seeds_change_the_rows_and_their_order_but_not_the_shapes():
     plan, other = plan_of(random_lengths()), plan_of(random_lengths(), seed=1)
     assert (plan.shapes, plan.batches_per_epoch) == (other.shapes, other.batches_per_epoch)
     rows = first_ids_of_rows(plan, 0)
@@ -223,7 +223,7 @@ def test_epochs_and_seeds_differ_in_who_shares_a_row_and_in_the_order_of_rows_bu
 
 
 def test_random_access_equals_sequential():
-    """A run that resumes knows its step alone."""
+    """A resumed run knows only its step."""
     sequential, jumping = plan_of(random_lengths()), plan_of(random_lengths())
     num_steps = 3 * sequential.batches_per_epoch
     expected = [sequential.batch(step) for step in range(num_steps)]
@@ -261,7 +261,7 @@ def test_pairs_that_are_too_long_are_left_out_and_counted():
     assert plan_of(lengths, packed_length=8).num_dropped == 4
 
 
-def test_limits_that_no_batch_can_keep():
+def test_limits_that_no_batch_can_satisfy():
     message = r"data\.tokens_per_batch=100 .*data\.row_multiple=4 rows of data\.packed_length=32"
     with pytest.raises(ConfigError, match=message):
         plan_of(([3], [3]), tokens_per_batch=100)
@@ -269,7 +269,7 @@ def test_limits_that_no_batch_can_keep():
 
 
 def test_one_sequence_is_packed_too():
-    """Every example once, whole rows, and hardly any slot empty."""
+    """Every example once, whole rows, and hardly any empty slot."""
     lengths = np.clip(np.random.default_rng(0).gamma(4, 3, 900).astype(int), 1, 30)
 
     def arrays(rows, shape, step):

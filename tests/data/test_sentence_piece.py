@@ -1,4 +1,4 @@
-"""What is special to SentencePiece."""
+"""Tests of SentencePiece alone."""
 
 import io
 
@@ -17,14 +17,14 @@ def test_the_one_lossy_character_becomes_a_space(kind):
 
 
 def test_long_lines_train_like_short_ones():
-    """SentencePiece by itself leaves out lines of more than 4,192 bytes."""
+    """SentencePiece itself skips lines of more than 4,192 bytes."""
     words = " ".join(["Donaudampfschifffahrt"] * 2000)
     tokenizer = train_tokenizer([*TEXTS, words, words], "unigram", 360)
     assert len(encode(tokenizer, "Donaudampfschifffahrt")) <= 3
 
 
 def test_lines_with_a_block_character_train_like_others():
-    """SentencePiece by itself leaves out lines with U+2585."""
+    """SentencePiece itself skips lines with U+2585."""
     tokenizer = train_tokenizer([*TEXTS, *["▅ Donaudampfschifffahrt ▅"] * 800], "bpe", 360)
     assert len(encode(tokenizer, "Donaudampfschifffahrt")) <= 3
 

@@ -1,4 +1,4 @@
-"""Parallel text files: what is read, and what is refused in words that help."""
+"""Parallel text files: how they are read, and clear messages for files that are refused."""
 
 import gzip
 import hashlib
@@ -67,8 +67,8 @@ def test_gz_is_found_and_the_exact_name_goes_first(folder):
     [
         (b"a\nb", ["a", "b"]),  # no newline at the end
         (b"a\r\nb\r\n", ["a", "b"]),
-        (b"a\r\nb\n", ["a", "b"]),  # mixed
-        (b" a\t\n b \n", [" a\t", " b "]),  # spaces belong to the line
+        (b"a\r\nb\n", ["a", "b"]),  # mixed line ends
+        (b" a\t\n b \n", [" a\t", " b "]),  # spaces are part of the line
         ("a\u2028b\x0c\x85c\nd\re\n".encode(), ["a\u2028b\x0c\x85c", "d\re"]),  # only newlines end lines
         (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),  # byte order mark
         ("a" * MAX_LINE_CHARACTERS + "\nä\n", ["a" * MAX_LINE_CHARACTERS, "ä"]),
@@ -178,7 +178,7 @@ def test_damaged_gz(folder, damage):
 
 @pytest.mark.parametrize("name", ["train.de", "train.de.gz"])
 def test_no_permission(folder, monkeypatch, name):
-    """The tests may run as root, who may read everything: refuse in place of the system."""
+    """The tests may run as root, who may read everything, so reading is made to fail."""
     (folder / "train.de").rename(folder / name)
 
     def refuse(*arguments, **options):
@@ -287,7 +287,7 @@ def test_a_tsv_column_is_a_number(folder, column):
         source_in(folder, format="tsv", valid_split="", test_split="", input_feature=column)
 
 
-def test_what_is_taken_from_a_file_is_in_the_fingerprint(folder):
+def test_the_selected_column_is_in_the_fingerprint(folder):
     (folder / "train.tsv").write_text("a\tb\n")
     (folder / "train.jsonl").write_text('{"en": "a", "de": "b"}\n')
     one = {"valid_split": "", "test_split": ""}
@@ -297,7 +297,7 @@ def test_what_is_taken_from_a_file_is_in_the_fingerprint(folder):
         {"format": "jsonl"},
         {"format": "jsonl", "source_locale": "de", "target_locale": "en"},
     ]
-    # Checkpoints of earlier versions hold it.
+    # Checkpoints of earlier versions contain it.
     text = "\n".join(["tsv ['1', '2'] False", "train " + hashlib.sha256(b"a\tb\n").hexdigest()])
     expected = hashlib.sha256(text.encode()).hexdigest()
     assert source_in(folder, **one, format="tsv").fingerprint()["sha256"] == expected

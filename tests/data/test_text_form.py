@@ -1,4 +1,4 @@
-"""Moses tokens in pieces, and the text that they were."""
+"""Moses tokens split by BPE, and their text."""
 
 import pytest
 
@@ -18,7 +18,7 @@ ENGLISH = (
 
 
 @pytest.mark.parametrize(("pieces", "tokens"), [GERMAN[:2], ENGLISH[:2]])
-def test_pieces_are_joined(pieces, tokens):
+def test_bpe_tokens_are_joined(pieces, tokens):
     assert join_pieces(pieces) == tokens
     assert join_pieces(tokens) == tokens
 
@@ -27,7 +27,7 @@ def test_pieces_are_joined(pieces, tokens):
     ("pieces", "tokens"),
     [
         ("", ""),
-        ("ein Hun@@", "ein Hun"),  # the length limit came before the word's end
+        ("ein Hun@@", "ein Hun"),  # cut off by the length limit
         ("Hun@@ ", "Hun"),
         ("a@@ b@@ c@@ d e", "abcd e"),
         ("a@@b @@c d@", "a@@b @@c d@"),  # no mark: something follows

@@ -1,4 +1,4 @@
-"""Datasets of TFDS: read as they were written, without TensorFlow, and refused in words that help."""
+"""Datasets of TFDS: read without TensorFlow as they were written, and clear messages for those that are refused."""
 
 import logging
 import shutil
@@ -27,7 +27,7 @@ TRANSLATION = [(WMT, "de", "en"), ("wmt_t2t_translate/de-en", "de", "en"), ("ted
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory) -> Path:
-    """The data_dir that the embedded corpus is prepared in."""
+    """Return the data_dir of the prepared embedded corpus."""
     data_dir = tmp_path_factory.mktemp("tfds")
     prepare_dataset(EMBEDDED, str(data_dir), "", show_progress=False)
     return data_dir
@@ -43,7 +43,7 @@ def prepared_wmt(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def wmt(prepared_wmt, tmp_path) -> Path:
-    """A copy, which a test may damage."""
+    """Return a copy, which a test may damage."""
     return Path(shutil.copytree(prepared_wmt, tmp_path / "tfds"))
 
 
@@ -57,7 +57,7 @@ def wmt_config(data_dir: Path | str, **fields) -> DataConfig:
 
 
 def error_of(config: DataConfig, split: str | None = None) -> str:
-    """Of the config or, if a split is named, of what it holds."""
+    """Return the error of the config or, if a split is given, of reading it."""
     if split is None:
         with pytest.raises(DataError) as raised:
             load_source(config)
@@ -78,7 +78,7 @@ def shard_of(data_dir: Path, split: str) -> Path:
 
 
 def prepared_pairs(data_dir: Path, pairs) -> DataConfig:
-    """A config of a dataset with these training pairs."""
+    """Return the config of a dataset with these training pairs."""
     prepare(WMT, data_dir, {"train": examples("de", "en", pairs)})
     return wmt_config(data_dir, valid_split="")
 
@@ -86,7 +86,7 @@ def prepared_pairs(data_dir: Path, pairs) -> DataConfig:
 # Reading.
 
 
-def test_the_embedded_corpus_is_the_same_read_either_way(embedded):
+def test_the_embedded_corpus_read_by_tfds_is_the_same(embedded):
     original = EmbeddedSource("en", "de", 200, 20)
     source = load_source(config(embedded, EMBEDDED))
     assert source.split_names == ("train", "valid", "test")
@@ -149,7 +149,7 @@ def test_the_folder_of_a_dataset_is_enough(prepared_wmt, tmp_path):
     copied, original = load_source(wmt_config(folder, dataset="")), load_source(wmt_config(prepared_wmt))
     assert copied.split("train") == original.split("train")
     assert copied.fingerprint() == original.fingerprint()
-    for name in (WMT, f"{WMT}:1.0.0", "wmt14_translate"):  # as of a checkpoint that was trained elsewhere
+    for name in (WMT, f"{WMT}:1.0.0", "wmt14_translate"):  # as in a checkpoint from another machine
         assert load_source(wmt_config(folder, dataset=name)).fingerprint() == original.fingerprint()
     for name in ("wmt14_translate/fr-en", f"{WMT}:2.0.0", "lm1b"):
         assert error_of(wmt_config(folder, dataset=name)) == (
@@ -182,7 +182,7 @@ def test_pairs_that_lack_a_side_are_left_out_and_counted_once(tmp_path, caplog):
     ]
 
 
-def test_nothing_is_said_of_a_complete_split(wmt, caplog):
+def test_a_complete_split_gives_no_message(wmt, caplog):
     assert len(load_source(wmt_config(wmt)).split("train").features["targets"]) == 4
     assert not [record for record in caplog.records if record.name.startswith("transformer_jax")]
 
@@ -227,12 +227,12 @@ def test_fingerprint_is_of_texts_names_and_parts(wmt, tmp_path):
         ("train[3:1]", "this split is empty; "),
     ],
 )
-def test_a_split_that_does_not_exist(wmt, split, problem):
+def test_an_unknown_split(wmt, split, problem):
     have = "wmt14_translate/de-en/1.0.0 has train, validation"
     assert error_of(wmt_config(wmt, train_split=split)) == f"data.train_split={split!r}: {problem}{have}"
 
 
-def test_valid_is_not_what_this_dataset_calls_it(wmt):
+def test_the_validation_split_has_another_name_in_this_dataset(wmt):
     message = error_of(wmt_config(wmt, valid_split="valid"))
     assert message.startswith("data.valid_split='valid': no such split or part of one (did you mean 'validation'?)")
 
@@ -243,7 +243,7 @@ def test_no_split_at_all(wmt):
         load_source(wmt_config(wmt)).num_examples("test")
 
 
-def test_a_feature_that_does_not_exist_or_is_no_text(wmt, tmp_path):
+def test_a_feature_that_is_unknown_or_not_text(wmt, tmp_path):
     message = error_of(wmt_config(wmt, source_locale="fr"))
     assert message.startswith("data.input_feature='fr': this feature of wmt14_translate/de-en/1.0.0 does not exist; ")
     assert sorted(message.rpartition("texts are ")[2].split(", ")) == ["de", "en"]
@@ -254,7 +254,7 @@ def test_a_feature_that_does_not_exist_or_is_no_text(wmt, tmp_path):
     assert message.partition("not a text; its texts are ")[2] in ("title, description", "description, title")
 
 
-def test_a_text_that_is_no_text(tmp_path):
+def test_a_text_that_is_not_utf8(tmp_path):
     where = "wmt14_translate/de-en/1.0.0: example 0 of split 'train', feature "
     config = prepared_pairs(tmp_path / "latin", [(b"Gr\xfc\xdfe", "hello")])
     assert error_of(config, "train") == f"{where}'de': not UTF-8 at byte 2 (0xfc): invalid start byte"
@@ -276,7 +276,7 @@ def test_a_text_that_is_no_text(tmp_path):
         ("../secret", r"expected NAME, NAME/CONFIG"),
     ],
 )
-def test_a_dataset_that_does_not_exist(tmp_path, dataset, told):
+def test_an_unknown_dataset(tmp_path, dataset, told):
     with pytest.raises(DataError, match=told):
         load_source(config(tmp_path, dataset))
     with pytest.raises(DataError, match=told):
@@ -294,12 +294,12 @@ def test_a_dataset_that_is_not_prepared(tmp_path, monkeypatch):
     assert message.endswith(f"{tmp_path}; this prepares it: transformer-jax prepare --dataset={WMT}")
 
 
-def test_a_config_has_to_be_chosen(wmt):
+def test_a_dataset_config_must_be_chosen(wmt):
     message = error_of(wmt_config(wmt, dataset="wmt14_translate"))
     assert message == "data.dataset='wmt14_translate' has no config; prepared are: de-en"
 
 
-def test_a_folder_that_is_no_dataset(wmt):
+def test_a_folder_that_is_not_a_dataset(wmt):
     for folder in (wmt, wmt / "nowhere"):
         assert error_of(wmt_config(folder, dataset="")).startswith(f"data.dir={str(folder)!r} is not the folder of a ")
     assert "needs data.dataset" in error_of(wmt_config("", dataset=""))

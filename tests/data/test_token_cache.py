@@ -1,4 +1,4 @@
-"""The token cache: what is stored, when it is rebuilt, and that it is whole or absent."""
+"""The token cache: its content, when it is rebuilt, and that it is either complete or absent."""
 
 import errno
 import itertools
@@ -32,7 +32,7 @@ FINGERPRINT = {"sha256": "abc", "versions": {"babel": "2"}}
 
 
 class FakeSource:
-    """A corpus whose splits are all what `read` returns."""
+    """A corpus whose splits all are the result of `read`."""
 
     split_names = ("train", "valid/a", "valid_a")
 
@@ -66,7 +66,7 @@ def small_chunks(monkeypatch):
 
 @pytest.fixture
 def open_cache(tmp_path, tokenizer):
-    """Opens the cache, counting how often the text was read."""
+    """Return a function that opens the cache and counts how often the text was read."""
 
     def call(tokenizer=tokenizer, fingerprint=FINGERPRINT, split="train", texts=TEXTS, columns=COLUMNS, **kwargs):
         def read():
@@ -91,7 +91,7 @@ def assert_holds_texts(split, tokenizer):
     assert split.num_examples == TEXTS.num_examples
 
 
-def test_holds_the_tokenised_text_with_eos(open_cache, tokenizer):
+def test_contains_the_tokenized_text_with_eos(open_cache, tokenizer):
     assert_holds_texts(open_cache(), tokenizer)
 
 
@@ -121,7 +121,7 @@ def test_large_vocabularies_keep_their_ids(open_cache, tokenizer):
     assert split.take("inputs", np.array([3]), 2).tolist() == [[69_999, EOS_ID]]
 
 
-def test_a_build_is_said_and_an_opening_is_not(open_cache):
+def test_a_build_is_reported_and_opening_is_not(open_cache):
     said = []
     for _ in range(2):
         open_cache(say=said.append)
@@ -159,7 +159,7 @@ def flip(path):
 
 @pytest.mark.parametrize("damage", [truncate, flip, os.remove])
 @pytest.mark.parametrize("name", ["inputs.ids", "inputs.offsets", "targets.ids", "targets.offsets", "meta.json"])
-def test_damage_is_found_said_and_repaired(open_cache, tokenizer, tmp_path, caplog, damage, name):
+def test_damage_is_found_reported_and_repaired(open_cache, tokenizer, tmp_path, caplog, damage, name):
     open_cache()
     (path,) = tmp_path.rglob(name)
     intact = path.read_bytes()
@@ -191,7 +191,7 @@ def test_an_interrupted_build_leaves_nothing(open_cache, tokenizer, tmp_path, er
     assert_holds_texts(open_cache(), tokenizer)
 
 
-def test_what_a_killed_build_left_is_no_cache_and_is_removed_later(open_cache, tokenizer, tmp_path):
+def test_the_remains_of_a_killed_build_are_not_a_cache_and_are_removed_later(open_cache, tokenizer, tmp_path):
     for name, age in (("killed", 10_000), ("running", 0)):
         folder = tmp_path / f".building-train-{name}"
         folder.mkdir()
@@ -203,7 +203,7 @@ def test_what_a_killed_build_left_is_no_cache_and_is_removed_later(open_cache, t
 
 
 def test_two_builds_at_once(open_cache, tokenizer, tmp_path):
-    """The second build begins and ends while the first is under way."""
+    """The second build starts and ends while the first is running."""
 
     class Slow(SentencePieceTokenizer):
         nested = None
@@ -222,7 +222,7 @@ def test_two_builds_at_once(open_cache, tokenizer, tmp_path):
 
 
 def test_a_cache_that_another_has_just_built_is_used(open_cache, tokenizer, tmp_path):
-    """It comes between looking for it and building it; it is not built again, let alone removed."""
+    """It appears between the check and the build; it is neither built again nor removed."""
 
     def texts():
         open_cache()
@@ -238,7 +238,7 @@ def test_a_cache_that_another_has_just_built_is_used(open_cache, tokenizer, tmp_
 
 @pytest.mark.parametrize("found", [FileNotFoundError, token_cache._DamagedCacheError])
 def test_a_cache_that_another_has_just_repaired_stays(open_cache, tokenizer, tmp_path, monkeypatch, found):
-    """Whatever was found before, the cache is good by the time that it would be replaced."""
+    """Whatever the first check found, the cache is good by the time that it would be replaced."""
     open_cache()
     (folder,) = tmp_path.iterdir()
     inode, finds, really = folder.stat().st_ino, [found("before")], token_cache._open
@@ -278,7 +278,7 @@ def test_an_empty_split(open_cache):
         open_cache(texts=pair_texts([], []))
 
 
-def test_a_changed_corpus_is_said(open_cache, tmp_path):
+def test_a_changed_corpus_is_reported(open_cache, tmp_path):
     said = []
     open_cache()
     (folder,) = tmp_path.iterdir()
@@ -329,7 +329,7 @@ print(int(split.lengths("inputs").sum()), split.take("inputs", range(3), 4).toli
 
 
 def build_elsewhere(folder, **environment):
-    """Opens the cache in a process of its own."""
+    """Open the cache in another process."""
     return subprocess.Popen(
         [sys.executable, "-c", BUILD, str(folder)], stdout=subprocess.PIPE, text=True, env=os.environ | environment
     )

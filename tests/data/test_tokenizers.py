@@ -1,4 +1,4 @@
-"""What holds for every kind of tokenizer: exact, deterministic, and clear about what it cannot do."""
+"""Tests for every kind of tokenizer: exact, deterministic, and clear errors."""
 
 import functools
 import hashlib
@@ -92,7 +92,7 @@ def test_training_twice_gives_identical_bytes(kind, tokenizer):
     assert train_tokenizer(TEXTS, kind, SIZES[kind] + 1).sha256 != tokenizer.sha256
 
 
-def test_the_vocabulary_is_of_all_texts(kind):
+def test_the_vocabulary_covers_all_texts(kind):
     joint, inputs_only, targets_only = (
         train_tokenizer(texts, kind, SIZES[kind] if kind != "words" else 140) for texts in (TEXTS, INPUTS, TARGETS)
     )
@@ -136,8 +136,8 @@ def test_decoding_stops_at_eos_and_skips_pad_and_bos(tokenizer):
     assert tokenizer.decode_batch(rows) == [*texts, "", ""]
 
 
-def test_unk_is_seen(tokenizer):
-    """A model may write it, trained for it or not."""
+def test_unk_is_visible_in_text(tokenizer):
+    """A model may generate it, whether or not it was in the training data."""
     assert tokenizer.decode([UNK_ID]).strip() in ("<unk>", "⁇")
 
 
@@ -169,7 +169,7 @@ def test_nothing_to_train_on(kind, texts):
         train_tokenizer(texts, kind, SIZES[kind])
 
 
-def test_an_error_of_the_texts_is_told(kind):
+def test_an_error_while_reading_the_texts_is_raised(kind):
     def texts():
         yield from TEXTS
         raise DataError("line 601 is bad")
@@ -240,7 +240,7 @@ def test_a_full_disk_keeps_the_old_file(tokenizer, tmp_path, monkeypatch):
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"tokenizer.model": b"old"}
 
 
-def test_pieces_are_named_one_by_one(kind, tokenizer):
+def test_tokens_are_named_one_by_one(kind, tokenizer):
     text = "ingship conball" if kind != "words" else next(t for t in TEXTS if UNK_ID not in encode(tokenizer, t))
     ids = encode(tokenizer, text)
     pieces = tokenizer.pieces(ids)

@@ -1,4 +1,4 @@
-"""What is special to words: what divides them, what is lost, and vocabularies as papers distribute them."""
+"""Tests of word tokenizers alone: word boundaries, losses, and vocabularies as papers distribute them."""
 
 import re
 
@@ -18,7 +18,7 @@ def words(*names):
 
 @pytest.fixture
 def vocabulary(tmp_path):
-    """Reads a vocabulary file of the given bytes."""
+    """Read a vocabulary file with the given bytes."""
 
     def read(content, vocab_size):
         path = tmp_path / "dict.txt"
@@ -40,7 +40,7 @@ def test_unknown_words_are_unk():
     assert tokenizer.decode([4, UNK_ID, 4]) == "ein <unk> ein"
 
 
-def test_names_of_reserved_ids_in_a_text_are_unknown_words():
+def test_names_of_reserved_ids_in_text_are_unknown_words():
     assert encode(words("ein"), "<pad> </s> <s> <unk>").tolist() == [UNK_ID] * 4
 
 
@@ -52,7 +52,7 @@ def test_every_space_divides(space):
 
 
 @pytest.mark.parametrize("character", ["\u200b", "\ufeff", "\u00ad"])
-def test_what_is_no_space_divides_nothing(character):
+def test_other_characters_do_not_divide(character):
     assert encode(words(f"a{character}b", "a"), f"a{character}b").tolist() == [4]
 
 
@@ -60,7 +60,7 @@ def test_only_spaces():
     assert encode(words("a"), " \t\u00a0").tolist() == []
 
 
-def test_the_most_frequent_are_taken_and_ties_sort():
+def test_the_most_frequent_words_are_taken_and_ties_are_sorted():
     tokenizer = train_tokenizer(["b b c", "c a d <unk> <unk> <unk> </s>"], "words", 7)
     assert tokenizer.model_bytes == MAGIC + b"b\nc\na\n"
 
@@ -107,11 +107,11 @@ def test_words_that_are_numbers_have_counts_too(vocabulary):
         ("a b", "'a b'"),
         ("a 1 2", "'a 1 2'"),
         ("a 1 #fairseq:overwrite", "overwrite"),
-        ("\u00a0 12", r"\\xa0 12"),  # a space that was taken for a word: its count is none
+        ("\u00a0 12", r"\\xa0 12"),  # the space counts as a word, without a count
         ("a\u2028b 12", r"\\u2028b 12"),
     ],
 )
-def test_lines_that_are_no_words(vocabulary, line, shown):
+def test_lines_that_are_not_words(vocabulary, line, shown):
     with pytest.raises(DataError, match=rf"data\.vocabulary_file: .*dict\.txt, line 2: .*{shown}.* is neither a word"):
         vocabulary(f"der\n{line}\n".encode(), 6)
 

@@ -1,4 +1,4 @@
-"""The baseline that answers with the nearest training pair; what it makes of a corpus is in data/test_embedded.py."""
+"""The baseline that answers with the nearest training pair; data/test_embedded.py has its scores on the corpus."""
 
 import itertools
 
@@ -19,7 +19,7 @@ def test_nearest_is_the_cosine_of_tf_idf():
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(list("abcdefg"), size=rng.integers(2, 9))) for _ in range(60)]
     terms = [words + [f"{a} {b}" for a, b in itertools.pairwise(words)] for words in map(str.split, texts)]
-    vocabulary = sorted(set(itertools.chain.from_iterable(terms[20:])))  # what training knows
+    vocabulary = sorted(set(itertools.chain.from_iterable(terms[20:])))  # the terms of the training sentences
     counts = np.array([[document.count(term) for term in vocabulary] for document in terms], float)
     weights = counts * np.log(40 / (counts[20:] > 0).sum(0))
     weights /= np.maximum(np.linalg.norm(weights, axis=1, keepdims=True), 1e-9)

@@ -1,4 +1,4 @@
-"""`compare`: from checkpoints to a table, and which translations are made for it."""
+"""`compare`: from checkpoints to a table, and which translations it makes."""
 
 import dataclasses
 import hashlib
@@ -45,7 +45,7 @@ def older(run):
 
 @pytest.fixture
 def translated(monkeypatch):
-    """The decoder is taught half of a split, or less for other parameters; yields (split, beam_size) of its calls."""
+    """Make the decoder right on half of a split, or less for other parameters; yield (split, beam_size) of calls."""
     calls, seen = [], []
 
     def translations(task, evaluator, params, split):
@@ -71,7 +71,7 @@ def lines_of(file):
 
 
 def loads(monkeypatch, change):
-    """What is loaded is not what it was, under the same name and of the same step."""
+    """Change the loaded checkpoint, without changing its name and step."""
     load = evaluation_run.load
     monkeypatch.setattr(evaluation_run, "load", lambda path, overrides: change(load(path, overrides)))
 
@@ -90,7 +90,7 @@ def with_config(section, **values):
     return change
 
 
-def test_what_is_printed_follows_from_the_translations(folder, run, older, translated, capsys):
+def test_the_table_follows_from_the_translations(folder, run, older, translated, capsys):
     results = compare([run, older], ["test", "valid"], samples=50, seed=3)
     out = capsys.readouterr().out.splitlines()
     assert list(results) == ["test", "valid"]
@@ -113,7 +113,7 @@ def test_what_is_printed_follows_from_the_translations(folder, run, older, trans
     assert "|bs:50|seed:3|" in out[-1]
 
 
-def test_pairs_are_those_that_are_encoded(run, older, translated, monkeypatch, capsys):
+def test_the_compared_pairs_are_the_encoded_ones(run, older, translated, monkeypatch, capsys):
     """A source may count pairs that it leaves out; copies of the parameters are freed after each split."""
     freed = []
     monkeypatch.setattr(Evaluator, "forget", lambda evaluator: freed.append(evaluator))
@@ -155,7 +155,7 @@ def test_nothing_is_translated_twice(run, older, translated, capsys):
 def test_the_same_checkpoint_twice(run, translated, capsys, caplog):
     with caplog.at_level(logging.WARNING, "transformer_jax"):
         result = compare([run, run, run / "checkpoints" / "8"])["test"]
-    assert len(translated) == 2  # the newest, and step 8 as it is
+    assert len(translated) == 2  # the newest, and step 8 by its path
     for metric in METRICS:
         assert [score.difference for score in result.scores[metric]] == [None, 0.0, 0.0]
         assert [score.p_value for score in result.scores[metric][1:]] == [1 / 1001, 1 / 1001]
@@ -167,11 +167,11 @@ def test_the_same_checkpoint_twice(run, translated, capsys, caplog):
     assert capsys.readouterr().out.count("      +0.00 │ (0.0010) ") == 4
 
 
-def test_overrides_apply_to_all_and_translate_anew(run, older, translated):
+def test_overrides_apply_to_all_and_translate_again(run, older, translated):
     first = compare([run, older])
     compare([run, older], overrides={"decode.beam_size": 3})
     assert translated == [("test", 1), ("test", 1), ("test", 3), ("test", 3)]
-    assert compare([run, older]) == first  # the files are of one setting
+    assert compare([run, older]) == first  # the files belong to one setting
     assert translated[4:] == [("test", 1), ("test", 1)]
 
 
@@ -182,8 +182,8 @@ def test_an_average_is_not_its_newest_checkpoint(run, translated):
     assert json.loads((run / "evaluation" / "test.json").read_text())["checkpoints"] == [5, 8]
 
 
-def test_scores_without_translations_do_not_make_old_ones_look_new(run, translated, monkeypatch):
-    """Of parameters so close that the loss does not tell."""
+def test_scores_without_translations_do_not_make_old_translations_valid(run, translated, monkeypatch):
+    """With parameters so close that the loss does not show the difference."""
     evaluate(run, ["test"])
     before = json.loads((run / "evaluation" / "test.json").read_text())
     loads(monkeypatch, with_one_parameter_changed)
@@ -195,14 +195,14 @@ def test_scores_without_translations_do_not_make_old_ones_look_new(run, translat
     assert len(translated) == 2
 
 
-def test_scores_without_translations_leave_what_can_be_reused(run, translated):
+def test_scores_without_translations_keep_reusable_translations(run, translated):
     evaluate(run, ["test"])
     evaluate(run, ["test"], generate=False)
     compare([run, run])
     assert len(translated) == 1
 
 
-def test_another_model_of_the_same_step_is_translated_anew(run, translated, monkeypatch):
+def test_another_model_of_the_same_step_is_translated_again(run, translated, monkeypatch):
     compare([run, run])
     before = json.loads((run / "evaluation" / "test.json").read_text())
     loads(monkeypatch, with_one_parameter_changed)
@@ -213,12 +213,12 @@ def test_another_model_of_the_same_step_is_translated_anew(run, translated, monk
     assert after["fingerprint"] != before["fingerprint"]
 
 
-# What may be reused, without a comparison.
+# Reuse of translations, without a comparison.
 
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
-    """A scorer, and the translations that are in its folder."""
+    """Return a scorer, and the translations in its folder."""
     run = copy_of_trained(tmp_path_factory.mktemp("scored") / "copy") / "run"
     lines = [f"line {number}" for number in range(11)]
     translations = [Translated(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
@@ -233,7 +233,7 @@ def scored(tmp_path_factory):
     [
         (lambda loaded: loaded, True),
         (with_one_parameter_changed, False),
-        (with_config("model", norm_epsilon=1e-3), False),  # the same parameters, used in another way
+        (with_config("model", norm_epsilon=1e-3), False),  # the same parameters in another model
         (with_config("decode", beam_size=2), False),
         (with_config("decode", max_extra_length=9), False),
         (with_config("evaluation", average_checkpoints=2), False),
@@ -244,7 +244,7 @@ def scored(tmp_path_factory):
     ],
     ids=lambda value: None if callable(value) else str(value),
 )
-def test_what_makes_other_translations(scored, change, same):
+def test_changes_that_need_new_translations(scored, change, same):
     scorer, lines = scored
     changed = dataclasses.replace(scorer, loaded=change(scorer.loaded))
     assert changed.earlier_outputs("test") == (lines if same else None)
@@ -276,8 +276,8 @@ def change_scores(**changes):
     ],
     ids=lambda spoil: None,
 )
-def test_split_that_are_not_what_they_were(scored, tmp_path, spoil):
-    """Edited, of an evaluation that was interrupted between two files, of an earlier version."""
+def test_changed_translation_files_are_not_reused(scored, tmp_path, spoil):
+    """Edited; of an evaluation interrupted between two files; of an earlier version."""
     scorer, lines = scored
     copied = dataclasses.replace(scorer, folder=shutil.copytree(scorer.folder, tmp_path / "copied"))
     assert copied.earlier_outputs("test") == lines
@@ -295,7 +295,7 @@ def test_lines_are_split_where_they_were_joined(run, translated, monkeypatch):
     assert compare([run, run]) == first
 
 
-# What is refused is refused before anything is translated.
+# Errors are raised before anything is translated.
 
 
 def test_an_unknown_split(run, older, translated):
@@ -310,7 +310,7 @@ def test_a_missing_checkpoint(run, translated):
     assert translated == []
 
 
-def test_a_pair_that_one_model_cannot_take(run, older, translated, monkeypatch):
+def test_a_pair_that_is_too_long_for_one_model(run, older, translated, monkeypatch):
     checked = []
 
     def check(evaluator, split):
@@ -350,7 +350,7 @@ def test_other_references(run, older, translated, monkeypatch, change, message):
     assert translated == []
 
 
-def test_tokens_are_compared_as_one_writes_them(folder, run, older, translated, monkeypatch):
+def test_token_corpora_are_compared_as_text(folder, run, older, translated, monkeypatch):
     loads(monkeypatch, with_config("data", text_form="moses_bpe"))
     monkeypatch.setattr("transformer_jax.data.text_form.readable", lambda line, data: line.replace(" ", ""))
     result = compare([run, older], ["test"], samples=5)["test"]
@@ -367,7 +367,7 @@ def test_nothing_to_compare(run, count, splits):
         compare([run] * count, splits)
 
 
-def test_configs_that_translate_in_different_ways_are_told(run, older, translated, monkeypatch, caplog):
+def test_different_decode_configs_are_reported(run, older, translated, monkeypatch, caplog):
     shorter = with_config("decode", max_extra_length=7)
     loads(monkeypatch, lambda loaded: shorter(loaded) if loaded.name else loaded)
     with caplog.at_level(logging.WARNING, "transformer_jax"):
@@ -378,7 +378,7 @@ def test_configs_that_translate_in_different_ways_are_told(run, older, translate
 
 
 class Plain(Translation):
-    """Is scored by its loss, and compared by the losses of its examples."""
+    """A task scored by its loss, and compared by the losses of its examples."""
 
     metrics = (MetricSpec("loss", "min", heading="loss"), MetricSpec("accuracy", "max", "%", "accuracy", "{:.1f}"))
     compares_outputs = False
@@ -398,7 +398,7 @@ def test_a_task_without_outputs_is_compared_by_its_losses(run, older, translated
     loads(monkeypatch, plain)
     result = compare([run, older], samples=50)["test"]
     assert translated == []
-    assert not (run / "evaluation").exists()  # nothing that could be used again
+    assert not (run / "evaluation").exists()  # nothing to reuse
     out = capsys.readouterr().out.splitlines()
     statistics = ["mean ± 95 %", "difference", "p-value"]
     assert cells(out[1]) == ["test, 11 pairs", "loss", *statistics, "accuracy %", *statistics]
@@ -439,7 +439,7 @@ def test_without_references_the_corpora_are_the_same(run, older, translated, pla
         compare([run, older])
 
 
-def test_a_fingerprint_is_that_of_versions_with_one_architecture(scored):
+def test_a_fingerprint_equals_that_of_earlier_versions(scored):
     loaded = scored[0].loaded
     fields = dataclasses.asdict(loaded.config.model)
     assert fields.pop("architecture") == "encoder_decoder"

@@ -37,14 +37,14 @@ def replaced(config, section, **fields):
 
 
 def losses(config, data, params, split):
-    """What takes no translation."""
+    """Return the scores that need no translation."""
     scores = Evaluator(config, data).score(params, split, generate=False)
     assert scores.outputs is None
     return scores.metrics
 
 
 def by_hand(config, data, params, split):
-    """Every pair in one array; loss, accuracy and tokens from log-softmax in float64."""
+    """Return loss, accuracy and tokens of all pairs in one array, from log-softmax in float64."""
     ids = data.splits[split]
     rows, width = np.arange(ids.num_examples), 24
     inputs, targets = (ids.take(name, rows, width) for name in ("inputs", "targets"))
@@ -59,7 +59,7 @@ def by_hand(config, data, params, split):
 @pytest.mark.parametrize("split", ["valid", "test"])
 def test_losses_are_the_formula(config, data, params, split):
     loss, accuracy, tokens = by_hand(config, data, params, split)
-    assert data.splits[split].num_examples % config.data.row_multiple  # rows of padding take part
+    assert data.splits[split].num_examples % config.data.row_multiple  # there are rows of padding
     result = losses(config, data, params, split)
     assert result["loss"] == pytest.approx(loss, rel=1e-5)
     assert result["perplexity"] == pytest.approx(np.exp(loss), rel=1e-4)
@@ -88,11 +88,11 @@ def test_smoothing_and_dropout_are_for_training(config, data, params):
     assert losses(other, data, params, "test") == pytest.approx(plain, rel=1e-6)
 
 
-def test_a_learned_table_that_just_holds_the_longest_pair(config, data):
+def test_a_learned_table_as_long_as_the_longest_pair(config, data):
     """Widths of batches are rounded up, but not beyond the table."""
     ids = data.splits["valid"]
     longest = int(longest_of(ids).max())
-    assert longest % 8  # else there is nothing to round
+    assert longest % 8  # otherwise rounding changes nothing
     fits = replaced(config, "model", position_encoding="learned", max_length=longest)
     params = random_params(fits.model)
     assert losses(fits, data, params, "valid")["tokens"] == ids.lengths("targets").sum()
@@ -111,7 +111,7 @@ def test_an_unknown_split(config, data, params):
 
 
 class Fixed:
-    """A corpus and its translations, of which some are right."""
+    """A corpus and its translations, some of which are right."""
 
     inputs = ("a", "b", "c", "d", "e")
     targets = ("der eine Satz", "der andere Satz", "noch ein Satz", "und einer", "fertig")
@@ -147,7 +147,7 @@ def test_a_corpus_without_families_has_no_scores_for_them(fixed, params):
 
 
 class Tokens:
-    """A corpus of Moses tokens in pieces, and its translations."""
+    """A corpus of Moses BPE tokens, and its translations."""
 
     targets = ("ein Mann , &quot; al@@ t &quot; .", "der Hund läuft zum Haus .")
     lines = ("Ein Mann , &quot; al@@ t &quot; .", "der H@@ und läuft zum Haus .")
@@ -161,7 +161,7 @@ def tokens(monkeypatch, config, data):
     return Evaluator(replaced(config, "data", text_form="moses_bpe"), data)
 
 
-def test_tokens_are_scored_as_they_are_and_as_one_writes_them(tokens, params):
+def test_token_corpora_are_scored_as_tokens_and_as_text(tokens, params):
     scores, lines = tokens.score(params, "valid")
     assert lines == list(Tokens.readable)
     references = ['ein Mann, "alt".', "der Hund läuft zum Haus."]
@@ -171,7 +171,7 @@ def test_tokens_are_scored_as_they_are_and_as_one_writes_them(tokens, params):
         name: value for name, value in of_text.items() if name != "exact_match"
     }
     assert of_text["sacrebleu"] < 95
-    assert scores["tokenized_bleu"] == pytest.approx(100.0)  # but for upper and lower case they are the same
+    assert scores["tokenized_bleu"] == pytest.approx(100.0)  # equal except for case
     assert "case:lc" in scores["tokenized_bleu_signature"]
     assert scores["exact_match"] == 50.0
 
@@ -195,7 +195,7 @@ def test_validation_translates_only_if_a_translation_metric_ranks(fixed, config,
         assert ranked["exact_match"] == 60.0
 
 
-# What is true of every task.
+# Tests that hold for every task.
 
 
 def test_sums_by_example_add_up_to_those_of_the_split(config, data, params):
@@ -227,11 +227,11 @@ def test_a_translator_is_made_once_for_its_parameters(config, data, params, monk
     evaluator.score(dict(params), "valid")
     assert Counting.made == 2
     evaluator.validation(params)
-    assert evaluator._made == []  # training has its memory back
+    assert evaluator._made == []  # its memory is free for training
 
 
 class Plain(Translation):
-    """Is scored by its loss alone."""
+    """A task scored only by its loss."""
 
     metrics = (MetricSpec("loss", "min", heading="loss"), MetricSpec("accuracy", "max"), MetricSpec("luck", "max"))
     score = Task.score

@@ -1,4 +1,4 @@
-"""From a path to parameters, config and tokenizer."""
+"""Loading parameters, config and tokenizer from a path."""
 
 import shutil
 
@@ -55,7 +55,7 @@ def test_the_average_of_the_newest():
 
 
 @pytest.mark.parametrize(("path", "count", "there"), [("run", 3, 2), ("run/checkpoints/5", 2, 1)])
-def test_fewer_checkpoints_than_are_to_be_averaged(path, count, there):
+def test_too_few_checkpoints_to_average(path, count, there):
     message = (
         rf"{path}: {AVERAGE}={count}, but there are {there} checkpoints up to step \d; pass --{AVERAGE}={there}, "
         "or name one checkpoint"
@@ -66,7 +66,7 @@ def test_fewer_checkpoints_than_are_to_be_averaged(path, count, there):
 
 @pytest.fixture(scope="module")
 def averaging(tmp_path_factory):
-    """A run whose config averages five checkpoints, of which there are two, with losses that rank the older first."""
+    """Return a run whose config averages five checkpoints but that has two, with losses that rank the older first."""
     folder = tmp_path_factory.mktemp("averaging")
     config = trained_config().to_dict()
     config["evaluation"]["average_checkpoints"] = config["training"]["keep_last"] = 5
@@ -81,7 +81,7 @@ def averaging(tmp_path_factory):
     return folder
 
 
-def test_one_checkpoint_that_is_named_is_not_averaged(averaging, tmp_path):
+def test_a_checkpoint_given_by_path_is_not_averaged(averaging, tmp_path):
     shutil.copytree(averaging / "checkpoints" / "5", tmp_path / "best_model")
     for path, name in ((averaging / "checkpoints" / "5", "step_5"), (tmp_path / "best_model", "best_model")):
         loaded = load(path)
@@ -90,7 +90,7 @@ def test_one_checkpoint_that_is_named_is_not_averaged(averaging, tmp_path):
     assert load(averaging / "checkpoints" / "8", {AVERAGE: 2}).steps == (5, 8)
 
 
-def test_an_average_that_the_config_asks_for_is_over_no_fewer(averaging):
+def test_the_config_s_average_needs_all_its_checkpoints(averaging):
     with pytest.raises(CheckpointError, match=rf"{AVERAGE}=5, but there are 2 .* pass --{AVERAGE}=2, or name one"):
         load(averaging)
     loaded = load(averaging, {AVERAGE: 2})
@@ -104,18 +104,18 @@ def test_the_best_checkpoint(averaging):
 
 
 @pytest.mark.parametrize(("metric", "expected"), [("loss", 2), ("accuracy", 1), ("chrf", 1)])
-def test_what_is_best_depends_on_the_metric_that_the_newest_names(tmp_path, metric, expected):
+def test_the_newest_checkpoint_s_metric_decides_which_is_best(tmp_path, metric, expected):
     metrics = {1: {"loss": 3.0, "accuracy": 30.0, "chrf": 30.0}, 2: {"loss": 1.0, "accuracy": 20.0, "chrf": 20.0}}
     with CheckpointStore(tmp_path / "checkpoints") as store:
         for step in (1, 2, 3):
             config = {"training": {"best_metric": metric if step == 3 else "loss"}}
             store.save(step, {"x": jax.numpy.ones(3)}, {"config": config}, {}, metrics.get(step))
     assert resolve(tmp_path / "checkpoints" / "best") == tmp_path / "checkpoints" / str(expected)
-    (tmp_path / "checkpoints" / "best").mkdir()  # a folder of this name is what is meant
+    (tmp_path / "checkpoints" / "best").mkdir()  # a folder of this name takes precedence
     assert resolve(tmp_path / "checkpoints" / "best").name == "best"
 
 
-def test_no_checkpoint_is_the_best(tmp_path):
+def test_an_error_if_no_checkpoint_is_ranked(tmp_path):
     with CheckpointStore(tmp_path / "checkpoints") as store:
         store.save(3, {"x": jax.numpy.ones(3)}, {"config": trained_config().to_dict()}, {})
     with pytest.raises(CheckpointError, match=r"best: no checkpoint was saved with an evaluation .* there are 3"):
@@ -125,8 +125,8 @@ def test_no_checkpoint_is_the_best(tmp_path):
 
 
 @pytest.mark.parametrize(("overrides", "vanishing", "used"), [({}, 8, (9,)), ({AVERAGE: 2}, 5, (8, 9))])
-def test_a_checkpoint_that_a_training_deletes_meanwhile(tmp_path, monkeypatch, overrides, vanishing, used):
-    """It is listed, and gone when it is opened: there is a newer one by then."""
+def test_a_checkpoint_deleted_by_a_running_training(tmp_path, monkeypatch, overrides, vanishing, used):
+    """The checkpoint is listed but gone when it is opened; by then there is a newer one."""
     checkpoints = copy_of_trained(tmp_path / "copy") / "run" / "checkpoints"
     later = save_again(checkpoints, 8, tmp_path / "later", 9)
     restore_params = CheckpointStore.restore_params
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_a_training_deletes_meanwhile(tmp_path, monkeypatch, o
 
 
 def save_again(checkpoints, step, target, new_step):
-    """A copy of a checkpoint under another step; returns its folder."""
+    """Copy a checkpoint to another step; return its folder."""
     template = jax.eval_shape(lambda: init_params(trained_config().model, 0))
     original = CheckpointStore(checkpoints, read_only=True)
     state = {"params": original.restore_params(template, step).state}
@@ -166,7 +166,7 @@ def test_checkpoints_that_keep_vanishing_end_in_an_error(monkeypatch):
 
 
 def damage(folder, step, name):
-    """Cuts a file short: the record, or the largest, which holds arrays."""
+    """Truncate a file: the record, or the largest file, which holds arrays."""
     checkpoint = folder / "run" / "checkpoints" / str(step)
     file = checkpoint / "record.json"
     if name == "arrays":
@@ -176,7 +176,7 @@ def damage(folder, step, name):
 
 
 @pytest.mark.parametrize("name", ["record.json", "arrays"])
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, caplog, name):
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, name):
     folder = copy_of_trained(tmp_path / "copy")
     problem = f"8: {damage(folder, 8, name)} does not match its sha256"
     assert load(folder / "run").steps == (5,)
@@ -188,7 +188,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, caplog, na
         load(folder / "run")
 
 
-def test_an_average_is_over_the_checkpoints_that_were_asked_for(tmp_path):
+def test_an_average_is_over_the_requested_checkpoints(tmp_path):
     folder = copy_of_trained(tmp_path / "copy")
     problem = f"5: {damage(folder, 5, 'arrays')} does not match its sha256"
     with pytest.raises(CheckpointError, match=problem):
@@ -198,7 +198,7 @@ def test_an_average_is_over_the_checkpoints_that_were_asked_for(tmp_path):
 CONFIG = ExperimentConfig().resolved()
 
 
-def test_overrides_replace_what_was_not_trained():
+def test_overrides_replace_fields_that_training_does_not_fix():
     config = apply_overrides(CONFIG.to_dict(), {"evaluation.tokens_per_batch": 99, "data.cache_dir": "x"})
     assert config.evaluation.tokens_per_batch == 99
     assert config.data.cache_dir == "x"
@@ -212,7 +212,7 @@ def test_overrides_replace_what_was_not_trained():
         apply_overrides(CONFIG.to_dict(), {"data.dir": "x"})
 
 
-def test_more_checkpoints_may_be_averaged_than_this_training_was_told_to_keep():
+def test_more_checkpoints_may_be_averaged_than_training_kept():
     assert apply_overrides(CONFIG.to_dict(), {AVERAGE: 9}).evaluation.average_checkpoints == 9
 
 

@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def some_right(monkeypatch):
-    """The model is taught the first half of every split."""
+    """Make the model right on the first half of every split."""
 
     def translations(task, evaluator, params, split):
         targets = evaluator.data.text(split).features["targets"]
@@ -56,13 +56,13 @@ def test_every_split_but_train_is_scored(folder, capsys, some_right):
         assert scores["unfinished"] == 3
         assert scores["evaluation"]["average_checkpoints"] == 1
         assert scores["decode"]["max_extra_length"] == 8
-        assert scores["decode"]["length_penalty"] == "none"  # what was not set is told too
-        assert "families" not in scores  # the corpus has none
+        assert scores["decode"]["length_penalty"] == "none"  # unset fields are reported too
+        assert "families" not in scores  # the corpus has no families
         assert re.search(rf"{name} .* {scores['loss']:.4f} .* {scores['chrf']:.2f}", out)
     assert f"sacrebleu: {results['test']['sacrebleu_signature']}\n" in out
 
 
-def test_the_validation_loss_is_what_training_has_logged(folder):
+def test_the_validation_loss_equals_the_logged_one(folder):
     last = json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     scores = evaluate(folder / "run", ["valid"], generate=False)["valid"]
     assert {name: scores[name] for name in ("loss", "accuracy", "tokens")} == {
@@ -74,7 +74,7 @@ def test_the_validation_loss_is_what_training_has_logged(folder):
 
 
 def test_a_copied_checkpoint_is_enough(tmp_path, capsys):
-    """With the text files it was trained on; not even the config file is needed."""
+    """Only with its text files; not even the config file is needed."""
     shutil.copytree(trained_folder().joinpath(*CHECKPOINTS, "5"), tmp_path / "new" / "best_model")
     for name in ("train", "valid", "test"):
         for locale in ("en", "de"):
@@ -103,7 +103,7 @@ def test_one_step_does_not_overwrite_the_scores_of_the_newest(folder, capsys):
     assert all(f"test: {scores / name}\n" in err for name in written)
 
 
-def test_scores_without_translations_leave_those_of_the_same_checkpoint(folder, some_right, capsys):
+def test_scores_without_translations_keep_translations_of_the_same_checkpoint(folder, some_right, capsys):
     scores = folder / "run" / "evaluation"
     full = json.loads(json.dumps(evaluate(folder / "run", ["test"])["test"]))
     before = snapshot(scores)
@@ -115,7 +115,7 @@ def test_scores_without_translations_leave_those_of_the_same_checkpoint(folder, 
 
 
 @pytest.mark.parametrize("earlier", ["of the same split", "of another", "damaged", "nothing"])
-def test_scores_of_other_checkpoints_do_not_stay(folder, some_right, earlier):
+def test_scores_of_other_checkpoints_are_removed(folder, some_right, earlier):
     scores = folder / "run" / "evaluation"
     evaluate(folder / "run", ["test"], {"evaluation.average_checkpoints": 2})
     if earlier == "of another":
@@ -132,7 +132,7 @@ def test_scores_of_other_checkpoints_do_not_stay(folder, some_right, earlier):
 
 
 def test_pairs_that_training_would_have_left_out_are_counted(folder, tmp_path, capsys):
-    """They are scored all the same."""
+    """They are scored too."""
     assert evaluate(folder / "run", ["test"], generate=False)["test"]["over_length"] == 0
     assert "over" not in capsys.readouterr().err.replace(str(tmp_path), "")
     with mock.patch.object(Data, "num_over_length", return_value=3):

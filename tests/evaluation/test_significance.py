@@ -18,7 +18,7 @@ def percent(sums):
 
 
 def by_hand(systems, samples, seed):
-    """Scores of whole and draws, one draw at a time."""
+    """Return the scores of the whole set and of the draws, one draw at a time."""
     draws = np.random.default_rng(seed).choice(COUNT, size=(samples, COUNT))
     on_draws = [[percent(sum(system[i] for i in draw)) for draw in draws] for system in systems]
     return [percent(sum(system)) for system in systems], np.array(on_draws)
@@ -35,7 +35,7 @@ def test_the_numbers_are_the_formula(monkeypatch, together):
         assert score.score == pytest.approx(of_whole)
         assert score.mean == pytest.approx(on_draws.mean())
         ordered = np.sort(on_draws)
-        # 95 % of 60 draws: all but the lowest and the highest.
+        # 95 % of 60 draws are all but the lowest and the highest.
         assert 2 * score.interval == pytest.approx(ordered[-2] - ordered[1])
     counts = []
     for score, of_whole, on_draws in zip(found[1:], whole[1:], drawn[1:], strict=True):
@@ -47,7 +47,7 @@ def test_the_numbers_are_the_formula(monkeypatch, together):
 
 
 def test_draws_are_those_of_sacrebleu():
-    """chrF of lines that are all right or all wrong is their part that is right."""
+    """The chrF of lines that are each all right or all wrong follows from the share of right ones."""
     lines = [["yes" if right else "" for right in system[:, 0]] for system in RIGHT]
     theirs = paired_bootstrap(lines, ["yes"] * COUNT, samples=50, seed=3).scores["chrf"]
 
@@ -84,7 +84,7 @@ def test_equal_scores_that_differ_on_draws():
         ({"seed": 0}, "seed=0: expected at least 1"),
     ],
 )
-def test_what_is_refused(change, message):
+def test_wrong_arguments_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         paired_bootstrap_of_sums(**({"systems": RIGHT, "from_sums": percent} | change))
 

@@ -96,14 +96,14 @@ def test_a_row_per_system_and_columns_per_metric(capsys):
     assert capsys.readouterr().out == "sacrebleu: nrefs:1|[bold]\n"
 
 
-def test_a_p_value_that_says_nothing_looks_so(capsys):
+def test_the_p_value_of_always_equal_scores_is_in_parentheses(capsys):
     equal = BETTER._replace(difference=0.0, p_value=1 / 1001, always_equal=True)
     assert cells(compared(capsys, equal)[4])[-2:] == ["+0.00", "(0.0010)"]
 
 
 @pytest.mark.parametrize("columns", ["20", "140"])
 def test_a_path_is_shown_whole(capsys, monkeypatch, columns):
-    """However long it is, and whatever is in it."""
+    """Whatever its length and its characters."""
     monkeypatch.setenv("COLUMNS", columns)
     path = "/data/[bold]runs/" + "x" * 200 + "/checkpoints/8"
     lines = compared(capsys, BETTER, names=("runs/a", path))

@@ -1,4 +1,4 @@
-"""Arrays of batches of text: masks and weights follow from lengths, whatever ids stand for padding and ends."""
+"""Arrays of batches of text: masks and weights follow from lengths, whatever the ids of padding and ends."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ START = 7
 
 
 class Letters(ModelBytes):
-    """As RoBERTa and GPT-2 have it: "!" is the token 0, padding is 1 and the end 2."""
+    """Ids as in RoBERTa and GPT-2: "!" is token 0, padding is 1 and eos is 2."""
 
     special_ids = SpecialIds(pad=1, eos=2, bos=START)
     vocab_size = 16
@@ -61,7 +61,7 @@ def config(**data):
 
 
 def pairs_of(batch):
-    """The pairs of a batch, as masks and weights say where tokens are; all else is checked here."""
+    """Return the pairs of a batch, found by masks and weights; check all other values."""
     pairs = []
     for row in range(len(batch["row_ids"])):
         mask, weights = batch["inputs_mask"][row], batch["weights"][row]
@@ -118,7 +118,7 @@ def test_a_tokenizer_without_padding():
     assert batch["row_ids"].tolist() == [4, 5, 6]
 
 
-def test_what_is_too_long_is_not_cut():
+def test_long_examples_are_not_truncated():
     ragged = RaggedIds(np.array([5, 4, 2, 6, 2]), np.array([0, 3, 5]))
     split = EncodedSplit({"inputs": ragged, "targets": ragged}, SpecialIds(eos=2))
     shape = BatchShape(1, (("inputs", 4), ("targets", 4)))

@@ -1,4 +1,4 @@
-"""Lines of text through a model, in whatever number, order and length they come."""
+"""Translation of lines of text in any number, order and length."""
 
 import dataclasses
 import itertools
@@ -23,7 +23,7 @@ from transformer_jax.tasks.lines import Line, on_one_line
 
 EOS_ID = 1
 
-# Of 1 to 25 pieces, the longest in the middle.
+# Of 1 to 25 tokens, the longest in the middle.
 LINES = ["1", "12 7", "3 44 5", "9 8 7 6 5 4 3 2 1 0 11 22 33", "50", "5 0", "12 7", "31 41 59 26"]
 
 
@@ -34,19 +34,19 @@ def config():
 
 @pytest.fixture(scope="module")
 def translator(config):
-    """With random parameters: those of a run of 8 steps translate everything alike."""
+    """Return a translator with random parameters: those of a run of 8 steps translate every line alike."""
     tokenizer = read_tokenizer(trained_folder() / "run" / "tokenizer.model")
     return Translator(config, random_params(config.model, 3), tokenizer)
 
 
 @pytest.fixture(scope="module")
 def alone(translator):
-    """The translation of every line by itself."""
+    """Return the translation of every line by itself."""
     return {line: translator.translate_all([line])[0] for line in set(LINES)}
 
 
 def with_(translator, **decode):
-    """The same model with other settings of the decoder."""
+    """Return the same model with other decode settings."""
     config = dataclasses.replace(translator.config, decode=dataclasses.replace(translator.config.decode, **decode))
     return dataclasses.replace(translator, config=config)
 
@@ -55,7 +55,7 @@ def texts(translations):
     return [translation.text for translation in translations]
 
 
-def test_translations_are_worth_comparing(alone):
+def test_translations_differ_between_lines(alone):
     assert len(set(alone.values())) >= 5
 
 
@@ -74,7 +74,7 @@ def test_empty_lines_stay_empty(translator, alone):
 
 
 def test_a_chunk_at_a_time(translator, alone, monkeypatch):
-    """Output begins before the input has ended."""
+    """Output starts before the input has ended."""
     monkeypatch.setattr(generation, "CHUNK", 3)
     read = []
 
@@ -125,7 +125,7 @@ def test_a_line_of_a_million_characters_is_named(translator, config, encoding):
 
 
 def test_characters_that_training_has_not_seen(translator):
-    """They are bytes to the tokenizer, so nothing is lost on the way in."""
+    """They are bytes to the tokenizer, so the input keeps them."""
     assert len(translator.translate_all(["ß ☃ 漢字", "\x00\x01", "a\u2028b\x85c"])) == 3
 
 
@@ -136,7 +136,7 @@ def test_text_on_one_line(translator, monkeypatch, end):
     assert on_one_line(f"a{end}b  c\td{end}") == "a b  c\td"
     assert on_one_line(end) == on_one_line("") == ""
     monkeypatch.setattr(type(translator.tokenizer), "decode_batch", lambda self, rows: [f"x{end}y" for _ in rows])
-    # What is scored is what the model has written.
+    # Scores are computed on the model's own output.
     assert translator.translate_all(["1", "", "2"]) == [f"x{end}y", "", f"x{end}y"]
 
 
@@ -157,8 +157,8 @@ def test_unfinished_translations_are_named(translator):
 
 
 @pytest.mark.parametrize("prompts", [None, [[2], [3, 3]]])
-def test_ids_beyond_an_outputs_length_are_no_text(translator, monkeypatch, prompts):
-    """The tokenizer's id 0 is a word, its padding is another id, and one of the outputs is unfinished."""
+def test_ids_after_an_output_s_length_are_not_decoded(translator, monkeypatch, prompts):
+    """The tokenizer's id 0 is a word, its padding has another id, and one of the outputs is unfinished."""
     tokenizer = type(translator.tokenizer)
     monkeypatch.setattr(tokenizer, "decode_batch", lambda self, rows: [" ".join(map(str, row)) for row in rows])
     ids, lengths = jnp.array([[[5, 1, 0, 0]], [[0, 6, 0, 0]]]), jnp.array([[2], [3]])
@@ -168,7 +168,7 @@ def test_ids_beyond_an_outputs_length_are_no_text(translator, monkeypatch, promp
     assert [found[0].text for found in translator._outputs(generated, prompts)] == expected
 
 
-def test_outputs_tell_ids_and_log_probabilities(translator, config):
+def test_outputs_have_ids_and_log_probabilities(translator, config):
     (translation,) = with_(translator, beam_size=3, num_best=3).translate_chunk([Line("3 44 5")])
     assert len(translation.outputs) == 3
     scores = [output.score for output in translation.outputs]
@@ -188,7 +188,7 @@ def test_outputs_tell_ids_and_log_probabilities(translator, config):
         np.testing.assert_allclose(output.score, sum(expected) / ((5 + len(expected)) / 6) ** 0.6, rtol=1e-4)
 
 
-def test_samples_follow_from_the_number_of_a_line_alone(translator, monkeypatch):
+def test_samples_depend_only_on_the_number_of_a_line(translator, monkeypatch):
     drawing = with_(translator, method="sample", num_samples=2, seed=1)
     lines = [Line(line) for line in LINES]
     together = drawing.translate_chunk(lines)
@@ -207,13 +207,13 @@ def test_prompts_begin_translations(translator):
     continued = translator.translate_all(["3 44 5", "50"], prompts)
     assert continued != first
     assert all(text.startswith(prompt) for text, prompt in zip(continued, prompts, strict=True))
-    # What follows is what greedy search gives behind forced pieces, which count towards the limit.
+    # The continuation is that of greedy search after forced tokens, which count towards the limit.
     ids = translator.tokenizer.encode_batch(["44"]).ids.tolist()
     forced = with_(translator, prefix_ids=",".join(map(str, ids)), max_extra_length=8 + len(ids))
     assert forced.translate_all(["3 44 5"])[0] == continued[0]
 
 
-def test_prompts_that_cannot_be(translator):
+def test_prompts_that_are_refused(translator):
     lines = [Line("1", "2"), Line("3", ""), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
     translations = translator.translate_chunk(lines)
     assert [translation.problem for translation in translations[:3]] == [None, "its prompt is empty", None]
@@ -224,7 +224,7 @@ def test_prompts_that_cannot_be(translator):
         translator.translate_all(["1", "2"], ["3"])
 
 
-def test_a_decoder_without_a_bound_takes_any_prompt(translator, monkeypatch):
+def test_a_decoder_without_a_limit_takes_any_prompt(translator, monkeypatch):
     monkeypatch.setattr(type(translator._decoders[0]), "max_length", None)
     sources = translator.tokenizer.encode_batch(["1"])
     assert translator._problems([Line("1", "7")], sources, [[7] * 60]) == {}

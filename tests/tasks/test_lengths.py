@@ -1,4 +1,4 @@
-"""How long a text may be."""
+"""Limits of the length of a text."""
 
 import dataclasses
 
@@ -22,13 +22,13 @@ def check(model, lengths, **options):
     check_lengths(config(model, **options), np.array(lengths), lambda index: f"line {7 + index}")
 
 
-def test_only_a_learned_table_has_an_end():
+def test_only_a_learned_table_limits_the_length():
     assert position_table_rows(LEARNED) == 20
     for name in ("sinusoidal", "rotary", "relative", "none"):
         assert position_table_rows(dataclasses.replace(LEARNED, position_encoding=name)) is None
 
 
-def test_a_learned_table_holds_what_it_has_rows_for():
+def test_a_learned_table_takes_as_many_tokens_as_it_has_rows():
     check(LEARNED, [1, 20])
     with pytest.raises(DataError, match=r"line 9: 21 pieces .* model\.max_length=20"):
         check(LEARNED, [1, 20, 21, 22])
@@ -40,7 +40,7 @@ def test_otherwise_the_batch_is_the_limit():
         check(SINUSOIDAL, [40, 41])
 
 
-def test_what_the_decoder_has_room_for_is_never_refused():
+def test_a_length_within_the_decoder_s_capacity_is_never_refused():
     check(SINUSOIDAL, [20], tokens_per_batch=16)
     with pytest.raises(DataError, match="line 7: 21 pieces"):
         check(SINUSOIDAL, [21], tokens_per_batch=16)

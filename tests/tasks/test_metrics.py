@@ -1,4 +1,4 @@
-"""Metrics are declared once, by their task; configs, searches and trials read them from there."""
+"""Each metric is declared once, by its task; configs, searches and trials read the declarations."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ from transformer_jax.tasks.base import (
 
 PACKAGE = Path(transformer_jax.__file__).parent
 OF_TRANSLATION_ALONE = {"perplexity", "exact_match", "tokenized_bleu", "sacrebleu", "chrf", "unfinished", "over_length"}
-# What writes a line of a file of its own, about translations.
+# Modules that write lines of translation metrics to their own files.
 WRITERS = {
     "cli/generate.py": {"unfinished"},
     "cli/quickstart.py": {"exact_match", "sacrebleu"},
@@ -65,7 +65,7 @@ def test_training_and_evaluation_may_declare_the_same_name():
     assert declared(task, "start/entropy") == MetricSpec("entropy")
 
 
-def test_means_are_what_training_is_declared_to_log():
+def test_means_are_the_metrics_declared_for_training():
     task = TASKS["translation"]
     means = task.means({"loss": 6.0, "nll": 4.0, "correct": 1.0, "weight": 2.0})
     assert means == {"loss": 3.0, "nll": 2.0, "accuracy": 50.0}
@@ -84,12 +84,12 @@ def test_the_best_metric_has_the_declared_direction(name, direction, generates):
     ("name", "hint"),
     [
         ("sacreblue", r" \(did you mean 'sacrebleu'\?\)$"),
-        ("tokens", ""),  # neither more nor less is better
+        ("tokens", ""),  # has no direction
         ("unfinished", ""),  # not logged
-        ("tokenized_bleu", ""),  # not of text
+        ("tokenized_bleu", ""),  # not for text
     ],
 )
-def test_what_cannot_rank_checkpoints(name, hint):
+def test_metrics_that_cannot_rank_checkpoints(name, hint):
     match = (
         f"training.best_metric='{name}': task 'translation' ranks .* loss, perplexity, accuracy, exact_match.*{hint}"
     )
@@ -121,7 +121,7 @@ def test_an_unknown_task_is_named():
         best_metric(other)
 
 
-def test_declarations_are_read_without_jax():
+def test_declarations_are_readable_without_jax():
     code = (
         "import sys\nfrom transformer_jax.tasks.base import TASKS\nimport transformer_jax.sweeps.study\n"
         "assert TASKS['translation'].metrics\nprint(sorted({'jax', 'flax', 'sacrebleu'} & set(sys.modules)))"

@@ -19,7 +19,7 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs", ","
 
 
 def corpus(count, *error_rates):
-    """References, and translations by systems that get a word wrong with the given probabilities."""
+    """Return references, and translations by systems that make word errors with the given probabilities."""
     draw = random.Random(0)
     references = [[draw.choice(WORDS) for _ in range(draw.randint(6, 12))] for _ in range(count)]
     systems = [
@@ -30,7 +30,7 @@ def corpus(count, *error_rates):
 
 
 REFERENCES, SYSTEMS = corpus(30, 0.2, 0.3, 0.25)
-PAIR = SYSTEMS[::2]  # the two that differ least
+PAIR = SYSTEMS[::2]  # the two with the smallest difference
 HAND_OVER = {"sacrebleu": sacrebleu.corpus_bleu, "chrf": sacrebleu.corpus_chrf}
 
 
@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_sacrebleus_command_line(tmp_path):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_the_p_value_is_what_is_said_of_it(metric):
+def test_the_p_value_equals_its_definition(metric):
     samples, seed = 60, 7
     score = HAND_OVER[metric]
     draws = np.random.default_rng(seed).choice(len(REFERENCES), size=(samples, len(REFERENCES)))
@@ -71,7 +71,7 @@ def test_the_p_value_is_what_is_said_of_it(metric):
     assert (first.score, second.score) == pytest.approx(tuple(whole))
     assert (first.mean, second.mean) == pytest.approx(tuple(on_draws.mean(1)))
     for system, drawn in zip((first, second), np.sort(on_draws), strict=True):
-        # 95 % of 60 draws: all but the lowest and the highest.
+        # 95 % of 60 draws are all but the lowest and the highest.
         assert 2 * system.interval == pytest.approx(drawn[-2] - drawn[1])
     assert (first.difference, first.p_value) == (None, None)
     assert second.difference == pytest.approx(whole[1] - whole[0])
@@ -79,7 +79,7 @@ def test_the_p_value_is_what_is_said_of_it(metric):
     assert 1 < count < samples
 
 
-def test_a_clear_difference_and_none_to_speak_of():
+def test_a_clear_and_a_negligible_difference():
     references, (good, bad, as_good) = corpus(200, 0.1, 0.4, 0.1)
     scores = paired_bootstrap([good, bad, as_good], references, samples=100).scores
     for metric in METRICS:
@@ -99,7 +99,7 @@ def test_each_is_compared_with_the_first():
             assert apart[metric] == [together[metric][0], together[metric][number]]
 
 
-def test_draws_follow_from_the_seed_that_is_given(monkeypatch):
+def test_draws_follow_from_the_given_seed(monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", "3")
     default = paired_bootstrap(SYSTEMS, REFERENCES, samples=50)
     assert os.environ["SACREBLEU_SEED"] == "3"
@@ -122,7 +122,7 @@ def test_the_environment_is_as_before_after_an_error(monkeypatch):
 
 @pytest.mark.parametrize("wrong", [["x"] * 30, [""] * 30])
 def test_scores_that_are_always_equal(wrong):
-    """The same translations, or all of them wrong: sacreBLEU's p-value is its least one."""
+    """The same translations, or all of them wrong: sacreBLEU returns its smallest p-value."""
     scores = paired_bootstrap([["y"] * 30, wrong, ["y"] * 30], ["a"] * 30, samples=50).scores
     for metric in METRICS:
         for score in scores[metric][1:]:
@@ -139,7 +139,7 @@ def test_equal_scores_that_differ_on_draws():
 
 
 def test_nothing_is_printed(capfd, caplog):
-    lines = [f"Satz {i} ." for i in range(200)]  # of which sacreBLEU warns elsewhere
+    lines = [f"Satz {i} ." for i in range(200)]  # sacreBLEU warns about such lines elsewhere
     paired_bootstrap([lines, lines], lines, samples=2)
     assert capfd.readouterr() == ("", "")
     assert [record for record in caplog.records if record.levelname != "INFO"] == []
@@ -154,6 +154,6 @@ def test_nothing_is_printed(capfd, caplog):
         ({"seed": 0}, r"seed=0: expected at least 1"),
     ],
 )
-def test_what_sacrebleu_would_take_for_something_else(change, message):
+def test_arguments_that_sacrebleu_would_misread(change, message):
     with pytest.raises(ValueError, match=message):
         paired_bootstrap(**({"systems": SYSTEMS, "references": REFERENCES} | change))

@@ -1,4 +1,4 @@
-"""Scores of translations, against sacreBLEU called by hand and counts made by hand."""
+"""Scores of translations, against sacreBLEU called directly and counts made by hand."""
 
 import math
 from collections import Counter
@@ -20,7 +20,7 @@ def test_scores_are_those_of_sacrebleu():
     assert 20 < scores["chrf"] < 90
 
 
-def test_signatures_say_how():
+def test_signatures_name_the_settings():
     scores = translation_scores(TRANSLATIONS, REFERENCES)
     version = f"version:{sacrebleu.__version__}"
     assert scores["sacrebleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
@@ -39,8 +39,8 @@ def test_perfect_and_hopeless():
     assert (hopeless["exact_match"], hopeless["sacrebleu"], hopeless["chrf"]) == (0.0, 0.0, 0.0)
 
 
-def test_a_detached_full_stop_is_no_warning(caplog, capsys):
-    """What sacreBLEU takes for tokenised text by mistake is what the model has learned to write."""
+def test_a_detached_full_stop_gives_no_warning(caplog, capsys):
+    """sacreBLEU mistakes such text for tokenized text, but it is the model's own output."""
     lines = [f"Satz {i} ." for i in range(200)]
     translation_scores(lines, lines)
     assert capsys.readouterr().err == ""
@@ -100,7 +100,7 @@ def test_bleu_of_tokens_is_the_formula(cut):
 
 
 def test_bleu_of_tokens_counted_by_hand():
-    """5 of 6 words, 3 of 5 pairs, 2 of 4 triples and 1 of 3 fours; as long as the reference."""
+    """5 of 6 words, 3 of 5 bigrams, 2 of 4 trigrams and 1 of 3 4-grams; as long as the reference."""
     score = token_scores(["a b c d x f"], ["a b c d e f"])["tokenized_bleu"]
     assert score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
 
