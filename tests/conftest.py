@@ -1,10 +1,9 @@
-"""The strict environment that every test runs in, set before jax or the package is imported.
+"""The strict environment of every test, set before jax or the package is imported.
 
-Tests run on the CPU wherever they are started, so that their tolerances mean the same on every machine; set
-JAX_PLATFORMS to run them elsewhere. They spend their time compiling small programs that run once, so LLVM is told not
-to optimise them: half the compile time, the same arithmetic. With JAX 0.10's new code generator for fused loops on the
-CPU test files take up to twice the time of the one before, which it still has. What XLA_FLAGS says already is kept and
-wins.
+Tests run on the CPU by default, so that their tolerances mean the same on every machine; set JAX_PLATFORMS to run them
+elsewhere. They mostly compile small programs that run once, so LLVM's optimisation is off: half the compile time, the
+same arithmetic. JAX 0.10's new CPU code generator for fused loops makes test files take up to twice as long, so the old
+one is used. Flags already in XLA_FLAGS are kept and win.
 """
 
 import os
@@ -14,9 +13,9 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 _FAST_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-if version("jaxlib").startswith("0.10."):  # a flag that XLA does not know ends the program
+if version("jaxlib").startswith("0.10."):  # XLA exits at an unknown flag
     _FAST_COMPILE += " --xla_cpu_use_fusion_emitters=false"
-if _FAST_COMPILE not in os.environ.get("XLA_FLAGS", ""):  # a worker of pytest-xdist has them from its parent
+if _FAST_COMPILE not in os.environ.get("XLA_FLAGS", ""):  # a pytest-xdist worker inherits them
     os.environ["XLA_FLAGS"] = f"{_FAST_COMPILE} {os.environ.get('XLA_FLAGS', '')}".strip()
 
 import jax  # noqa: E402
@@ -25,8 +24,8 @@ import pytest  # noqa: E402
 
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
-# Shapes and types of every annotated call are checked, here and nowhere else. The config is left out: its own
-# validation reports a wrong type, and that is what its tests are about.
+# Shapes and types of every annotated call are checked, in tests only. The config is left out: its own validation
+# reports wrong types, and tests check that.
 jaxtyping.install_import_hook(
     [
         f"transformer_jax.{folder.name}"
@@ -37,17 +36,17 @@ jaxtyping.install_import_hook(
 )
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# A cache on disk would hide from the tests what a change does to a compiled program.
+# A cache on disk would hide from the tests how a change affects a compiled program.
 jax.config.update("jax_enable_compilation_cache", False)
 
-# Linux allows a process 65,530 mappings (vm.max_map_count), a compiled program keeps several, and LLVM ends the process
-# with a segmentation fault at the first that it is refused.
+# Linux allows a process 65,530 mappings (vm.max_map_count). Each compiled program keeps several, and LLVM crashes with
+# a segmentation fault when one is refused.
 _MAX_MAPPINGS = 15_000
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_compiled_programs() -> Iterator[None]:
-    """Forgets what a module has compiled, before a worker that runs many modules has too many programs."""
+    """Drop a module's compiled programs, before a worker that runs many modules has too many."""
     yield
     mappings = Path("/proc/self/maps")
     if mappings.exists() and mappings.read_bytes().count(b"\n") > _MAX_MAPPINGS:
@@ -55,7 +54,7 @@ def _few_compiled_programs() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what needs a cluster, unless `-m` asks for it."""
+    """Skip the tests that need a cluster, unless `-m` asks for them."""
     if "cluster" not in config.option.markexpr:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("cluster")])
         items[:] = [item for item in items if not item.get_closest_marker("cluster")]

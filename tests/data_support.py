@@ -1,4 +1,4 @@
-"""What the tests of data share: splits of pairs as text and as ids, and what the translation task makes of them."""
+"""Shared by the tests of data: splits of pairs as text and as ids, and arguments of the translation task's batches."""
 
 import functools
 from collections.abc import Iterator
@@ -21,34 +21,34 @@ PAD_ID = OWN_SPECIAL_IDS.required("pad")
 
 
 def pair_texts(inputs: list[str], targets: list[str], families: list[str] | None = None) -> Split:
-    """A split as a source has it."""
+    """Return a split as a source returns it."""
     return Split({"inputs": inputs, "targets": targets} | ({} if families is None else {"families": families}))
 
 
 def encoded_pairs(inputs: RaggedIds, targets: RaggedIds) -> EncodedSplit:
-    """A split as the token cache has it."""
+    """Return a split as the token cache returns it."""
     return EncodedSplit({"inputs": inputs, "targets": targets}, OWN_SPECIAL_IDS)
 
 
 def prepared(config: ExperimentConfig, directory: str | Path, *args: Any, **options: Any) -> Data:
-    """`prepare_data` with the columns of the config's task."""
+    """Call `prepare_data` with the columns of the config's task."""
     return prepare_data(config, TASKS[config.task.name].columns(config), directory, *args, **options)
 
 
 def plan_arguments(split: EncodedSplit) -> tuple[Lengths, Arrays]:
-    """Lengths and arrays of a translation plan."""
+    """Return lengths and arrays of a translation plan."""
     config, task = ExperimentConfig(), TASKS["translation"]
     return task.lengths(config, split), functools.partial(task.arrays, config, split)
 
 
 def two_widths(batch: Batch) -> tuple[int, tuple[tuple[str, int], ...]]:
-    """The shape of a batch of pairs, as a `BatchShape` says it."""
+    """Return the shape of a batch of pairs as `BatchShape` has it."""
     rows, width = batch["inputs"].shape
     return rows, (("inputs", width), ("targets", batch["targets"].shape[1]))
 
 
 def longest_of(split: EncodedSplit) -> np.ndarray:
-    """Length of the longer side of every pair."""
+    """Return the length of the longer side of every pair."""
     return np.maximum(split.lengths("inputs"), split.lengths("targets"))
 
 

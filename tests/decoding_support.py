@@ -1,4 +1,4 @@
-"""What the tests of searches share: the ids that they mean, and generation from arrays of sources or prompts."""
+"""Shared by the tests of searches: their special ids, and generation from arrays of sources or prompts."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ def constraints(
     repetition_penalty: float | None = None,
     ends: Ends = ENDS,
 ) -> Constraints:
-    """Rules of a search that knows no config."""
+    """Return the rules of a search without a config."""
     return Constraints(
         np.int32(-1 if ends.end_id is None else ends.end_id),
         jnp.asarray(np.isin(np.arange(vocab_size), [*forbidden, *ends.never])),
@@ -40,7 +40,7 @@ def constraints(
 
 
 def masked(result: Generated) -> Generated:
-    """Outputs as NumPy arrays, with zeros behind the length of each, where ids have no meaning."""
+    """Return outputs as NumPy arrays with zeros after the length of each, where ids have no meaning."""
     result = jax.device_get(result)
     is_token = np.arange(result.ids.shape[-1]) < result.lengths[..., None]
     return result._replace(ids=np.where(is_token, result.ids, 0), log_probs=np.where(is_token, result.log_probs, 0))
@@ -58,7 +58,7 @@ def from_sources(
     row_ids: Any = None,
     prompts: Any = None,
 ) -> Generated:
-    """`masked` outputs of sources [B, S] in which 0 is padding."""
+    """Return `masked` outputs of sources [B, S] in which 0 is padding."""
     decoders, lengths = decoders_of(configs), (inputs != PAD_ID).sum(1)
     request = source_request(decoders, decode, configs[0].decoder_start_id, inputs, lengths, prompts)
     prepared = [decoder.prepare(p) for decoder, p in zip(decoders, params, strict=True)]
@@ -73,18 +73,18 @@ def from_prompts(
     max_lengths: Any,
     ends: Ends = ENDS,
 ) -> Generated:
-    """`masked` outputs of models that read prompts alone."""
+    """Return `masked` outputs of models that read only prompts."""
     request = Request({}, prompts, np.asarray(max_lengths), int(np.max(max_lengths)))
     return masked(generate(tuple(decoders), params, decode, ends, request))
 
 
 def causal_batch(tokens: Any) -> dict[str, jax.Array]:
-    """What a model without an encoder reads to score the token behind each of tokens [B, T]."""
+    """Return the batch with which a model without an encoder scores the token after each of tokens [B, T]."""
     return {"decoder_inputs": jnp.asarray(tokens, jnp.int32)}
 
 
 def scores_of(log_probs, lengths, rules, alpha):
-    """Sums of log probabilities over the penalty, in float64."""
+    """Return sums of log probabilities divided by the penalty, in float64."""
     lengths = np.maximum(np.asarray(lengths, np.float64), 1)
     penalty = {"none": lengths**0, "gnmt": ((5 + lengths) / 6) ** alpha, "average": lengths**alpha}
     return np.asarray(log_probs, np.float64).sum(-1) / penalty[rules.length_penalty]
@@ -98,11 +98,11 @@ class Hypothesis(NamedTuple):
 
 
 def reference(log_probs_of, width, limit, rules, alpha, may_come, stops=True, end_id=EOS_ID):
-    """Outputs of a beam search in plain Python, best first, and how many steps were made.
+    """Return the outputs of a beam search in plain Python, best first, and the number of steps.
 
     Args:
       log_probs_of: ids so far -> log probabilities of the next; may_come: number of tokens so far -> the next ones.
-      stops: whether `rules.early_stop` is followed, or all goes on to the limit.
+      stops: whether `rules.early_stop` applies; if False the search always runs to the limit.
     """
 
     def ranked(hypothesis):

@@ -1,4 +1,4 @@
-"""Attention maps for the tests: random weights and labels that are markup to somebody."""
+"""Attention maps for the tests: random weights, and labels that contain markup."""
 
 from collections.abc import Sequence
 

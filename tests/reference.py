@@ -1,6 +1,6 @@
-"""The Transformers once more, from the papers, as what the tests compare the package to.
+"""The Transformers implemented again from the papers, as the tests' reference.
 
-NumPy in float64 with loops over heads and queries; no code of the package is used.
+NumPy in float64 with loops over heads and queries; it uses no code of the package.
 """
 
 import math
@@ -21,7 +21,7 @@ def attention(
     scale: float = 1.0,
     drop: Drop = lambda x, place: x,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Vaswani et al. 2017, equation 1, one query of one head at a time; [B, T, N, H], [B, S, K, H], [B, S, K, Hv]."""
+    """Vaswani et al. 2017, equation 1, one query and one head at a time; [B, T, N, H], [B, S, K, H], [B, S, K, Hv]."""
     batch, length, heads, _ = query.shape
     source, kv_heads = key.shape[1:3]
     weights = np.zeros((batch, heads, length, source))
@@ -60,7 +60,7 @@ def rotated(x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarray:
 
 
 def bucket(distance: int, bidirectional: bool, num_buckets: int, max_distance: int) -> int:
-    """Raffel et al. 2020: the bucket of one distance key - query, in exact arithmetic as far as float64 goes."""
+    """Raffel et al. 2020: the bucket of one distance key - query, computed in float64."""
     first = 0
     if bidirectional:
         num_buckets //= 2
@@ -71,7 +71,7 @@ def bucket(distance: int, bidirectional: bool, num_buckets: int, max_distance: i
     exact = num_buckets // 2
     if distance < exact:
         return first + distance
-    # Where the quotient of logarithms is a whole number, rounding must not fall below it.
+    # Where the quotient of logarithms is a whole number, rounding must not push it below.
     step = math.log(distance / exact) / math.log(max_distance / exact) * (num_buckets - exact) + 1e-12
     return first + min(exact + int(step), num_buckets - 1)
 
@@ -94,7 +94,7 @@ def activation(name: str, x: np.ndarray) -> np.ndarray:
 
 
 class Model:
-    """The model of one config with given parameters; `drop(x, place)` stands where the papers put dropout."""
+    """The model of one config with given parameters; `drop(x, place)` is called where the papers apply dropout."""
 
     def __init__(self, config: Any, params: Any, drop: Drop = lambda x, place: x):
         self.config, self.params, self.drop = config, params, drop

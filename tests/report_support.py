@@ -1,4 +1,4 @@
-"""Work directories of studies whose trials have not been trained: their files are made up."""
+"""Work directories of studies with made-up files: no trial is trained."""
 
 import math
 from pathlib import Path
@@ -38,7 +38,7 @@ DIVERGED = "num_heads=4,seed=1"
 
 
 def write_study(root: Path, fields: str = "", text: str = STUDY) -> Path:
-    """ROOT/tiny.py and ROOT/experiments/heads/study.py; returns the study's folder."""
+    """Write ROOT/tiny.py and ROOT/experiments/heads/study.py, and return the study's folder."""
     folder = root / "experiments" / "heads"
     folder.mkdir(parents=True, exist_ok=True)
     (root / "tiny.py").write_text(BASELINE)
@@ -47,14 +47,14 @@ def write_study(root: Path, fields: str = "", text: str = STUDY) -> Path:
 
 
 def metrics_of(index: int, seed: int) -> dict[str, float]:
-    """Of the index-th variant; seeds are in common, and bins are of both ends of sorting."""
+    """Return the metrics of the index-th variant; they include a seed effect and bins whose names sort at both ends."""
     loss = 0.1 + 0.15 * index + 0.031 * seed + 0.01 * math.sin(7 * index + 3 * seed)
     bins = {f"test[{name}]/exact_match": 90 - 9.7 * at - index for at, name in enumerate(("1-5", "6-10", "11+"))}
     return {"test/exact_match": 100 * math.exp(-loss), "test/loss": loss, **dict(reversed(bins.items()))}
 
 
 def write_trial(trial: Trial, metrics, folder: Path, index: int, status: str | None = "finished", why="") -> None:
-    """The files of a trial; without a status it has no result."""
+    """Write the files of a trial; without a status it has no result."""
     write_spec(folder, trial, metrics)
     steps = range(10, 60 if status == "finished" else 40, 10)
     with MetricLog(folder, 0) as log:
@@ -70,7 +70,7 @@ def write_trial(trial: Trial, metrics, folder: Path, index: int, status: str | N
 
 
 def write_workdir(root: Path, fields: str = "", text: str = STUDY) -> tuple[Path, Path]:
-    """A study of 5 variants with 3 seeds, of which one trial has diverged: (work directory, folder of the study)."""
+    """Write a study of 5 variants with 3 seeds, one trial diverged; return its work directory and its folder."""
     folder, workdir = write_study(root, fields, text), root / "runs" / "heads"
     claim(workdir, folder)
     study = load_study(folder)

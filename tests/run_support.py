@@ -1,4 +1,4 @@
-"""What the tests of whole runs share: a tiny corpus and config, a run that is trained once, and comparisons of runs."""
+"""Shared by the tests of whole runs: a tiny corpus and config, a run trained once, and comparisons of runs."""
 
 import functools
 import json
@@ -29,7 +29,7 @@ from transformer_jax.training.state import state_template
 
 ROOT = Path(__file__).parent.parent
 
-# No two of logging, evaluating and saving fall on the same steps, except at the end.
+# Logging, evaluating and saving never fall on the same step, except at the end.
 CONFIG = """
 from transformer_jax.config import *
 
@@ -52,7 +52,7 @@ LOGGED, EVALUATED, SAVED, TOTAL = (3, 6, 8), (4, 8), (5, 8), 8
 
 
 def write_corpus(folder: Path, seed: int = 0) -> Path:
-    """Parallel text files and tiny.py, a config for them: numbers, and the same numbers in reverse order."""
+    """Write parallel text files (numbers, and the same numbers in reverse order) and tiny.py, a config for them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tiny.py").write_text(CONFIG)
     words = random.Random(seed)
@@ -64,7 +64,7 @@ def write_corpus(folder: Path, seed: int = 0) -> Path:
 
 
 def argv(command: str, folder: Path, *flags: str) -> list[str]:
-    """train, for the corpus in a folder, into FOLDER/run; other commands for what it has left there."""
+    """Return a command line: `train` on the corpus in a folder into FOLDER/run; other commands read from there."""
     if command == "train":
         files = [f"--config={folder / 'tiny.py'}", f"--config.data.dir={folder}"]
         return [command, *files, f"--workdir={folder / 'run'}", *flags]
@@ -75,7 +75,7 @@ _LAUNCHERS: dict[Any, Any] = {}
 
 
 def _make_launcher(config: ExperimentConfig, step: Any, parameter_axes: Any) -> Any:
-    """`make_launcher`, which compiles every program once however often a run is started in this process."""
+    """`make_launcher`, which compiles every program only once per process."""
     key = split(config)[0], config.parallel, config.data.row_multiple
     if key not in _LAUNCHERS:
         _LAUNCHERS[key] = launchers.make_launcher(config, step, parameter_axes)
@@ -83,7 +83,7 @@ def _make_launcher(config: ExperimentConfig, step: Any, parameter_axes: Any) -> 
 
 
 def run_main(words: list[str]) -> int:
-    """The command line in this process."""
+    """Run the command line in this process."""
     with mock.patch.object(prepare, "make_launcher", _make_launcher):
         return main(words)
 
@@ -93,7 +93,7 @@ def train(folder: Path, *flags: str) -> int:
 
 
 def subprocess_main(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own."""
+    """Run the command line in its own process."""
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **options.pop("env", {})}
     return subprocess.run(
         [sys.executable, "-m", "transformer_jax", *words],
@@ -112,16 +112,16 @@ def _trained_once() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
     holder = tempfile.TemporaryDirectory()
     folder = write_corpus(Path(holder.name) / "corpus")
     assert train(folder) == 0
-    return folder, holder  # the folder lives as long as its holder
+    return folder, holder  # keeps the folder alive
 
 
 def trained_folder() -> Path:
-    """A corpus with a trained run in it; made once per process, to be looked at and copied."""
+    """Return a corpus with a trained run, made once per process; read or copy it, do not change it."""
     return _trained_once()[0]
 
 
 def copy_of_trained(target: Path) -> Path:
-    """A copy of the corpus and its trained run; the config of the run names the folder it was copied from."""
+    """Copy the corpus and its trained run; the run's config still names the original folder."""
     return Path(shutil.copytree(trained_folder(), target))
 
 
@@ -134,13 +134,13 @@ def trained_config() -> ExperimentConfig:
 
 
 def metric_lines(workdir: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl, without what the clock says."""
+    """Return the lines of metrics.jsonl without values that depend on the clock."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in CLOCK_FIELDS} for line in lines]
 
 
 def final_state(folder: Path, step: int = TOTAL) -> list[tuple[str, bytes]]:
-    """Every array of a checkpoint, bit for bit."""
+    """Return every array of a checkpoint, bit for bit."""
     config = read_config(str(folder / "tiny.py"), {"data.dir": str(folder)})
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     store = CheckpointStore(folder / "run" / "checkpoints", read_only=True)
@@ -150,7 +150,7 @@ def final_state(folder: Path, step: int = TOTAL) -> list[tuple[str, bytes]]:
 
 
 def assert_same_run(actual: Path, expected: Path, last: int = TOTAL) -> None:
-    """Two runs ended with the same parameters, optimizer state, log and set of checkpoints, bit for bit."""
+    """Check that two runs have the same parameters, optimizer state, log and set of checkpoints, bit for bit."""
     ours, theirs = final_state(actual, last), final_state(expected, last)
     assert len(ours) > 30
     assert [path for path, _ in ours] == [path for path, _ in theirs]
@@ -162,20 +162,20 @@ def assert_same_run(actual: Path, expected: Path, last: int = TOTAL) -> None:
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """Steps of the checkpoints; nothing else is where they are, but for damaged ones."""
+    """Return the steps of the checkpoints; the folder must hold nothing else but damaged ones."""
     names = {path.name for path in (folder / "run" / "checkpoints").iterdir() if path.suffix != ".damaged"}
     assert all(name.isdigit() for name in names)
     return sorted(map(int, names))
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder and its content, but for the lock, which says who had it last."""
+    """Return every file below a folder with its content, except the lock, which records its last owner."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.name != ".lock"}
     return {name: path.read_bytes() if path.is_file() else None for name, path in files.items()}
 
 
 def at(name: str, step: int, action: Callable[[], Any]) -> Callable[[str, int], None]:
-    """In place of `kill_point`: does something the first time that a step comes to a place."""
+    """Return a replacement of `kill_point` that calls `action` the first time that a step reaches a place."""
     waiting = [(name, step)]
 
     def point(*place: Any) -> None:
@@ -187,7 +187,7 @@ def at(name: str, step: int, action: Callable[[], Any]) -> Callable[[str, int], 
 
 
 def translated(lines: Sequence[str], unfinished: Sequence[int] = ()) -> list[Translated]:
-    """What a translator returns if these are its translations, and these numbers those of the unfinished ones."""
+    """Return a translator's result with these translations, unfinished at these indices."""
     return [
         Translated(number, [Output(line, [1], [0.0], 0.0, number not in unfinished)])
         for number, line in enumerate(lines, start=1)

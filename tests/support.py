@@ -1,4 +1,4 @@
-"""What the tests of models and their blocks share: tiny configs, parameters without zeros, batches, comparisons."""
+"""Shared by the tests of models and blocks: tiny configs, parameters without zeros, batches, comparisons."""
 
 import functools
 import itertools
@@ -13,7 +13,7 @@ import pytest
 from transformer_jax.config import ModelConfig
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 
-# Every size differs from every other, so that no two axes can be taken for each other.
+# All sizes differ, so that no axis can be mistaken for another.
 TINY = {
     "vocab_size": 19,
     "emb_dim": 16,
@@ -22,7 +22,7 @@ TINY = {
     "num_encoder_layers": 2,
     "num_decoder_layers": 2,
     "max_length": 12,
-    # So few buckets that short distances share them, and others in the encoder than in the decoder.
+    # So few buckets that short distances share them, in the encoder differently from the decoder.
     "relative_num_buckets": 6,
     "relative_max_distance": 5,
     "dropout_rate": 0.0,
@@ -33,7 +33,7 @@ def choices(field: str) -> tuple[str, ...]:
     return tuple(ModelConfig.__dataclass_fields__[field].metadata["choices"])
 
 
-# Every value of every field that the model computes differently with; the first is the default.
+# Every value of every field that changes the model's computation; the first is the default.
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "position_encoding": choices("position_encoding"),
     "activation": choices("activation"),
@@ -56,7 +56,7 @@ def tiny(**fields: Any) -> ModelConfig:
 
 
 def covering_set() -> list[dict[str, Any]]:
-    """Few combinations of OPTIONS in which every pair of values of two fields occurs together; greedy."""
+    """Return few combinations of OPTIONS in which every pair of values of two fields occurs together; greedy."""
     names = list(OPTIONS)
     missing = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in OPTIONS[a] for y in OPTIONS[b]}
     rng = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def covering_set() -> list[dict[str, Any]]:
 
 
 def covering_params() -> list[Any]:
-    """The covering set as parameters of a test: the first rows, with every value at least once, always run."""
+    """Return the covering set as parameters of a test; the first rows, with every value at least once, are not slow."""
     missing = {(name, value) for name, values in OPTIONS.items() for value in values}
     params = []
     for row in covering_set():
@@ -92,12 +92,12 @@ def _pair(names: list[str], a: tuple[str, Any], b: tuple[str, Any]) -> tuple:
 
 
 def label(fields: dict[str, Any]) -> str:
-    """A test id that says which values of OPTIONS are not the first one."""
+    """Return a test id with the values of OPTIONS that differ from the default."""
     return "-".join(f"{k}={v}" for k, v in fields.items() if v != OPTIONS.get(k, ("",))[0]) or "default"
 
 
 def random_params(config: ModelConfig, seed: int = 0) -> Any:
-    """Parameters of the right shapes in which no bias is zero and no scale one, so that none can go unread."""
+    """Return parameters without a zero bias or a scale of one, so that an unread parameter is noticed."""
     rng = np.random.default_rng(seed)
 
     def value(path: Any, leaf: Any) -> jax.Array:
@@ -118,7 +118,7 @@ def shapes(config: ModelConfig) -> Any:
 
 
 def shift_right(targets: Any, start_id: int = 3, segment_ids: Any = None) -> np.ndarray:
-    """What a decoder reads to predict targets: the start id, then targets without their last, per segment."""
+    """Return the decoder's inputs for targets: the start id, then targets without their last token, per segment."""
     shifted = np.pad(np.asarray(targets)[:, :-1], ((0, 0), (1, 0)), constant_values=start_id)
     if segment_ids is not None:
         previous = np.pad(np.asarray(segment_ids)[:, :-1], ((0, 0), (1, 0)))
@@ -127,10 +127,10 @@ def shift_right(targets: Any, start_id: int = 3, segment_ids: Any = None) -> np.
 
 
 def as_batch(start_id: int = 3, **arrays: Any) -> dict[str, Any]:
-    """The batch of ids in which 0 is padding: with masks and weights, and what the decoder reads.
+    """Return a batch of ids in which 0 is padding, with masks, weights and decoder inputs.
 
     Args:
-      arrays: `inputs` [B, S] (not of a model without an encoder), `targets` [B, T], and more that is kept as it is.
+      arrays: `inputs` [B, S] (not for a model without an encoder), `targets` [B, T], and others, kept as they are.
     """
     batch = {name: jnp.asarray(array) for name, array in arrays.items()}
     if "inputs" in batch:
@@ -144,7 +144,7 @@ def as_batch(start_id: int = 3, **arrays: Any) -> dict[str, Any]:
 def make_batch(
     rows: int = 3, source: int = 7, target: int = 5, vocab_size: int = 19, seed: int = 1, start_id: int = 3
 ) -> dict[str, Any]:
-    """A batch without padding."""
+    """Return a batch without padding."""
     rng = np.random.default_rng(seed)
     inputs = rng.integers(4, vocab_size, (rows, source)).astype(np.int32)
     targets = rng.integers(4, vocab_size, (rows, target)).astype(np.int32)
@@ -153,13 +153,13 @@ def make_batch(
 
 @functools.partial(jax.jit, static_argnames=("config", "return_weights"))
 def forward(config: ModelConfig, params: Any, batch: Any, dropout: Any = None, return_weights: bool = False) -> Any:
-    """Logits and weights, compiled once per config and shape."""
+    """Return logits and weights, compiled once per config and shape."""
     module = ARCHITECTURES[config.architecture].module(config, return_weights=return_weights)
     return module.apply({"params": params}, batch, dropout)
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    """The largest difference, relative to the largest expected magnitude (at least 1), is below tolerance."""
+    """Check that the largest difference, relative to the largest expected magnitude or 1, is below tolerance."""
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     assert actual.shape == expected.shape
     assert np.isfinite(actual).all()
@@ -168,5 +168,5 @@ def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
 
 
 def binomial_bound(n: float, sigmas: float = 5.0) -> float:
-    """How far the mean of n fair signs is from 0, at most, but for one time in millions."""
+    """Return a bound on the mean of n fair signs that fails by chance once in millions."""
     return sigmas / math.sqrt(n)

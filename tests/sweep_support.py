@@ -1,4 +1,4 @@
-"""What the tests of sweeps share: a study of rates, and an executor that trains nothing."""
+"""Shared by the tests of sweeps: a study of learning rates, and an executor that does not train."""
 
 import json
 import math
@@ -24,13 +24,13 @@ def study(*axes, metric="valid/loss", direction="min", seeds=(3, 5), **fields):
 
 
 def loss_of(config, seed=0):
-    """Least, 0, at a rate of 1e-3 and two heads."""
+    """Return a loss whose minimum, 0, is at a learning rate of 1e-3 and two heads."""
     rate, heads = config.optimizer.learning_rate, config.model.num_heads
     return (math.log10(rate) + 3) ** 2 + 0.5 * (heads == 1) + 0.01 * seed
 
 
 class Job:
-    """Logs a validation at every poll, and after the last has the result; stopped, it is pruned or just ends."""
+    """Logs a validation at every poll and has a result after the last; once stopped, it ends, pruned or not."""
 
     def __init__(self, folder, loss, validations):
         self.folder, self._validations, self._stopped = folder, validations, False
@@ -67,7 +67,7 @@ class Job:
 
 
 class FakeExecutor:
-    """Has every trial's loss by a function of its config and seed."""
+    """Gives every trial a loss that is a function of its config and seed."""
 
     def __init__(self, loss=loss_of, num_workers=1, validations=1):
         self.num_workers, self.started = num_workers, []
@@ -85,7 +85,7 @@ class FakeExecutor:
 
 
 def tiny_study(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> Study:
-    """Of two rates, on the tiny corpus, to be trained in earnest."""
+    """Return a study of two learning rates on the tiny corpus, for real training."""
     write_corpus(folder)
     axis = Axis("rate", {"slow": {"optimizer.learning_rate": 1e-3}, "fast": {"optimizer.learning_rate": 1e-2}})
     settings = {"data.dir": str(folder), "data.cache_dir": str(folder / "cache")}
@@ -93,7 +93,7 @@ def tiny_study(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> Study:
 
 
 def trained(study: Study, workdir: Path, executor, show=lambda standings: None):
-    """Metrics and logs of every trial, run to its end by an executor."""
+    """Run trials with an executor and return the metrics and logs of each."""
     trials = grid(study, ROOT).trials
     assert Sweep(Listed(trials), study.metrics, workdir, executor).run(show)
     found = [read_result(workdir / TRIALS / trial.name) for trial in trials]

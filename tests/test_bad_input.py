@@ -1,4 +1,4 @@
-"""What a user gets wrong, through the command line: one message that names it, exit code 2, and nothing is lost."""
+"""Mistakes of a user on the command line: one message that names the mistake, exit code 2, and nothing is lost."""
 
 import gzip
 import io
@@ -93,7 +93,7 @@ def test_all_problems_at_once(folder, capsys):
     refused(words, capsys, "config: 3 problems", "model.dropout_rate=2.0", "model.emb_dim=0", "seed=-1")
 
 
-def test_a_config_file_that_is_none(folder, capsys):
+def test_a_config_file_that_is_not_a_config(folder, capsys):
     (folder / "tiny.py").write_text("def get_config(arg=''):\n    return 1 / 0\n")
     refused(argv("train", folder), capsys, f"{folder / 'tiny.py'}: get_config('') raised ZeroDivisionError", "line 2")
 
@@ -179,7 +179,7 @@ TEXT = [
 def test_bad_text_files(folder, capsys, spoil):
     messages = spoil(folder)
     refused(argv("train", folder), capsys, *messages)
-    # The folder is not taken: what follows is another attempt, not a conflict of configs.
+    # The folder stays free: the next attempt may have another config.
     assert not (folder / "run" / "config.json").exists()
     assert not list((folder / "run").glob("checkpoints/*"))
 
@@ -187,19 +187,19 @@ def test_bad_text_files(folder, capsys, spoil):
 @pytest.mark.slow
 @pytest.mark.parametrize("spoil", [missing, not_utf8])
 def test_bad_text_files_do_not_harm_a_run(tmp_path, capsys, spoil):
-    """Neither going on nor evaluating."""
+    """Neither resuming nor evaluating."""
     folder = write_corpus(tmp_path)
     shutil.copytree(trained_folder() / "run" / "checkpoints" / "5", folder / "run" / "checkpoints" / "5")
     messages = spoil(folder)
     before = snapshot(folder)
-    # The checkpoint says another data.dir, which is refused before the files are looked at.
+    # The checkpoint has another data.dir, which is refused before the files are read.
     refused(argv("train", folder), capsys, "another config is in use here", "data.dir", " in checkpoint 5, ")
     refused(argv("train", folder, "--allow_config_change"), capsys, *messages)
     refused(argv("evaluate", folder, f"--data.dir={folder}"), capsys, *messages)
     assert snapshot(folder) == before
 
 
-def test_a_folder_that_is_not_there(tmp_path, capsys):
+def test_a_missing_folder(tmp_path, capsys):
     folder = write_corpus(tmp_path)
     words = [word for word in argv("train", folder) if "data.dir" not in word]
     refused(words, capsys, "data.dir is not set")
@@ -238,8 +238,8 @@ def test_a_checkpoint_that_lacks_a_file(tmp_path, capsys, monkeypatch, command, 
     assert snapshot(folder) == before
 
 
-def test_a_damaged_newest_checkpoint_is_told_once(tmp_path):
-    """In a process of its own, where libraries print warnings too."""
+def test_a_damaged_newest_checkpoint_is_reported_once(tmp_path):
+    """In its own process, where libraries print warnings too."""
     folder = copy_of_trained(tmp_path / "x")
     (folder / "run" / "checkpoints" / "8" / "record.json").write_text("{}")
     result = subprocess_main(argv("generate", folder), input="1 2\n")
@@ -316,7 +316,7 @@ def full(*args, **kwargs):
 
 
 def no_room_for(name):
-    """A patch under which files called `name` cannot be written, and others can."""
+    """Return a patch under which writing files called `name` fails."""
 
     def fsync(descriptor):
         if f".{name}-" in os.readlink(f"/proc/self/fd/{descriptor}"):
@@ -389,7 +389,7 @@ exit $code
 
 
 def on_a_small_disk(folder: Path, size: str) -> subprocess.CompletedProcess[str]:
-    """Trains in FOLDER/run, which is a disk of its own."""
+    """Train in FOLDER/run, on a separate file system of this size."""
     (folder / "run").mkdir()
     command = ["unshare", "-rm", "sh", "-c", SMALL_DISK, "sh", size, str(folder / "run"), str(ROOT)]
     words = [
@@ -406,7 +406,7 @@ def on_a_small_disk(folder: Path, size: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.slow
 @pytest.mark.parametrize("size", ["8k", "24k", "100k", "200k", "400k"])
 def test_a_disk_that_is_full(folder, size):
-    """A real one, that is full at once or after a few checkpoints."""
+    """A real file system that is full immediately or after a few checkpoints."""
     result = on_a_small_disk(folder, size)
     if (result.returncode in (1, 99) and "mount" in result.stderr + result.stdout) or "unshare" in result.stderr:
         pytest.skip("not allowed to mount a disk here")
@@ -423,7 +423,7 @@ def test_a_folder_that_may_not_be_written(folder, capsys):
     refused(argv("train", folder), capsys, f"{folder / 'run'}: cannot be written: Permission denied")
 
 
-def test_an_error_of_ours_keeps_its_traceback(folder, monkeypatch):
+def test_a_defect_of_the_package_keeps_its_traceback(folder, monkeypatch):
     def fail():
         raise RuntimeError("a defect")
 

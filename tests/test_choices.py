@@ -1,4 +1,4 @@
-"""A name that a field accepts and that nothing implements cannot act as another one."""
+"""A choice of a field without an implementation is an error and never acts as another choice."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ BOGUS = "bogus"
 
 
 def changed(name: str, value: str) -> ExperimentConfig:
-    """The default config with one field replaced and nothing validated."""
+    """Return the default config with one field replaced, without validation."""
     section, _, field = name.partition(".")
     config = ExperimentConfig().resolved()
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{field: value})})
@@ -76,7 +76,7 @@ def decode(field: str, value: str) -> None:
     generate((decoder,), (params,), config, Ends(1, (0,)), request)
 
 
-# What reads a field, as a function of a temporary folder and the field's value.
+# The code that reads a field, as a function of a temporary folder and the field's value.
 USES = {
     "model.architecture": lambda _, value: ARCHITECTURES.config_class(value),
     "task.name": lambda _, value: TASKS.config_class(value),
@@ -100,8 +100,8 @@ USES = {
 }
 
 
-def test_every_choice_is_on_the_list():
-    assert set(USES) == set(CHOICES) - {"training.best_metric"}  # a metric of the task
+def test_every_field_with_choices_is_tested():
+    assert set(USES) == set(CHOICES) - {"training.best_metric"}  # metrics belong to the task
 
 
 @pytest.mark.parametrize("name", sorted(USES))
@@ -112,13 +112,13 @@ def test_a_name_without_an_implementation_is_an_error(tmp_path, name):
 
 @pytest.mark.parametrize("name", sorted(set(USES) - {"data.tokenizer", "decode.length_penalty"}))
 def test_the_default_has_an_implementation(tmp_path, name):
-    """Or the test above could not fail."""
+    """Otherwise the test above could not fail."""
     USES[name](tmp_path, CHOICES[name].default)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_names_are_the_keys_of_the_table(name):
-    """Read from the source of its module too."""
+    """Also in the source of its module."""
     assert tuple(TABLES[name]) == tuple(TABLES[name].table) == names_in_source(TABLES[name].path)
 
 
@@ -127,6 +127,6 @@ def test_an_addition_to_a_table_is_a_valid_value(monkeypatch):
     assert ExperimentConfig(model=ModelConfig(activation="square")).resolved().model.activation == "square"
 
 
-def test_a_table_that_is_not_there():
+def test_a_missing_table():
     with pytest.raises(AttributeError, match="no table 'NONE'"):
         names_in_source("transformer_jax.nn.norms:NONE")

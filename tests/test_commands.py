@@ -1,4 +1,4 @@
-"""Every command, benchmark and study starts, and every command line that the documents show can be parsed."""
+"""Every command, benchmark and study starts, and every command line in the documents can be parsed."""
 
 import ast
 import functools
@@ -75,7 +75,7 @@ def test_a_benchmark_of_an_unknown_shape():
 
 @pytest.fixture
 def nano(monkeypatch):
-    """A shape that takes no time."""
+    """Add a shape that takes no time."""
     sizes = {"emb_dim": 16, "num_heads": 2, "mlp_dim": 32, "num_encoder_layers": 1, "num_decoder_layers": 1}
     monkeypatch.setitem(shapes.SHAPES, "nano", sizes)
     monkeypatch.setitem(train_step._BATCHES, "nano", (2, 8))
@@ -98,7 +98,7 @@ def test_the_training_benchmark_measures(nano, capsys):
 
 
 @pytest.mark.slow
-def test_the_training_benchmark_takes_what_a_run_takes(nano, capsys):
+def test_the_training_benchmark_accepts_the_options_of_a_run(nano, capsys):
     flags = ["--dtype=bfloat16", "--remat=full", "--scan_layers", "--loss_chunks=2", "--launcher=shard_map"]
     result = measured(train_step, capsys, nano, "--seconds=0", "--device=cpu", "--batch=4", "--length=6", *flags)
     assert (result["dtype"], result["remat"], result["loss_chunks"]) == ("bfloat16", "full", 2)
@@ -106,24 +106,24 @@ def test_the_training_benchmark_takes_what_a_run_takes(nano, capsys):
 
 
 @pytest.mark.slow
-def test_the_training_benchmark_goes_by_turns_with_steps_without_dropout(nano, capsys):
+def test_the_training_benchmark_alternates_with_steps_without_dropout(nano, capsys):
     result = measured(train_step, capsys, nano, "--seconds=0", "--against_no_dropout", "--dropout_rate=0.3")
     assert (result["dropout_rate"], result["steps"]) == (0.3, 5)
     assert result["dropout_cost"] == pytest.approx(result["ms"] / result["ms_without_dropout"] - 1)
 
 
-def test_the_training_benchmark_of_a_decoder_alone(monkeypatch, capsys):
+def test_the_training_benchmark_of_a_decoder_only_model(monkeypatch, capsys):
     sizes = {"vocab_size": 20, "emb_dim": 16, "num_heads": 2, "num_decoder_layers": 2}
     monkeypatch.setitem(shapes.PUBLISHED, "decoder_124m", functools.partial(shapes.gpt2_small, **sizes))
     result = measured(train_step, capsys, "--shape=decoder_124m", "--seconds=0", "--batch=2", "--length=8")
-    # Tokens, positions, 2 layers of 12 D^2 and 13 D, the last norm.
+    # Tokens, positions, 2 layers of 12 D^2 and 13 D, and the last norm.
     assert result["parameters"] == 20 * 16 + 1024 * 16 + 2 * (12 * 16**2 + 13 * 16) + 2 * 16
     config = shapes.model_config("decoder_124m").resolved()
     flops = ARCHITECTURES["decoder_only"].train_flops(config, 2, {"targets": 8})
     assert result["gflops"] == pytest.approx(flops / (result["ms"] / 1e3) / 1e9)
 
 
-def test_a_device_that_is_not_there():
+def test_a_missing_device():
     result = python_m("benchmarks.decode", "--shape=tiny", "--device=tpu")
     assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "--device=tpu: JAX sees none")
 
@@ -159,7 +159,7 @@ def test_the_costs_of_decoding_are_measured(nano, capsys, tmp_path, monkeypatch)
     result = measured(decode_cost, capsys, nano, "--batch=1", "--limit=256", "--repeats=1")
     assert set(result["ms_per_token"]) == {"128", "256"}
     assert set(result["ms_per_token_uncached"].values()) == {62.5}
-    assert result["fit"]["largest_error"] < 1e-6  # two stages are on a line
+    assert result["fit"]["largest_error"] < 1e-6  # two stages are always on a line
 
 
 def test_costs_need_two_stages(nano, capsys):
@@ -176,11 +176,11 @@ def test_an_uncached_beam_is_refused(nano, capsys):
 
 
 @pytest.mark.parametrize("steps", [20, sweep.parser().get_default("steps")])
-def test_the_study_that_is_timed_may_be_run(tmp_path, steps):
+def test_the_study_of_the_sweep_benchmark_is_valid(tmp_path, steps):
     study = sweep.write_study(tmp_path, "tiny", trials=12, steps=steps)
     trials = grid(load_study(study), tmp_path).trials
     assert len(trials) == 12
-    assert len(list(groups(trials))) == 1  # else `vmap` would be several programs
+    assert len(list(groups(trials))) == 1  # otherwise `vmap` would need several programs
 
 
 # Documents.
@@ -206,7 +206,7 @@ def documents():
 
 
 def command_lines(document):
-    """(words after the program's name) of every line of a code block or docstring that calls one of our programs."""
+    """Yield the words after the program's name, for every command line of this project in a document's code blocks."""
     text = document.read_text()
     if document.suffix == ".py":
         text = ast.get_docstring(ast.parse(text)) or ""
@@ -232,7 +232,7 @@ def test_there_are_command_lines():
 @pytest.mark.parametrize(
     ("document", "program", "words"), SHOWN, ids=[f"{d.parent.name}/{d.name}-{i}" for i, (d, _, _) in enumerate(SHOWN)]
 )
-def test_a_command_line_that_is_shown_can_be_used(document, program, words, monkeypatch):
+def test_command_lines_in_documents_are_valid(document, program, words, monkeypatch):
     monkeypatch.chdir(ROOT)
     if program == "transformer-jax" and not {"--help", "--helpfull"}.intersection(words):
         arguments = parse(command_module(words[0]), words[0], words[1:])
@@ -251,7 +251,7 @@ def test_a_command_line_that_is_shown_can_be_used(document, program, words, monk
         PROGRAMS[program].parser().parse_args(words)
 
 
-def test_every_link_in_the_readme_leads_somewhere():
+def test_links_in_the_readme_are_valid():
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text())
     assert len(targets) >= 3
     assert [target for target in targets if not (ROOT / target).exists()] == []

@@ -1,4 +1,4 @@
-"""Compiled programs are kept where users keep caches, and found there again."""
+"""Compiled programs are cached in the user's cache folder and found there again."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ jax.jit(lambda x: jnp.sin(x) @ x.T)(jnp.ones((3, 4))).block_until_ready()
 
 
 def run(home, **variables):
-    """The folder that a process uses."""
+    """Return the cache folder that a process uses."""
     environment = {**os.environ, "HOME": str(home), **variables}
     for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"):
         if name not in variables:
@@ -42,13 +42,13 @@ def test_programs_are_kept_and_found_again(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"])
-def test_where_the_environment_says(tmp_path, name):
+def test_the_folder_that_the_environment_names(tmp_path, name):
     folder = run(tmp_path / "home", **{name: str(tmp_path / "there")})
     assert (folder if name.startswith("JAX") else folder.parent.parent) == tmp_path / "there"
     assert list(folder.iterdir())
 
 
-def test_processors_are_told_apart(monkeypatch):
+def test_different_processors_have_different_folders(monkeypatch):
     def read(text):
         monkeypatch.setattr(Path, "read_text", lambda path, **_: text)
         return compilation_cache._processor()

@@ -35,7 +35,7 @@ FIELDS = [(section, field) for section, cls in SECTIONS.items() for field in dat
 
 
 def config_with(**changes: Any) -> ExperimentConfig:
-    """The default config with `section__field=value`."""
+    """Return the default config with `section__field=value`."""
     sections: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         section, _, field = name.partition("__")
@@ -59,7 +59,7 @@ def test_configs_are_immutable():
         ExperimentConfig().model.emb_dim = 3  # ty: ignore[invalid-assignment]
 
 
-def test_every_field_says_what_it_is():
+def test_every_field_has_a_description():
     for _, field in FIELDS:
         assert field.metadata["doc"], field.name
 
@@ -67,12 +67,12 @@ def test_every_field_says_what_it_is():
 # --- derived defaults ----------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_unset_after_resolution_but_what_means_it():
+def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
     resolved = ExperimentConfig().resolved()
     assert {name for name, _, value in walk(resolved) if value is None} == {
         "data.input_feature",  # by source and format
         "data.target_feature",
-        "decode.length_penalty",  # these two follow from what a command overrides
+        "decode.length_penalty",  # these two follow from fields that a command overrides
         "decode.length_penalty_alpha",
         "decode.top_k",
         "decode.max_length",
@@ -152,7 +152,7 @@ def test_a_seed_out_of_range():
 
 @pytest.mark.parametrize(("section", "field"), FIELDS, ids=lambda x: x if isinstance(x, str) else x.name)
 def test_every_field_is_checked(section, field):
-    """Of every field, a value of another type and one beyond each of its limits is refused, by name."""
+    """A value of another type, and one beyond each limit, is refused by the name of the field."""
     expected = base_type(field_types(SECTIONS[section])[field.name])
     wrong: list[Any] = [[1]]
     for limit, step in (("minimum", -1), ("maximum", 1), ("below", 0), ("above", 0)):
@@ -266,7 +266,7 @@ def test_limits_themselves_are_valid():
 def test_relations_between_fields(changes, parts):
     text = message(**changes)
     assert text.startswith("config: ")
-    assert "\n" not in text  # one problem, and no other follows from it
+    assert "\n" not in text  # one problem, and no consequence of it
     for part in parts:
         assert part in text
 
@@ -282,11 +282,11 @@ def test_relations_between_fields(changes, parts):
         {"optimizer__schedule": "cosine", "optimizer__learning_rate": 0.1},
         {"training__accumulation_steps": 4},
         {"data__tokens_per_batch": 1024},
-        # Positions begin anew with every pair of a row.
+        # Positions start at 0 again with every pair of a row.
         {"model__position_encoding": "learned", "model__max_length": 128, "data__batching": "packed"},
     ],
 )
-def test_what_is_near_a_wrong_relation_is_valid(changes):
+def test_valid_neighbours_of_wrong_relations(changes):
     config_with(**changes).resolved()
 
 
@@ -324,7 +324,7 @@ def test_several_relations_are_reported_at_once():
     assert text.count("\n  - ") == 3
 
 
-def test_a_config_error_is_the_users():
+def test_a_config_error_is_a_user_error():
     assert issubclass(ConfigError, UserError)
 
 
@@ -344,7 +344,7 @@ def test_round_trip_through_a_config_dict():
     assert ExperimentConfig.from_config_dict(values.lock()) == config.resolved()
 
 
-def test_a_field_of_earlier_versions_is_read_with_the_value_that_still_holds():
+def test_a_removed_field_may_have_the_one_value_that_is_still_valid():
     values = ExperimentConfig(seed=4).resolved().to_dict()
     values["data"]["monolingual"] = False
     assert ExperimentConfig.from_config_dict(values) == ExperimentConfig(seed=4).resolved()
@@ -373,7 +373,7 @@ def test_derived_defaults_follow_overrides():
 
 
 def test_every_derived_default_can_be_overridden():
-    """A None in a locked ConfigDict could not: its placeholder has the field's type."""
+    """With a None in a locked ConfigDict that fails, so the placeholder has the field's type."""
     overrides = {
         "model.num_kv_heads": 2,
         "model.head_dim": 10,
@@ -388,7 +388,7 @@ def test_every_derived_default_can_be_overridden():
         "decode.max_length": 9,
     }
     unset = {name for name, _, value in walk(ExperimentConfig()) if value is None}
-    # top_k is read by another method than length_penalty, and features by other sources.
+    # Decoding methods read either top_k or length_penalty; sources read different features.
     assert set(overrides) == unset - {"decode.top_k", "data.input_feature", "data.target_feature"}
     values = ExperimentConfig().to_config_dict().lock()
     values.update_from_flattened_dict(overrides)
@@ -411,7 +411,7 @@ def test_an_integer_is_a_valid_value_of_a_float_field():
     assert type(plain.model.dropout_rate) is float
 
 
-def test_a_float_is_no_valid_value_of_an_integer_field():
+def test_a_float_is_refused_in_an_integer_field():
     values = ExperimentConfig().to_config_dict().lock()
     with pytest.raises(TypeError):
         values.model.emb_dim = 0.5
@@ -431,7 +431,7 @@ def test_missing_sections_and_fields_have_their_defaults():
 
 
 def test_configs_hash_by_value():
-    """They key compiled programs."""
+    """They are keys of compiled programs."""
     assert hash(config_with(model__emb_dim=64)) == hash(config_with(model__emb_dim=64))
     assert config_with(model__emb_dim=64) != config_with(model__emb_dim=32)
 
@@ -452,7 +452,7 @@ def test_length_penalty_by_default(fields, name, alpha):
 
 
 def test_a_resolved_config_leaves_the_length_penalty_open():
-    """A checkpoint's config is resolved; the penalty follows the beam that its evaluation asks for."""
+    """A checkpoint's config is resolved; the penalty depends on the beam size that its evaluation asks for."""
     stored = ExperimentConfig().resolved().to_dict()
     stored["decode"]["beam_size"] = 4
     assert ExperimentConfig.from_config_dict(stored).decode.resolved().length_penalty == "gnmt"
@@ -464,4 +464,4 @@ def test_a_config_of_an_earlier_version():
     stored["evaluation"]["max_extra_length"] = 7
     config = ExperimentConfig.from_config_dict(stored)
     assert config.decode == DecodeConfig(max_extra_length=7)
-    assert "max_extra_length" in stored["evaluation"]  # what was handed in is as it was
+    assert "max_extra_length" in stored["evaluation"]  # the argument is unchanged

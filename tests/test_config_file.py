@@ -18,7 +18,7 @@ def default_config():
     return ExperimentConfig().to_config_dict().lock()
 
 
-def test_reads_a_file_and_hands_its_argument_on(tmp_path):
+def test_reads_a_file_and_passes_its_argument(tmp_path):
     file = write(
         tmp_path,
         "def get_config(arg=''):\n"
@@ -32,7 +32,7 @@ def test_reads_a_file_and_hands_its_argument_on(tmp_path):
         load(file + ":wid")
 
 
-def test_a_config_comes_locked(tmp_path):
+def test_a_config_is_locked(tmp_path):
     config = load(write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"))
     with pytest.raises(AttributeError, match="num_head"):
         config.model.num_head = 4
@@ -64,7 +64,7 @@ def test_check_argument():
         ("def get_config(\n", r"SyntaxError: .* \(line 3\)"),
     ],
 )
-def test_a_file_that_is_no_config_is_described(tmp_path, body, message):
+def test_a_file_that_is_not_a_config_is_described(tmp_path, body, message):
     with pytest.raises(ConfigError, match=message):
         load(write(tmp_path, body))
 
@@ -75,7 +75,7 @@ def test_an_exception_keeps_its_cause_for_the_traceback(tmp_path):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_a_file_that_is_not_there_or_not_readable(tmp_path):
+def test_a_missing_or_unreadable_file(tmp_path):
     with pytest.raises(ConfigError, match=r"has no Python file"):
         load(str(tmp_path / "multi30.py"))
     write(tmp_path, "", "multi30k.py")
@@ -91,7 +91,7 @@ def test_a_file_that_is_not_there_or_not_readable(tmp_path):
         load(str(tmp_path / "multi30k.py" / "x.py"))
 
 
-def test_executing_a_file_leaves_nothing_beside_it(tmp_path):
+def test_executing_a_file_leaves_no_other_file(tmp_path):
     load(write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"))
     assert [path.name for path in tmp_path.iterdir()] == ["some.py"]
 
@@ -131,7 +131,7 @@ def test_every_field_can_be_overridden_by_its_own_value_as_text():
 
 
 def test_every_choice_can_be_given_as_text():
-    """`none` too, which unsets a number."""
+    """Including `none`, which unsets a number."""
     for name, field, _ in walk(ExperimentConfig()):
         for choice in field.metadata.get("choices", ()):
             assert parse_overrides({name: choice}) == {name: choice}
@@ -143,7 +143,7 @@ def test_a_whole_number_in_a_file_does_not_make_a_float_field_an_integer():
     assert ExperimentConfig.from_config_dict(config).optimizer.clip_norm == 0.5
 
 
-def test_what_a_file_derives_follows_overrides():
+def test_values_that_a_file_derives_follow_overrides():
     config = ExperimentConfig(model=ModelConfig(mlp_dim=1)).to_config_dict()
     config.model.mlp_dim = config.model.get_ref("emb_dim") * 3
     override(config, {"model.emb_dim": "64"})
@@ -188,7 +188,7 @@ def test_a_wrong_type_is_named(name, value, expected):
 
 
 def test_all_problems_are_reported_at_once(tmp_path):
-    """What is no value, no field, or out of range, and relations within the sections that are else in order."""
+    """Values of wrong types, unknown fields, values out of range, and relations within the remaining sections."""
     spec = write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n")
     overrides = {
         "model.num_heads": "7",

@@ -1,4 +1,4 @@
-"""Every file in configs/ is a config that runs."""
+"""Every file in configs/ is a valid config and can train."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ from transformer_jax.training.step import make_train_step
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
-# What a file accepts after its name besides nothing.
+# Arguments that a file accepts after its name.
 ARGUMENTS = {"wmt14": ["base", "big"]}
 SPECS = [f"{file}{arg and ':' + arg}" for file in FILES for arg in ["", *ARGUMENTS.get(file.stem, [])]]
 
@@ -42,7 +42,7 @@ def test_there_are_configs():
 def test_builds_and_validates(spec):
     config = read(spec)
     assert config == config.resolved()
-    training = config.training  # leaves as many checkpoints as are averaged
+    training = config.training  # keeps as many checkpoints as are averaged
     assert training.num_train_steps >= training.checkpoint_every_steps * config.evaluation.average_checkpoints
 
 
@@ -87,7 +87,7 @@ def test_refuses_an_unknown_argument(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=name)
-def test_its_docstring_says_how_to_run_it_and_on_what(file):
+def test_its_docstring_names_command_hardware_and_result(file):
     docstring = ast.get_docstring(ast.parse(file.read_text()))
     assert docstring is not None
     assert "Hardware: " in docstring

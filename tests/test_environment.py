@@ -1,4 +1,4 @@
-"""The strict environment of conftest.py is on: or all other tests would check less than they seem to."""
+"""The strict environment of conftest.py is on; without it all other tests would check less."""
 
 import warnings
 

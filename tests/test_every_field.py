@@ -1,7 +1,7 @@
-"""No field of the config is declared and not read: each changes something that can be observed.
+"""Every field of the config is read: changing it changes something that can be observed.
 
-ModelConfig has its own lists in models/test_fields.py, and fields marked `hyper` theirs in training/test_hyper.py.
-Here every other field has a pair of values, and an observer that must tell the two apart.
+ModelConfig has its own lists in models/test_fields.py, and fields marked `hyper` theirs in training/test_hyper.py. Here
+every other field has a pair of values, and an observer that must distinguish them.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ def embedded(corpus, **fields):
 
 
 def first_pair(corpus, **fields):
-    """The inputs and targets of the first example of one file that holds all languages."""
+    """Return the inputs and targets of the first example of one file that holds all languages."""
     (corpus / "a" / "one.tsv").write_text("eins\tzwei\tdrei\n")
     (corpus / "a" / "one.jsonl").write_text('{"en": "one", "de": "two", "it": "three"}\n')
     splits = {"train_split": "one", "valid_split": "", "test_split": ""}
@@ -179,14 +179,14 @@ def test_data(corpus, name):
 
 
 def _fake(cls, **attributes):
-    """An object of a class, without what its constructor does."""
+    """Return an object of a class without calling its constructor."""
     fake = object.__new__(type(cls.__name__, (cls,), {}))
     fake.__dict__.update(attributes)
     return fake
 
 
 def events(**fields):
-    """What the loop does with these fields, without a model: steps, and after which it logs, evaluates and saves."""
+    """Return the events of a loop without a model: steps, and after which it logs, evaluates and saves."""
     config = TrainingConfig(**{"num_train_steps": 12, "eval_every_steps": 4} | fields)
     seen = []
     names = ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens", "filled", "slots")
@@ -214,7 +214,7 @@ def events(**fields):
 
 
 def store_arguments(monkeypatch, tmp_path, **fields):
-    """What the checkpoints of a run with these fields are kept by."""
+    """Return the arguments with which a run with these fields makes its checkpoint store."""
     seen = {}
 
     class Stop(Exception):
@@ -250,7 +250,7 @@ def test_training_loop(name):
 
 
 def test_training_nonfinite():
-    """What a loop with these fields does about a third update that is not finite."""
+    """Return how a loop with these fields reacts to a third update that is not finite."""
     with pytest.raises(TrainingError, match="may help"):
         BestSoFar(TrainingConfig(on_nonfinite="stop"), False, {}).record_nonfinite("loss")
     for most in (2, 3):
@@ -266,7 +266,7 @@ def test_training_store(monkeypatch, tmp_path, name):
 
 
 def test_training_init_from(tmp_path):
-    """A checkpoint is looked for before anything is compiled."""
+    """A checkpoint is opened before anything is compiled."""
     config = ExperimentConfig(training=TrainingConfig(init_from=str(tmp_path / "nowhere"))).resolved()
     with pytest.raises(CheckpointError, match=r"training\.init_from=.*nowhere: no such folder"):
         run.train(config, tmp_path / "run", lambda config, data: None)
@@ -286,7 +286,7 @@ class _Stopped(Exception):
 
 
 def averaged_steps(monkeypatch, **fields):
-    """The checkpoints that are averaged."""
+    """Return the checkpoints that are averaged."""
     config = ExperimentConfig().to_dict()
     store = _fake(
         CheckpointStore,
@@ -309,7 +309,7 @@ def averaged_steps(monkeypatch, **fields):
 
 
 def translated_batches(monkeypatch, **fields):
-    """Shapes of the batches that translation decodes."""
+    """Return the shapes of the batches that translation decodes."""
     seen = []
 
     def decode(decoders, params, decode, ends, request, row_ids):
@@ -346,7 +346,7 @@ def test_evaluation(monkeypatch, name):
     assert observe(monkeypatch, **{name: one}) != observe(monkeypatch, **{name: other})
 
 
-# Values that must give other outputs, or other scores of them, and what is set besides.
+# Values that must change outputs or their scores, and other fields to set with them.
 SAMPLE = {"method": "sample"}
 DECODE = {
     "method": ("search", "sample", {}),
@@ -407,7 +407,7 @@ def test_parallel():
         assert mesh_sizes(ExperimentConfig(parallel=parallel)) == {"data": 2, "fsdp": 1, "tensor": 1, name: 4}
 
 
-def test_every_field_is_on_a_list():
+def test_every_field_is_tested():
     listed = (
         {f"data.{name}" for name in DATA}
         | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC, *TRAINING_NONFINITE)}

@@ -21,7 +21,7 @@ def test_write_atomically_replaces(tmp_path):
 
 
 def test_two_writes_at_once_are_both_whole(tmp_path, monkeypatch):
-    """The second begins and ends while the first is under way."""
+    """The second starts and ends while the first is running."""
     fsync, contents = os.fsync, []
 
     def slow(descriptor):
@@ -48,7 +48,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch, error):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failing_replacement_keeps_the_system_error_and_the_old_content(tmp_path, monkeypatch):
+def test_a_failed_replacement_raises_the_system_error_and_keeps_the_old_content(tmp_path, monkeypatch):
     (tmp_path / "f").write_bytes(b"old")
 
     def no_space(descriptor):
@@ -80,7 +80,7 @@ def test_a_child_process_does_not_inherit_a_lock(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_no_error(tmp_path, monkeypatch, code):
+def test_a_file_system_without_locks_is_not_an_error(tmp_path, monkeypatch, code):
     def no_locks(*args):
         raise OSError(code, "no locks")
 

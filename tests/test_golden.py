@@ -1,6 +1,6 @@
-"""Numbers stay as they were recorded: training steps, initial values, a checkpoint's scores, a study's report.
+"""Numbers stay as recorded: training steps, initial values, a checkpoint's scores, a study's report.
 
-tests/golden/README.md says what is recorded and how the numbers are renewed.
+tests/golden/README.md lists the recorded numbers and how to renew them.
 """
 
 import csv
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import pytest
 
-# All that these tests use of the package; the rest is the command line.
+# The only names of the package that these tests use; everything else runs through the command line.
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
 from transformer_jax.machine import processor, processor_facts
@@ -28,7 +28,7 @@ from transformer_jax.training.state import placed_state
 
 
 def initial_params(config: Any) -> Any:
-    """The parameters that training starts from, as a tree of arrays."""
+    """Return the initial parameters of training as a tree of arrays."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return placed_state(*split(config), here).params
 
@@ -36,17 +36,17 @@ def initial_params(config: Any) -> Any:
 GOLDEN = Path(__file__).parent / "golden"
 CONFIG = GOLDEN / "config.py"
 RENEW = os.environ.get("RENEW_GOLDEN") == "1"
-SAVED = 3000  # step of the checkpoint in golden/workdir
+SAVED = 3000  # the checkpoint's step in golden/workdir
 
 TOLERANCE = 1e-5
-"""Relative difference that is accepted where the numbers were not recorded."""
+"""Relative tolerance on a machine other than the one that recorded the numbers."""
 BFLOAT16_TOLERANCE = 1e-2
 
 LOGGED = ("loss", "gradient_norm", "tokens")
 SCORES = ("loss", "perplexity", "accuracy", "tokens", "over_length")
 TRANSLATION_SCORES = ("exact_match", "sacrebleu", "chrf", "unfinished")
 
-# The corpus and the tokenizers follow from these.
+# The corpus and the tokenizers depend on these versions.
 _DATA_LIBRARIES = ("babel", "num2words", "numpy", "sentencepiece", "tokenizers")
 
 
@@ -55,7 +55,7 @@ _DATA_LIBRARIES = ("babel", "num2words", "numpy", "sentencepiece", "tokenizers")
 
 @functools.cache
 def here() -> dict[str, str]:
-    """Everything that decides how numbers are rounded."""
+    """Return everything that decides how numbers are rounded."""
     wanted = ("avx", "fma", "amx", "sve", "asimd")
     words = {word for line in processor_facts() for word in line.partition(":")[2].split()}
     return {
@@ -73,7 +73,7 @@ def data_versions() -> dict[str, str]:
 
 
 class Recorded(NamedTuple):
-    """What tests/golden/FILE.json has under a name; `exact`: it was recorded on a machine like this one."""
+    """The numbers of tests/golden/FILE.json under a name; `exact`: they were recorded on a machine like this one."""
 
     file: Path
     name: str
@@ -82,7 +82,7 @@ class Recorded(NamedTuple):
 
 
 def recorded(file: str, name: str) -> Recorded:
-    """The numbers of a name; skips the test where another corpus would be made."""
+    """Return the recorded numbers of a name; skip the test if library versions would make another corpus."""
     path = GOLDEN / f"{file}.json"
     if RENEW:
         return Recorded(path, name, {}, True)
@@ -93,11 +93,11 @@ def recorded(file: str, name: str) -> Recorded:
 
 
 def check(known: Recorded, numbers: dict[str, Any], tolerance: float = TOLERANCE) -> None:
-    """Compares with what is recorded, or records it if RENEW_GOLDEN=1.
+    """Compare numbers with the recorded ones, or record them if RENEW_GOLDEN=1.
 
     Args:
       numbers: by line of the file.
-      tolerance: relative, where the numbers were not recorded. Hashes are not compared there.
+      tolerance: relative, on other machines than the one that recorded them; there hashes are not compared.
     """
     if RENEW:
         write(known.file, known.name, numbers)
@@ -116,7 +116,7 @@ def check(known: Recorded, numbers: dict[str, Any], tolerance: float = TOLERANCE
 
 
 def differences(wanted: Any, found: Any, tolerance: float | None, place: str = ""):
-    """Yields a line for every number that differs; a tolerance of None asks for equality."""
+    """Yield a line for every number that differs; with tolerance None numbers must be equal."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         for name in [*wanted, *(name for name in found if name not in wanted)]:
             where = f"{place} {name}".strip()
@@ -133,7 +133,7 @@ def differences(wanted: Any, found: Any, tolerance: float | None, place: str = "
 
 
 def write(path: Path, name: str, numbers: dict[str, Any]) -> None:
-    """Puts the numbers of a name into a file, a line of JSON for each."""
+    """Write the numbers of a name to a file, one line of JSON each."""
     content = json.loads(path.read_text()) if path.exists() else {}
     content[name] = {"made_with": here(), "data_versions": data_versions(), "numbers": numbers}
     entries = []
@@ -145,7 +145,7 @@ def write(path: Path, name: str, numbers: dict[str, Any]) -> None:
 
 
 def logged(workdir: Path, after: int = 0) -> dict[str, dict[str, float]]:
-    """The numbers of metrics.jsonl after a step, by step and split."""
+    """Return the numbers of metrics.jsonl after a step, by step and split."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return {
         f"step {line['step']} {line['split']}": {name: line[name] for name in LOGGED if name in line}
@@ -166,7 +166,7 @@ def test_training_steps(tmp_path, name):
     known = recorded("steps", name)
     assert main(["train", f"--config={CONFIG}:{name}", f"--workdir={tmp_path}"]) == 0
     numbers = logged(tmp_path)
-    assert len(numbers) == 21  # and the validation at the end
+    assert len(numbers) == 21  # 20 steps and the validation at the end
     check(known, numbers, BFLOAT16_TOLERANCE if name.startswith("bfloat16") else TOLERANCE)
 
 
@@ -222,14 +222,14 @@ def test_scores_and_translations(workdir, name, flags):
         shutil.copy(written / "test.txt", translations)
     check_translations(translations, (written / "test.txt").read_text().splitlines(), known.exact)
     scores = json.loads((written / "test.json").read_text())
-    # Where translations may differ, so may the scores that follow from them.
+    # Where translations may differ, scores may differ too.
     names = SCORES + (TRANSLATION_SCORES if known.exact else ())
     wanted = {name: value for name, value in known.numbers.items() if name in names}
     check(known._replace(numbers=wanted), {name: scores[name] for name in names})
 
 
 def check_translations(file, lines, exact):
-    """Equal, or elsewhere all but one in ten: where two tokens are as likely, rounding decides."""
+    """Equal on the recording machine; elsewhere one in ten may differ, where rounding decides between equal tokens."""
     wanted = file.read_text().splitlines()
     assert len(lines) == len(wanted)
     differing = sum(a != b for a, b in zip(lines, wanted, strict=True))
@@ -253,7 +253,7 @@ def test_an_interrupted_run_is_finished(workdir, capsys):
 
 @pytest.fixture
 def study(tmp_path):
-    """Flags that name the copies of a study and of its work directory."""
+    """Return flags that name the copies of a study and of its work directory."""
     shutil.copy(CONFIG, tmp_path)
     folder = shutil.copytree(GOLDEN / "experiments", tmp_path / "experiments")
     made = shutil.copytree(GOLDEN / "study", tmp_path / "study")
@@ -261,7 +261,7 @@ def study(tmp_path):
 
 
 def cells(file):
-    """A table of numbers and words."""
+    """Return a table as numbers and words."""
     with file.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     return {f"row {at}": {name: _number(cell) for name, cell in row.items()} for at, row in enumerate(rows, start=1)}
@@ -275,7 +275,7 @@ def _number(cell):
 
 
 def test_the_report_of_a_finished_study(study, tmp_path):
-    """Statistics, which need no model: the same on every machine but for the last digits."""
+    """Statistics do not need a model: on every machine they agree except in the last digits."""
     output = tmp_path / "report"
     assert main(["report", *study, f"--output={output}"]) == 0
     for name in ("results.csv", "summary.csv"):

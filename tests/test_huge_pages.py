@@ -1,4 +1,4 @@
-"""Processes start anew with huge pages asked for, once, and as the same command."""
+"""A process restarts once with huge pages enabled, with the same command."""
 
 import os
 import subprocess
@@ -30,18 +30,18 @@ def test_adds_to_what_is_set():
         ({}, "always madvise [never]\n"),
         ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, MADVISE),
         (environment_with_huge_pages({}, MADVISE), MADVISE),
-        ({huge_pages.RESTARTED: str(os.getpid())}, MADVISE),  # something has dropped the tunable
+        ({huge_pages.RESTARTED: str(os.getpid())}, MADVISE),  # a wrapper has dropped the tunable
     ],
 )
-def test_leaves_alone_what_it_would_not_change(environment, policy):
+def test_no_restart_where_it_would_change_nothing(environment, policy):
     assert environment_with_huge_pages(environment, policy) is None
 
 
-def test_a_process_of_another_restarts_too():
+def test_a_child_of_a_restarted_process_restarts_too():
     assert environment_with_huge_pages({huge_pages.RESTARTED: "1"}, MADVISE) is not None
 
 
-def test_a_restart_that_is_refused_changes_nothing(tmp_path, monkeypatch):
+def test_a_failed_restart_changes_nothing(tmp_path, monkeypatch):
     policy = tmp_path / "enabled"
     policy.write_text(MADVISE)
     monkeypatch.setattr(huge_pages, "_POLICY", policy)

@@ -1,4 +1,4 @@
-"""Dependencies point one way: read from the source of every module, imports inside functions included."""
+"""Dependencies point one way, according to the source of every module with imports inside functions."""
 
 import ast
 import itertools
@@ -16,10 +16,10 @@ MODEL = BASE | {"nn", "models"}
 TASKS = MODEL | {"decoding", "data", "tasks"}
 SERVICES = TASKS | {"parallel", "checkpoints", "kill_points"}
 HOMES = {"exit_codes", "metrics_file", "terminal", "versions"}  # one file each, in the root of the package
-PROGRAM = {"compilation_cache", "config_file", "huge_pages", "machine"}  # for what starts processes
+PROGRAM = {"compilation_cache", "config_file", "huge_pages", "machine"}  # for modules that start processes
 RUNS = SERVICES | HOMES | {"training", "evaluation"}
 
-# What each part may import besides itself. A new part must be placed here, and so in this order.
+# The other parts that each part may import. Add a new part here, at its place in the order.
 ALLOWED = {
     "errors": set(),
     "typing": set(),
@@ -46,16 +46,16 @@ ALLOWED = {
     "checkpoints": BASE | {"kill_points"},
     "tasks": MODEL | {"decoding", "data"},
     "convert": MODEL | {"checkpoints"},
-    "training": SERVICES | HOMES,  # is handed an `evaluate` callable
+    "training": SERVICES | HOMES,  # receives an `evaluate` callable
     "evaluation": SERVICES | HOMES,
-    "inspection": RUNS,  # draws the training schedule, translates what it looks at
+    "inspection": RUNS,  # draws the training schedule, translates sentences for its pictures
     "sweeps": RUNS | PROGRAM,
     "cli": RUNS | PROGRAM | {"__version__", "convert", "sweeps", "inspection"},
     "__main__": {"cli", "huge_pages"},
-    "__init__": set(),  # names the homes of the public names as text
+    "__init__": set(),  # names the modules of the public names as text
 }
 
-# Imported inside functions only, so that `--help` and a wrong flag answer at once.
+# Imported only inside functions, so that `--help` and a wrong flag answer at once.
 HEAVY = {
     *("jax", "flax", "optax", "orbax", "sentencepiece", "tokenizers", "sacrebleu", "sacremoses", "babel", "num2words"),
     *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow", "scipy", "matplotlib"),
@@ -72,14 +72,14 @@ def part_of(path: Path) -> str:
 
 
 def imported_names(tree: ast.AST) -> list[tuple[str, int]]:
-    """(absolute dotted name, line) of everything that a module imports."""
+    """Return (absolute dotted name, line) of everything that a module imports."""
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: imports are absolute in this package"
-            # `from transformer_jax import nn` imports a part, `from transformer_jax.nn import x` from one.
+            # `from transformer_jax import nn` imports a part, `from transformer_jax.nn import x` a name of one.
             names += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
     return names
 
@@ -90,7 +90,7 @@ def wrong_imports(path: Path, source: str) -> list[str]:
 
 
 def forbidden_parts(path: Path, source: str) -> list[tuple[str, int]]:
-    """(part, line) of every import that the table forbids, temporary ones included."""
+    """Return (part, line) of every import that the table forbids, temporary exceptions included."""
     part, found = part_of(path), []
     for name, line in imported_names(ast.parse(source)):
         top, *rest = name.split(".")
@@ -105,40 +105,40 @@ def module_name(path: Path) -> str:
 
 
 def imports_between(sources: Mapping[str, str]) -> dict[str, set[str]]:
-    """The modules that each module imports, of those that are given; under TYPE_CHECKING and in functions too."""
+    """Return the given modules that each module imports, also under TYPE_CHECKING and in functions."""
     found: dict[str, set[str]] = {}
     for module, source in sources.items():
         found[module] = set()
         for name, _ in imported_names(ast.parse(source)):
-            target = name if name in sources else name.rpartition(".")[0]  # a name of a module, or a module
+            target = name if name in sources else name.rpartition(".")[0]  # a module, or a name in one
             if target in sources and target != module:
                 found[module].add(target)
     return found
 
 
-def circle_in(imports: Mapping[str, set[str]]) -> list[str]:
-    """Modules of which each imports the next, and the last the first; empty if there is no circle."""
-    without_circle: set[str] = set()
+def cycle_in(imports: Mapping[str, set[str]]) -> list[str]:
+    """Return modules of which each imports the next and the last the first; empty if there is no cycle."""
+    without_cycle: set[str] = set()
 
     def follow(trail: list[str]) -> list[str]:
         for target in sorted(imports[trail[-1]]):
             if target in trail:
                 return trail[trail.index(target) :]
-            if target not in without_circle and (circle := follow([*trail, target])):
-                return circle
-        without_circle.add(trail[-1])
+            if target not in without_cycle and (cycle := follow([*trail, target])):
+                return cycle
+        without_cycle.add(trail[-1])
         return []
 
-    return next((circle for module in sorted(imports) if (circle := follow([module]))), [])
+    return next((cycle for module in sorted(imports) if (cycle := follow([module]))), [])
 
 
 def test_every_part_has_its_place_in_the_order():
     assert {part_of(path) for path in modules()} <= set(ALLOWED)
 
 
-def test_no_files_import_each_other_in_a_circle():
-    circle = circle_in(imports_between({module_name(path): path.read_text() for path in modules()}))
-    assert not circle, " imports ".join([*circle, *circle[:1]])
+def test_no_import_cycle_between_files():
+    cycle = cycle_in(imports_between({module_name(path): path.read_text() for path in modules()}))
+    assert not cycle, " imports ".join([*cycle, *cycle[:1]])
 
 
 @pytest.mark.parametrize(
@@ -151,15 +151,15 @@ def test_no_files_import_each_other_in_a_circle():
         "def f():\n    from transformer_jax.a import x",
     ],
 )
-def test_a_circle_of_files_is_seen(last):
+def test_an_import_cycle_between_files_is_found(last):
     sources = {
         "transformer_jax.a": "from transformer_jax.b import c",
         "transformer_jax.b": "",
         "transformer_jax.b.c": "import os\nfrom transformer_jax.d import y",
         "transformer_jax.d": last,
     }
-    assert circle_in(imports_between(sources)) == ["transformer_jax.a", "transformer_jax.b.c", "transformer_jax.d"]
-    assert circle_in(imports_between(sources | {"transformer_jax.d": "import os"})) == []
+    assert cycle_in(imports_between(sources)) == ["transformer_jax.a", "transformer_jax.b.c", "transformer_jax.d"]
+    assert cycle_in(imports_between(sources | {"transformer_jax.d": "import os"})) == []
 
 
 def test_imports_point_one_way():
@@ -176,7 +176,7 @@ def test_imports_point_one_way():
         "from transformer_jax.models import encoder_decoder",
     ],
 )
-def test_a_wrong_import_is_seen(source):
+def test_a_forbidden_import_is_found(source):
     assert len(wrong_imports(PACKAGE / "nn" / "masks.py", source)) == 1
 
 
@@ -189,7 +189,7 @@ def test_the_order_has_no_cycles():
 
 
 @pytest.mark.parametrize("part", ["__init__", "__main__", "cli", "config", "config_file", "errors"])
-def test_what_answers_help_imports_no_heavy_library_at_the_top(part):
+def test_modules_for_help_import_no_heavy_library_at_the_top(part):
     paths = [path for path in modules() if part_of(path) == part]
     assert paths
     for path in paths:
@@ -203,7 +203,7 @@ def _is_import(node: ast.AST) -> bool:
 
 
 def test_third_party_imports_are_declared():
-    """A package that is only there because something else needs it today is missing tomorrow."""
+    """A package installed only because another one needs it may disappear with an upgrade."""
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
     requirements = itertools.chain(project["dependencies"], *project.get("optional-dependencies", {}).values())
     declared = {_distribution(requirement) for requirement in requirements}
@@ -217,11 +217,11 @@ def test_third_party_imports_are_declared():
 
 
 PRIVATE = {("parallel/processes.py", "jax._src.distributed")}
-"""Private names of other libraries, each with a test that says what is missing once an upgrade removes it."""
+"""Private names of other libraries; each has a test that fails if an upgrade removes the name."""
 
 
 def test_no_other_private_name_of_a_library_is_used():
-    """Names that begin with an underscore, imported or taken from an object that is not this package's own class."""
+    """Names with a leading underscore, imported or read from an object that is not the package's own class."""
     imported, taken = set(), []
     for path in modules():
         file, tree = path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
@@ -263,8 +263,8 @@ def test_a_study_depends_on_no_benchmark():
             assert name.split(".")[0] != "benchmarks", f"{path.relative_to(root)}:{line}: {name}"
 
 
-def test_an_architecture_is_named_in_models_alone():
-    """All else goes through the table of architectures; the package hints at it for a public name that is gone."""
+def test_architectures_are_named_only_in_models():
+    """Other code uses the table of architectures; the package root may mention one as a hint for a removed name."""
     names = ("EncoderDecoder", "DecoderOnly", "models.encoder_decoder", "models.decoder_only")
     others = [path for path in modules() if part_of(path) not in ("models", "__init__")]
     found = {path.name: name for path in others for name in names if name in path.read_text()}

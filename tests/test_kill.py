@@ -1,4 +1,4 @@
-"""Runs that are killed with SIGKILL, as by a machine that dies, and started again.
+"""Runs that are killed with SIGKILL, as by a crash of the machine, and resumed.
 
     python tests/test_kill.py --runs=20 --seed=1
 
@@ -30,7 +30,7 @@ from run_support import (
 
 from transformer_jax import kill_points
 
-# Where a process dies, and which checkpoints may be complete by then: they are written in the background.
+# Places where a process dies, and the checkpoints that may be complete by then; they are written in the background.
 PLACES = {
     "after_batch:7": ([], [5]),
     "inside_save:8": ([5],),
@@ -54,7 +54,7 @@ def test_every_place_is_tried():
 
 @pytest.mark.parametrize(("place", "saved"), CASES)
 def test_killed_at(tmp_path, place, saved):
-    """In a process of its own; the resumed and the uninterrupted run are in this one."""
+    """The killed run has its own process; the resumed and the uninterrupted run share this one."""
     folder = write_corpus(tmp_path)
     result = subprocess_main(argv("train", folder), env={kill_points.VARIABLE: place})
     assert result.returncode == -signal.SIGKILL, result.stderr
@@ -77,23 +77,23 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def uninterrupted(folder: Path) -> None:
-    """Trains to the end."""
+    """Train to the end."""
     write_corpus(folder)
     assert start(folder).wait(timeout=600) == 0, (folder / "stderr.txt").read_text()
 
 
 def logged_step(folder: Path) -> int:
-    """The step of the last whole line of the log; 0 if there is none."""
+    """Return the step of the last whole line of the log, or 0."""
     log = folder / "run" / "metrics.jsonl"
     lines = log.read_text().split("\n")[:-1] if log.exists() else []
     return json.loads(lines[-1])["step"] if lines else 0
 
 
 def killed(folder: Path, seed: int) -> list[str]:
-    """Trains in a new folder, killed twice; returns what the run had come to each time.
+    """Train in a new folder, killed twice; return how far the run had come each time.
 
-    A moment is a step, from before the first to the last but two logged, that the log is seen to reach, and some
-    milliseconds more, so that it falls anywhere in the work of the steps after it. The second comes after the first.
+    A moment is a step that the log reaches, from before the first to the last but two, and some milliseconds more, so
+    that it falls anywhere in the work of the following steps. The second is after the first.
     """
     write_corpus(folder)
     random_ = random.Random(seed)

@@ -1,6 +1,6 @@
-"""The programs of every config are built for GPUs and TPUs, on a machine that has neither.
+"""The programs of every config can be lowered for GPUs and TPUs, on a machine that has neither.
 
-They are lowered, not compiled: an operation that a platform lacks is found, and nothing is said about speed.
+They are not compiled: the tests find operations that a platform lacks, and say nothing about speed.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 
 BACKENDS = {"tpu": "tpu", "cuda": "gpu"}
-"""Platforms of a program, and what JAX calls its backend there: what `attention_implementation="auto"` goes by."""
+"""Platforms of a program, and JAX's name of the backend, on which `attention_implementation="auto"` depends."""
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
 ROWS, LENGTH = 8, 16
 
@@ -69,7 +69,7 @@ def test_the_training_step(path, fields, platform):
 
 
 @pytest.mark.slow
-def test_the_training_step_of_a_decoder_alone(platform):
+def test_the_training_step_of_a_decoder_only_model(platform):
     static, hyper = split(ExperimentConfig().resolved())
     static = dataclasses.replace(static, model=gpt2_small(num_decoder_layers=2).resolved())  # no task trains it yet
     batch = as_batch(targets=jnp.ones((ROWS, LENGTH), jnp.int32), row_ids=jnp.arange(ROWS))
@@ -91,7 +91,7 @@ def test_decoding(path, method, platform):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", DECODE)
-def test_decoding_with_a_decoder_alone(method, platform):
+def test_decoding_with_a_decoder_only_model(method, platform):
     check_decoding(gpt2_small(num_decoder_layers=2).resolved(), method, {}, platform)
 
 

@@ -1,4 +1,4 @@
-"""What is said of the processor."""
+"""The description of the processor."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""metrics.jsonl: what each reader makes of a whole, a growing and a damaged file."""
+"""metrics.jsonl: how each reader treats a whole, a growing and a damaged file."""
 
 import json
 import math
@@ -33,14 +33,14 @@ def file(tmp_path):
     return path
 
 
-def test_lines_come_back_as_they_were_written(tmp_path):
+def test_lines_are_read_as_they_were_written(tmp_path):
     text = format_line(1, "train", {"loss": 1 / 3, "norm": math.nan, "scale": -math.inf, "name": "x"})
     (tmp_path / "f").write_text(text)
     line = {"step": 1, "split": "train", "loss": 1 / 3, "norm": None, "scale": None, "name": "x"}
     assert read_lines(tmp_path / "f") == readable_lines(tmp_path / "f") == [line]
 
 
-def test_without_a_file_there_is_no_line(tmp_path):
+def test_a_missing_file_has_no_lines(tmp_path):
     file = tmp_path / "metrics.jsonl"
     cut_back(file, 0)
     assert (read_lines(file), readable_lines(file), last_step(file), last_value(file, "loss")) == ([], [], 0, None)
@@ -67,7 +67,7 @@ def test_only_the_last_line_may_be_half_written(file, damage):
     assert readable_lines(file) == LINES
 
 
-def test_a_line_without_a_split_is_no_line_of_a_finished_run(file):
+def test_a_finished_run_may_not_have_a_line_without_a_split(file):
     file.write_text('{"step": 1}\n')
     with pytest.raises(DataError, match=r"line 1 .*'split'"):
         read_lines(file)

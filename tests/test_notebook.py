@@ -1,4 +1,4 @@
-"""The notebook runs from its first cell to its last, and is kept without outputs."""
+"""The notebook runs from its first cell to its last, and is committed without outputs."""
 
 import base64
 import os
@@ -9,7 +9,7 @@ import pytest
 
 NOTEBOOK = Path(__file__).parent.parent / "examples" / "quickstart.ipynb"
 
-# As small as it can be and still do all that the notebook does.
+# The smallest values with which every cell still works.
 PARAMETERS = """
 num_train_steps, num_compare_steps, num_train_pairs = 6, 5, 300
 workdir = {workdir!r}
@@ -31,14 +31,14 @@ def parameters(notebook):
     return cell
 
 
-def test_the_notebook_is_kept_without_outputs(notebook):
+def test_the_notebook_is_committed_without_outputs(notebook):
     nbformat.validate(notebook)
     for cell in notebook.cells:
         assert cell.get("outputs", []) == []
         assert cell.get("execution_count") is None
 
 
-def test_the_parameters_are_all_given(notebook):
+def test_all_parameters_of_the_notebook_are_replaced(notebook):
     given, small = {}, {}
     exec(parameters(notebook).source, given)
     exec(PARAMETERS.format(workdir="x"), small)

@@ -1,4 +1,4 @@
-"""An architecture and a task that no module of the package knows go through everything that a run goes through.
+"""An architecture and a task from outside the package support everything that a run does.
 
 They are in the folder `outside`, in two modules as a user would write them.
 """
@@ -78,7 +78,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    """Other processes find the modules too."""
+    """Let other processes import the modules too."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
 
 
@@ -133,7 +133,7 @@ def test_whole_numbers_rank_checkpoints(folder):
         ),
     ],
 )
-def test_a_score_that_cannot_be_had_says_whose_it_is(folder, capsys, task, flags, message):
+def test_an_unavailable_score_is_reported_with_its_task(folder, capsys, task, flags, message):
     assert main(train(folder, task, f"unscored{bool(task)}", *flags)) == 2
     assert message in capsys.readouterr().err
 
@@ -160,7 +160,7 @@ def test_a_broken_task_fails_its_trials_with_its_reason(folder, executor):
 
 @pytest.mark.slow
 def test_a_swept_field_of_the_task_by_processes_and_as_one_program(folder):
-    """The metric of which less is better is reported as such, and both executors find the same."""
+    """A metric to minimise is reported as such, and both executors give the same results."""
     study, found = folder / "experiments" / "outliers", {}
     for executor in ("local", "vmap"):
         workdir = folder / executor
@@ -178,7 +178,7 @@ def test_a_swept_field_of_the_task_by_processes_and_as_one_program(folder):
         assert one[:2] == other[:2]
         assert one[2] == pytest.approx(other[2], rel=1e-4)
     errors = {tuple(labels.items()): error for labels, seed, error in found["local"] if seed == 0}
-    assert len(set(errors.values())) == 2  # the field does something
+    assert len(set(errors.values())) == 2  # the field has an effect
 
 
 def small():
@@ -187,7 +187,7 @@ def small():
 
 
 def log_probs(config, params, inputs, outputs):
-    """log P of each output after the start id 3."""
+    """Return log P of each output after the start id 3."""
     read = np.concatenate([np.full((len(outputs), 1), 3), outputs[:, :-1]], axis=1)
     batch = {"inputs": np.repeat(inputs, len(outputs), axis=0), "decoder_inputs": read}
     logits, _ = Pulse(config).apply({"params": params}, {name: jnp.asarray(x) for name, x in batch.items()})
@@ -202,7 +202,7 @@ def beam(decoder, params, inputs):
 
 
 def test_beam_search_with_a_recurrent_state_equals_brute_force():
-    """A beam as wide as there are prefixes finds the best output; without `reorder` it does not know its own states."""
+    """A beam as wide as there are prefixes finds the best output; without `reorder` hypotheses lose their states."""
     config, params = small()
 
     class Unordered(PulseDecoder):
@@ -213,7 +213,7 @@ def test_beam_search_with_a_recurrent_state_equals_brute_force():
     for first, second in itertools.product((2, 3), repeat=2):
         inputs = np.array([[first, second]], np.int32)
         best = -np.inf
-        for length in (3, 4):  # tokens before the end
+        for length in (3, 4):  # tokens before eos
             texts = np.array([[*text, 1] for text in itertools.product((2, 3), repeat=length)])
             best = max(best, log_probs(config, params, inputs, texts).sum(1).max())
         found = beam(PulseDecoder(config), params, inputs)

@@ -1,4 +1,4 @@
-"""Architectures and tasks from outside, and the config fields that they come with."""
+"""Architectures and tasks from outside, and the config fields that they bring."""
 
 import dataclasses
 import json
@@ -79,7 +79,7 @@ class OnlyEncoderDecoder(Anything):
     architectures = ("encoder_decoder",)
 
 
-# Concrete whatever methods the interface has.
+# No method is abstract, whatever the interface requires.
 for cls in (Counting, Anything, OnlyEncoderDecoder, Wave, Generating):
     cls.__abstractmethods__ = frozenset()
 
@@ -107,7 +107,7 @@ ANYTHING, LIMITED = f"{__name__}:Anything", f"{__name__}:OnlyEncoderDecoder"
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch):
-    """What a test imports or registers is unknown to the next."""
+    """Forget what a test imports or registers."""
     for table in (ARCHITECTURES, TASKS):
         for name in ("_imported", "_registered"):
             monkeypatch.setattr(table, name, dict(getattr(table, name)))
@@ -130,7 +130,7 @@ def message(**sections):
 # --- reading and writing -------------------------------------------------------------------------------------------
 
 
-def test_the_section_has_the_class_that_the_object_comes_with():
+def test_the_section_has_the_config_class_of_its_object():
     config = wave(num_waves=5)
     assert type(config.model) is WaveConfig
     assert (config.model.num_waves, config.model.shape, config.task.margin) == (5, "sine", 0.25)
@@ -187,7 +187,7 @@ def test_a_work_directory_of_a_version_without_the_fields(tmp_path):
         open_workdir(tmp_path, wave().to_dict())
 
 
-def test_fields_that_an_object_got_later_have_their_defaults():
+def test_fields_added_later_have_their_defaults():
     config = wave(num_waves=5).to_dict()
     stored = json.loads(json.dumps(config))
     del stored["model"]["shape"], stored["task"]["margin"]
@@ -196,7 +196,7 @@ def test_fields_that_an_object_got_later_have_their_defaults():
 
 def test_hyper_fields_of_its_own():
     config = from_values(model={"architecture": WAVE, "damping": 0.0}, task={"name": ANYTHING, "margin": 0.0})
-    assert config.own_hyper_fields("model") == {"damping": None}  # a switch that is off
+    assert config.own_hyper_fields("model") == {"damping": None}  # the switch is off
     assert config.own_hyper_fields("task") == {"margin": 0.0}
     assert wave().own_hyper_fields("model") == {"damping": 0.5}
     for section in ("model", "task"):
@@ -222,7 +222,10 @@ def test_hyper_fields_of_its_own():
         ({"model": {"architecture": f"{__name__}:NoDataclass"}}, ["Bare lacks @dataclasses.dataclass"]),
         ({"model": {"architecture": f"{__name__}:OfAnotherSection"}}, ["expected ModelConfig or a subclass"]),
         ({"model": {"architecture": 3}}, ["model.architecture=3: expected str, got int"]),
-        ({"model": {"architecture": "a:b", "num_waves": 3}}, ["No module named 'a'"]),  # and not: no such field
+        (
+            {"model": {"architecture": "a:b", "num_waves": 3}},
+            ["No module named 'a'"],
+        ),  # not: unknown field
         (
             {"model": {"architecture": GENERATING, "num_wave": 3}, "task": {"name": ANYTHING}},
             ["model.num_wave: no such field", "'num_waves'"],
@@ -258,13 +261,13 @@ def test_a_field_that_an_architecture_does_not_read():
     text = message(model={"architecture": WAVE, "embedding_dropout_rate": 0.3}, task={"name": ANYTHING})
     assert f"model.embedding_dropout_rate=0.3 is not read with architecture='{WAVE}'" in text
     assert "(did you mean 'dropout_rate'?)" in text
-    # Derived values of a resolved config are not set by anybody.
+    # Derived values of a resolved config do not count as set by the user.
     assert wave().resolved() == wave()
 
 
 @pytest.mark.parametrize("emb_dim", [12, 9])
 def test_relations_of_fields_that_an_architecture_does_not_read_do_not_matter(emb_dim):
-    """8 heads do not divide 12, and a sinusoid takes an even width."""
+    """8 heads do not divide 12, and sinusoids need an even width."""
     assert wave(emb_dim=emb_dim).model.emb_dim == emb_dim
     with pytest.raises(ConfigError, match="emb_dim"):
         from_values(model={"emb_dim": emb_dim})
@@ -277,7 +280,7 @@ def test_a_field_that_a_built_in_architecture_does_not_read():
     assert "(did you mean 'num_decoder_layers'?)" in text
     text = message(model={"architecture": "decoder_only", "share_embeddings": False}, task=task)
     assert "model.share_embeddings=False is not read" in text
-    # One from outside that does not say what it reads may read everything.
+    # An outside architecture that does not declare its fields may read every field.
     assert from_values(model={"architecture": GENERATING, "num_encoder_layers": 2}, task=task)
 
 
@@ -309,7 +312,7 @@ def test_a_task_says_which_architectures_it_trains():
 
 @pytest.fixture
 def baseline(tmp_path):
-    """A folder with two config files, of an architecture from outside and of the default one."""
+    """Return a folder with two config files, of an architecture from outside and of the default one."""
     for name, model in (("wave", f"architecture='{WAVE}', num_waves=4"), ("plain", "")):
         (tmp_path / f"{name}.py").write_text(
             "import ml_collections\nfrom transformer_jax.config import *\n"
@@ -344,7 +347,7 @@ def test_another_architecture_and_its_fields_in_one_set_of_overrides(baseline):
         read_config(str(baseline / "wave.py"), {"model.architecture": "wav_e:W", "model.num_waves": "x"})
 
 
-def test_fields_of_the_architecture_before_are_dropped_unless_they_are_set():
+def test_fields_of_the_previous_architecture_are_dropped_unless_set():
     config = ExperimentConfig(model=WaveConfig(architecture=WAVE), task=TaskConfig(name=ANYTHING)).to_config_dict()
     assert not override(config, {"model.architecture": "encoder_decoder"})
     assert type(ExperimentConfig.from_config_dict(config).model) is ModelConfig

@@ -1,4 +1,4 @@
-"""`import transformer_jax`: what the README's Python does."""
+"""`import transformer_jax`: the Python of the README."""
 
 import importlib
 import re
@@ -46,7 +46,7 @@ def test_importing_is_light():
 
 @pytest.mark.slow
 def test_the_python_of_the_readme_runs(monkeypatch):
-    """The blocks that need no trained checkpoint, to their last lines."""
+    """The code blocks that need no trained checkpoint, including their last lines."""
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     study, forward, decoding, _ = blocks
     monkeypatch.chdir(ROOT)

@@ -1,4 +1,4 @@
-"""A run that is stopped and started again ends bit for bit where the uninterrupted run ends, whatever stopped it."""
+"""A run that is stopped and resumed ends bit for bit like the uninterrupted run, whatever stopped it."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def send(number):
 
 
 def train_until(folder, monkeypatch, name, step, *signals):
-    """Trains; at a step's kill point, the signals come instead."""
+    """Train; at a step's kill point, send the signals."""
     with monkeypatch.context() as patch:
         module = loop if name == "after_batch" else session
         patch.setattr(module, "kill_point", at(name, step, lambda: [send(number) for number in signals]))
@@ -61,7 +61,7 @@ def test_stopped_after_every_single_step(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(("name", "step", "saved"), [("inside_evaluation", 4, [4]), ("inside_save", 5, [5, 6])])
 def test_a_signal_during_evaluation_or_saving(tmp_path, monkeypatch, name, step, saved):
-    """One that comes in a save is answered after the next step."""
+    """A signal during a save takes effect after the next step."""
     folder = write_corpus(tmp_path)
     assert train_until(folder, monkeypatch, name, step, signal.SIGTERM) == 143
     assert saved_steps(folder) == saved
@@ -110,7 +110,7 @@ def test_an_error_in_the_middle_of_a_step_loses_nothing_that_was_saved(tmp_path,
     assert_same_run(folder, trained_folder())
 
 
-def test_the_log_goes_on_after_a_line_that_was_cut_short(tmp_path, monkeypatch):
+def test_the_log_is_continued_after_a_truncated_line(tmp_path, monkeypatch):
     folder = write_corpus(tmp_path)
     train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
     log = folder / "run" / "metrics.jsonl"
@@ -120,10 +120,10 @@ def test_the_log_goes_on_after_a_line_that_was_cut_short(tmp_path, monkeypatch):
     assert_same_run(folder, trained_folder())
 
 
-def test_what_can_be_made_again_may_be_deleted(tmp_path, monkeypatch):
+def test_derived_files_may_be_deleted(tmp_path, monkeypatch):
     folder = write_corpus(tmp_path)
     train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
-    (folder / "run" / "tokenizer.model").unlink()  # every checkpoint has it
+    (folder / "run" / "tokenizer.model").unlink()  # every checkpoint contains it
     (folder / "run" / "config.json").unlink()
     shutil.rmtree(folder / "run" / "token_cache")
     shutil.rmtree(folder / "run" / "tensorboard")
@@ -144,7 +144,7 @@ def test_the_tokenizer_is_that_of_the_checkpoint(tmp_path, monkeypatch, capsys):
     assert_same_run(folder, trained_folder())
 
 
-def test_going_on_from_an_older_checkpoint_when_the_newest_is_damaged(tmp_path, capsys):
+def test_resuming_from_an_older_checkpoint_if_the_newest_is_damaged(tmp_path, capsys):
     folder = copy_of_trained(tmp_path / "a")
     shutil.copytree(trained_folder(), tmp_path / "b")
     largest = max((folder / "run" / "checkpoints" / "8" / "state").rglob("*"), key=lambda path: path.stat().st_size)
@@ -158,7 +158,7 @@ def test_going_on_from_an_older_checkpoint_when_the_newest_is_damaged(tmp_path, 
 
 
 def train_in_place(folder, *flags):
-    """Trains on in a copy of the trained folder, with the corpus of the original: the same config."""
+    """Continue training in a copy of the trained folder with the corpus of the original: the same config."""
     original = trained_folder()
     files = [f"--config={original / 'tiny.py'}", f"--config.data.dir={original}"]
     return run_main(["train", *files, f"--workdir={folder / 'run'}", *flags])
@@ -198,7 +198,7 @@ def test_another_config_is_refused(tmp_path, capsys):
     assert snapshot(folder) == before
 
 
-def test_another_config_is_taken_on_request(tmp_path, capsys):
+def test_another_config_is_accepted_on_request(tmp_path, capsys):
     folder = copy_of_trained(tmp_path / "copy")
     assert train_in_place(folder, "--config.training.num_train_steps=10", "--allow_config_change") == 0
     assert "training.num_train_steps: 8 in run, 10 now" in capsys.readouterr().err
@@ -208,7 +208,7 @@ def test_another_config_is_taken_on_request(tmp_path, capsys):
     assert json.loads((folder / "run" / "config.json").read_text())["training"]["num_train_steps"] == 10
 
 
-def test_a_config_whose_arrays_do_not_fit_is_refused_on_request_too(tmp_path, capsys):
+def test_a_config_with_other_array_shapes_is_always_refused(tmp_path, capsys):
     folder = copy_of_trained(tmp_path / "copy")
     before = snapshot(folder)
     assert train_in_place(folder, "--config.model.mlp_dim=20", "--allow_config_change") == 2
@@ -227,7 +227,7 @@ def test_a_run_that_never_started_does_not_claim_its_folder(tmp_path, capsys):
 
 
 def test_a_tokenizer_without_a_checkpoint_is_made_again(tmp_path, monkeypatch, capsys):
-    """A run that dies before its first checkpoint leaves one; with another config it would be the wrong one."""
+    """A run that dies before its first checkpoint leaves its tokenizer; another config would need another one."""
     folder = write_corpus(tmp_path)
 
     def fail():
@@ -246,7 +246,7 @@ def test_a_tokenizer_without_a_checkpoint_is_made_again(tmp_path, monkeypatch, c
     assert (folder / "run" / "checkpoints" / "1" / "tokenizer.model").read_bytes() == tokenizer.read_bytes()
 
 
-def test_a_failed_save_is_told_and_the_run_goes_on_from_the_one_before(tmp_path, monkeypatch, capsys):
+def test_a_failed_save_is_reported_and_the_run_resumes_from_the_previous_checkpoint(tmp_path, monkeypatch, capsys):
     folder = write_corpus(tmp_path)
     seal = store_module.seal
 
@@ -265,8 +265,8 @@ def test_a_failed_save_is_told_and_the_run_goes_on_from_the_one_before(tmp_path,
     assert_same_run(folder, trained_folder())
 
 
-def test_the_checkpoints_that_stay_are_the_last_and_the_best(tmp_path, monkeypatch):
-    """A checkpoint that only an interruption has made is neither, once there is a newer one."""
+def test_the_last_and_the_best_checkpoints_are_kept(tmp_path, monkeypatch):
+    """A checkpoint that exists only because of an interruption counts as neither, once there is a newer one."""
     every = "--config.training.checkpoint_every_steps=2"
     flags = [every, "--config.training.keep_last=1", "--config.training.best_metric=accuracy"]
     accuracy = iter([9.0, 1.0, 2.0])
@@ -285,8 +285,8 @@ def test_the_checkpoints_that_stay_are_the_last_and_the_best(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_two_devices_go_on_where_one_was(tmp_path, monkeypatch):
-    """The same sums in another order: equal but for rounding. On Ctrl-C the process exits with its code."""
+def test_two_devices_resume_a_run_of_one(tmp_path, monkeypatch):
+    """The sums have another order: equal up to rounding. On Ctrl-C the process exits with its exit code."""
     folder = write_corpus(tmp_path)
     train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
     flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"

@@ -1,4 +1,4 @@
-"""No model, search or training step knows what an id means: masks, weights and special ids come from their callers."""
+"""No model, search or training step knows the meaning of an id: masks, weights and special ids are arguments."""
 
 import ast
 import re
@@ -9,14 +9,14 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 PARTS = ("nn", "models", "decoding", "training")
 
-# Special tokens as words of an identifier; `pad` and `cls` alone are a function and a class.
+# Special tokens as parts of identifiers; `pad` and `cls` alone are a function and a class.
 SPECIAL = re.compile(r"(^|_)((?i:eos|bos|unk)|PAD|CLS|SEP|(pad|cls|sep)_(ids?|token))(_|$)")
-# Arrays of ids.
+# Names of arrays of ids.
 IDS = {"ids", "tokens", "inputs", "targets", "decoder_inputs", "prompts", "sources", "labels"}
 
 
 def identifiers(node: ast.AST) -> list[str]:
-    """The names that a node of the syntax tree holds itself; a string that is code's, as a key is, counts as one."""
+    """Return the names that a syntax tree node itself contains; a string used as code, such as a key, counts as one."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.Constant(value=str(name)):
             return [name]
@@ -28,13 +28,13 @@ def identifiers(node: ast.AST) -> list[str]:
 
 
 def docstrings(tree: ast.AST) -> set[ast.AST]:
-    """Strings that stand alone: docstrings of modules, classes and functions, and those behind an attribute."""
+    """Return strings that stand alone: docstrings of modules, classes, functions and attributes."""
     alone = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
     return {value for value in alone if isinstance(value, ast.Constant)}
 
 
 def holds_ids(node: ast.AST) -> bool:
-    """Whether an expression is an array of ids or a part of one: `ids`, `batch["inputs"]`, `found.tokens[:, 1:]`."""
+    """Return whether an expression is an array of ids or a part: `ids`, `batch["inputs"]`, `found.tokens[:, 1:]`."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name in IDS
@@ -50,7 +50,7 @@ def uses_of_an_ids_value(source: str) -> list[str]:
         if node not in texts:
             line = getattr(node, "lineno", 0)
             found += [f"line {line}: {name}" for name in identifiers(node) if SPECIAL.search(name)]
-        # An id below 0 is no id, so that `ids < 0` asks for no meaning.
+        # No id is negative, so `ids < 0` does not depend on an id's meaning.
         if isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Lt):
             sides = [node.left, *node.comparators]
             if any(map(holds_ids, sides)) and any(isinstance(side, ast.Constant) for side in sides):
@@ -77,7 +77,7 @@ def test_no_module_knows_what_an_id_means():
         "ended = 1 == found.tokens[:, 1:]",
     ],
 )
-def test_a_use_of_an_ids_value_is_seen(source):
+def test_a_use_of_an_ids_value_is_found(source):
     assert uses_of_an_ids_value(source)
 
 

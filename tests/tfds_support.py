@@ -1,4 +1,4 @@
-"""Datasets of TFDS for the tests: prepared for real, with the features of their own builders and a few examples."""
+"""Datasets of TFDS for the tests: really prepared, with their builders' features and a few examples."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ def examples(first: str, second: str, pairs: Sequence[tuple[Any, Any]] = PAIRS) 
 def prepare(
     name: str, data_dir: Path, splits: Mapping[str, Sequence[dict[str, Any]]], file_format: str = ARRAY_RECORD
 ) -> Path:
-    """Prepares a dataset of the catalogue with these examples in place of its own; returns its folder."""
+    """Prepare a dataset of the catalogue with these examples instead of its own; return its folder."""
     tfds.disable_progress_bar()
     builder = make_builder(name, str(data_dir))
     generated = {split: enumerate(rows) for split, rows in splits.items()}

@@ -6,7 +6,7 @@ from transformer_jax.data.tokenizers import train_tokenizer
 
 
 def sentences(syllables):
-    """300 lines of words that share syllables, so that there is something to learn."""
+    """Return 300 lines of words that share syllables, so that a tokenizer has something to learn."""
     random = np.random.default_rng(0)
     words = ["".join(random.choice(syllables.split(), random.integers(2, 4))) for _ in range(150)]
     return [" ".join(random.choice(words, 7)) for _ in range(300)]

@@ -1,4 +1,4 @@
-"""What the tests of training and launchers share: a small run with every feature on, uneven batches, distances."""
+"""Shared by the tests of training and launchers: a small run with every feature on, uneven batches, distances."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ VOCAB_SIZE = 17
 # Tokens per row: unequal in every grouping, and one row is all padding.
 LENGTHS = (5, 1, 0, 4, 2, 5, 1, 3)
 
-# Every switch is on, and every rate is its own number.
+# Every switch is on, and all rates differ.
 SMALL: dict[str, Any] = {
     "seed": 3,
     "model.vocab_size": VOCAB_SIZE,
@@ -54,7 +54,7 @@ SMALL: dict[str, Any] = {
 
 
 def small_config(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
-    """SMALL with fields replaced by their dotted names, validated and resolved."""
+    """Return SMALL with fields replaced by their dotted names, validated and resolved."""
     nested: dict[str, Any] = {}
     for name, value in {**SMALL, **(overrides or {})}.items():
         section = nested
@@ -66,7 +66,7 @@ def small_config(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig
 
 
 def split_for(architecture: str, overrides: Mapping[str, Any] | None = None) -> tuple[StaticConfig, Hyper]:
-    """Split a small config and replace its architecture, which is not validated: any may have any task."""
+    """Split a small config and replace its architecture without validation: any task may have any architecture."""
     static, hyper = split(small_config(overrides))
     return dataclasses.replace(static, model=dataclasses.replace(static.model, architecture=architecture)), hyper
 
@@ -78,14 +78,17 @@ def read_by(architecture: str, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hyper_fields() -> dict[str, Any]:
-    """The dataclass field of every setting marked `hyper`, by its dotted name."""
+    """Return the dataclass field of every setting marked `hyper`, by its dotted name."""
     return {name: field for name, field, _ in walk(ExperimentConfig()) if field.metadata.get("hyper")}
 
 
 def uneven_batch(
     lengths: Sequence[int] = LENGTHS, seed: int = 0, source: int = 6, target: int = 5
 ) -> dict[str, np.ndarray]:
-    """One row per length: so many target tokens, one source token more; the row of length 0 is all padding."""
+    """Return a batch with one row per length.
+
+    A row has so many target tokens and one source token more; the row of length 0 is all padding.
+    """
     rng = np.random.default_rng(seed)
     tokens = np.asarray(lengths)[:, None]
     inputs = rng.integers(4, VOCAB_SIZE, (len(tokens), source))
@@ -94,7 +97,7 @@ def uneven_batch(
     targets = np.where(np.arange(target) < tokens, targets, 0)
     row_ids = 100 + np.arange(len(tokens), dtype=np.int32)
     batch = as_batch(inputs=inputs.astype(np.int32), targets=targets.astype(np.int32), row_ids=row_ids)
-    return {name: np.array(array) for name, array in batch.items()}  # copies, which may be written to
+    return {name: np.array(array) for name, array in batch.items()}  # copies are writable
 
 
 def start(static: StaticConfig, hyper: Hyper) -> TrainState:
@@ -103,29 +106,29 @@ def start(static: StaticConfig, hyper: Hyper) -> TrainState:
 
 @functools.cache
 def compiled_gradient(static: StaticConfig) -> Any:
-    """gradient(params, batch, step, hyper) -> (gradients of the sum, sums)."""
+    """Return gradient(params, batch, step, hyper) -> (gradients of the sum, sums)."""
     gradient = jax.jit(functools.partial(batch_gradient, static))
     return lambda params, batch, step, hyper: gradient(params, batch, jnp.int32(step), hyper)
 
 
 @functools.cache
 def compiled_step(static: StaticConfig) -> Any:
-    """step(state, batch, hyper) -> (state, metrics)."""
+    """Return step(state, batch, hyper) -> (state, metrics)."""
     return jax.jit(make_train_step(static))
 
 
 def distance(actual: Any, expected: Any) -> float:
-    """The largest difference between two trees, relative to the largest magnitude in the expected one."""
+    """Return the largest difference between two trees, relative to the largest magnitude in the expected one."""
     pairs = list(zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True))
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     assert all(np.shape(a) == np.shape(e) for a, e in pairs)
     largest = max(np.abs(np.asarray(e, np.float64)).max(initial=0.0) for _, e in pairs)
     differences = [np.abs(np.asarray(a, np.float64) - np.asarray(e, np.float64)).max(initial=0.0) for a, e in pairs]
-    return float(np.max(differences) / largest)  # np.max, unlike max, lets a NaN through
+    return float(np.max(differences) / largest)  # np.max, unlike max, propagates NaN
 
 
 def identical(actual: Any, expected: Any) -> bool:
-    """Whether two trees have the same structure and the same bits."""
+    """Return whether two trees have the same structure and the same bits."""
     if jax.tree.structure(actual) != jax.tree.structure(expected):
         return False
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)

@@ -102,7 +102,7 @@ def test_bad_usage(argv, message):
         (["--decode.max_extra_length=x"], r"config: decode\.max_extra_length=x: expected an integer"),
     ],
 )
-def test_overrides_of_what_has_no_config_file_are_checked_at_once(argv, message):
+def test_overrides_for_commands_without_a_config_file_are_checked_at_once(argv, message):
     with pytest.raises(ConfigError, match=message):
         parse(
             types.SimpleNamespace(**{**vars(COMMAND), "OVERRIDES": ("evaluation", "decode")}), "program command", argv
@@ -115,7 +115,7 @@ def test_flags_from_a_file(tmp_path):
     assert (arguments.flags.name, arguments.flags.loud, arguments.overrides) == ("x", True, {"seed": "3"})
 
 
-def test_a_path_of_a_user_is_expanded_and_other_text_is_not(monkeypatch, tmp_path):
+def test_the_home_folder_is_expanded_in_paths_and_not_in_other_text(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     flags = parsed("--folder=~/x y", "--name=~/x").flags
     assert (flags.folder, flags.name) == (f"{tmp_path}/x y", "~/x")
@@ -123,7 +123,7 @@ def test_a_path_of_a_user_is_expanded_and_other_text_is_not(monkeypatch, tmp_pat
         assert parsed(f"--folder={given}").flags.folder == given
 
 
-def test_which_flags_are_paths(monkeypatch):
+def test_flags_that_are_paths(monkeypatch):
     monkeypatch.setenv("HOME", "/home/of/me")
     paths = {"config", "workdir", "checkpoint", "input", "output_file", "prompts"}
     for command, name in ((train, "train"), (evaluate, "evaluate"), (generate, "generate"), (quickstart, "quickstart")):
@@ -138,7 +138,7 @@ def test_a_required_flag():
             arguments.required(name)
 
 
-def test_what_may_be_overridden():
+def test_fields_that_may_be_overridden():
     assert override_flags(train)["config.model.num_heads"] == "model.num_heads"
     assert override_flags(evaluate)["evaluation.average_checkpoints"] == "evaluation.average_checkpoints"
     assert {name.partition(".")[0] for name in override_flags(evaluate)} == {"data", "decode", "evaluation"}
@@ -176,7 +176,7 @@ def test_positionals(argv, given):
     assert parse(with_positionals("A", "B", more="C"), "program command", argv).positionals == given
 
 
-def test_flags_beside_positionals():
+def test_flags_between_positionals():
     arguments = parse(with_positionals("A"), "program command", ["--name=x", "a", "--config.seed=3", "--loud"])
     assert (arguments.flags.name, arguments.flags.loud, arguments.overrides) == ("x", True, {"seed": "3"})
     assert parsed().positionals == ()
@@ -198,7 +198,7 @@ def test_too_few_and_too_many_positionals(positionals, argv, message):
         parse(with_positionals(*names, more=more), "program command", argv)
 
 
-def test_a_wrong_flag_is_told_before_a_missing_positional():
+def test_a_wrong_flag_is_reported_before_a_missing_positional():
     with pytest.raises(ConfigError, match=r"unknown flag --nmae \(did you mean '--name'\?\)"):
         parse(with_positionals("A"), "program command", ["--nmae=x"])
 

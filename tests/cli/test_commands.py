@@ -1,4 +1,4 @@
-"""train, evaluate and quickstart: what they hand to the code that does the work, and their exit codes."""
+"""train, evaluate and quickstart: the arguments that they pass on, and their exit codes."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ CONFIG = str(Path(__file__).parent.parent.parent / "configs" / "quickstart.py")
 
 @pytest.fixture
 def train(monkeypatch):
-    """In place of training.run.train, with its signature."""
+    """Replaces training.run.train, with its signature."""
     double = mock.create_autospec(training_run.train, return_value=TrainResult(3, "finished", {}))
     monkeypatch.setattr(training_run, "train", double)
     return double
@@ -34,7 +34,7 @@ def evaluate(monkeypatch):
     return double
 
 
-def test_train_hands_on_config_and_folder(train, tmp_path):
+def test_train_passes_config_and_folder(train, tmp_path):
     argv = ["train", f"--config={CONFIG}", f"--workdir={tmp_path}", "--config.model.norm_position=post"]
     assert main(argv) == 0
     (config, workdir, make_validate), options = train.call_args
@@ -67,7 +67,7 @@ def test_exit_code_says_why_training_ended(train, evaluate, tmp_path, reason, co
         ([f"--config={CONFIG}", "--workdir=x", "--config.model.emb_dim=129"], "emb_dim=129"),
     ],
 )
-def test_a_bad_config_is_one_message_and_nothing_is_started(train, capsys, argv, message):
+def test_a_bad_config_is_one_message_and_nothing_starts(train, capsys, argv, message):
     assert main(["train", *argv]) == 2
     err = capsys.readouterr().err
     assert err.startswith("transformer-jax: error: ")
@@ -76,7 +76,7 @@ def test_a_bad_config_is_one_message_and_nothing_is_started(train, capsys, argv,
     assert not train.called
 
 
-def test_evaluate_hands_on_typed_overrides(evaluate):
+def test_evaluate_passes_typed_overrides(evaluate):
     assert main(["evaluate", "--checkpoint=runs/x"]) == 0
     assert evaluate.call_args == mock.call(Path("runs/x"), None, {}, generate=True)
     argv = ["--splits=test, valid", "--evaluation.average_checkpoints=5", "--data.dir=d", "--nogenerate"]
@@ -104,7 +104,7 @@ def test_bad_flags_of_evaluate(evaluate, capsys, argv, message):
     assert not evaluate.called
 
 
-def test_a_checkpoint_that_is_not_there(capsys, tmp_path):
+def test_a_missing_checkpoint(capsys, tmp_path):
     for command in (["evaluate"], ["generate"], ["inspect"]):
         assert main([*command, f"--checkpoint={tmp_path / 'nope'}"]) == 2
         assert "nope: no such folder" in capsys.readouterr().err
@@ -122,7 +122,7 @@ class FewPairs:
 
 
 def write_translations(path, splits):
-    """What evaluating leaves."""
+    """Write the files of an evaluation."""
     (path / "evaluation").mkdir(parents=True)
     for name in splits:
         lines = [f"{text} in other words" for text in FewPairs().split(name).features["inputs"]]
@@ -147,7 +147,7 @@ def test_quickstart_trains_scores_and_compares(train, evaluate, monkeypatch, cap
     assert json.loads((workdir / "evaluation" / "nearest_neighbour.json").read_text())["test"]["exact_match"] == 50
 
 
-def test_quickstart_scores_the_splits_that_are_there(train, evaluate, monkeypatch, capsys, tmp_path):
+def test_quickstart_scores_the_existing_splits(train, evaluate, monkeypatch, capsys, tmp_path):
     evaluate.side_effect = write_translations
     monkeypatch.setattr(sources, "load_source", lambda config: FewPairs("test"))
     words = ["quickstart", f"--config={CONFIG}", f"--workdir={tmp_path / 'first'}", "--allow_config_change"]

@@ -15,7 +15,7 @@ from transformer_jax.evaluation import comparison, significance
 
 @pytest.fixture
 def compare(monkeypatch):
-    """In place of evaluation.comparison.compare, with its signature."""
+    """Replaces evaluation.comparison.compare, with its signature."""
     double = mock.create_autospec(comparison.compare, return_value={})
     monkeypatch.setattr(comparison, "compare", double)
     return double
@@ -27,7 +27,7 @@ def test_defaults(compare):
     assert (significance.SAMPLES, significance.SEED) == (1000, 12345)
 
 
-def test_what_is_handed_on(compare):
+def test_passes_its_arguments(compare):
     flags = ["--splits=valid, test", "--samples", "50", "--seed=3", "--decode.beam_size=5", "--data.dir=d"]
     assert main(["compare", "a", *flags[:3], "b/checkpoints/best", *flags[3:], "c"]) == 0
     paths = [Path("a"), Path("b/checkpoints/best"), Path("c")]
@@ -82,7 +82,7 @@ def test_help_and_bad_usage_do_not_import_jax(argv):
 
 
 def test_two_checkpoints_of_a_run(tmp_path, capfd):
-    """With the decoder as it is, and nothing of what libraries say on stdout."""
+    """With the real decoder; messages of libraries do not reach stdout."""
     run = copy_of_trained(tmp_path / "copy") / "run"
     words = ["compare", str(run), str(run / "checkpoints" / "5"), "--samples=20", "--decode.beam_size=2"]
     assert run_main(words) == 0
@@ -106,7 +106,7 @@ def test_two_checkpoints_of_a_run(tmp_path, capfd):
     assert snapshot(run) == before
 
 
-def test_what_is_not_there(tmp_path, capsys):
+def test_missing_checkpoints_and_splits(tmp_path, capsys):
     run = copy_of_trained(tmp_path / "copy") / "run"
     before = snapshot(run)
     for words in ([str(run), str(tmp_path / "nope")], [str(tmp_path / "nope"), str(run)]):
@@ -133,6 +133,6 @@ def test_runs_on_other_references(tmp_path, capsys):
     assert f"pair 5 has {lines[4].strip()!r} and '59 58 57'\n" in captured.err
     assert captured.out == ""
     assert not (first / "evaluation").exists()
-    # The same corpus has to be where both can be scored on it: an override is for all.
+    # The same corpus must exist where both can be scored on it: an override applies to all.
     assert run_main(["compare", str(first), str(folder / "run"), f"--data.dir={folder}"]) == 2
     assert "the corpus is not the one this checkpoint was trained on" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The commands one after the other on a few pairs of files: what one writes the next can read."""
+"""The commands one after the other on a few pairs of files: each reads the files of the previous ones."""
 
 import io
 import json
@@ -42,7 +42,7 @@ def test_train_evaluate_generate_inspect(folder, monkeypatch, capsys):
     train = ["train", f"--config={folder / 'tiny.py'}", f"--workdir={workdir}", f"--config.data.dir={folder}"]
     assert main(train) == 0
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    assert main(train) == 0  # there is nothing left to do
+    assert main(train) == 0  # nothing is left to do
     assert (workdir / "metrics.jsonl").read_text().splitlines() == lines
 
     capsys.readouterr()

@@ -1,4 +1,4 @@
-"""What JAX's runtime says, in the user's words."""
+"""Errors of JAX's runtime, reported in the user's words."""
 
 import errno
 
@@ -32,7 +32,7 @@ def test_a_process_that_is_gone(text):
 
 
 @pytest.mark.parametrize("text", NOT_GONE)
-def test_what_is_no_loss(text):
+def test_other_errors_are_not_a_lost_process(text):
     assert lost_process(jax.errors.JaxRuntimeError(text)) == ""
     assert lost_process(RuntimeError(GONE[0])) == ""
 

@@ -1,4 +1,4 @@
-"""The command around the translator: bytes in, lines out, in order, whatever stands in them."""
+"""The command around the translator: bytes in, lines out, in order, for any content."""
 
 import dataclasses
 import io
@@ -23,7 +23,7 @@ from transformer_jax.tasks.lines import Line, Output, Translated
 
 
 class Shouting:
-    """Translates by shouting, two lines at a time; a line with three dots does not come to its end."""
+    """Translates to upper case, two lines at a time; a line with three dots is unfinished."""
 
     made: ClassVar[list] = []
     seen: ClassVar[list] = []
@@ -65,7 +65,7 @@ def translator(monkeypatch, tmp_path):
 
 @pytest.fixture
 def generate(monkeypatch, capsysbinary):
-    """Runs the command on bytes: (exit code, stdout, stderr)."""
+    """Run the command on bytes: (exit code, stdout, stderr)."""
 
     def run(data, *argv):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="ascii"))
@@ -118,7 +118,7 @@ def test_every_line_gives_one_line_of_utf8_whatever_the_locale(generate, data, e
         (b"...\n" * 7, "7 (line 1, 2, 3, 4, 5, ...)"),
     ],
 )
-def test_translations_that_are_cut_are_told(generate, data, told):
+def test_unfinished_translations_are_reported(generate, data, told):
     code, out, err = generate(data)
     assert (code, out) == (0, data.upper())
     assert err.startswith(f"transformer-jax: warning: translations that reached the length limit and end there: {told}")
@@ -140,7 +140,7 @@ def test_json_lines(generate):
 
 @pytest.fixture
 def of_tokens(monkeypatch):
-    """The translator's model is of a corpus of Moses tokens."""
+    """Let the translator's model be of a corpus of Moses tokens."""
 
     def from_checkpoint(path, overrides=None, ensemble=()):
         translator = Shouting(overrides or {})
@@ -200,20 +200,20 @@ def test_split(generate, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
-def test_an_output_is_replaced_by_force_only(generate, tmp_path, translator):
+def test_an_output_is_replaced_only_with_force(generate, tmp_path, translator):
     target = tmp_path / "out"
     target.write_text("precious\n")
     code, _, err = generate(b"one\n", f"--output_file={target}")
     assert code == 2
     assert "exists already; --force replaces it" in err
     assert target.read_text() == "precious\n"
-    assert translator.made == []  # told before a model is loaded
+    assert translator.made == []  # reported before a model is loaded
     assert generate(b"one\n", f"--output_file={target}", "--force")[0] == 0
     assert target.read_text() == "ONE\n"
 
 
 def fail_at(monkeypatch, line):
-    """Has the translator of another process's or day's run break off at a line; returns what mends it."""
+    """Make the translator fail at a line; return a function that repairs it."""
     shouted = Shouting.shouted
 
     def broken(self, number, given):
@@ -228,7 +228,7 @@ def fail_at(monkeypatch, line):
 LINES = b"a\nb\nc\nd\ne\n"
 
 
-def test_an_interrupted_file_is_gone_on_with(generate, tmp_path, monkeypatch):
+def test_an_interrupted_file_is_continued(generate, tmp_path, monkeypatch):
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_bytes(LINES)
     argv = [f"--input={source}", f"--output_file={target}"]
@@ -246,7 +246,7 @@ def test_an_interrupted_file_is_gone_on_with(generate, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
-def test_prompts_go_on_where_lines_do(generate, tmp_path, monkeypatch):
+def test_prompts_continue_at_the_same_line(generate, tmp_path, monkeypatch):
     (tmp_path / "prompts").write_bytes(b"1\n2\n3\n4\n5\n")
     argv = [f"--prompts={tmp_path / 'prompts'}", f"--output_file={tmp_path / 'out'}"]
     mend = fail_at(monkeypatch, 3)
@@ -266,7 +266,7 @@ def test_prompts_go_on_where_lines_do(generate, tmp_path, monkeypatch):
         (LINES, [], "of another", "was begun with another checkpoint; delete it"),
     ],
 )
-def test_a_partial_file_of_something_else_is_not_gone_on_with(
+def test_a_partial_file_of_other_settings_is_not_continued(
     generate, tmp_path, monkeypatch, data, argv, fingerprint, told
 ):
     target = tmp_path / "out"
@@ -278,12 +278,12 @@ def test_a_partial_file_of_something_else_is_not_gone_on_with(
     assert code == 2
     assert told in err
     assert (tmp_path / "out.partial").read_bytes() == b"A\nB\n"
-    (tmp_path / "out.partial").unlink()  # and not its companion, which is of no use then
+    (tmp_path / "out.partial").unlink()  # without it the other file is of no use
     assert generate(data, f"--output_file={target}", *argv)[0] == 0
     assert len(target.read_bytes().splitlines()) == len(data.splitlines())
 
 
-def test_what_was_told_before_an_interruption_is_told_again(generate, tmp_path, monkeypatch):
+def test_warnings_from_before_an_interruption_are_repeated(generate, tmp_path, monkeypatch):
     data, argv = b"a...\n\xff\nc\nd...\ne\n", [f"--output_file={tmp_path / 'out'}"]
     mend = fail_at(monkeypatch, 3)
     assert generate(data, *argv)[0] == 130
@@ -295,7 +295,7 @@ def test_what_was_told_before_an_interruption_is_told_again(generate, tmp_path, 
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-def test_interrupted_at_the_last_renaming_nothing_is_translated_again(generate, tmp_path, monkeypatch, before):
+def test_after_an_interruption_of_the_last_rename_nothing_is_translated_again(generate, tmp_path, monkeypatch, before):
     target, replace = tmp_path / "out", pathlib.Path.replace
 
     def interrupted(path, to):
@@ -313,11 +313,11 @@ def test_interrupted_at_the_last_renaming_nothing_is_translated_again(generate, 
     assert generate(LINES, f"--output_file={target}")[0] == (0 if before else 2)
     assert Shouting.seen == []
     assert target.read_bytes() == LINES.upper()
-    assert generate(b"z\n", f"--output_file={target}", "--force")[0] == 0  # whatever is left of the other
+    assert generate(b"z\n", f"--output_file={target}", "--force")[0] == 0  # whichever of the two files is left
     assert target.read_bytes() == b"Z\n"
 
 
-def test_force_replaces_a_file_and_goes_on_with_its_replacement(generate, tmp_path, monkeypatch):
+def test_force_replaces_a_file_and_continues_its_replacement(generate, tmp_path, monkeypatch):
     target = tmp_path / "out"
     target.write_text("precious\n")
     mend = fail_at(monkeypatch, 5)
@@ -331,7 +331,7 @@ def test_force_replaces_a_file_and_goes_on_with_its_replacement(generate, tmp_pa
     assert target.read_bytes() == LINES.upper()
 
 
-def test_a_partial_file_that_nothing_tells_of_is_left_alone(generate, tmp_path):
+def test_a_partial_file_without_its_record_is_kept(generate, tmp_path):
     (tmp_path / "out.partial").write_text("precious\n")
     code, _, err = generate(LINES, f"--output_file={tmp_path / 'out'}", "--force")
     assert code == 2
@@ -339,7 +339,7 @@ def test_a_partial_file_that_nothing_tells_of_is_left_alone(generate, tmp_path):
     assert (tmp_path / "out.partial").read_text() == "precious\n"
 
 
-def test_a_wrong_checkpoint_leaves_a_partial_file(generate, tmp_path, monkeypatch):
+def test_a_wrong_checkpoint_keeps_a_partial_file(generate, tmp_path, monkeypatch):
     mend = fail_at(monkeypatch, 5)
     generate(LINES, f"--output_file={tmp_path / 'out'}")
     mend()
@@ -374,7 +374,7 @@ def test_several_outputs_need_json_lines(generate):
         assert generate(b"one\n", *flags, "--output=jsonl")[0] == 0
 
 
-def test_a_file_that_another_process_writes(generate, tmp_path):
+def test_a_file_that_another_process_is_writing(generate, tmp_path):
     target = tmp_path / "out"
     script = f"import fcntl, sys; f = open({str(target) + '.partial'!r}, 'ab'); fcntl.flock(f, fcntl.LOCK_EX); "
     script += "print('locked', flush=True); sys.stdin.read()"
@@ -390,7 +390,7 @@ def test_a_file_that_another_process_writes(generate, tmp_path):
 
 
 def test_a_full_disk_is_named(generate, tmp_path, monkeypatch):
-    """Python does not say which file it could not write."""
+    """Python does not name the file that it could not write."""
     target, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def translate_on_a_full_disk(self, lines, first_number):

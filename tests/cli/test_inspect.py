@@ -83,7 +83,7 @@ def test_a_packed_batch_is_as_wide_as_its_rows():
     assert report["batch"] == {"rows": 16, "source_length": 30, "target_length": 30}
     unpacked = inspection(small(data=dataclasses.replace(data, batching="buckets", packed_length=256, max_length=30)))
     assert report["flops_per_step"] == unpacked["flops_per_step"]
-    # Of a slot: inputs, targets and decoder inputs, segment ids and positions of both, weights, a mask of bytes.
+    # Per slot: inputs, targets and decoder inputs, segment ids and positions of both, weights, a mask of bytes.
     batch = 16 * 30 * (3 * 4 + 4 * 4 + 4 + 1)
     assert report["memory"]["compiled_state_and_batch"] >= 12 * report["num_parameters"] + batch
 
@@ -123,7 +123,7 @@ def inspection_of(spec, override, capsys):
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_config_of_text_files_needs_none(capsys):
+def test_a_config_of_text_files_does_not_read_them(capsys):
     assert main(["inspect", f"--config={CONFIGS / 'multi30k.py'}", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)["config"]["data"]
     assert (data["source"], data["dir"]) == ("text", "")
@@ -153,7 +153,7 @@ def test_a_full_disk_behind_stdout(format):
     assert (result.returncode, result.stderr) == (2, "transformer-jax: error: stdout: No space left on device\n")
 
 
-def test_a_checkpoint_tells_its_config(tmp_path, capsys):
+def test_a_checkpoint_contains_its_config(tmp_path, capsys):
     config = small()
     with CheckpointStore(tmp_path / "checkpoints") as store:
         for step in (3, 12):
@@ -177,7 +177,7 @@ def test_bad_usage(capsys, argv, message):
     assert message in capsys.readouterr().err
 
 
-def test_the_compilers_account_holds_the_state_and_the_batch():
+def test_the_compiler_s_memory_figure_includes_the_state_and_the_batch():
     report = inspection(small(), compile_step=True)
     memory = report["memory"]
     state = memory["parameters"] + memory["adam_moments"]

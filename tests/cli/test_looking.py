@@ -1,4 +1,4 @@
-"""The commands that look inside a run: files, tables, and what they refuse."""
+"""The commands that look inside a run: their files, tables and errors."""
 
 import csv
 import dataclasses
@@ -23,7 +23,7 @@ def run():
 
 @pytest.fixture
 def refused(capsys):
-    """Runs a command that must be refused; what it says."""
+    """Run a command that must be refused; return its message."""
 
     def words(*argv):
         assert main(list(argv)) == 2
@@ -125,7 +125,7 @@ def test_plot_of_a_checkpoint(tmp_path, run, capsys):
         (["--config=configs/quickstart.py", "--output=x", "--config.model.num_heads=3"], "num_heads=3 does not divide"),
     ],
 )
-def test_plots_that_cannot_be(refused, flags, message):
+def test_plots_that_are_refused(refused, flags, message):
     assert message in refused("plot", *flags)
 
 
@@ -154,7 +154,7 @@ def test_embeddings(tmp_path, run, capsys):
     assert "nearest to 12 = " in out
     assert (tmp_path / "embeddings.png").exists()
 
-    assert run_main(["embeddings", *flags, "--side=target"]) == 0  # another question: no answers to the earlier one
+    assert run_main(["embeddings", *flags, "--side=target"]) == 0  # another question: the earlier answers are removed
     assert {path.name for path in tmp_path.iterdir()} == {"embeddings.png", "embeddings.csv"}
 
 

@@ -19,7 +19,7 @@ from transformer_jax.errors import CheckpointError, DataError, TrainingError
 
 
 def stub(monkeypatch, action):
-    """Makes `train` do something else."""
+    """Make `train` do something else."""
     monkeypatch.setattr(train, "run", action)
 
 
@@ -83,7 +83,7 @@ def test_help_does_not_import_jax(argv):
     assert result.stdout.splitlines()[-1] == "False 0"
 
 
-def test_a_wrong_flag_is_told_before_jax_is_imported():
+def test_a_wrong_flag_is_reported_before_jax_is_imported():
     code = (
         "import sys; from transformer_jax.cli.main import main\n"
         "print('jax' in sys.modules, main(['train', '--config=nope.py', '--workdir=x']), 'jax' in sys.modules)"
@@ -148,7 +148,7 @@ def test_a_defect_exits_with_1_and_a_user_error_with_2():
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
-def test_what_the_machine_refuses_is_the_users(monkeypatch, capsys, number):
+def test_a_refusal_by_the_operating_system_is_a_user_error(monkeypatch, capsys, number):
     stub(monkeypatch, raising(OSError(number, "the reason", "some/file")))
     assert main(["train"]) == 2
     assert capsys.readouterr().err == "transformer-jax: error: some/file: the reason\n"
@@ -170,7 +170,7 @@ def test_ctrl_c(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_goes_away_is_no_error(unbuffered):
+def test_a_reader_that_closes_the_pipe_is_not_an_error(unbuffered):
     code = (
         "import sys; from transformer_jax.cli import train, main\n"
         "def run(arguments):\n    for _ in range(100_000): print('x' * 100)\n    return 0\n"
@@ -192,7 +192,7 @@ def test_a_reader_that_goes_away_is_no_error(unbuffered):
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["print('x')", "print('x' * 100_000)", "sys.stdout.buffer.write(b'x' * 9000)"])
 def test_a_full_disk_behind_stdout_is_an_error_that_names_it(words, unbuffered):
-    """Also when it shows at the end only, and Python is not left to find it once more at exit."""
+    """Also when it fails only at the end; Python does not report it again at exit."""
     code = (
         "import sys; from transformer_jax.cli import train, main\n"
         f"train.run = lambda arguments: {words} and 0 or 0; sys.exit(main.main(['train']))"
@@ -236,7 +236,7 @@ def test_a_closed_stdout_changes_no_exit_code(words, code):
     assert "Traceback" not in result.stderr
 
 
-def test_tables_that_nobody_reads():
+def test_tables_into_a_closed_pipe():
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "transformer_jax", "inspect", "--config=configs/quickstart.py"]

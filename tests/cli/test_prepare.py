@@ -1,4 +1,4 @@
-"""`transformer-jax prepare`: what it prints, and what it says when it cannot."""
+"""`transformer-jax prepare`: its output and its errors."""
 
 import shlex
 import subprocess
@@ -20,7 +20,7 @@ EMBEDDED = "embedded_translate/en-it-100-10"
 
 @pytest.fixture
 def failing(monkeypatch):
-    """Makes the preparation of any dataset raise an error."""
+    """Make the preparation of any dataset raise an error."""
 
     def install(error):
         def fail(self, **kwargs):
@@ -37,7 +37,7 @@ def printed_flags(out: str) -> list[str]:
 
 
 def source_of(tmp_path, flags: list[str]):
-    """The source that a training run with these flags reads, laid over a config that names other splits."""
+    """Return the source that a training run with these flags reads, over a config that names other splits."""
     path = tmp_path / "config.py"
     path.write_text(
         "from transformer_jax.config import DataConfig, ExperimentConfig\n"
@@ -100,7 +100,7 @@ def test_the_flags_translate_in_the_direction_of_the_dataset(tmp_path, capsys):
     assert sorted(zip(split.features["inputs"], split.features["targets"], strict=True)) == sorted(PAIRS)
 
 
-def test_which_of_many_texts_is_left_to_the_user(tmp_path, capsys):
+def test_the_user_chooses_among_many_texts(tmp_path, capsys):
     prepare("ag_news_subset", tmp_path, {"train": [{"title": "a", "description": "b", "label": 1}] * 9})
     capsys.readouterr()
     assert main(["prepare", "--dataset=ag_news_subset", f"--data_dir={tmp_path}"]) == 0
@@ -128,8 +128,8 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
         (["--dataset=super_glue/rte"], 'needs TensorFlow, which training does not: pip install "transformer-jax[prep'),
     ],
 )
-def test_what_cannot_be_prepared(tmp_path, capsys, monkeypatch, argv, message):
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as where it is not installed
+def test_datasets_that_cannot_be_prepared(tmp_path, capsys, monkeypatch, argv, message):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as if it were not installed
     assert main(["prepare", *argv, f"--data_dir={tmp_path}"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -151,7 +151,7 @@ def test_what_cannot_be_prepared(tmp_path, capsys, monkeypatch, argv, message):
         (OSError(28, "No space left on device", "/data"), "/data: No space left on device"),
     ],
 )
-def test_what_goes_wrong_in_tfds(tmp_path, capsys, failing, error, message):
+def test_errors_of_tfds(tmp_path, capsys, failing, error, message):
     failing(error)
     assert main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"]) == 2
     out, err = capsys.readouterr()
@@ -160,20 +160,20 @@ def test_what_goes_wrong_in_tfds(tmp_path, capsys, failing, error, message):
     assert len(err.splitlines()) == 1
 
 
-def test_a_folder_that_cannot_be_made(tmp_path, capsys):
+def test_a_folder_that_cannot_be_created(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["prepare", f"--dataset={EMBEDDED}", f"--data_dir={tmp_path}/file/data"]) == 2
     assert f"cannot make the folder {tmp_path}/file/data of datasets: Not a directory" in capsys.readouterr().err
 
 
-def test_a_dataset_in_another_format_is_told_and_left_alone(tmp_path, capsys):
+def test_a_dataset_in_another_format_is_reported_and_kept(tmp_path, capsys):
     prepare("lm1b", tmp_path, {"train": [{"text": "a"}]}, file_format="parquet")
     capsys.readouterr()
     assert main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"]) == 2
     assert "prepare --dataset=lm1b --data_dir=ANOTHER_FOLDER" in capsys.readouterr().err
 
 
-def test_manual_dir_is_handed_on(tmp_path, monkeypatch, capsys):
+def test_manual_dir_is_passed_on(tmp_path, monkeypatch, capsys):
     given = []
 
     def record(self, **options):

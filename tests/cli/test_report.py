@@ -1,4 +1,4 @@
-"""The report command: what it prints and writes, and its exit codes."""
+"""The report command: its output, files and exit codes."""
 
 import json
 import shutil
@@ -21,13 +21,13 @@ def prototype(tmp_path_factory):
 
 @pytest.fixture
 def made(tmp_path, prototype):
-    """A work directory, and the flags that name it and its study."""
+    """Return a work directory, and the flags that name it and its study."""
     shutil.copytree(prototype, tmp_path, dirs_exist_ok=True)
     workdir = tmp_path / "runs" / "heads"
     return workdir, [f"--workdir={workdir}", f"--study={tmp_path / 'experiments' / 'heads'}"]
 
 
-def test_the_table_goes_to_stdout_and_the_files_beside_the_trials(made, capsys):
+def test_the_table_goes_to_stdout_and_the_files_to_the_work_directory(made, capsys):
     workdir, flags = made
     assert main(["report", *flags]) == 0
     captured = capsys.readouterr()
@@ -83,7 +83,7 @@ def without_results(workdir):
         ),
     ],
 )
-def test_what_cannot_be_reported_is_one_message_and_nothing_is_written(made, capsys, damage, message):
+def test_an_error_is_one_message_and_nothing_is_written(made, capsys, damage, message):
     workdir, flags = made
     damage(workdir)
     assert main(["report", *flags]) == 2

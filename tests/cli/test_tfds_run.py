@@ -28,7 +28,7 @@ def get_config(arg=""):
 @pytest.mark.slow
 def test_prepare_train_resume_and_evaluate_a_copy(tmp_path, capsys, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
-        monkeypatch.delitem(sys.modules, name)  # of tests that ask what is missing without it
+        monkeypatch.delitem(sys.modules, name)  # from tests without TensorFlow
     (tmp_path / "nano.py").write_text(CONFIG)
     prepared, run = tmp_path / "prepared", tmp_path / "run"
     assert main(["prepare", f"--dataset={DATASET}", f"--data_dir={prepared}"]) == 0
@@ -58,7 +58,7 @@ def test_prepare_train_resume_and_evaluate_a_copy(tmp_path, capsys, monkeypatch)
         (["--config.data.train_split="], "train_split is empty"),
     ],
 )
-def test_what_a_run_lacks_is_said_before_anything_takes_long(tmp_path, capsys, flags, problem):
+def test_missing_data_is_reported_before_anything_slow_starts(tmp_path, capsys, flags, problem):
     (tmp_path / "nano.py").write_text(CONFIG)
     for name in ("train", "valid", "test"):
         for suffix in (".en", ".de", ""):

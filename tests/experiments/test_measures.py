@@ -1,4 +1,4 @@
-"""What studies measure of their own."""
+"""The measures of the studies in experiments/."""
 
 import csv
 import dataclasses
@@ -37,7 +37,7 @@ BATCH = as_batch(
 
 @pytest.mark.slow
 def test_gradient_norms_are_those_of_finite_differences():
-    """Along the gradient's own direction the loss rises by the norm."""
+    """In the direction of the gradient the loss rises by the norm."""
     batch = jax.device_put(BATCH)
     params = init_params(MODEL, 3)
 
@@ -70,7 +70,7 @@ def test_slope_of_a_power_of_the_depth():
 
 @pytest.mark.slow
 def test_gradient_norms_command(tmp_path, capsys, monkeypatch):
-    """Post-LN's last layer keeps its gradient with depth, Pre-LN's loses it (Xiong et al. 2020, theorem 1)."""
+    """Post-LN's last-layer gradient does not change with depth, Pre-LN's falls (Xiong et al. 2020, theorem 1)."""
     rng = np.random.default_rng(0)
     texts = [
         {name: rng.integers(4, 8000, (8, 16)).astype(np.int32) for name in ("inputs", "targets")} for _ in range(2)
@@ -113,7 +113,7 @@ def test_batches_of_the_gradients_are_training_batches_of_their_vocabulary():
 
 
 def uniform(params):
-    """With queries of the attention to the source that are zero."""
+    """Return the parameters with zero queries of the attention to the source."""
     cross = params["decoder"]["layers"]["cross_attention"]
     cross = cross | {"query": jax.tree.map(jnp.zeros_like, cross["query"])}
     layers = params["decoder"]["layers"] | {"cross_attention": cross}
@@ -121,7 +121,7 @@ def uniform(params):
 
 
 def split_of(lengths):
-    """Pairs of random pieces, [pairs, 2] long."""
+    """Return pairs of random tokens with lengths [pairs, 2]."""
     rng = np.random.default_rng(0)
 
     def ids(counts):
@@ -138,7 +138,7 @@ def scorer_of(config, **splits):
     )
 
 
-def test_of_packed_rows_the_gradient_is_that_of_the_pairs_by_themselves():
+def test_the_gradient_of_packed_rows_equals_that_of_separate_rows():
     data = DataConfig(batching="packed", packed_length=16, max_length=16, tokens_per_batch=48, row_multiple=1)
     config = ExperimentConfig(model=MODEL, data=data)
     split = split_of(np.random.default_rng(1).integers(2, 7, (12, 2)))
@@ -160,7 +160,7 @@ def test_of_packed_rows_the_gradient_is_that_of_the_pairs_by_themselves():
 
 
 @pytest.mark.slow
-def test_entropy_of_even_attention_is_that_of_the_lengths_of_all_sources(monkeypatch):
+def test_the_entropy_of_uniform_attention_follows_from_the_lengths_of_the_sources(monkeypatch):
     config = ExperimentConfig(
         model=MODEL,
         data=DataConfig(max_length=16, row_multiple=1),
@@ -191,7 +191,7 @@ def test_the_gradient_of_queries_and_keys_is_that_of_finite_differences():
     assert float(loss(there) - loss(back)) / 2e-2 == pytest.approx(found, rel=2e-2)
 
 
-def test_shuffling_keeps_pieces_ends_and_padding():
+def test_shuffling_keeps_tokens_eos_and_padding():
     rng = np.random.default_rng(0)
     row = [5, 6, 7, 8, 9, EOS_ID, PAD_ID, PAD_ID]
     inputs = np.array([row, row[:1] * 4 + [EOS_ID] + [PAD_ID] * 3], np.int32)
@@ -204,8 +204,8 @@ def test_shuffling_keeps_pieces_ends_and_padding():
 
 
 @pytest.mark.slow
-def test_without_positions_the_order_of_a_source_is_nothing_to_the_model():
-    """ "dog bites man" and "man bites dog" have the same translations, whatever the parameters; with sinusoids not."""
+def test_without_positions_the_loss_does_not_depend_on_the_order_of_the_source():
+    """Two orders of a source have the same losses, whatever the parameters; with sinusoids they do not."""
     other = BATCH | {"inputs": np.array([[7, 6, 5, EOS_ID], [9, 8, EOS_ID, PAD_ID]], np.int32)}
     batches = [jax.device_put(batch) for batch in (BATCH, other)]
     for encoding, same in (("none", True), ("sinusoidal", False)):
@@ -215,7 +215,7 @@ def test_without_positions_the_order_of_a_source_is_nothing_to_the_model():
         assert np.allclose(*logits, atol=1e-5) == same
 
 
-def test_a_power_law_comes_back_with_its_uncertainty():
+def test_a_power_law_is_recovered_with_its_uncertainty():
     rng = np.random.default_rng(1)
     sizes = np.geomspace(1e4, 1e7, 6)
     points = {float(n): list((5e3 / n) ** 0.2 * np.exp(0.01 * rng.normal(size=3))) for n in sizes}

@@ -1,4 +1,4 @@
-"""Every study in experiments/: its variants build, its documents are there, and it runs to its report."""
+"""Every study in experiments/: its variants build, its documents exist, and it runs to its report."""
 
 import re
 from pathlib import Path
@@ -109,7 +109,7 @@ def test_its_readme_asks_and_answers(name):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_its_variants_differ_from_each_other_and_in_little_else(name):
-    """A comparison is controlled: what is not varied on purpose, or derived from it, is equal."""
+    """A comparison is controlled: a field that is neither varied nor derived from a varied one is equal."""
     found = configs(name)
     assert len(found) >= 5
     assert trials(name).same == {}
@@ -124,7 +124,7 @@ def test_norm_placement_crosses_placement_warm_up_and_depth():
         for c in configs("norm_placement").values()
     }
     assert len(cells) == 8
-    assert len(list(groups(trials("norm_placement").trials))) == 4  # warm-up and seeds are one program
+    assert len(list(groups(trials("norm_placement").trials))) == 4  # warm-up and seeds share a program
 
 
 def test_heads_are_compared_at_equal_computation():
@@ -143,7 +143,7 @@ def test_decoding_trains_once_per_seed():
 
 
 @pytest.mark.parametrize("name", SEARCHED)
-def test_what_is_drawn_in_a_search(name):
+def test_the_variants_of_a_search(name):
     space = Space(study(name), ROOT, {})
     space.check()
     text = (ROOT / "experiments" / name / "README.md").read_text()
@@ -156,7 +156,7 @@ def test_what_is_drawn_in_a_search(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
-    """A variant or two, one seed: every metric that it asks for is measured, and its figures are drawn."""
+    """With a variant or two and one seed, every metric of the study is measured and its figures are drawn."""
     monkeypatch.setattr(cost, "_SECONDS", 0.0)
     asked, found = study(name), trials(name, OVERRIDES[name] | {"data.cache_dir": str(tmp_path / "cache")})
     claim(tmp_path, ROOT / "experiments" / name)

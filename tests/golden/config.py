@@ -1,4 +1,4 @@
-"""Small configs that differ in much, on a small part of the embedded corpus; `config.py:NAME` names one."""
+"""Small, very different configs on a small part of the embedded corpus; `config.py:NAME` selects one."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformer_jax.config import (
 STEPS = 20
 """Steps of each of `RUNS`."""
 SAVED, TOTAL = 3000, 3060
-"""`workdir`: the step of its checkpoint, and the step at which it is finished."""
+"""`workdir`: the step of its checkpoint, and the last step."""
 
 
 def _model(**fields: Any) -> ModelConfig:
@@ -32,7 +32,7 @@ def _training(**fields: Any) -> TrainingConfig:
 
 
 def _quickstart() -> ExperimentConfig:
-    """configs/quickstart.py with smaller numbers, and nothing else changed."""
+    """configs/quickstart.py with smaller numbers and no other change."""
     return ExperimentConfig(
         model=_model(norm_position="pre", dropout_rate=0.0, num_decoder_layers=1),
         data=_data(num_buckets=2),
@@ -86,7 +86,7 @@ def _bfloat16_accumulated() -> ExperimentConfig:
 
 
 def _workdir() -> ExperimentConfig:
-    """A model so small that its checkpoint can be kept in the repository."""
+    """A model small enough to keep its checkpoint in the repository."""
     return ExperimentConfig(
         model=_model(
             emb_dim=20,
@@ -95,7 +95,7 @@ def _workdir() -> ExperimentConfig:
             num_encoder_layers=1,
             num_decoder_layers=1,
             norm_position="pre",
-            use_bias=False,  # half as many arrays, each of which adds a kilobyte of metadata
+            use_bias=False,  # half as many arrays, each with a kilobyte of metadata
             dropout_rate=0.0,
         ),
         data=_data(num_train_pairs=10_000, num_eval_pairs=40, num_buckets=2, tokens_per_batch=1024),

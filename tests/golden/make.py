@@ -1,7 +1,7 @@
 """Make the work directory and the study that tests/test_golden.py reads: `python tests/golden/make.py`.
 
-They stay as an earlier commit made them, so that the tests show that later code reads them. Run this only when their
-format changes on purpose, and record the numbers again afterwards (README.md).
+They come from an earlier commit, so that the tests show that later code reads them. Run this only after an intended
+change of their format, and then record the numbers again (README.md).
 """
 
 import json
@@ -17,7 +17,7 @@ WORKDIR, STUDY = FOLDER / "workdir", FOLDER / "study"
 SAVED, TOTAL = 3000, 3060  # as in config.py
 
 ANYWHERE = "/made/in"
-"""Takes the place of the temporary folder in the files of the study."""
+"""Replaces the temporary folder in the files of the study."""
 
 
 def _run(*words: str) -> None:
@@ -25,7 +25,7 @@ def _run(*words: str) -> None:
 
 
 def make_workdir(scratch: Path) -> None:
-    """Write WORKDIR as a run leaves it that was killed right after it saved step SAVED of TOTAL."""
+    """Write WORKDIR in the state of a run that was killed right after it saved step SAVED of TOTAL."""
     made = scratch / "workdir"
     _run("train", f"--config={FOLDER / 'config.py'}:workdir", f"--workdir={made}")
     lines = (made / "metrics.jsonl").read_text().splitlines(keepends=True)
@@ -37,7 +37,7 @@ def make_workdir(scratch: Path) -> None:
 
 
 def make_study(scratch: Path) -> None:
-    """Write STUDY: the study's record and its trials, without what `report` does not read."""
+    """Write STUDY: the study's record and its trials, without files that `report` does not read."""
     made = scratch / "norms"
     _run("sweep", f"--study={FOLDER / 'experiments' / 'norms'}", f"--workdir={made}", "--num_workers=1")
     shutil.rmtree(STUDY, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Architectures and tasks that lack a method, raise, or return what nobody expects."""
+"""Architectures and tasks that lack a method, raise, or return a wrong value."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +53,7 @@ class NoDecoder(PulseArchitecture):
 
 
 class Rounded(Counting):
-    """Scores of whole numbers, as NumPy and JAX have them."""
+    """Returns scores as whole numbers of NumPy and JAX."""
 
     def score(self, evaluator, params, split, generate):
         metrics = super().score(evaluator, params, split, generate).metrics

@@ -1,4 +1,4 @@
-"""A task from outside the package: the number of words of the translation is predicted from the source."""
+"""A task from outside the package: predict the number of words of the translation from the source."""
 
 import dataclasses
 
