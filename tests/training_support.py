@@ -72,7 +72,7 @@ def split_for(architecture: str, overrides: Mapping[str, Any] | None = None) -> 
 
 
 def read_by(architecture: str, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the batch without what the architecture does not read."""
+    """Return the batch without arrays that the architecture does not read."""
     unread = "inputs" if architecture == "decoder_only" else "-"
     return {name: array for name, array in batch.items() if not name.startswith(unread)}
 

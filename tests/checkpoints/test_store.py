@@ -138,7 +138,7 @@ def test_transfers_are_allowed_inside_a_guarded_loop(store, helpers, template):
         store.restore(template)
 
 
-# What save refuses.
+# Errors of save.
 
 
 def test_a_step_is_saved_once(store, helpers, template):
@@ -177,7 +177,7 @@ def test_a_read_only_store_writes_nothing(helpers, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-# What restore refuses.
+# Errors of restore.
 
 
 def test_an_empty_store_says_so(store, template):

@@ -214,7 +214,7 @@ def test_fingerprint_is_of_texts_names_and_parts(wmt, tmp_path):
     assert load_source(wmt_config(wmt, train_split="train[:4]")).fingerprint() == original
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.parametrize(

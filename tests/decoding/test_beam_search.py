@@ -117,7 +117,7 @@ OTHER_SHORT, OTHER_LONG = ([B, EOS_ID], [0.8, 0.6]), ([B, A, EOS_ID], [0.8, 0.3,
     ],
 )
 def test_the_results_of_tensor2tensor(probs, alpha, expected):
-    """Of its utils/beam_search_test.py; the tables are (A, eos, B) per hypothesis, row and step."""
+    """The cases of its utils/beam_search_test.py; the tables are (A, eos, B) per hypothesis, row and step."""
     probs = np.array(probs)[..., [1, 0, 2]]
     steps, _, width, _ = probs.shape
     rules = Rules("gnmt", end_among="candidates", early_stop="bound", num_best=width)
@@ -149,7 +149,7 @@ FORCED_1, FORCED_2 = ([B, B, EOS_ID], [0.1, 0.1, 0.6]), ([B, B, EOS_ID], [0.3, 0
     ],
 )
 def test_the_results_of_fairseq(length_penalty, alpha, limit, expected):
-    """Of its tests/test_sequence_generator.py."""
+    """The cases of its tests/test_sequence_generator.py."""
     rules = Rules(length_penalty, end_among="beam", early_stop="first", num_best=2)
     check_outputs(published(FAIRSEQ, rules, limit, alpha, force_end=True), expected, rules, alpha)
 

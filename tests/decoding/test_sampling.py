@@ -359,7 +359,7 @@ def test_ten_thousand_draws_have_the_distribution(fields):
 
 
 def test_draws_are_independent_of_their_neighbours():
-    """Of the next row, sample, position and seed."""
+    """They are independent of the next row, sample, position and seed."""
     probs = np.array([0.1, 0.2, 0.3, 0.4])
     tokens = draws(np.log(probs).astype(np.float32))
     others = {

@@ -91,7 +91,7 @@ def test_entropy():
     np.testing.assert_allclose(mean_entropy(weights), expected, rtol=1e-12)
 
 
-# Of text.
+# Maps of a text.
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def test_a_model_without_cross_attention(translator):
         attention_maps(dataclasses.replace(translator, params=params), "1")
 
 
-# What is shown.
+# Selections.
 
 
 def test_selection():

@@ -46,7 +46,7 @@ def test_the_trials_share_a_program():
 @pytest.mark.slow
 @pytest.mark.parametrize("axis", ["vmap", "map"])
 def test_gradients_of_the_first_step(axis):
-    """To 1e-5 of the largest, with four kinds of dropout on."""
+    """They agree to 1e-5 of the largest, with four kinds of dropout on."""
     gradient = functools.partial(batch_gradient, STATICS[0])
     states = [start(STATICS[0], hyper) for hyper in HYPERS]
     batches = [batch_of(number, 0) for number in range(4)]

@@ -198,7 +198,7 @@ def test_a_checkpoint_without_a_tokenizer(source, tmp_path):
     assert opened(config_from(path), tmp_path, params_template()).tokenizer is None
 
 
-# What is refused.
+# Errors.
 
 
 def test_other_shapes(source, tmp_path):

@@ -88,7 +88,7 @@ class World:
 
     def save(self, step, state, record, side_files, metrics):
         self.happens("save", step)
-        # Copies, as what is serialised now.
+        # Copies, as if serialised now.
         self.saved[step] = (state, {**record, "window": [dict(v) for v in record["window"]]}, side_files, metrics)
 
     def wait(self):

@@ -100,7 +100,7 @@ def test_every_target_counts_by_its_weight(smoothing):
 
 
 def test_targets_may_have_any_shape():
-    """Of classes [B], or of the ends of spans [B, 2]."""
+    """Such as classes [B], or the ends of spans [B, 2]."""
     logits, targets = (jnp.asarray(x) for x in examples())
     whole = cross_entropy(logits, targets, weights_of(targets), 0.1)
     flat = cross_entropy(logits.reshape(-1, V), targets.reshape(-1), weights_of(targets).reshape(-1), 0.1)
