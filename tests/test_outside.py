@@ -133,7 +133,7 @@ def test_whole_numbers_rank_checkpoints(folder):
         ),
     ],
 )
-def test_an_unavailable_score_is_reported_with_its_task(folder, capsys, task, flags, message):
+def test_an_error_of_a_score_names_its_task_or_architecture(folder, capsys, task, flags, message):
     assert main(train(folder, task, f"unscored{bool(task)}", *flags)) == 2
     assert message in capsys.readouterr().err
 

@@ -62,7 +62,7 @@ def test_relative_paths_and_the_home_directory(workdir, monkeypatch):
         ("quickstart/checkpoints/200/state", r"/state: neither a work directory nor a checkpoint folder$"),
     ],
 )
-def test_a_wrong_path_is_an_error_that_lists_the_checkpoints(workdir, path, message):
+def test_a_wrong_path_is_an_error_with_the_names_that_exist(workdir, path, message):
     with pytest.raises(CheckpointError, match=message):
         open_checkpoint(workdir.parent / path)
 

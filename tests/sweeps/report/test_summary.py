@@ -154,7 +154,7 @@ def test_every_variant_and_metric_is_a_line(results):
             assert [*found, line["p_value_holm"]] == expected
 
 
-def test_an_axis_may_not_have_the_name_of_another_column(results, tmp_path):
+def test_names_of_columns_are_reserved(results, tmp_path):
     crossed = collect(*write_workdir(tmp_path, text=CROSSED))
     columns = {*read(results_csv(results))[0], *read(summary_csv(summarise(results)))[0]}
     columns |= set(read(contrasts_csv(contrasts(crossed)))[0]) - {"norm"}

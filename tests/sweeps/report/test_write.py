@@ -159,7 +159,7 @@ def test_numbers_of_alternative_texts_equal_those_of_the_csv(written):
     assert_rounds(worst, lines_of(output, "16")[0]["mean"])
 
 
-def test_the_page_names_configs_versions_and_machine(written):
+def test_the_page_names_methods_versions_and_command(written):
     _, page, markdown = written
     text = Page(page).text
     for said in ("Holm 1979", "paired t-test", "3 seeds say little", "Student's t", "1 of 3 diverged"):
