@@ -19,7 +19,6 @@ from training_support import (
     uneven_batch,
 )
 
-from transformer_jax.nn.dropout import fold, keep_mask
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
@@ -373,20 +372,6 @@ def test_trials_under_vmap_equal_single_runs():
                 [moments] = [s.mu for s in states.opt_state if hasattr(s, "mu")]
                 first = jax.tree.map(lambda m, i=i, h=hyper: m[i] / (1 - h.beta1), moments)
                 assert distance(first, divided(grads, sums["weight"])) < 1e-5
-
-
-def test_dropout_masks_under_vmap_equal_those_of_single_runs():
-    row_ids, shape = jnp.asarray([7, 100, 2**31 - 1]), (3, 5, 16)
-
-    def mask(seed: Any, step: Any, rate: Any) -> Any:
-        return keep_mask(fold(fold(jnp.uint32(0), seed), step), row_ids, shape, rate)
-
-    seeds, rates = jnp.asarray([0, 8, 2**31 - 1, 8]), jnp.asarray([0.1, 0.5, 0.9, 0.1])
-    together = jax.jit(jax.vmap(mask, in_axes=(0, None, 0)))(seeds, jnp.int32(3), rates)
-    for i in range(len(seeds)):
-        alone = mask(int(seeds[i]), 3, float(rates[i]))
-        np.testing.assert_array_equal(together[i], alone)
-    assert (together[1] != together[3]).any()
 
 
 def matrix_products(jaxpr: Any) -> list[tuple[str, ...]]:
