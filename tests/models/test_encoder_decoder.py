@@ -8,16 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import Model
-from support import as_batch, assert_close, forward, make_batch, random_params, tiny
+from support import as_batch, assert_close, forward, make_batch, random_params, scanned, tiny
 
 from transformer_jax.models.architecture import init_params
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.stack import Stack
-
-
-def scanned(**fields):
-    """Return a config that loops over layers: it compiles faster, and its results equal those of unrolled layers."""
-    return tiny(**fields, scan_layers=True)
 
 
 def padded_batch():

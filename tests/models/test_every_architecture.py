@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import Model
-from support import as_batch, assert_close, covering_params, forward, make_batch, random_params, shapes, tiny
+from support import as_batch, assert_close, covering_params, forward, make_batch, random_params, scanned, shapes, tiny
 
 from transformer_jax.errors import DataError
 from transformer_jax.models import architecture as architectures
@@ -36,11 +36,6 @@ def read_by(config, batch):
     if config.architecture == "encoder_decoder":
         return batch
     return {name: array for name, array in batch.items() if not name.startswith("inputs")}
-
-
-def scanned(**fields):
-    """Return a config that loops over layers: it compiles faster, and equals unrolled layers (tested below)."""
-    return tiny(**fields, scan_layers=True)
 
 
 def padded_batch(config):
