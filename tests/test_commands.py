@@ -196,10 +196,18 @@ PROGRAMS = {
 }
 
 
+FOLDERS = ("docs/*.md", "*/README.md", "experiments/*/README.md")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES += [page for folder in FOLDERS for page in sorted(ROOT.glob(folder))]
+PROGRAM = re.compile(r"(?:srun |[A-Z]+=\S+ )?(transformer-jax|python -m (?:experiments|benchmarks)[\w.]+) (.*)")
+
+
+def page_name(page):
+    return str(page.relative_to(ROOT))
+
+
 def documents():
-    yield ROOT / "README.md"
-    yield from sorted(ROOT.glob("*/README.md"))
-    yield from sorted(ROOT.glob("experiments/*/README.md"))
+    yield from PAGES
     yield from sorted(ROOT.glob("configs/*.py"))
     yield from sorted([*ROOT.glob("experiments/*/*.py"), *ROOT.glob("benchmarks/*.py")])
     yield from (ROOT / "transformer_jax" / "cli" / f"{name}.py" for name in COMMANDS)
@@ -215,7 +223,7 @@ def command_lines(document):
         blocks = [line for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S) for line in block.splitlines()]
     for line in blocks:
         line = re.split(r"\s#|\s<|\s>|\s\[", line.split("| ")[-1])[0].strip()
-        match = re.match(r"(transformer-jax|python -m (?:experiments|benchmarks)[\w.]+) (.*)", line)
+        match = PROGRAM.match(line)
         if match:
             yield match[1].rpartition(" ")[2], shlex.split(match[2])
 
@@ -251,7 +259,26 @@ def test_command_lines_in_documents_are_valid(document, program, words, monkeypa
         PROGRAMS[program].parser().parse_args(words)
 
 
-def test_links_in_the_readme_are_valid():
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text())
-    assert len(targets) >= 3
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+def heading_anchors(page):
+    """Return the anchors that GitHub makes of a page's headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_every_link_of_a_page_leads_somewhere(page):
+    broken = []
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if not file.exists() or (anchor and anchor not in heading_anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_readme_is_short_and_leads_to_every_page():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 150
+    linked = set(re.findall(r"\]\((docs/\w+\.md)\)", "\n".join(lines)))
+    assert linked == {page_name(page) for page in PAGES if page.parent.name == "docs"}

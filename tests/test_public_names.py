@@ -1,4 +1,4 @@
-"""`import transformer_jax`: the Python of the README."""
+"""`import transformer_jax`, and the Python that the documents show."""
 
 import importlib
 import re
@@ -44,29 +44,46 @@ def test_importing_is_light():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-@pytest.mark.slow
-def test_the_python_of_the_readme_runs(monkeypatch):
-    """The code blocks that need no trained checkpoint, including their last lines."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    study, forward, decoding, _ = blocks
-    monkeypatch.chdir(ROOT)
-    names: dict = {}
-    exec(study, names)
+def python_blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def check_study(names):
     assert len(grid(names["STUDY"], ROOT, {}).trials) == 4 * 3
-    exec(forward, names)
+
+
+def check_model(names):
     config, batch = names["config"].model, names["batch"]
     assert config.norm_position == "post"
     length = batch["decoder_inputs"].shape[1]
     assert names["logits"].shape == (1, length, config.vocab_size)
     shape = (config.num_decoder_layers, 1, config.num_heads, length, batch["inputs"].shape[1])
     assert names["weights"]["decoder_cross_attention"].shape == shape
-    exec(decoding, names)
-    assert names["logits"].shape == (1, 1, config.vocab_size)
+    assert names["step_logits"].shape == (1, 1, config.vocab_size)
     assert names["cache"].index == 4
-    with_token = {
-        **batch,
-        "decoder_inputs": jnp.concatenate([batch["decoder_inputs"], names["token"]], axis=1),
-    }
+    with_token = {**batch, "decoder_inputs": jnp.concatenate([batch["decoder_inputs"], names["token"]], axis=1)}
     model = transformer_jax.ARCHITECTURES[config.architecture].module(config)
     expected = model.apply({"params": transformer_jax.init_params(config, seed=0)}, with_token)[0]
-    assert_close(names["logits"][:, 0], expected[:, 3])
+    assert_close(names["next_logits"], expected[:, 2])
+    assert_close(names["step_logits"][:, 0], expected[:, 3])
+
+
+CHECKS = {"studies.md": check_study, "python.md": check_model}
+PAGES = [page for folder in ("*.md", "docs/*.md") for page in sorted(ROOT.glob(folder)) if python_blocks(page)]
+
+
+def test_pages_whose_python_is_checked():
+    assert set(CHECKS) <= {page.name for page in PAGES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_of_a_page_runs(page, monkeypatch):
+    """All blocks of a page in one namespace; those that need a trained checkpoint, in runs/, are only compiled."""
+    monkeypatch.chdir(ROOT)
+    names: dict = {}
+    for block in python_blocks(page):
+        program = compile(block, page.name, "exec")
+        if "runs/" not in block:
+            exec(program, names)
+    CHECKS.get(page.name, lambda _: None)(names)

@@ -28,8 +28,8 @@ def user_message(error: BaseException) -> str | None:
     if _of_runtime(error) and "RESOURCE_EXHAUSTED" in str(error):
         first_line = str(error).strip().partition("\n")[0]
         return (
-            f"the device has too little memory: {first_line[:200]}; fewer data.tokens_per_batch, or what the README "
-            'names under "When memory is short", may help'
+            f"the device has too little memory: {first_line[:200]}; set a smaller data.tokens_per_batch, or "
+            'another setting of the section "Memory" of docs/scaling.md'
         )
     return None
 
