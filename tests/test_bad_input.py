@@ -216,6 +216,7 @@ def test_a_work_directory_that_is_a_file(folder, capsys):
     assert (folder / "run").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_partial_checkpoint(tmp_path, capsys):
     folder = copy_of_trained(tmp_path / "copy")
     checkpoints = folder / "run" / "checkpoints"

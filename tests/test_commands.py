@@ -112,6 +112,7 @@ def test_the_training_benchmark_alternates_with_steps_without_dropout(nano, caps
     assert result["dropout_cost"] == pytest.approx(result["ms"] / result["ms_without_dropout"] - 1)
 
 
+@pytest.mark.slow
 def test_the_training_benchmark_of_a_decoder_only_model(monkeypatch, capsys):
     sizes = {"vocab_size": 20, "emb_dim": 16, "num_heads": 2, "num_decoder_layers": 2}
     monkeypatch.setitem(shapes.PUBLISHED, "decoder_124m", functools.partial(shapes.gpt2_small, **sizes))
@@ -133,7 +134,13 @@ def test_peaks_are_found_by_the_kind_of_a_device():
     assert devices.peak_flops("cpu") is None
 
 
-@pytest.mark.parametrize("flags", [["--beam_size=1"], ["--beam_size=2"], ["--uncached"], ["--dtype=bfloat16"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--beam_size=2"],
+        *(pytest.param([flag], marks=pytest.mark.slow) for flag in ("--beam_size=1", "--uncached", "--dtype=bfloat16")),
+    ],
+)
 def test_the_decoding_benchmark_measures(nano, capsys, flags):
     result = measured(decode, capsys, nano, "--seconds=0", "--batch=2", "--length=5", *flags)
     assert result["cached"] == ("--uncached" not in flags)

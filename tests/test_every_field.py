@@ -172,7 +172,12 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("name", DATA)
+SLOW_DATA = {"num_train_pairs", "num_eval_pairs", "vocabulary_file"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_DATA else ()) for name in DATA]
+)
 def test_data(corpus, name):
     observe, one, other = DATA[name]
     assert observe(corpus, **{name: one}) != observe(corpus, **{name: other})

@@ -237,6 +237,7 @@ def check_translations(file, lines, exact):
     assert differing <= (0 if exact else len(wanted) // 10), shown
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_finished(workdir, capsys):
     known = recorded("steps", "resumed")
     before = (workdir / "metrics.jsonl").read_bytes()

@@ -42,17 +42,14 @@ PLACES = {
     "inside_evaluation:4": ([],),
     "inside_token_cache:1": ([],),
 }
-CASES = [
-    pytest.param(place, *saved, id=place, marks=pytest.mark.slow if index >= 1 else ())
-    for index, (place, *saved) in enumerate(PLACES.items())
-]
 
 
 def test_every_place_is_tried():
     assert {place.partition(":")[0] for place in PLACES} == set(kill_points.NAMES)
 
 
-@pytest.mark.parametrize(("place", "saved"), CASES)
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "saved"), PLACES.items(), ids=PLACES)
 def test_killed_at(tmp_path, place, saved):
     """The killed run has its own process; the resumed and the uninterrupted run share this one."""
     folder = write_corpus(tmp_path)

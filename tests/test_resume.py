@@ -88,6 +88,7 @@ def test_a_run_on_packed_rows(tmp_path, monkeypatch):
     assert max(packed) <= 1
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_the_save(tmp_path, monkeypatch, capsys):
     folder = write_corpus(tmp_path)
     assert train_until(folder, monkeypatch, "after_batch", 7, signal.SIGINT, signal.SIGINT) == 130
@@ -120,6 +121,7 @@ def test_the_log_is_continued_after_a_truncated_line(tmp_path, monkeypatch):
     assert_same_run(folder, trained_folder())
 
 
+@pytest.mark.slow
 def test_derived_files_may_be_deleted(tmp_path, monkeypatch):
     folder = write_corpus(tmp_path)
     train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
@@ -131,6 +133,7 @@ def test_derived_files_may_be_deleted(tmp_path, monkeypatch):
     assert_same_run(folder, trained_folder())
 
 
+@pytest.mark.slow
 def test_the_tokenizer_is_that_of_the_checkpoint(tmp_path, monkeypatch, capsys):
     folder = write_corpus(tmp_path / "a")
     train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
@@ -226,6 +229,7 @@ def test_a_run_that_never_started_does_not_claim_its_folder(tmp_path, capsys):
     assert train(folder, "--config.training.num_train_steps=1") == 0
 
 
+@pytest.mark.slow
 def test_a_tokenizer_without_a_checkpoint_is_made_again(tmp_path, monkeypatch, capsys):
     """A run that dies before its first checkpoint leaves its tokenizer; another config would need another one."""
     folder = write_corpus(tmp_path)
@@ -246,6 +250,7 @@ def test_a_tokenizer_without_a_checkpoint_is_made_again(tmp_path, monkeypatch, c
     assert (folder / "run" / "checkpoints" / "1" / "tokenizer.model").read_bytes() == tokenizer.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_failed_save_is_reported_and_the_run_resumes_from_the_previous_checkpoint(tmp_path, monkeypatch, capsys):
     folder = write_corpus(tmp_path)
     seal = store_module.seal

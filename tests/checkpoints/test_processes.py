@@ -44,6 +44,7 @@ def test_after_a_kill_during_a_save_the_previous_checkpoint_is_restored(tmp_path
     assert store.restore(template).step == 3
 
 
+@pytest.mark.slow
 def test_after_a_kill_during_the_first_save_there_is_no_checkpoint(tmp_path, template, helpers):
     done = helpers.run_python(SAVE_THREE, tmp_path, TRANSFORMER_JAX_KILL_AT="before_commit:1")
     assert done.returncode == -signal.SIGKILL, done.stderr

@@ -119,6 +119,7 @@ def test_missing_checkpoints_and_splits(tmp_path, capsys):
     assert snapshot(run) == before
 
 
+@pytest.mark.slow
 def test_runs_on_other_references(tmp_path, capsys):
     folder = write_corpus(tmp_path / "other")
     lines = (folder / "test.de").read_text().splitlines(keepends=True)

@@ -160,6 +160,7 @@ def test_errors_of_tfds(tmp_path, capsys, failing, error, message):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_created(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["prepare", f"--dataset={EMBEDDED}", f"--data_dir={tmp_path}/file/data"]) == 2

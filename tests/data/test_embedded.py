@@ -132,7 +132,13 @@ def test_a_name_with_two_translations_is_left_out():
     assert unambiguous({**texts, "money": [("pound", "Pfund")]}) == set(texts)
 
 
-@pytest.mark.parametrize("locales", [("en", "de"), ("de", "en"), ("it", "en"), ("en", "es")])
+@pytest.mark.parametrize(
+    "locales",
+    [
+        ("en", "de"),
+        *(pytest.param(pair, marks=pytest.mark.slow) for pair in (("de", "en"), ("it", "en"), ("en", "es"))),
+    ],
+)
 def test_every_source_has_one_translation(locales):
     sentences = corpus.Grammar(*map(embedded._lexicon, locales))
     translations: dict[str, set[str]] = {}
@@ -153,6 +159,7 @@ def test_text_is_plain(german):
             assert "{" not in text
 
 
+@pytest.mark.slow
 def test_one_is_never_counted_in_words(german):
     """German "eins" is a number and "ein" an article; before a noun neither is right."""
     texts = [text for name in german.split_names for text in german.split(name).features["targets"]]
@@ -169,6 +176,7 @@ def test_sources_are_unique_and_splits_disjoint(german):
     assert [len(german.split(name).features["targets"]) for name in german.split_names] == [3000, 400, 400, 400]
 
 
+@pytest.mark.slow
 def test_a_source_is_in_the_same_split_for_every_seed(german):
     other = EmbeddedSource("en", "de", 2000, 100, seed=1)
     assert len(set(other.split("train").features["inputs"]) & set(german.split("train").features["inputs"])) < 100
@@ -228,6 +236,7 @@ def test_too_few_sentences(german):
 # The source
 
 
+@pytest.mark.slow
 def test_two_processes_agree():
     program = (
         "import json; from transformer_jax.data.sources.embedded import EmbeddedSource;"
@@ -274,7 +283,9 @@ def test_italian(lexicons):
     assert grammar.PHRASES["relative_weekday"].render(lexicons["it"], "sun", "future", 2) == "tra due domeniche"
 
 
-@pytest.mark.parametrize("locale", ["fr", "es", "pt-BR", "ja"])
+@pytest.mark.parametrize(
+    "locale", ["ja", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fr", "es", "pt-BR"))]
+)
 def test_other_locales(locale):
     """Whatever a locale lacks, the rest is a corpus: neither side is empty, and the sides differ."""
     source = EmbeddedSource("en", locale, 200, 10)

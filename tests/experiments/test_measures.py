@@ -138,6 +138,7 @@ def scorer_of(config, **splits):
     )
 
 
+@pytest.mark.slow
 def test_the_gradient_of_packed_rows_equals_that_of_separate_rows():
     data = DataConfig(batching="packed", packed_length=16, max_length=16, tokens_per_batch=48, row_multiple=1)
     config = ExperimentConfig(model=MODEL, data=data)

@@ -81,6 +81,7 @@ def test_a_prefix_ends_with_its_segment():
         assert_close(logits[:, part], alone, 2e-6)
 
 
+@pytest.mark.slow
 def test_it_trains_by_the_same_step():
     static, hyper = split_for("decoder_only", {"model.num_decoder_layers": 2})
     state = init_state(static, hyper)

@@ -176,6 +176,7 @@ class Head(nn.Module):
         return x.mean(1) @ kernel + first @ kernel + bias[None]
 
 
+@pytest.mark.slow
 @every_architecture
 def test_a_head_adds_its_parameters_and_changes_no_other(architecture):
     config = tiny(architecture=architecture, norm_position="pre", position_encoding="learned")
@@ -186,6 +187,7 @@ def test_a_head_adds_its_parameters_and_changes_no_other(architecture):
     jax.tree.map(np.testing.assert_array_equal, params, plain)
 
 
+@pytest.mark.slow
 @every_architecture
 def test_a_head_replaces_the_logits(architecture):
     config = tiny(architecture=architecture)
@@ -360,6 +362,7 @@ def test_returned_weights(scan_layers, architecture):
 # --- the same computation in another form --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

@@ -70,6 +70,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros():
     assert (np.abs(np.asarray(output)[~nothing]) > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
@@ -91,6 +92,7 @@ def test_a_model_has_the_same_gradients_by_either(fields):
     assert distance(*results) < 1e-5
 
 
+@pytest.mark.slow
 def test_weights_are_returned_with_every_implementation():
     """They come from the reference; the logits are the same with either implementation."""
     config, batch = tiny(attention_implementation="xla"), uneven_batch()

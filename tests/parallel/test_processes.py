@@ -150,6 +150,7 @@ def test_several_processes_use_all_their_devices(folder):
     assert "parallel.num_devices=1 of 2: several processes train on all devices" in results[0][2]
 
 
+@pytest.mark.slow
 def test_an_error_at_the_start_of_process_0_ends_the_others(folder):
     (folder / "train.en").unlink()
     results = job(argv("train", folder), 2)

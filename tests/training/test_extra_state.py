@@ -52,6 +52,7 @@ def trained(state, first, last):
     return state
 
 
+@pytest.mark.slow
 def test_an_extra_tree_is_kept_and_resumed_bit_for_bit(tmp_path):
     places = launcher().shardings(jax.eval_shape(start))
     template = jax.tree.map(

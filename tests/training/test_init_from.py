@@ -105,6 +105,7 @@ def test_every_trial_of_a_group_starts_from_the_checkpoint(source, tmp_path):
         assert stepper.state_of(number).step == 0
 
 
+@pytest.mark.slow
 def test_a_run_resumes_bit_for_bit_without_the_checkpoint_that_it_started_from(tmp_path, monkeypatch, capsys):
     """On another corpus, with the tokenizer of the first run."""
     source = shutil.copytree(trained_folder() / "run", tmp_path / "source")

@@ -43,13 +43,19 @@ BASE = {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2, "model.act
 # A batch of eight rows, as `uneven_batch` makes it, for one device.
 ONE_DEVICE = {"parallel.num_devices": 1, "data.row_multiple": 8}
 
+FAST = ("jit", tuple(OPTIONS))
+
 
 def forms(launcher: str) -> list[Any]:
-    """Each option alone and all of them together run by default; `jit` also runs without options."""
+    """Return the combinations of options, slow but for all together with `jit`; `jit` also runs without options."""
     sets = [names for size in range(4) for names in itertools.combinations(OPTIONS, size)]
-    fast = {"step": [("scanned",), ("bfloat16",), ("in parts",)], "jit": [tuple(OPTIONS)]}[launcher]
     return [
-        pytest.param(launcher, names, id=", ".join((launcher, *names)), marks=() if names in fast else pytest.mark.slow)
+        pytest.param(
+            launcher,
+            names,
+            id=", ".join((launcher, *names)),
+            marks=() if (launcher, names) == FAST else pytest.mark.slow,
+        )
         for names in sets
         if names or launcher != "step"
     ]

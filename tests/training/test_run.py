@@ -110,6 +110,7 @@ def test_ctrl_c_during_preparation_does_not_claim_the_folder(folder, monkeypatch
     assert [*found, config.read_text() if config.exists() else None] == [before, before]
 
 
+@pytest.mark.slow
 def test_a_log_without_its_checkpoints_is_kept(folder, capsys):
     flags = ["--config.training.num_train_steps=4", "--config.training.checkpoint_every_steps=2"]
     assert train(folder, *flags) == 0

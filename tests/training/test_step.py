@@ -200,19 +200,14 @@ def test_steps_are_counted_and_the_schedule_follows():
         assert metrics["learning_rate"] == pytest.approx(float(expected), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
         {"model.remat": "full", "training.accumulation_steps": 2, "training.loss_chunks": 3},
-        *(
-            pytest.param(fields, marks=pytest.mark.slow)
-            for fields in (
-                {"training.loss_chunks": 2},
-                {"model.remat": "dots", "model.scan_layers": True},
-                {"model.remat": "full", "model.scan_layers": True, "model.norm_position": "pre"},
-                {"model.remat": "dots", "model.tie_output": False, "model.position_encoding": "relative"},
-            )
-        ),
+        {"model.remat": "dots", "model.scan_layers": True},
+        {"model.remat": "full", "model.scan_layers": True, "model.norm_position": "pre"},
+        {"model.remat": "dots", "model.tie_output": False, "model.position_encoding": "relative"},
     ],
     ids=str,
 )
@@ -306,6 +301,7 @@ def test_the_first_state_is_a_function_of_the_seed_alone():
         assert (expected.shape, expected.dtype, expected.sharding) == (leaf.shape, leaf.dtype, leaf.sharding)
 
 
+@pytest.mark.slow
 @both_norm_positions
 def test_the_loss_falls_on_a_copying_task(norm_position):
     config = small_config(
