@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.builtin import config_file
 from transformer_jax.config import EXTENSIBLE, ExperimentConfig, base_type, config_error, leaf_fields, nearest
 from transformer_jax.errors import ConfigError
 from transformer_jax.tasks.base import best_metric
@@ -29,7 +30,7 @@ def read_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Experi
     """The validated and resolved config of a file, after overrides.
 
     Args:
-      spec: `PATH.py` or `PATH.py:ARGUMENT`.
+      spec: `PATH.py` or `PATH.py:ARGUMENT`, or the name of a built-in config in place of the path.
       overrides: dotted field name -> value; text is parsed as on the command line.
     Raises: ConfigError naming the file or every field that cannot be used, or a metric that the task does not have.
     """
@@ -44,7 +45,7 @@ def load(spec: str) -> ml_collections.ConfigDict:
     import ml_collections
 
     name, _, arg = spec.partition(":")
-    path = Path(name).expanduser()
+    path = config_file(name)
     get_config = getattr(run_file(path), "get_config", None)
     if not callable(get_config):
         raise ConfigError(f"{path}: has no function get_config(arg=''), which a config file must define")

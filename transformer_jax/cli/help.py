@@ -14,7 +14,7 @@ from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
     *("train", "evaluate", "compare", "generate", "inspect", "attention", "plot", "embeddings"),
-    *("sweep", "report", "prepare", "doctor", "quickstart"),
+    *("sweep", "report", "prepare", "list", "doctor", "quickstart"),
 )
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from absl import flags
 
-import transformer_jax
 from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.config import ExperimentConfig
@@ -20,7 +19,7 @@ from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 
 OVERRIDES = ("config",)
-CONFIG = "configs/quickstart.py"
+CONFIG = "quickstart"
 SPLITS = ("test", "test_longer")
 NUM_EXAMPLES = 5
 
@@ -33,7 +32,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     spec, workdir = arguments.required("config"), Path(arguments.required("workdir"))
-    config = read_config(str(find_config()) if spec == CONFIG else spec, arguments.overrides)
+    config = read_config(spec, arguments.overrides)
 
     from transformer_jax.cli.train import start
     from transformer_jax.data.sources import load_source
@@ -85,15 +84,3 @@ def _print_files(workdir: Path) -> None:
     for path in sorted(path for pattern in ("*", "checkpoints/*", "evaluation/*") for path in workdir.glob(pattern)):
         if not path.name.startswith("."):
             print(f"  {path}{'/' if path.is_dir() else ''}")
-
-
-def find_config() -> Path:
-    """configs/quickstart.py below the current folder, or in the repository that this package is installed from."""
-    repository = Path(transformer_jax.__file__).resolve().parent.parent
-    for folder in (Path(), repository):
-        if (folder / CONFIG).is_file():
-            return folder / CONFIG
-    raise ConfigError(
-        f"{CONFIG}: neither in the current folder nor in {repository}; "
-        "run this in a clone of the repository, or name the file by --config"
-    )

@@ -36,7 +36,7 @@ def run(arguments: Arguments) -> int:
     from transformer_jax.sweeps.report.summary import contrasts, summarise, summary_json
     from transformer_jax.sweeps.report.write import write_report
 
-    results = collect(workdir, Path(values.study) if values.study else None)
+    results = collect(workdir, study_folder(values.study) if values.study else None)
     rows, found = summarise(results), contrasts(results)
     written = write_report(results, rows, found, Path(values.output) if values.output else workdir / "report")
     print(summary_json(rows, found) if values.json else tables(results, rows, found))

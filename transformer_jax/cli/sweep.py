@@ -29,7 +29,7 @@ OVERRIDES = ("config",)
 
 
 def define(values: flags.FlagValues) -> None:
-    path_flag(values, "study", "folder with a study.py, such as experiments/positions")
+    path_flag(values, "study", "folder with a study.py, or the name of a built-in study; `transformer-jax list` shows them")
     path_flag(values, "workdir", "folder of the study's trials")
     from transformer_jax.sweeps.executors import NAMES as EXECUTORS
     from transformer_jax.sweeps.executors.base import Options
@@ -66,7 +66,7 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    folder, workdir = Path(arguments.required("study")), Path(arguments.required("workdir"))
+    folder, workdir = study_folder(arguments.required("study")), Path(arguments.required("workdir"))
 
     from transformer_jax.data.sources import load_source
     from transformer_jax.sweeps.progress_of_trials import Table

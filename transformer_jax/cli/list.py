@@ -1,0 +1,41 @@
+"""Show the configs and studies that come with the package.
+
+    transformer-jax list
+    transformer-jax train --config=quickstart --workdir=runs/first
+    transformer-jax sweep --study=norm_placement --workdir=runs/norm_placement
+
+`--config` and `--study` take these names, or paths; a file or folder in the current folder wins.
+"""
+
+import json
+
+from absl import flags
+
+from transformer_jax import builtin, exit_codes
+from transformer_jax.cli.arguments import Arguments, switch
+
+OVERRIDES = ()
+
+
+def define(values: flags.FlagValues) -> None:
+    switch(values, "json", "print names, paths and descriptions as JSON")
+
+
+def run(arguments: Arguments) -> int:
+    found = {
+        "configs": {name: (path, builtin.first_line(path)) for name, path in builtin.configs().items()},
+        "studies": {name: (path, builtin.first_line(path / "study.py")) for name, path in builtin.studies().items()},
+    }
+    if arguments.flags.json:
+        described = {
+            kind: {name: {"path": str(path), "description": text} for name, (path, text) in entries.items()}
+            for kind, entries in found.items()
+        }
+        print(json.dumps(described, indent=2))
+        return exit_codes.OK
+    width = max(len(name) for entries in found.values() for name in entries)
+    for (kind, entries), flag in zip(found.items(), ("--config", "--study"), strict=True):
+        print(f"{kind} ({flag}=NAME):")
+        for name, (_, text) in entries.items():
+            print(f"  {name:<{width}}  {text}")
+    return exit_codes.OK
