@@ -1,6 +1,6 @@
 """Multi30k, image captions, English to German (Elliott et al. 2016); 29,000 training pairs of raw text.
 
-    transformer-jax train --config=configs/multi30k.py --workdir=runs/multi30k --config.data.dir=PATH
+    transformer-jax train --config=multi30k --workdir=runs/multi30k --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/multi30k --splits=test
 
 PATH holds train, val and test_2016_flickr, each as .en and .de, plain or .gz.

@@ -1,6 +1,6 @@
 """Multi30k, English to German, as Wu et al. 2021 (arXiv 2105.14462) train their text-only Transformer-tiny.
 
-    transformer-jax train --config=configs/multi30k_wu2021.py --workdir=runs/wu2021 --config.data.dir=PATH
+    transformer-jax train --config=multi30k_wu2021 --workdir=runs/wu2021 --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/wu2021 --splits=test
 
 PATH holds train, valid and test.2016, each as .en and .de, plain or .gz: lower-cased Moses words, split into the 10k
@@ -25,7 +25,7 @@ after 1,525, 2.07 after 2,013, 1.78 after 3,050, 1.67 after 5,002; the best is 1
 
 For three seeds run both commands with --config.seed=0, 1 and 2, each in its own work directory:
 
-    transformer-jax train --config=configs/multi30k_wu2021.py --workdir=runs/wu_1 --config.seed=1 --config.data.dir=PATH
+    transformer-jax train --config=multi30k_wu2021 --workdir=runs/wu_1 --config.seed=1 --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/wu_1 --splits=test
 """
 

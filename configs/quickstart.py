@@ -1,7 +1,7 @@
 """A small Pre-LN Transformer on the embedded English-German corpus.
 
     transformer-jax quickstart
-    transformer-jax train --config=configs/quickstart.py --workdir=runs/quickstart
+    transformer-jax train --config=quickstart --workdir=runs/quickstart
 
 Hardware: 2 cores of an AMD EPYC (AVX-512).
 Result: exact match 97.2 %, sacreBLEU 98.7 on test, in 6 minutes 16 seconds from a bare clone, installation included.

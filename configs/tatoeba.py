@@ -1,6 +1,6 @@
 """Tatoeba, English to German: 164,032 pairs of everyday sentences (www.manythings.org/anki, 2018-04-07, CC BY 2.0).
 
-    transformer-jax train --config=configs/tatoeba.py --workdir=runs/tatoeba --config.data.dir=PATH
+    transformer-jax train --config=tatoeba --workdir=runs/tatoeba --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/tatoeba --splits=test
 
 PATH holds train, valid and test, each as .en and .de, plain or .gz. For the result below, 1,655 pairs were held out for

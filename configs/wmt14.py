@@ -1,7 +1,7 @@
 """WMT 2014 English-German as in Vaswani et al. 2017: the base model, or the big one as `wmt14.py:big`.
 
-    transformer-jax train --config=configs/wmt14.py --workdir=runs/wmt14 --config.data.dir=PATH
-    transformer-jax train --config=configs/wmt14.py:big --workdir=runs/wmt14_big --config.data.dir=PATH
+    transformer-jax train --config=wmt14 --workdir=runs/wmt14 --config.data.dir=PATH
+    transformer-jax train --config=wmt14:big --workdir=runs/wmt14_big --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/wmt14 --splits=test
 
 PATH holds train, newstest2013 (validation) and newstest2014 (test), each as .en and .de, plain or .gz. As in the paper:

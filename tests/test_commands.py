@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, train_step
 from experiments.norm_placement import gradient_norms
+from transformer_jax.builtin import study_folder
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
@@ -255,7 +256,7 @@ def test_command_lines_in_documents_are_valid(document, program, words, monkeypa
             config = read_config(arguments.flags.config, arguments.overrides)
             assert config == config.resolved()
         elif "study" in arguments.flags and arguments.flags.study:
-            Space(load_study(Path(arguments.flags.study)), ROOT, arguments.overrides).check()
+            Space(load_study(study_folder(arguments.flags.study)), ROOT, arguments.overrides).check()
         else:
             assert arguments.positionals or {"checkpoint", "dataset", "cluster", "workdir"}.intersection(
                 arguments.flags.flag_values_dict()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from transformer_jax.config import nearest
@@ -36,15 +37,15 @@ def config_file(name: str) -> Path:
     """Return the file of a config.
 
     Args:
-      name: a path, or the name of a built-in config. A file of this name in the current folder wins, with a warning.
-    Raises: ConfigError for a name that is neither a file nor a built-in config. A path is not checked.
+      name: a path, or the name of a built-in config. A file of exactly this name wins, with a warning.
+    Raises: ConfigError for a name that is neither a file nor built in, and for a missing file with a built-in's name.
     """
-    return _found(name, configs(), "config")
+    return _find("config", name, configs(), is_one=Path.is_file, file_name=f"{name}.py")
 
 
 def study_folder(name: str) -> Path:
-    """Return the folder of a study; arguments and errors are those of `config_file`."""
-    return _found(name, studies(), "study")
+    """Return the folder of a study; arguments and errors are those of `config_file`, with folders for files."""
+    return _find("study", name, studies(), is_one=lambda path: (path / "study.py").is_file(), file_name=f"./{name}")
 
 
 def first_line(file: Path) -> str:
@@ -53,17 +54,23 @@ def first_line(file: Path) -> str:
     return docstring.partition("\n")[0]
 
 
-def _found(name: str, known: dict[str, Path], kind: str) -> Path:
+def _find(kind: str, name: str, known: dict[str, Path], is_one: Callable[[Path], bool], file_name: str) -> Path:
     path = Path(name).expanduser()
-    if not name or path.name != name or path.suffix:
+    if path.name != name or path.suffix:
+        if path.stem in known and not path.exists():
+            raise ConfigError(f"--{kind}={name}: does not exist; the built-in one is --{kind}={path.stem}")
         return path
-    if path.exists():
+    if is_one(path):
         if name in known:
-            logger.warning("--%s=%s: the one in the current folder is used, not the built-in %s", kind, name, kind)
+            logger.warning("--%s=%s: uses %s, not the built-in %s of this name", kind, name, path.absolute(), kind)
         return path
     if name not in known:
+        there = f"; there is {file_name}" if is_one(Path(file_name)) else nearest(name, known)
         raise ConfigError(
-            f"--{kind}={name}: neither in {Path.cwd()} nor among the built-in ones in {root()}{nearest(name, known)}; "
-            "`transformer-jax list` shows these"
+            f"--{kind}={name}: neither in {Path.cwd()} nor built in{there}; `transformer-jax list` shows all"
+        )
+    if is_one(Path(file_name)):
+        logger.warning(
+            "--%s=%s: uses the built-in %s; for the file here write --%s=%s", kind, name, kind, kind, file_name
         )
     return known[name]

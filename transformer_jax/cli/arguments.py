@@ -119,7 +119,10 @@ def path_flag(values: flags.FlagValues, name: str, help: str, default: str | Non
 
 def config_flag(values: flags.FlagValues, default: str | None = None) -> None:
     path_flag(
-        values, CONFIG, "config file, FILE.py or FILE.py:ARGUMENT, or the name of a built-in one; --config.FIELD=VALUE overrides a field", default
+        values,
+        CONFIG,
+        "config file, FILE.py or FILE.py:ARGUMENT, or a built-in config's name; --config.FIELD=VALUE overrides a field",
+        default,
     )
 
 

@@ -1,6 +1,6 @@
 """Show what a config or a checkpoint is: parameters, operations, memory, devices.
 
-    transformer-jax inspect --config=configs/wmt14.py:big
+    transformer-jax inspect --config=wmt14:big
     transformer-jax inspect --checkpoint=runs/first --json
 
 Costs are those of a full training batch of the longest sentences that `data.max_length` admits. Nothing is computed

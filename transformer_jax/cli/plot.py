@@ -1,6 +1,6 @@
 """Draw what a config means: position encoding, masks, learning-rate schedule; of a checkpoint as trained.
 
-    transformer-jax plot --config=configs/wmt14.py:base --output=runs/plots
+    transformer-jax plot --config=wmt14:base --output=runs/plots
     transformer-jax plot --checkpoint=runs/first
 
 Position encodings are drawn as tables and by their inner products at every distance; of relative ones the buckets, and

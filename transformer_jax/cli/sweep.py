@@ -1,8 +1,8 @@
 """Run or resume a study: its variants with every seed, and what came of them.
 
-    transformer-jax sweep --study=experiments/norm_placement --workdir=runs/norm_placement
-    transformer-jax sweep --study=experiments/positions --workdir=runs/positions --executor=vmap
-    transformer-jax sweep --study=experiments/tuning --workdir=runs/tuning --search=tpe --num_trials=30 --pruner=median
+    transformer-jax sweep --study=norm_placement --workdir=runs/norm_placement
+    transformer-jax sweep --study=positions --workdir=runs/positions --executor=vmap
+    transformer-jax sweep --study=tuning --workdir=runs/tuning --search=tpe --num_trials=30 --pruner=median
 
 The study's trials are work directories in WORKDIR/trials. The same command again goes on where it stopped: finished
 trials stay, a trial whose process died goes on from its newest checkpoint, and none runs twice at the same time. A
@@ -22,6 +22,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax import exit_codes
+from transformer_jax.builtin import study_folder
 from transformer_jax.cli.arguments import Arguments, choice_flag, integer, path_flag, text
 from transformer_jax.errors import ConfigError
 
@@ -29,7 +30,7 @@ OVERRIDES = ("config",)
 
 
 def define(values: flags.FlagValues) -> None:
-    path_flag(values, "study", "folder with a study.py, or the name of a built-in study; `transformer-jax list` shows them")
+    path_flag(values, "study", "folder with a study.py, or the name of a built-in study (`transformer-jax list`)")
     path_flag(values, "workdir", "folder of the study's trials")
     from transformer_jax.sweeps.executors import NAMES as EXECUTORS
     from transformer_jax.sweeps.executors.base import Options

@@ -1,6 +1,6 @@
 """Train a model; the same command again resumes it.
 
-    transformer-jax train --config=configs/quickstart.py --workdir=runs/first --config.model.norm_position=post
+    transformer-jax train --config=quickstart --workdir=runs/first --config.model.norm_position=post
 
 WORKDIR gets config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. Ctrl-C, SIGTERM and SIGUSR1 save a
 checkpoint first, within two steps; the exit code is then 130, 143 or 138, for a queue to start the command again.
