@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -90,6 +91,14 @@ def covering_params() -> list[Any]:
         params.append(pytest.param(row, id=label(row), marks=() if missing else pytest.mark.slow))
         missing -= set(row.items())
     return params
+
+
+def slow_but(fast: Any, values: Iterable[Any]) -> list[Any]:
+    """Return the values as parameters of a test, all slow but one."""
+    found = list(values)
+    assert fast in found
+    marks = {True: (), False: pytest.mark.slow}
+    return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=marks[v == fast]) for v in found]
 
 
 def _pair(names: list[str], a: tuple[str, Any], b: tuple[str, Any]) -> tuple:

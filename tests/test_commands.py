@@ -49,6 +49,7 @@ def test_help_of_every_command(capsys, name, flag):
     assert captured.err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
+from support import slow_but
 
 # The only names of the package that these tests use; everything else runs through the command line.
 from transformer_jax.cli.main import main
@@ -157,8 +158,7 @@ def logged(workdir: Path, after: int = 0) -> dict[str, dict[str, float]]:
 # Training.
 
 
-DEFAULT, *SLOW = "quickstart", "post_packed", "relative_scanned", "bfloat16_accumulated"
-RUNS = [DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+RUNS = slow_but("relative_scanned", ("quickstart", "post_packed", "relative_scanned", "bfloat16_accumulated"))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -205,11 +205,12 @@ def workdir(tmp_path):
     return Path(shutil.copytree(GOLDEN / "workdir", tmp_path / "workdir"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
         ("greedy", []),
-        pytest.param("beam_4", ["--decode.beam_size=4"], marks=pytest.mark.slow),
+        ("beam_4", ["--decode.beam_size=4"]),
     ],
 )
 def test_scores_and_translations(workdir, name, flags):

@@ -59,6 +59,7 @@ def test_stopped_after_every_single_step(tmp_path, monkeypatch, capsys):
     assert_same_run(folder, trained_folder())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "step", "saved"), [("inside_evaluation", 4, [4]), ("inside_save", 5, [5, 6])])
 def test_a_signal_during_evaluation_or_saving(tmp_path, monkeypatch, name, step, saved):
     """A signal during a save takes effect after the next step."""
@@ -111,6 +112,7 @@ def test_an_error_in_the_middle_of_a_step_loses_nothing_that_was_saved(tmp_path,
     assert_same_run(folder, trained_folder())
 
 
+@pytest.mark.slow
 def test_the_log_is_continued_after_a_truncated_line(tmp_path, monkeypatch):
     folder = write_corpus(tmp_path)
     train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)

@@ -18,11 +18,12 @@ print("alive", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "left"),
     [
         ("inside_save", "3.saving.orbax-checkpoint-tmp"),
-        pytest.param("before_commit", "3.saving", marks=pytest.mark.slow),
+        ("before_commit", "3.saving"),
     ],
 )
 def test_after_a_kill_during_a_save_the_previous_checkpoint_is_restored(tmp_path, template, helpers, point, left):
@@ -90,6 +91,7 @@ assert mean["encoder"]["kernel"].sharding == template.params["encoder"]["kernel"
 """
 
 
+@pytest.mark.slow
 def test_other_numbers_of_devices(tmp_path, template, helpers):
     """One device to eight and back; the restores check that checksums do not depend on the number of devices."""
     assert jax.device_count() == 1

@@ -77,6 +77,7 @@ def test_a_batch_in_parts_needs_the_activations_of_one():
     assert inspection(config)["memory"]["activations_estimate"] == activation_bytes(config.model, 6, 20)
 
 
+@pytest.mark.slow
 def test_a_packed_batch_is_as_wide_as_its_rows():
     data = DataConfig(max_length=20, tokens_per_batch=500, row_multiple=8, batching="packed", packed_length=30)
     report = inspection(small(data=data), compile_step=True)
@@ -177,6 +178,7 @@ def test_bad_usage(capsys, argv, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_compiler_s_memory_figure_includes_the_state_and_the_batch():
     report = inspection(small(), compile_step=True)
     memory = report["memory"]

@@ -88,6 +88,7 @@ def test_attention_that_cannot_be_shown(run, refused, flags, message):
     assert not (run / "attention" / "attention.html").exists()
 
 
+@pytest.mark.slow
 def test_attention_of_a_model_without_an_encoder(tmp_path, refused):
     config = ExperimentConfig(model=tiny()).resolved()
     params = init_params(dataclasses.replace(config.model, architecture="decoder_only"), 0)

@@ -124,7 +124,9 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
         (["--dataset=wmt14_translat"], "TFDS has no dataset 'wmt14_translat'; nearest: wmt14_translate"),
         (["--dataset=wmt14_translate/de-em"], "has no config 'de-em'; nearest: de-en"),
         (["--dataset=embedded_translate/en-de-5"], "expected two different locales"),
-        (["--dataset=embedded_translate:7.0.0"], "cannot be loaded at version 7.0.0"),
+        pytest.param(
+            ["--dataset=embedded_translate:7.0.0"], "cannot be loaded at version 7.0.0", marks=pytest.mark.slow
+        ),
         (["--dataset=super_glue/rte"], 'needs TensorFlow, which training does not: pip install "transformer-jax[prep'),
     ],
 )

@@ -170,6 +170,7 @@ def test_one_is_never_counted_in_words(german):
 # The splits
 
 
+@pytest.mark.slow
 def test_sources_are_unique_and_splits_disjoint(german):
     sources = [source for name in german.split_names for source in german.split(name).features["inputs"]]
     assert len(sources) == 3000 + 3 * 400 == len(set(sources))

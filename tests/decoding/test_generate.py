@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.special
 from decoding_support import ENDS, EOS_ID, PAD_ID, decoders_of, from_sources
-from support import OPTIONS, as_batch, forward, random_params, tiny
+from support import OPTIONS, as_batch, forward, random_params, slow_but, tiny
 
 from transformer_jax.config import SAMPLES_TOGETHER, DecodeConfig
 from transformer_jax.decoding import generate
@@ -117,7 +117,7 @@ LEARNED = config_of(position_encoding="learned")
 MODEL = config_of()  # for tests that do not depend on the model
 
 
-@pytest.mark.parametrize("position_encoding", OPTIONS["position_encoding"])
+@pytest.mark.parametrize("position_encoding", slow_but("learned", OPTIONS["position_encoding"]))
 def test_equals_the_naive_loop(position_encoding):
     config = config_of(position_encoding=position_encoding)
     params = lively_params(config)
@@ -220,7 +220,7 @@ def test_an_output_does_not_depend_on_the_width_of_its_batch(fields):
 
 @pytest.mark.parametrize(
     "position_encoding",
-    ["learned", *[pytest.param(name, marks=pytest.mark.slow) for name in ("sinusoidal", "relative", "rotary", "none")]],
+    slow_but("learned", OPTIONS["position_encoding"]),
 )
 def test_prompts_of_any_length_equal_the_naive_loop(position_encoding):
     """With the capacity as the limit, so that the last tokens have the last positions; one prompt has 11 tokens."""
@@ -425,6 +425,7 @@ def test_prompts_cross_the_border_of_a_stage(fields, stages, monkeypatch):
 LONG, LONG_SEED = config_of(max_length=200), 58  # with this seed one of three rows ends after position 150
 
 
+@pytest.mark.slow
 def test_a_long_output_equals_the_naive_one():
     """Across 64 and 128 positions every token is the most likely one by the full forward pass over the output."""
     params = random_params(LONG, LONG_SEED)

@@ -88,6 +88,7 @@ def test_smoothing_and_dropout_are_for_training(config, data, params):
     assert losses(other, data, params, "test") == pytest.approx(plain, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_learned_table_as_long_as_the_longest_pair(config, data):
     """Widths of batches are rounded up, but not beyond the table."""
     ids = data.splits["valid"]

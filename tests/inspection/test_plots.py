@@ -52,6 +52,7 @@ def test_learned_tables_are_those_of_the_parameters():
     assert not np.array_equal(tables["encoder"], tables["decoder"])
 
 
+@pytest.mark.slow
 def test_relative_biases_are_those_of_the_model():
     config = tiny(position_encoding="relative", max_length=9)
     params = random_params(config)

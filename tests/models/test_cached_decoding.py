@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import OPTIONS, assert_close, covering_params, forward, make_batch, random_params, tiny
+from support import OPTIONS, assert_close, covering_params, forward, make_batch, random_params, slow_but, tiny
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
@@ -103,6 +103,7 @@ def test_a_decoder_starts_after_all_but_the_last_token_of_every_prompt(architect
     assert decoder.reorder(cache, jnp.array([[1, 0]] * 3)) is cache
 
 
+@pytest.mark.slow
 def test_bfloat16_decodes_close_to_its_full_forward():
     config = tiny(dtype="bfloat16", position_encoding="rotary", norm_position="pre")
     params = random_params(config)
@@ -219,7 +220,7 @@ def test_a_model_without_a_decoder_is_refused():
         prepared(tiny(), params)
 
 
-@pytest.mark.parametrize("position_encoding", OPTIONS["position_encoding"])
+@pytest.mark.parametrize("position_encoding", slow_but("relative", OPTIONS["position_encoding"]))
 def test_prefill_returns_the_logits_after_each_prompt(position_encoding):
     config = tiny(position_encoding=position_encoding, num_kv_heads=2)
     params = random_params(config)

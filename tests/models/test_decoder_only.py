@@ -68,6 +68,7 @@ def test_tokens_of_a_prefix_see_each_other(position_encoding, norm_position):
     assert_close(one, forward(config, params, {"decoder_inputs": ids})[0], 2e-6)
 
 
+@pytest.mark.slow
 def test_a_prefix_ends_with_its_segment():
     """In packed rows every segment has its own prefix."""
     config = decoder_only(position_encoding="relative")

@@ -24,6 +24,7 @@ def padded_batch():
 # --- against the papers --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("encoder_layers", "decoder_layers"), [(1, 3), (3, 1)])
 def test_stacks_of_other_depths(encoder_layers, decoder_layers):
     config = tiny(num_encoder_layers=encoder_layers, num_decoder_layers=decoder_layers, norm_position="pre")
@@ -34,6 +35,7 @@ def test_stacks_of_other_depths(encoder_layers, decoder_layers):
 # --- parameters ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_initial_values():
     config = tiny(vocab_size=200, emb_dim=32, num_kv_heads=2)
     params = jax.jit(functools.partial(init_params, config))(0)
@@ -118,6 +120,7 @@ def equations(jaxpr):
                     yield from equations(inner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "position_encoding"), [("layernorm", "relative"), ("rmsnorm", "rotary")])
 def test_bfloat16_computes_products_only(norm, position_encoding):
     """Matrix products take bfloat16; parameters, their gradients, softmax, norms and angles are float32."""

@@ -6,7 +6,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import Model
-from support import as_batch, assert_close, covering_params, forward, make_batch, random_params, scanned, shapes, tiny
+from support import (
+    as_batch,
+    assert_close,
+    covering_params,
+    forward,
+    make_batch,
+    random_params,
+    scanned,
+    shapes,
+    slow_but,
+    tiny,
+)
 
 from transformer_jax.errors import DataError
 from transformer_jax.models import architecture as architectures
@@ -25,6 +36,9 @@ ENCODINGS = [
     ("relative", "pre"),
     ("none", "post"),
 ]
+every_encoding = pytest.mark.parametrize(
+    ("position_encoding", "norm_position"), slow_but(("relative", "pre"), ENCODINGS)
+)
 
 
 def module(config, **options):
@@ -248,7 +262,7 @@ def influence(config, params, batch):
 
 
 @every_architecture
-@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
+@every_encoding
 def test_causality_by_gradient(position_encoding, norm_position, architecture):
     fields = {"position_encoding": position_encoding, "norm_position": norm_position}
     config = scanned(**fields, num_kv_heads=2, architecture=architecture)
@@ -285,7 +299,7 @@ def packed_batch():
 
 
 @every_architecture
-@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
+@every_encoding
 def test_packed_rows_equal_separate_ones(position_encoding, norm_position, architecture):
     config = scanned(position_encoding=position_encoding, norm_position=norm_position, architecture=architecture)
     params = random_params(config)
@@ -310,7 +324,7 @@ def test_segments_do_not_see_each_other(architecture):
 
 
 @every_architecture
-@pytest.mark.parametrize(("position_encoding", "norm_position"), ENCODINGS)
+@every_encoding
 def test_padding_and_other_rows_do_not_change_an_output(position_encoding, norm_position, architecture):
     config = scanned(position_encoding=position_encoding, norm_position=norm_position, architecture=architecture)
     params, batch = random_params(config), make_batch()
@@ -367,7 +381,7 @@ def test_returned_weights(scan_layers, architecture):
     "fields",
     [
         {"norm_position": "pre", "position_encoding": "relative"},
-        pytest.param({"activation": "swiglu", "num_kv_heads": 2, "num_encoder_layers": 3}, marks=pytest.mark.slow),
+        {"activation": "swiglu", "num_kv_heads": 2, "num_encoder_layers": 3},
     ],
     ids=["pre", "post"],
 )

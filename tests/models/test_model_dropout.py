@@ -102,6 +102,7 @@ def hash_operations(config, dropout):
     return [line for line in str(jaxpr).splitlines() if ":u32[" in line and "xor" in line and ":u32[]" not in line]
 
 
+@pytest.mark.slow
 def test_with_rates_of_none_the_program_has_no_hash():
     config = tiny(scan_layers=True)
     assert not hash_operations(config, None)
@@ -137,6 +138,7 @@ def test_equal_sentences_in_different_rows_have_different_masks():
         assert np.abs(logits[a] - logits[b]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_trials_under_vmap_equal_separate_runs():
     """Seeds and rates of several trials in one program: rates are arguments, so a new value does not recompile."""
     config = tiny(scan_layers=True)

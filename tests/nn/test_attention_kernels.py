@@ -75,8 +75,8 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros():
     "fields",
     [
         {},
-        pytest.param({"model.position_encoding": "relative", "model.num_kv_heads": 1}, marks=pytest.mark.slow),
-        pytest.param({"model.position_encoding": "rotary"}, marks=pytest.mark.slow),
+        {"model.position_encoding": "relative", "model.num_kv_heads": 1},
+        {"model.position_encoding": "rotary"},
     ],
     ids=str,
 )

@@ -144,6 +144,7 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(folder):
     assert f"SIGTERM: the checkpoint of step {last} is saved; the same command goes on from it" in results[0][2]
 
 
+@pytest.mark.slow
 def test_several_processes_use_all_their_devices(folder):
     results = job(argv("train", folder, "--config.parallel.num_devices=1"), 2)
     assert [code for code, _, _ in results] == [2, 2]
@@ -160,6 +161,7 @@ def test_an_error_at_the_start_of_process_0_ends_the_others(folder):
     assert "process 1 ends: process 0 has failed in preparing the data" in results[1][2]
 
 
+@pytest.mark.slow
 def test_the_doctor_asks_every_process(tmp_path):
     (code, out, err), (other, nothing, _) = job(["doctor", f"--workdir={tmp_path / 'new'}"], 2, num_devices=3)
     assert (code, other) == (0, 0), err
@@ -169,6 +171,7 @@ def test_the_doctor_asks_every_process(tmp_path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_processes_with_unequal_devices_are_refused(folder):
     for words, message in (
         (["doctor"], "process 1 on .*: has 2 x cpu, process 0 1 x cpu"),

@@ -109,6 +109,7 @@ def test_a_variant_that_is_proposed_again_is_not_trained_again(tmp_path):
     assert len({(trial.params["num_heads"], trial.value) for trial in trials}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pruner", ["median", "successive_halving"])
 def test_a_pruner_ends_bad_trials_and_does_not_start_their_other_seeds(tmp_path, pruner):
     what = study(RATE, settings={"training.eval_every_steps": 100, "training.num_train_steps": 1000})
@@ -205,6 +206,7 @@ def test_failed_trials_are_tried_again_by_the_next_sweep(tmp_path):
     assert [trial.state for trial in in_database(tmp_path)] == [STATE.FAIL] * 2 + [STATE.COMPLETE] * 2
 
 
+@pytest.mark.slow
 def test_another_sweep_of_the_database_takes_over_silent_trials(tmp_path):
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     silent = make(tmp_path / "a", study(), 3, storage=url)

@@ -68,6 +68,7 @@ def test_an_extra_tree_is_kept_and_resumed_bit_for_bit(tmp_path):
     assert identical(trained(restored, 2, 4), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", ["vmap", "map"])
 def test_every_trial_has_its_own_extra_tree(axis):
     states = [start(), jax.tree.map(lambda x: x + 1, start())]

@@ -95,6 +95,7 @@ def test_parameters_have_the_launcher_s_shardings(source, tmp_path, launcher):
     assert identical(state.params, stored_params(source, 8))
 
 
+@pytest.mark.slow
 def test_every_trial_of_a_group_starts_from_the_checkpoint(source, tmp_path):
     configs = [config_from(source), config_from(source, seed="4", optimizer__learning_rate="0.001")]
     with contextlib.ExitStack() as opened:

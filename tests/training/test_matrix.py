@@ -120,6 +120,7 @@ def test_every_form_makes_the_update_of_the_plain_step(architecture, launcher, n
         assert metrics[name] == expected_metrics[name], name
 
 
+@pytest.mark.slow
 @every_architecture
 def test_two_trials_together_equal_two_single_steps(architecture):
     """By vmap over their hyperparameters; each has an update from its own seed."""

@@ -50,6 +50,7 @@ def test_gradient_accumulation_is_the_same_training(folder):
         assert ours == {k: v if isinstance(v, str) else pytest.approx(v, rel=1e-3) for k, v in theirs.items()}
 
 
+@pytest.mark.slow
 def test_long_pairs_are_left_out_and_counted(folder, capsys):
     assert train(folder, "--config.data.max_length=4", "--config.training.num_train_steps=1") == 0
     message = capsys.readouterr().err
@@ -61,6 +62,7 @@ def test_long_pairs_are_left_out_and_counted(folder, capsys):
     assert record["data"] == {"train_pairs": int(kept[1]), "left_out": int(left_out[1])}
 
 
+@pytest.mark.slow
 def test_long_phases_are_reported_only_when_they_happen(folder, capsys):
     phases = [
         "training the tokenizer on 150 examples",

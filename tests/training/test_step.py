@@ -67,9 +67,10 @@ def test_the_gradient_is_the_sum_of_its_rows(norm_position):
     assert [s["weight"] for _, s in by_row] == list(LENGTHS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parts", "norm_position"),
-    [(2, "post"), pytest.param(4, "post", marks=pytest.mark.slow), pytest.param(4, "pre", marks=pytest.mark.slow)],
+    [(2, "post"), (4, "post"), (4, "pre")],
 )
 def test_accumulation_equals_the_big_batch(parts, norm_position):
     """With dropout: a row has the same mask in any part."""
@@ -221,6 +222,7 @@ def test_options_that_save_memory_change_no_gradient(fields):
     assert distance(actual, expected) < 1e-6
 
 
+@pytest.mark.slow
 def test_a_program_that_loops_over_layers_does_not_grow_with_them():
     """So compile time does not grow either; it is not measured here, benchmarks/README.md has the seconds."""
     sizes = []
@@ -247,7 +249,8 @@ def test_recomputed_layers_need_less_memory():
     assert full < 0.3 * none
 
 
-@pytest.mark.parametrize("parts", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2])
 def test_an_update_that_is_not_finite_can_be_left_out(parts):
     """The state is unchanged except for the step; the next update is the one that would have been made instead."""
     overrides = {"training.on_nonfinite": "skip", "training.accumulation_steps": parts}
@@ -381,6 +384,7 @@ def matrix_products(jaxpr: Any) -> list[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dtype_is_the_type_of_products_and_not_of_the_state(dtype):
     static, hyper = split(small_config({"model.dtype": dtype, "training.accumulation_steps": 2}))
