@@ -46,6 +46,7 @@ def test_builds_and_validates(spec):
     assert training.num_train_steps >= training.checkpoint_every_steps * config.evaluation.average_checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS, ids=name)
 def test_a_step_of_its_full_size_can_be_traced(spec):
     config = read(spec)

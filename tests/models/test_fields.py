@@ -12,6 +12,8 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.dropout import Dropout, DropoutRates
 
+SMALL = TINY | {"num_encoder_layers": 1, "num_decoder_layers": 1}
+
 # Field -> another value, and other fields that must be set for it to matter.
 CHANGES = {
     "architecture": ("decoder_only", {}),
@@ -22,8 +24,8 @@ CHANGES = {
     "head_dim": (6, {}),
     "value_head_dim": (3, {}),
     "mlp_dim": (40, {}),
-    "num_encoder_layers": (1, {}),
-    "num_decoder_layers": (1, {}),
+    "num_encoder_layers": (2, {}),
+    "num_decoder_layers": (2, {}),
     "max_length": (14, {"position_encoding": "learned"}),
     "norm_position": ("pre", {}),
     "norm": ("rmsnorm", {"use_bias": False}),
@@ -40,7 +42,7 @@ CHANGES = {
     "scale_embeddings": (False, {}),
     "attention_implementation": ("xla", {}),
     "dtype": ("bfloat16", {}),
-    "scan_layers": (True, {}),
+    "scan_layers": (True, {"num_encoder_layers": 2}),
     "remat": ("full", {}),
 }
 
@@ -72,8 +74,8 @@ def test_every_field_is_tested():
 @pytest.mark.parametrize("field", CHANGES)
 def test_another_value_is_another_computation(field):
     value, others = CHANGES[field]
-    before = ModelConfig(**TINY | others).resolved()
-    after = ModelConfig(**TINY | others | {field: value}).resolved()
+    before = ModelConfig(**SMALL | others).resolved()
+    after = ModelConfig(**SMALL | others | {field: value}).resolved()
     assert getattr(before, field) != value
     rate = None if field == "attention_implementation" else 0.1  # only `reference` drops weights
     assert computation(before, rate) != computation(after, rate)
@@ -83,14 +85,14 @@ def test_another_value_is_another_computation(field):
 def test_an_equal_config_is_the_same_computation(field):
     """Otherwise the test above could not fail: nothing in a program's text differs from one trace to the next."""
     _, others = CHANGES[field]
-    config = ModelConfig(**TINY | others).resolved()
+    config = ModelConfig(**SMALL | others).resolved()
     assert computation(config) == computation.__wrapped__(config)
 
 
 @pytest.mark.parametrize("field", OF_TASKS)
 def test_a_field_of_tasks_is_not_read_by_the_model(field):
-    before = ModelConfig(**TINY).resolved()
-    after = ModelConfig(**TINY | {field: OF_TASKS[field]}).resolved()
+    before = ModelConfig(**SMALL).resolved()
+    after = ModelConfig(**SMALL | {field: OF_TASKS[field]}).resolved()
     assert before != after
     assert computation(before) == computation(after)
 
@@ -100,4 +102,4 @@ def test_rates_are_arguments(field):
     metadata = {f.name: f.metadata for f in dataclasses.fields(ModelConfig)}[field]
     assert metadata["hyper"]
     assert metadata["switch"]
-    assert computation(ModelConfig(**TINY).resolved()) == computation(ModelConfig(**TINY | {field: 0.37}).resolved())
+    assert computation(ModelConfig(**SMALL).resolved()) == computation(ModelConfig(**SMALL | {field: 0.37}).resolved())

@@ -51,7 +51,7 @@ def formula(config):
 @pytest.mark.parametrize("name", VARIANTS)
 def test_published_variants(name):
     fields, millions = VARIANTS[name]
-    config = ModelConfig(vocab_size=37_000, **fields).resolved()
+    config = ModelConfig(vocab_size=37_000, scan_layers=True, **fields).resolved()
     assert count(config) == formula(config)
     assert round(count(config) / 1e6, 1) == millions
 
