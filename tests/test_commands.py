@@ -258,7 +258,7 @@ def test_command_lines_in_documents_are_valid(document, program, words, monkeypa
             assert config == config.resolved()
         elif "study" in arguments.flags and arguments.flags.study:
             Space(load_study(study_folder(arguments.flags.study)), ROOT, arguments.overrides).check()
-        else:
+        elif words[0] != "list":
             assert arguments.positionals or {"checkpoint", "dataset", "cluster", "workdir"}.intersection(
                 arguments.flags.flag_values_dict()
             )
