@@ -23,12 +23,12 @@ def make_maps(
         w = rng.random((layers, heads, queries, keys)).astype(np.float32)
         return w / w.sum(-1, keepdims=True)
 
-    pieces = [labels[i % len(labels)] for i in range(max(source, target))]
+    tokens = [labels[i % len(labels)] for i in range(max(source, target))]
     causal = np.tril(weights(target, target))
     return AttentionMaps(
-        pieces[:source],
-        ["<s>", *pieces[: target - 1]],
-        pieces[:target],
+        tokens[:source],
+        ["<s>", *tokens[: target - 1]],
+        tokens[:target],
         {
             "encoder_self_attention": weights(source, source),
             "decoder_self_attention": causal / causal.sum(-1, keepdims=True),

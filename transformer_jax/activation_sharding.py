@@ -21,7 +21,7 @@ LOGITS = ("batch", "length", "vocab")
 
 @runtime_checkable
 class ActivationSharding(Protocol):
-    """What axis names mean; `features`: whether heads and feed-forward units are sharded."""
+    """The meaning of axis names; `features`: whether heads and feed-forward units are sharded."""
 
     features: bool
 
@@ -37,7 +37,7 @@ _sharding: contextvars.ContextVar[ActivationSharding | None] = contextvars.Conte
 
 @contextlib.contextmanager
 def activations_sharded(sharding: ActivationSharding) -> Generator[None]:
-    """What is traced inside has its activations sharded so."""
+    """Shard the activations of everything that is traced inside."""
     token = _sharding.set(sharding)
     try:
         yield

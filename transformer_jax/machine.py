@@ -1,4 +1,4 @@
-"""What processor this machine has."""
+"""The processor of this machine."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 @contextlib.contextmanager
 def progress_bar(what: str, total: int | None, done: int = 0) -> Generator[Callable[[int], None]]:
-    """Yields a function that is told how much more has been done.
+    """Yield a function that advances a progress bar by a given amount.
 
     Args:
       total: None if nobody knows.

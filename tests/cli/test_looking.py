@@ -44,8 +44,8 @@ def test_attention(run, tmp_path, capsys):
     batch = {"inputs": np.array([inputs], np.int32), "decoder_inputs": np.array([[3, *targets[:-1]]], np.int32)}
     for kind, weights in capture(loaded.config.model, loaded.params, batch)[1].items():
         np.testing.assert_array_equal(arrays[kind], weights[:, 0])
-    assert arrays["source"].tolist() == loaded.tokenizer.pieces(inputs)
-    assert arrays["predicted"].tolist() == loaded.tokenizer.pieces(targets)
+    assert arrays["source"].tolist() == loaded.tokenizer.tokens(inputs)
+    assert arrays["predicted"].tolist() == loaded.tokenizer.tokens(targets)
     out = capsys.readouterr().out
     assert "text: 12 7\ntarget: 7 <b>\n" in out
     weights = arrays["encoder_self_attention"][0, 1].astype(np.float64)
@@ -145,7 +145,7 @@ def test_embeddings(tmp_path, run, capsys):
     loaded = load(run)
     table = np.asarray(loaded.params["embedding"]["embedding"], np.float64)
     everything = rows_of(tmp_path / "embeddings.csv")
-    assert [row["piece"] for row in everything] == loaded.tokenizer.pieces(int(row["id"]) for row in everything)
+    assert [row["token"] for row in everything] == loaded.tokenizer.tokens(int(row["id"]) for row in everything)
     ids = [int(row["id"]) for row in everything]
     points = np.array([[float(row["component_1"]), float(row["component_2"])] for row in everything])
     shares = (points**2).sum(0) / ((table[ids] - table[ids].mean(0)) ** 2).sum()

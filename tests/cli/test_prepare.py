@@ -146,7 +146,7 @@ def test_datasets_that_cannot_be_prepared(tmp_path, capsys, monkeypatch, argv, m
         (ModuleNotFoundError("No module named 'apache_beam'"), "a library that is not installed: No module named 'ap"),
         (
             ConnectionError("statmt.org: no route"),
-            "cannot download lm1b: statmt.org: no route; what has arrived is kept",
+            "cannot download lm1b: statmt.org: no route; complete files are kept",
         ),
         (AssertionError("put the files into manual_dir"), "TFDS cannot prepare lm1b: put the files into manual_dir"),
         (DataError("too few distinct sentences"), "error: too few distinct sentences"),

@@ -350,7 +350,7 @@ def test_size_of_the_task():
             num_threads=1,
             minloglevel=2,
         )
-        pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).encode(test.features["targets"])
-        assert np.mean([len(sentence) for sentence in pieces]) >= 12
+        tokens = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).encode(test.features["targets"])
+        assert np.mean([len(sentence) for sentence in tokens]) >= 12
     predictions = NearestNeighbour(train.features["inputs"], train.features["targets"]).predict(test.features["inputs"])
     assert np.mean([a == b for a, b in zip(predictions, test.features["targets"], strict=True)]) < 0.2

@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.text_form import detokenize, join_pieces, readable
+from transformer_jax.data.text_form import detokenize, join_subwords, readable
 
 GERMAN = (
     "Er sag@@ te : &quot; Das ist Peters Hun@@ de@@ hütte , nicht meine ! &quot;",
@@ -17,14 +17,14 @@ ENGLISH = (
 )
 
 
-@pytest.mark.parametrize(("pieces", "tokens"), [GERMAN[:2], ENGLISH[:2]])
-def test_bpe_tokens_are_joined(pieces, tokens):
-    assert join_pieces(pieces) == tokens
-    assert join_pieces(tokens) == tokens
+@pytest.mark.parametrize(("subwords", "tokens"), [GERMAN[:2], ENGLISH[:2]])
+def test_bpe_tokens_are_joined(subwords, tokens):
+    assert join_subwords(subwords) == tokens
+    assert join_subwords(tokens) == tokens
 
 
 @pytest.mark.parametrize(
-    ("pieces", "tokens"),
+    ("subwords", "tokens"),
     [
         ("", ""),
         ("ein Hun@@", "ein Hun"),  # cut off by the length limit
@@ -34,8 +34,8 @@ def test_bpe_tokens_are_joined(pieces, tokens):
         ("a@@  b\u00a0c", "ab\u00a0c"),
     ],
 )
-def test_marks_at_the_ends_and_in_words(pieces, tokens):
-    assert join_pieces(pieces) == tokens
+def test_marks_at_the_ends_and_in_words(subwords, tokens):
+    assert join_subwords(subwords) == tokens
 
 
 @pytest.mark.parametrize("locale", ["de", "de-CH", "de_DE"])

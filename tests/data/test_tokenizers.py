@@ -243,9 +243,9 @@ def test_a_full_disk_keeps_the_old_file(tokenizer, tmp_path, monkeypatch):
 def test_tokens_are_named_one_by_one(kind, tokenizer):
     text = "ingship conball" if kind != "words" else next(t for t in TEXTS if UNK_ID not in encode(tokenizer, t))
     ids = encode(tokenizer, text)
-    pieces = tokenizer.pieces(ids)
-    assert len(pieces) == len(ids)
-    joined = " ".join(pieces) if kind == "words" else "".join(pieces).replace("▁", " ").lstrip(" ")
+    tokens = tokenizer.tokens(ids)
+    assert len(tokens) == len(ids)
+    joined = " ".join(tokens) if kind == "words" else "".join(tokens).replace("▁", " ").lstrip(" ")
     assert joined == text
-    assert tokenizer.pieces(id for id in (PAD_ID, EOS_ID, UNK_ID, BOS_ID)) == ["<pad>", "</s>", "<unk>", "<s>"]
-    assert len(set(tokenizer.pieces(range(tokenizer.vocab_size)))) == tokenizer.vocab_size
+    assert tokenizer.tokens(id for id in (PAD_ID, EOS_ID, UNK_ID, BOS_ID)) == ["<pad>", "</s>", "<unk>", "<s>"]
+    assert len(set(tokenizer.tokens(range(tokenizer.vocab_size)))) == tokenizer.vocab_size

@@ -109,7 +109,7 @@ def translator():
 def test_maps_of_a_text_and_its_translation(translator):
     maps = attention_maps(translator, "12 7")
     ids = translator.tokenizer.encode_batch(["12 7"]).ids
-    assert maps.source == [*translator.tokenizer.pieces(ids), "</s>"]
+    assert maps.source == [*translator.tokenizer.tokens(ids), "</s>"]
     assert maps.target == translator.translate_all(["12 7"])[0]
     assert maps.read == ["<s>", *maps.predicted[:-1]]
     assert maps.queries("decoder_cross_attention")[0] == f"<s> → {maps.predicted[0]}"
@@ -125,7 +125,7 @@ def test_a_translation_is_shown_token_by_token_as_generated(translator):
     maps = attention_maps(translator, "3 44 5")
     (translation,) = translator.translate_chunk([attention_module.Line("3 44 5")])
     ids = translation.outputs[0].ids
-    assert maps.predicted == translator.tokenizer.pieces(ids)
+    assert maps.predicted == translator.tokenizer.tokens(ids)
     assert maps.finished == (ids[-1] == EOS_ID)
     source = [*translator.tokenizer.encode_batch(["3 44 5"]).ids.tolist(), EOS_ID]
     batch = as_batch(inputs=jnp.array([source]), targets=jnp.array([ids]))
@@ -135,7 +135,7 @@ def test_a_translation_is_shown_token_by_token_as_generated(translator):
 
 def test_a_given_target(translator):
     maps = attention_maps(translator, "12 7", "7 12")
-    assert maps.predicted == [*translator.tokenizer.pieces(translator.tokenizer.encode_batch(["7 12"]).ids), "</s>"]
+    assert maps.predicted == [*translator.tokenizer.tokens(translator.tokenizer.encode_batch(["7 12"]).ids), "</s>"]
     assert (maps.target, maps.finished) == ("7 12", True)
 
 
@@ -145,9 +145,9 @@ def test_a_given_target(translator):
         (" ", None, "--text is empty; give a sentence"),
         ("1", "", "--target is empty; give a sentence"),
         ("1\n2", None, "--text has 2 lines"),
-        ("1 2 " * 80, None, r"^--text: \d+ pieces with the end mark, and a picture shows at most 120"),
-        ("1", "1 2 " * 80, r"^--target: \d+ pieces with the end mark, and a picture shows at most 120"),
-        ("9 " * 3000, None, r"--text: \d+ pieces with the end mark, and evaluation.tokens_per_batch"),
+        ("1 2 " * 80, None, r"^--text: \d+ tokens with the end mark, and a picture shows at most 120"),
+        ("1", "1 2 " * 80, r"^--target: \d+ tokens with the end mark, and a picture shows at most 120"),
+        ("9 " * 3000, None, r"--text: \d+ tokens with the end mark, and evaluation.tokens_per_batch"),
     ],
 )
 def test_texts_that_cannot_be_shown(translator, text, target, message):
@@ -160,7 +160,7 @@ def test_texts_longer_than_a_learned_table(translator, text, target, flag):
     model = dataclasses.replace(translator.config.model, position_encoding="learned", max_length=12)
     config = dataclasses.replace(translator.config, model=model)
     other = Translator(config, random_params(model, 3), translator.tokenizer)
-    with pytest.raises(DataError, match=re.escape(flag) + r": \d+ pieces .* model.max_length=12"):
+    with pytest.raises(DataError, match=re.escape(flag) + r": \d+ tokens .* model.max_length=12"):
         attention_maps(other, text, target)
 
 

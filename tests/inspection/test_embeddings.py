@@ -34,10 +34,10 @@ def found():
 
 def test_neighbours_by_cosine_do_not_depend_on_lengths(found):
     matches = neighbours(found, "man", 3)
-    assert found.tokenizer.pieces([match.id for match in matches]) == ["king", "woman", "queen"]
+    assert found.tokenizer.tokens([match.id for match in matches]) == ["king", "woman", "queen"]
     assert_close([match.similarity for match in matches], [0.5**0.5, 0.0, 0.0])
     everything = neighbours(found, "man", 100)
-    assert found.tokenizer.pieces([everything[-1].id]) == ["far"]
+    assert found.tokenizer.tokens([everything[-1].id]) == ["far"]
     assert len(everything) == 5  # without the word itself and the reserved ids, whose rows are the longest
 
 
@@ -58,8 +58,8 @@ def test_neighbours_are_those_of_a_loop():
 
 def test_an_analogy_excludes_the_words_of_the_question(found):
     matches = analogy(found, "man", "king", "woman", 100)
-    assert found.tokenizer.pieces([match.id for match in matches])[0] == "queen"
-    assert not {"man", "king", "woman"} & set(found.tokenizer.pieces([match.id for match in matches]))
+    assert found.tokenizer.tokens([match.id for match in matches])[0] == "queen"
+    assert not {"man", "king", "woman"} & set(found.tokenizer.tokens([match.id for match in matches]))
 
 
 def test_an_analogy_ranks_by_the_sum_of_three_cosines():
@@ -80,13 +80,13 @@ def test_a_word_is_looked_up_with_a_space_before_it(kind):
     tokenizer = trained(kind)
     table = np.random.default_rng(0).standard_normal((tokenizer.vocab_size, 6)).astype(np.float32)
     found = Embeddings(table, tokenizer)
-    known = next(p for p in tokenizer.pieces(found.candidates)[::-1] if len(p.strip("▁")) > 3)
+    known = next(p for p in tokenizer.tokens(found.candidates)[::-1] if len(p.strip("▁")) > 3)
     word = known.strip("▁") if kind == "words" else "ingship"
     if kind == "words":
-        assert tokenizer.pieces(found.ids_of(word)) == [word]
+        assert tokenizer.tokens(found.ids_of(word)) == [word]
     else:
-        pieces = tokenizer.pieces(found.ids_of(word))
-        assert "".join(pieces) == "▁ingship"
+        tokens = tokenizer.tokens(found.ids_of(word))
+        assert "".join(tokens) == "▁ingship"
     assert_close(found.vector(word), table[found.ids_of(word)].mean(0))
     assert not set(found.ids_of(word)) & {match.id for match in neighbours(found, word, 1000)}
 
@@ -94,9 +94,9 @@ def test_a_word_is_looked_up_with_a_space_before_it(kind):
 def test_bytes_and_reserved_ids_are_not_answers():
     tokenizer = trained("unigram")
     found = Embeddings(np.ones((tokenizer.vocab_size, 4), np.float32), tokenizer)
-    pieces = tokenizer.pieces(found.candidates)
-    assert len(pieces) == tokenizer.vocab_size - 4 - 256
-    assert not any(piece.startswith("<") for piece in pieces)
+    tokens = tokenizer.tokens(found.candidates)
+    assert len(tokens) == tokenizer.vocab_size - 4 - 256
+    assert not any(token.startswith("<") for token in tokens)
 
 
 def test_partial_characters_are_not_answers_of_byte_bpe():

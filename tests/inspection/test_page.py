@@ -106,10 +106,10 @@ def test_every_weight_can_be_read_by_keyboard(opened):
             page.keyboard.press(key)
         for row, query in enumerate(maps.queries(kind)):
             page.keyboard.press("Home")
-            for column, piece in enumerate(maps.keys(kind)):
+            for column, token in enumerate(maps.keys(kind)):
                 hidden = kind == "decoder_self_attention" and column > row
                 value = "masked" if hidden else f"{weights[row, column]:.4f}"
-                expected = f"{value} · query {row + 1}: {query} · key {column + 1}: {piece}"
+                expected = f"{value} · query {row + 1}: {query} · key {column + 1}: {token}"
                 said = page.locator("#cell").text_content()
                 assert re.sub(r"0\.\d{4}", "", said) == re.sub(r"0\.\d{4}", "", expected)
                 if not hidden:  # JavaScript and Python round halves differently

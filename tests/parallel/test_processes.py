@@ -113,7 +113,7 @@ def test_when_one_of_four_processes_dies_all_end_and_two_can_resume(folder):
     words = argv("train", folder, often, "--config.parallel.fsdp=2", "--config.parallel.tensor=2")
     results = job(words, 2, num_devices=2)
     assert [code for code, _, _ in results] == [0, 0], results
-    assert "goes on with the same batches, computed otherwise\n  - parallel.launcher: " in results[0][2]
+    assert "same batches, but other rounding from here on\n  - parallel.launcher: " in results[0][2]
     assert_same_losses(folder, trained_folder())
     (folder / "run" / "checkpoints" / "8").rename(folder / "8")
     assert train(folder, often) == 0
@@ -141,7 +141,7 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step(folder):
     results = ended(started)
     assert [code for code, _, _ in results] == [143, 138], results
     last = saved_steps(folder)[-1]
-    assert f"SIGTERM: the checkpoint of step {last} is saved; the same command goes on from it" in results[0][2]
+    assert f"SIGTERM: the checkpoint of step {last} is saved; the same command resumes from it" in results[0][2]
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ class Letters(ModelBytes):
     def decode_batch(self, rows):
         return [self.decode(row) for row in rows]
 
-    def pieces(self, ids):
+    def tokens(self, ids):
         return [self.decode([i]) for i in ids]
 
 

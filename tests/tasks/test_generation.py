@@ -108,10 +108,10 @@ def test_a_line_too_long_for_the_learned_table_is_named_and_the_others_translate
     lines = ["1", "", " ", LINES[3], "50", LINES[3]]
     translations = [translation for part in other.translate(map(Line, lines)) for translation in part]
     assert [bool(translation.problem) for translation in translations] == [False] * 3 + [True, False, True]
-    assert re.fullmatch(r"\d+ pieces .* model\.max_length=12", translations[3].problem)
+    assert re.fullmatch(r"\d+ tokens .* model\.max_length=12", translations[3].problem)
     assert [bool(translation.outputs) for translation in translations] == [True, False, False, False, True, False]
     assert translations[4].text == other.translate_all(["50"])[0]
-    with pytest.raises(DataError, match=r"^line 4: \d+ pieces .* model\.max_length=12"):
+    with pytest.raises(DataError, match=r"^line 4: \d+ tokens .* model\.max_length=12"):
         other.translate_all(lines)
 
 
@@ -120,7 +120,7 @@ def test_a_line_of_a_million_characters_is_named(translator, config, encoding):
     model = dataclasses.replace(config.model, position_encoding=encoding)
     params = random_params(model.resolved(), 3)
     other = Translator(dataclasses.replace(config, model=model), params, translator.tokenizer)
-    with pytest.raises(DataError, match=r"^line 2: \d{6,} pieces with the end mark, and "):
+    with pytest.raises(DataError, match=r"^line 2: \d{6,} tokens with the end mark, and "):
         other.translate_all(["1", "x" * 1_000_000])
 
 
@@ -217,7 +217,7 @@ def test_prompts_that_are_refused(translator):
     lines = [Line("1", "2"), Line("3", ""), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
     translations = translator.translate_chunk(lines)
     assert [translation.problem for translation in translations[:3]] == [None, "its prompt is empty", None]
-    assert re.fullmatch(r"the \d+ pieces of its prompt leave no room .* model\.max_length=48", translations[3].problem)
+    assert re.fullmatch(r"the \d+ tokens of its prompt leave no room .* model\.max_length=48", translations[3].problem)
     assert translations[4].problem == "is no text"
     assert translations[0].text == translator.translate_all(["1"], ["2"])[0]
     with pytest.raises(DataError, match="prompts: 1 for 2 lines"):

@@ -30,19 +30,19 @@ def test_only_a_learned_table_limits_the_length():
 
 def test_a_learned_table_takes_as_many_tokens_as_it_has_rows():
     check(LEARNED, [1, 20])
-    with pytest.raises(DataError, match=r"line 9: 21 pieces .* model\.max_length=20"):
+    with pytest.raises(DataError, match=r"line 9: 21 tokens .* model\.max_length=20"):
         check(LEARNED, [1, 20, 21, 22])
 
 
 def test_otherwise_the_batch_is_the_limit():
     check(SINUSOIDAL, [1, 40])
-    with pytest.raises(DataError, match=r"line 8: 41 pieces .*tokens_per_batch=160 .*row_multiple=4 rows 40"):
+    with pytest.raises(DataError, match=r"line 8: 41 tokens .*tokens_per_batch=160 .*row_multiple=4 rows 40"):
         check(SINUSOIDAL, [40, 41])
 
 
 def test_a_length_within_the_decoder_s_capacity_is_never_refused():
     check(SINUSOIDAL, [20], tokens_per_batch=16)
-    with pytest.raises(DataError, match="line 7: 21 pieces"):
+    with pytest.raises(DataError, match="line 7: 21 tokens"):
         check(SINUSOIDAL, [21], tokens_per_batch=16)
 
 

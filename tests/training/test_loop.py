@@ -353,7 +353,7 @@ def test_a_signal_ends_the_run_after_its_step(number, capsys):
     assert world.events == [("step", 1), ("step", 2), ("save", 2), ("wait",)]
     assert world.saved[2][1]["window"] == [metrics_of(1), metrics_of(2)]
     assert signal.getsignal(number) is before
-    message = f"{name}: the checkpoint of step 2 is saved; the same command goes on from it\n"
+    message = f"{name}: the checkpoint of step 2 is saved; the same command resumes from it\n"
     assert capsys.readouterr().err.endswith(message)
 
 
@@ -503,7 +503,7 @@ def test_a_signal_saves_all_runs_that_are_left(capsys):
     assert isinstance(error, TrainingError)
     assert others == [TrainResult(2, "SIGTERM", {})] * 2
     assert [sorted(world.saved) for world in worlds] == [[], [2], [2]]
-    message = "SIGTERM: the checkpoints of step 2 are saved; the same command goes on from them\n"
+    message = "SIGTERM: the checkpoints of step 2 are saved; the same command resumes from them\n"
     assert capsys.readouterr().err.endswith(message)
 
 

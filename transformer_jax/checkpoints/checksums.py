@@ -152,7 +152,7 @@ def checksums(leaves: Mapping[str, jax.Array]) -> dict[str, int]:
 
 
 def _sum_of_parts(x: jax.Array) -> int:
-    """What this process's parts of an array add to its checksum; of parts that several devices hold one counts."""
+    """Return the sum over this process's parts of an array; of parts that several devices hold, one counts."""
     parts = (shard for shard in x.addressable_shards if shard.replica_id == 0)
     return sum(checksum_on_host(np.asarray(part.data), part.index, x.shape) for part in parts) % 2**32
 

@@ -1,4 +1,4 @@
-"""What this project adds to an Orbax checkpoint: plain files at the top of the folder.
+"""The files that this project adds to an Orbax checkpoint: plain files at the top of the folder.
 
     record.json       format, step, metrics, the caller's record, and shape, dtype and checksum of every array
     tokenizer.model   side files, each as it is
@@ -47,7 +47,7 @@ class VanishedCheckpointError(CheckpointError):
 
 
 class Leaf(NamedTuple):
-    """What an array was when it was saved."""
+    """Shape, dtype and checksum of an array when it was saved."""
 
     shape: tuple[int, ...]
     dtype: str

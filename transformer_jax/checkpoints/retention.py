@@ -8,7 +8,7 @@ Metrics = Mapping[str, float] | None  # of one checkpoint; None if it was saved 
 
 
 class Retention(NamedTuple):
-    """keep_last: newest checkpoints kept, None for all; keep_best: best ones kept besides, by `best_metric`.
+    """keep_last: number of newest checkpoints kept, None for all; keep_best: number of best ones, by `best_metric`.
 
     Of equally good checkpoints the older is the better one. One without the metric, or with NaN, is never good. A step
     that is no multiple of `every` is kept only while it is the newest: so a run that saved when it was interrupted ends

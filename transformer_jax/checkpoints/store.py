@@ -184,7 +184,7 @@ class CheckpointStore:
         return next(iter(self._retention.ranked(self._all_metrics())), None)
 
     def read_record(self, step: int) -> dict[str, Any]:
-        """What `save` was given; raises as `restore` of this step does."""
+        """Return the record that `save` was given; raises as `restore` of this step does."""
         return read_manifest(self._existing(step)).record
 
     def open(self, step: int) -> Checkpoint:
@@ -325,7 +325,7 @@ class CheckpointStore:
                 folders.delete(self._folder(step))
 
     def _all_metrics(self) -> dict[int, Metrics]:
-        """What `save` was given for each complete checkpoint, read once; without those that cannot be read now."""
+        """Return the metrics of each complete checkpoint, read once; without those that cannot be read now."""
         steps = self.steps()
         for step in steps:
             if step not in self._metrics:

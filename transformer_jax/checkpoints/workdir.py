@@ -52,7 +52,7 @@ class WorkDirectory:
             return
         listing = "\n".join(f"  - {line}" for line in differences.values())
         if all(map(is_rounding, differences)):
-            logger.warning("%s: goes on with the same batches, computed otherwise\n%s", self.path, listing)
+            logger.warning("%s: same batches, but other rounding from here on\n%s", self.path, listing)
             self._accepted = _plain(stored)
             return
         if not self._allow_config_change:

@@ -21,11 +21,11 @@ _FLAG = re.compile(r"--?([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """What a command was given.
+    """The arguments of a command.
 
-    flags: its own flags, by attribute. overrides: dotted field name -> value of the field's type; or text, where the
-    command has a config file, which `config_file.read_config` reads, so that its problems are told with all others.
-    positionals: what was given without a flag, in order; at least as many as the command has names for.
+    flags: its own flags, by attribute. overrides: dotted field name -> value of the field's type; or text if the
+    command has a config file, so that `config_file.read_config` reports bad values with the file's other problems.
+    positionals: arguments without a flag, in order; at least as many as the command has names for.
     """
 
     flags: flags.FlagValues
@@ -60,11 +60,11 @@ class Positionals:
 
 @runtime_checkable
 class Command(Protocol):
-    """A module of this package that implements a command; one that takes positionals has POSITIONALS besides."""
+    """A module of this package that implements a command; one that takes positionals also has POSITIONALS."""
 
     __doc__: str | None
     OVERRIDES: tuple[str, ...]
-    """What may be overridden: "config" for every field, as `--config.FIELD`; or a section or a field by its name."""
+    """Fields that may be overridden: "config" for every field, as `--config.FIELD`; or a section or a field."""
     define: Callable[[flags.FlagValues], None]
     run: Callable[[Arguments], int]
 
@@ -130,7 +130,7 @@ CHECKPOINT = (
     "WORKDIR for its newest checkpoint, averaged as its config says; or, as it is, one of WORKDIR/checkpoints/STEP, "
     "WORKDIR/checkpoints/best (of those kept, by training.best_metric) and a copy of a checkpoint anywhere"
 )
-"""What names a checkpoint."""
+"""The flag that names a checkpoint."""
 
 
 def checkpoint_flag(values: flags.FlagValues) -> None:

@@ -7,9 +7,10 @@ Of an encoder-decoder: the encoder's self-attention, the decoder's, which is mas
 --target the model translates the text, as --decode.FIELD=VALUE says, and what it has generated is looked at.
 
 OUTPUT/KIND_layer_LAYER.png are the heat maps, a row of cells per query and a column per key. A row of the decoder is
-named by the piece that it reads and the piece that comes next. OUTPUT/attention.html shows the same head by head, with
+named by the token that it reads and the token that comes next. OUTPUT/attention.html shows the same head by head, with
 every weight. OUTPUT/attention.npz has the weights, KIND [layers, heads, queries, keys], always of all layers and heads,
-and the pieces. A table of entropies says how spread out each head's attention is: 0 nats for one key, ln n for n alike.
+and the tokens. A table of entropies shows how spread out each head's attention is: 0 nats for one key, ln n for n equal
+weights.
 Layers and heads are counted from 1, in arrays from 0.
 """
 
@@ -83,8 +84,8 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
     pictures = write_heat_maps(maps, shown, folder)
     write_atomically(folder / "attention.html", attention_page(maps, shown, about).encode())
     arrays = io.BytesIO()
-    pieces = {"source": maps.source, "read": maps.read, "predicted": maps.predicted}
-    saved: dict[str, Any] = maps.weights | {name: np.array(value) for name, value in pieces.items()}
+    tokens = {"source": maps.source, "read": maps.read, "predicted": maps.predicted}
+    saved: dict[str, Any] = maps.weights | {name: np.array(value) for name, value in tokens.items()}
     np.savez_compressed(arrays, **saved)
     write_atomically(folder / "attention.npz", arrays.getvalue())
     for name, value in about.items():

@@ -48,7 +48,7 @@ def run(arguments: Arguments) -> int:
 
 
 def examine(workdir: Path | None) -> list[dict[str, Any]]:
-    """What each process says of itself, in order; all processes have to call it."""
+    """Return the report of each process, in order; all processes must call it."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
@@ -93,7 +93,7 @@ def examine(workdir: Path | None) -> list[dict[str, Any]]:
 
 
 def problems_of(reports: list[dict[str, Any]]) -> list[str]:
-    """What keeps processes with these reports from training together."""
+    """Return the reasons why processes with these reports cannot train together."""
     first, problems = reports[0], []
     for report in reports:
         name = f"  - process {report['process']} on {report['host']}"

@@ -3,9 +3,9 @@
     transformer-jax embeddings --checkpoint=runs/first
     transformer-jax embeddings --checkpoint=runs/first --neighbours="Friday,two" --analogy="Friday:Freitag::Monday"
 
---neighbours lists words whose most similar pieces are shown, by cosine similarity; --analogy=a:b::c asks for what is to
-c as b is to a (3CosAdd), without the words of the question. Words are looked up as they stand behind a space; one that
-the tokenizer cuts into several pieces is the mean of their rows, and the table says which pieces.
+--neighbours shows the tokens most similar to each given word, by cosine similarity. --analogy=a:b::c asks for the token
+that is to c as b is to a (3CosAdd); the words of the question are left out. Words are looked up as they are tokenized
+after a space. A word of several tokens is the mean of their rows, and the table shows these tokens.
 
 OUTPUT/embeddings.png is the plane of the two largest principal components, OUTPUT/embeddings.csv its coordinates, and
 OUTPUT/neighbours.csv and OUTPUT/analogies.csv are the answers.
@@ -41,9 +41,9 @@ _SIDES = ("source", "target")
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     path_flag(values, "output", "folder for the files; default WORKDIR/embeddings")
-    text(values, "neighbours", "words, separated by commas, whose most similar pieces are shown")
-    text(values, "analogy", "questions a:b::c, separated by commas: what is to c as b is to a?")
-    integer(values, "count", "pieces shown of every answer", 10, 1)
+    text(values, "neighbours", "words, separated by commas; shows the tokens most similar to each")
+    text(values, "analogy", "questions a:b::c, separated by commas: which token is to c as b is to a?")
+    integer(values, "count", "tokens shown per answer", 10, 1)
     choice_flag(
         values, "side", "whose table, of a model that does not share one (model.share_embeddings)", "source", _SIDES
     )
@@ -91,16 +91,16 @@ def _write(
     asked = {f"near {word}": matches for word, matches in near} | dict(answers)
     figure = projection_figure(found, projection, asked)
     files = [save(figure, folder / "embeddings.png").name]
-    rows = zip(ids.tolist(), found.tokenizer.pieces(ids), *projection.points.T.tolist(), strict=True)
-    files.append(_write_csv(folder / "embeddings.csv", ("id", "piece", "component_1", "component_2"), rows))
+    rows = zip(ids.tolist(), found.tokenizer.tokens(ids), *projection.points.T.tolist(), strict=True)
+    files.append(_write_csv(folder / "embeddings.csv", ("id", "token", "component_1", "component_2"), rows))
     for name, asked_as, answered in (("neighbours", "word", near), ("analogies", "question", answers)):
         (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier question
         if answered:
-            heading = (asked_as, "rank", "id", "piece", "similarity")
+            heading = (asked_as, "rank", "id", "token", "similarity")
             listed = [(question, rank, *row) for question, matches in answered for rank, row in _ranked(found, matches)]
             files.append(_write_csv(folder / f"{name}.csv", heading, listed))
     print(
-        f"{len(ids):,} pieces of {found.table.shape[1]} dimensions; two principal components carry "
+        f"{len(ids):,} tokens of {found.table.shape[1]} dimensions; two principal components carry "
         f"{first:.1%} and {second:.1%} of the variance"
     )
     return files
@@ -121,15 +121,15 @@ def _write_csv(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Any]]
 
 
 def _ranked(found: Embeddings, matches: Sequence[Match]) -> list[tuple[int, tuple[int, str, float]]]:
-    pieces = found.tokenizer.pieces([match.id for match in matches])
-    rows = [(match.id, piece, match.similarity) for match, piece in zip(matches, pieces, strict=True)]
+    tokens = found.tokenizer.tokens([match.id for match in matches])
+    rows = [(match.id, token, match.similarity) for match, token in zip(matches, tokens, strict=True)]
     return list(enumerate(rows, start=1))
 
 
 def _spelled(found: Embeddings, word: str) -> str:
-    """A word and the pieces that stand for it."""
-    pieces = found.tokenizer.pieces(found.ids_of(word))
-    return f"{word} = {' '.join(pieces)}" if len(pieces) == 1 else f"{word} = mean of {' '.join(pieces)}"
+    """Return a word and the tokens that stand for it, as text."""
+    tokens = found.tokenizer.tokens(found.ids_of(word))
+    return f"{word} = {' '.join(tokens)}" if len(tokens) == 1 else f"{word} = mean of {' '.join(tokens)}"
 
 
 def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
@@ -138,7 +138,7 @@ def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
 
     from transformer_jax.terminal import render_table
 
-    table = Table(Column("", justify="right"), "piece", Column("cosine", justify="right"))
-    for rank, (_, piece, similarity) in _ranked(found, matches):
-        table.add_row(str(rank), Text(piece), f"{similarity:.3f}")
+    table = Table(Column("", justify="right"), "token", Column("cosine", justify="right"))
+    for rank, (_, token, similarity) in _ranked(found, matches):
+        table.add_row(str(rank), Text(token), f"{similarity:.3f}")
     print(f"{title}\n{render_table(table, minimum_width=60)}")

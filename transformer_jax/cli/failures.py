@@ -1,4 +1,4 @@
-"""What a failure is for the user: a message, or a defect of ours."""
+"""Failures as the user sees them: a message for an expected error, a traceback for a defect of this program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOST = re.compile(
 
 
 def user_message(error: BaseException) -> str | None:
-    """What the user is told of an error; None if it is a defect of the program, which keeps its traceback."""
+    """Return the message for an error; None if it is a defect of the program, which keeps its traceback."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError) and error.errno in _MACHINE:
@@ -35,7 +35,7 @@ def user_message(error: BaseException) -> str | None:
 
 
 def lost_process(error: BaseException | None) -> str:
-    """What JAX's runtime says if an error comes from a process that is gone, as that of a save may; else nothing."""
+    """Return the message of JAX's runtime if an error, also that of a save, comes from a lost process; else ""."""
     while error is not None:
         if _of_runtime(error) and _LOST.search(str(error)):
             return str(error).strip().partition("\n")[0][:300]

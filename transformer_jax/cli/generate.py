@@ -12,11 +12,11 @@ A model of a corpus that is Moses tokens (data.text_form=moses_bpe) reads lines 
 as one writes it.
 
 With --output=jsonl, line n is an object with `line`, its number, and `outputs`: the --decode.num_best of a beam search,
-best first, or as many as --decode.num_samples. Each has `text`, `ids`, `log_probs` of every piece (natural logarithms),
+best first, or as many as --decode.num_samples. Each has `text`, `ids`, `log_probs` of every token (natural logarithms),
 `score` and `finished`; `problem` says why there are none.
 
---output_file appears when all of it is written. What is there so far stands in FILE.partial: after an interruption the
-same command goes on from there, if checkpoint, settings and input are the same.
+--output_file appears when all of it is written. Until then the lines are in FILE.partial; after an interruption the
+same command continues that file, if checkpoint, settings and input are the same.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(arguments: Arguments) -> int:
         hint = nearest(values.output, _FORMATS) or "; a file to write is --output_file"
         raise ConfigError(f"--output={values.output}: expected one of {', '.join(_FORMATS)}{hint}")
     with contextlib.ExitStack() as files:
-        # All are opened before the model is loaded: a wrong name is told at once.
+        # All are opened before the model is loaded, so that a wrong name is reported at once.
         source, name = _open_input("input", values.input, files)
         prompts = _open_input("prompts", values.prompts, files)[0] if values.prompts else None
         file = None
@@ -155,7 +155,7 @@ def _written(translation: Translated, output_form: str, data: DataConfig) -> str
 
 
 def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagValues) -> dict[str, object]:
-    """What translations follow from besides the input."""
+    """Return what the translations depend on, apart from the input."""
     return {
         "checkpoint": fingerprint,
         "decode": dataclasses.asdict(config.decode.resolved()),
@@ -166,7 +166,7 @@ def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagVal
 
 
 class _Told:
-    """What a user should know of the lines; `notes` is what an interrupted command leaves of it."""
+    """Warnings about the lines; `notes` are those that an interrupted command has left."""
 
     def __init__(self, name: str, notes: Mapping[str, Any]) -> None:
         self._name = name
@@ -187,7 +187,7 @@ class _Told:
             first, decode = self.notes["first_unfinished"], config.decode
             limit = f"max_length={decode.max_length}"
             if decode.max_length is None:
-                limit = f"max_extra_length={decode.max_extra_length} pieces more than the source"
+                limit = f"max_extra_length={decode.max_extra_length} tokens more than the source"
             logger.warning(
                 "translations that reached the length limit and end there: %d (line %s); the limit is decode.%s, and "
                 "model.max_length=%d",

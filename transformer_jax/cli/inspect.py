@@ -121,7 +121,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
 
 
 def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
-    """What computes each attention of the training step here, and why."""
+    """Return the implementation of each attention of the training step here, and why it was chosen."""
     from transformer_jax.models.architecture import ARCHITECTURES
     from transformer_jax.nn.attention_kernels import choose
 
@@ -138,7 +138,7 @@ def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
 
 
 def _compiled_memory(config: ExperimentConfig, rows: int, widths: Mapping[str, int] | None) -> dict[str, int]:
-    """What the compiler allocates for one device's training step: the state and the batch, and its work space."""
+    """Return the bytes that the compiler allocates on one device for a training step: state, batch and work space."""
     import jax
 
     from transformer_jax.models.architecture import parameter_axes
@@ -218,9 +218,9 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("full batch", f"{batch['rows']} pairs of {batch['source_length']} + {batch['target_length']} pieces")
+    table.add_row("full batch", f"{batch['rows']} pairs of {batch['source_length']} + {batch['target_length']} tokens")
     table.add_row("FLOPs per step", _counted(report["flops_per_step"], " (forward and backward, multiply-add = 2)"))
-    table.add_row("FLOPs per target piece", _counted(report["flops_per_target_token"]))
+    table.add_row("FLOPs per target token", _counted(report["flops_per_target_token"]))
     for name, size in report["memory"].items():
         table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
     mesh = " x ".join(f"{name} {size}" for name, size in report["mesh"].items())

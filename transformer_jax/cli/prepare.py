@@ -5,8 +5,9 @@
 
 Names are those of the catalogue of TensorFlow Datasets, NAME or NAME/CONFIG, and of the embedded corpus:
 embedded_translate/SOURCE-TARGET or SOURCE-TARGET-TRAIN-EVAL, two locales and numbers of pairs. To prepare most of the
-catalogue TensorFlow is needed, pip install "transformer-jax[prepare]"; to read what is prepared it never is.
-Prints where the dataset lies, what it has, and the flags to train with. What is prepared already is left alone.
+catalogue TensorFlow is needed, pip install "transformer-jax[prepare]"; reading a prepared dataset never needs it.
+Prints the folder of the dataset, its splits and features, and the flags to train with. A dataset that is already
+prepared is left unchanged.
 """
 
 import shlex

@@ -1,4 +1,4 @@
-"""An output file that appears when it is whole, and goes on where an interrupted command has left it.
+"""An output file that appears when it is complete, and that a command can continue after an interruption.
 
 FILE.partial holds the lines that are done. Its companion FILE.partial.json says how many bytes and input lines these
 are, the digest of these input lines, what they were made with, and what has been noted of them. A command with another
@@ -58,8 +58,8 @@ class ResumableFile:
         """Goes on from what is there, or begins anew if nothing is.
 
         Args:
-          made_with: what the output follows from besides the input, as JSON.
-        Raises: ConfigError if what is there was made with something else.
+          made_with: what the output depends on, apart from the input, as JSON.
+        Raises: ConfigError if an existing partial file was made with something else.
         """
         self._made_with, earlier = made_with, self._earlier
         if earlier:
@@ -119,7 +119,7 @@ class ResumableFile:
         self._file.close()
 
     def close(self) -> None:
-        """What is there stays; nothing stays of an output that was not begun."""
+        """Close the file. A partial output stays; the files of an empty one are removed."""
         if self._file.closed:
             return
         if not self._begun:
@@ -156,7 +156,7 @@ class ResumableFile:
             raw.close()  # another process has renamed or removed it before we had the lock
 
     def _read_companion(self) -> dict[str, Any]:
-        """What the companion of a partial file that is not empty says."""
+        """Return the content of the companion of a partial file that is not empty."""
         try:
             progress = json.loads(self._companion.read_bytes())
             fields = {"lines", "input_sha256", "made_with", "notes"}

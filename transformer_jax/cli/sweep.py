@@ -1,12 +1,12 @@
-"""Run or resume a study: its variants with every seed, and what came of them.
+"""Run or resume a study: train and score all its variants with every seed.
 
     transformer-jax sweep --study=norm_placement --workdir=runs/norm_placement
     transformer-jax sweep --study=positions --workdir=runs/positions --executor=vmap
     transformer-jax sweep --study=tuning --workdir=runs/tuning --search=tpe --num_trials=30 --pruner=median
 
-The study's trials are work directories in WORKDIR/trials. The same command again goes on where it stopped: finished
-trials stay, a trial whose process died goes on from its newest checkpoint, and none runs twice at the same time. A
-trial whose loss does not stay finite has diverged, which is a result.
+The study's trials are work directories in WORKDIR/trials. The same command resumes the study: finished trials are kept,
+a trial whose process died resumes from its newest checkpoint, and no trial runs twice at the same time. A trial whose
+loss becomes infinite or NaN has diverged, which is a result.
 
 --search=grid runs every variant; random draws --num_trials of them, and tpe lets Optuna choose each by what the others
 gave. --executor=local runs a process per trial, --num_workers at once; vmap trains the trials of one compiled program
@@ -50,7 +50,7 @@ def define(values: flags.FlagValues) -> None:
     choice_flag(values, "trial_axis", "`vmap`: how a program runs its trials", "auto", ("auto", "vmap", "map"))
     choice_flag(values, "slurm_cluster", "`local`: jobs are processes of this machine", SlurmOptions.cluster, CLUSTERS)
     text(values, "slurm_partition", "of the jobs; default the cluster's")
-    minutes = "time limit of a job; the trial saves before, and goes on in the next"
+    minutes = "time limit of a job; the trial saves before it, and resumes in the next job"
     integer(values, "slurm_minutes", minutes, SlurmOptions.minutes, 1)
     integer(values, "slurm_gpus", "GPUs of a job", None, 0)
     integer(values, "slurm_cpus", "cores of a job", None, 1)

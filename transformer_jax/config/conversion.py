@@ -235,7 +235,7 @@ def _is_set(section: Any, field: dataclasses.Field) -> bool:
 
 
 def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str | None:
-    """What is wrong with one value by itself."""
+    """Return what is wrong with one value by itself, or None."""
     meta = field.metadata
     if value is None and base_type(annotation) is not annotation:
         return None

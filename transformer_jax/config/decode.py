@@ -83,7 +83,7 @@ class DecodeConfig:
 
     @property
     def num_hypotheses(self) -> int:
-        """What grows side by side for every input."""
+        """Number of sequences that are decoded side by side for every input."""
         return min(self.num_samples, SAMPLES_TOGETHER) if self.method == "sample" else self.beam_size
 
     @property

@@ -70,7 +70,7 @@ def row_shape(input_lengths: np.ndarray, target_lengths: np.ndarray, packed_leng
 def pack(input_lengths: np.ndarray, target_lengths: np.ndarray, shape: Shape) -> Packing:
     """Composes rows of pairs whose lengths fit into `shape` on both sides, few rows in all.
 
-    Best fit decreasing: a row begins with the largest class, inputs and targets together, and goes on with the one
+    Best fit decreasing: a row begins with the largest class, inputs and targets together. The next class is the one
     that leaves the least room on the side that then has more of it, which keeps both sides equally full. Measured on
     the lengths of sentences, it needs under 1 % more rows than there are tokens for.
 

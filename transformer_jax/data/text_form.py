@@ -1,8 +1,8 @@
 """Forms in which corpora are distributed, and the text that readers expect.
 
 `moses_bpe`: Moses tokens with a space between two, ` , `, some characters escaped as XML has it, `&quot;`, and rare
-words in pieces of which all but the last end in `@@`. Models read and write such text as it is; it is joined and
-detokenised where it is scored or shown.
+words split into subwords of which all but the last end in `@@`. Models read and write such text as it is; it is joined
+and detokenised where it is scored or shown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from transformer_jax.config import DataConfig
 _CONTINUATION = re.compile(r"@@(?:\s+|$)")
 
 
-def join_pieces(text: str) -> str:
-    """Moses tokens of text in pieces: `Hun@@ de` is `Hunde`. A mark at the end, with nothing to go on, is left out."""
+def join_subwords(text: str) -> str:
+    """Join subwords to Moses tokens: `Hun@@ de` becomes `Hunde`. A mark at the end of the text is dropped."""
     return _CONTINUATION.sub("", text)
 
 
@@ -36,7 +36,7 @@ def readable(text: str, data: DataConfig) -> str:
 
 _READABLE = {
     "plain": lambda text, locale: text,
-    "moses_bpe": lambda text, locale: detokenize(join_pieces(text), locale),
+    "moses_bpe": lambda text, locale: detokenize(join_subwords(text), locale),
 }
 
 

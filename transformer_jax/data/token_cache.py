@@ -120,7 +120,7 @@ def open_split(
 
 
 def _why(directory: Path, name: str, parts: Mapping[str, Any]) -> str:
-    """What has changed since a cache of this split was built, if one is there."""
+    """Return the differences to an existing cache of this split, as text; "" if there is none."""
     for meta in sorted(directory.glob(f"{name}-*/meta.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             before = json.loads(meta.read_text(encoding="utf-8"))["parts"]

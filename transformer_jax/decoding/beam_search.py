@@ -12,8 +12,8 @@ Implementations differ in three rules, which have names here. A hypothesis Y end
 - `candidates`: if it is among all 2W (tensor2tensor).
 
 `early_stop`: when an input is done.
-- `bound`: once no live hypothesis can win, however well it goes on: log P only falls, so its rank is at most what it
-  would have now at its greatest possible length (tensor2tensor).
+- `bound`: once no live hypothesis can win. log P only falls, so the rank of a hypothesis is at most that of its present
+  log P at its greatest possible length (tensor2tensor).
 - `first`: once W hypotheses have ended (fairseq).
 
 An input whose hypotheses come to its limit is done too; those that have not ended rank behind those that have.

@@ -47,7 +47,7 @@ class Inputs(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is to be generated, on the host.
+    """A batch to generate outputs for, on the host.
 
     batch: what the models read beside the prompts: arrays [B, ...]. prompts: of every row, at least one token; of an
     encoder-decoder the start id first; not part of the output. max_lengths: int [B], tokens that an output may have,

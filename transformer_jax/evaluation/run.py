@@ -153,7 +153,7 @@ class Scorer:
         return fingerprint(self.loaded.tokenizer, (self.loaded.config.model, self.loaded.params))
 
     def _model_and_split(self, split: str) -> dict[str, Any]:
-        """What scores follow from, but for settings; a step alone would not tell one training from the next."""
+        """Return what the scores depend on, except settings; the step alone would not identify a training."""
         task = self.loaded.config.task
         return {
             "split": split,
@@ -202,7 +202,7 @@ def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: in
         if metrics.get("over_length"):
             print(
                 f"{name}: {metrics['over_length']:,} pairs have a side of more than data.max_length={max_length} "
-                "pieces; they are scored like the others",
+                "tokens; they are scored like the others",
                 file=sys.stderr,
             )
     for name in results:

@@ -30,17 +30,17 @@ KINDS = {
 }
 """The three attentions of an encoder-decoder, by the names that the model returns their weights under."""
 
-MAX_PIECES = 120
+MAX_TOKENS = 120
 """Of either side: what a picture can show."""
 
 
 class AttentionMaps(NamedTuple):
-    """What one pair of sentences attends to.
+    """The attention weights of one pair of sentences.
 
     Attributes:
-      source: S pieces that the encoder reads, the end mark last.
-      read: T pieces that the decoder reads, the start mark first.
-      predicted: T pieces that come next: what the decoder is to say at each of its positions.
+      source: S tokens that the encoder reads, the end mark last.
+      read: T tokens that the decoder reads, the start mark first.
+      predicted: T tokens that come next: the target of the decoder at each of its positions.
       weights: by name of `KINDS`, float32 [L, N, T, S], of queries T and keys S; layers from 0, as the model counts.
       target: the text of `predicted`.
       finished: whether the target has an end; a translation that was cut at its limit has none.
@@ -54,13 +54,13 @@ class AttentionMaps(NamedTuple):
     finished: bool
 
     def queries(self, kind: str) -> list[str]:
-        """What stands at each query: of the decoder what it reads there and what it is to say next."""
+        """Return the label of each query; in the decoder the token that it reads and the token that comes next."""
         if kind == "encoder_self_attention":
             return self.source
         return [f"{read} → {said}" for read, said in zip(self.read, self.predicted, strict=True)]
 
     def keys(self, kind: str) -> list[str]:
-        """What stands at each key."""
+        """Return the token of each key."""
         return self.read if kind == "decoder_self_attention" else self.source
 
 
@@ -69,9 +69,9 @@ def attention_maps(translator: Translator, text: str, target: str | None = None)
 
     Args:
       text: one line, as the model translates it.
-      target: a translation to look at; default the translator's own, piece for piece as it was generated.
+      target: a translation to look at; default the translator's own, token by token as it was generated.
     Raises:
-      DataError: a side is empty, has several lines, or has more pieces than the model or a picture can take.
+      DataError: a side is empty, has several lines, or has more tokens than the model or a picture can take.
       ConfigError: the model has no encoder that a decoder attends to.
     """
     check_model(translator.params)
@@ -89,8 +89,8 @@ def attention_maps(translator: Translator, text: str, target: str | None = None)
     read = [translator.config.model.decoder_start_id, *ids[:-1]]
     batch = {"inputs": np.array([source], np.int32), "decoder_inputs": np.array([read], np.int32)}
     weights = {kind: w[:, 0] for kind, w in capture(translator.config.model, translator.params, batch)[1].items()}
-    source, said = translator.tokenizer.pieces(source), translator.tokenizer.pieces(ids)
-    start = translator.tokenizer.pieces([translator.config.model.decoder_start_id])
+    source, said = translator.tokenizer.tokens(source), translator.tokenizer.tokens(ids)
+    start = translator.tokenizer.tokens([translator.config.model.decoder_start_id])
     return AttentionMaps(source, [*start, *said[:-1]], said, weights, shown, ids[-1] == eos)
 
 
@@ -158,12 +158,12 @@ def _check_line(flag: str, text: str) -> None:
 def _check_length(what: str, ids: list[int], translator: Translator) -> None:
     for problem in length_problems(translator.config, np.array([len(ids)])).values():
         raise DataError(f"{what}: {problem}")
-    if len(ids) > MAX_PIECES:
-        raise DataError(f"{what}: {len(ids)} pieces with the end mark, and a picture shows at most {MAX_PIECES}")
+    if len(ids) > MAX_TOKENS:
+        raise DataError(f"{what}: {len(ids)} tokens with the end mark, and a picture shows at most {MAX_TOKENS}")
 
 
 class Selection(NamedTuple):
-    """What is shown: layers by name of `KINDS`, and heads; all from 0."""
+    """The layers to show, by name of `KINDS`, and the heads; all from 0."""
 
     layers: dict[str, list[int]]
     heads: list[int]

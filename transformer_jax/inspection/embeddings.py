@@ -1,8 +1,7 @@
-"""What the rows of an embedding table have learned: principal components, nearest neighbours, analogies.
+"""The rows of a trained embedding table: principal components, nearest neighbours, analogies.
 
 Rows are compared by cosine similarity, u . v / (|u| |v|), which the factor of `model.scale_embeddings` leaves as it is.
-A word is what the tokenizer makes of it within a sentence, behind a space; one of several pieces is the mean of their
-rows.
+A word is tokenized as within a sentence, after a space. A word of several tokens is the mean of their rows.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Projection(NamedTuple):
 
 
 class Match(NamedTuple):
-    """A piece that was found, by its id, and its similarity to what was asked for."""
+    """A found token, by its id, and its similarity to the question."""
 
     id: int
     similarity: float
@@ -43,34 +42,36 @@ class Embeddings(NamedTuple):
     tokenizer: Tokenizer
 
     @property
-    def candidates(self) -> Int[np.ndarray, " pieces"]:
+    def candidates(self) -> Int[np.ndarray, " tokens"]:
         """Ids that an answer can have: all but the special ones and bytes that are no text by themselves.
 
         Most bytes never occur in training, and stay the random vectors that they were drawn as.
         """
         special = {*self.tokenizer.special_ids}
         ids = [i for i in range(min(len(self.table), self.tokenizer.vocab_size)) if i not in special]
-        return np.array([i for i, p in zip(ids, self.tokenizer.pieces(ids), strict=True) if not self._is_byte(i, p)])
+        return np.array([i for i, p in zip(ids, self.tokenizer.tokens(ids), strict=True) if not self._is_byte(i, p)])
 
-    def _is_byte(self, id: int, piece: str) -> bool:
-        return _BYTE.fullmatch(piece) is not None or "\ufffd" in self.tokenizer.decode([id])
+    def _is_byte(self, id: int, token: str) -> bool:
+        return _BYTE.fullmatch(token) is not None or "\ufffd" in self.tokenizer.decode([id])
 
     def ids_of(self, word: str) -> list[int]:
-        """The pieces of a word; raises DataError if it is none, or the vocabulary lacks it."""
+        """Return the ids of a word; raises DataError if it is empty, or the vocabulary lacks it."""
         word = word.strip()
         if not word:
             raise DataError("a word to look up is empty")
-        # Behind another word, since a piece at the beginning of a text may be another than behind a space.
+        # After another word, since the token at the beginning of a text may differ from that after a space.
         before, both = (self.tokenizer.encode_batch([text]).ids.tolist() for text in ("a", f"a {word}"))
         ids = both[len(before) :]
         unk = self.tokenizer.special_ids.unk
-        if unk in ids or any(map(_BYTE.fullmatch, self.tokenizer.pieces(ids))):  # bytes are of what is in no piece
-            known = self.tokenizer.pieces(self.candidates)
+        if unk in ids or any(
+            map(_BYTE.fullmatch, self.tokenizer.tokens(ids))
+        ):  # bytes stand for characters that no token has
+            known = self.tokenizer.tokens(self.candidates)
             raise DataError(f"the vocabulary has no '{word}'{nearest(word, known)}")
         return ids
 
     def vector(self, word: str) -> Float[np.ndarray, " D"]:
-        """The mean of the rows of a word's pieces."""
+        """Return the mean of the rows of a word's tokens."""
         return self.table[self.ids_of(word)].astype(np.float64).mean(0)
 
 
@@ -101,14 +102,14 @@ def principal_components(rows: Float[np.ndarray, "V D"]) -> Projection:
 
 
 def neighbours(found: Embeddings, word: str, count: int = 10) -> list[Match]:
-    """The pieces whose rows are most similar to a word, the most similar first, without the word's own."""
+    """Return the tokens whose rows are most similar to a word, the most similar first, without the word's own."""
     return _most_similar(found, found.vector(word), found.ids_of(word), count)
 
 
 def analogy(found: Embeddings, a: str, b: str, c: str, count: int = 10) -> list[Match]:
-    """What is to c as b is to a, best first: the d with the largest cos(d, b) - cos(d, a) + cos(d, c).
+    """Return the tokens d with the largest cos(d, b) - cos(d, a) + cos(d, c), best first: d is to c as b is to a.
 
-    3CosAdd (Mikolov et al. 2013b; Levy and Goldberg 2014, equation 1). The pieces of the three words are left out, as
+    3CosAdd (Mikolov et al. 2013b; Levy and Goldberg 2014, equation 1). The tokens of the three words are left out, as
     there. The similarity of a match is cos(d, v), v = b/|b| - a/|a| + c/|c|, which ranks as that sum does.
     """
     a_, b_, c_ = (_unit(found.vector(word)) for word in (a, b, c))

@@ -1,4 +1,4 @@
-"""What all pictures share: where they go, how they are written, and the colours of a heat map."""
+"""Shared by all pictures: the folder, the writing of files, and the colours of a heat map."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WEIGHTS = "Blues"
 SIGNED = "RdBu_r"
 """Colours of values around 0."""
 MASKED = "#dddddd"
-"""What may not be attended to."""
+"""Colour of cells that the mask excludes."""
 
 COLUMN_CHARACTERS, ROW_CHARACTERS = 24, 40
-"""Of a label: rows of a decoder are named by two pieces."""
+"""Lengths of labels: a row of a decoder is named by two tokens."""
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What a model is told about order, as pictures: every value of `model.position_encoding`, as configured and trained.
+"""Pictures of position encodings: every value of `model.position_encoding`, as configured and trained.
 
 The inner product of two encodings is how alike two positions are to begin with. Of sinusoids it depends on the distance
 d alone, PE(p) . PE(p + d) = sum_i cos(d / 10000^(2i/D)), and rotary encoding multiplies each pair of a query and a key
@@ -44,7 +44,7 @@ def similarity_by_distance(table: np.ndarray) -> np.ndarray:
 
 
 def sinusoid_table(config: ModelConfig) -> np.ndarray:
-    """What the model adds to its embeddings: [P, D] of the first P positions, at most `SHOWN`."""
+    """Return the vectors that the model adds to its embeddings: [P, D] of the first P positions, at most `SHOWN`."""
     return np.asarray(sinusoidal(jnp.arange(min(config.max_length, SHOWN)), config.emb_dim))
 
 
@@ -63,7 +63,7 @@ def learned_tables(params: Params) -> dict[str, np.ndarray]:
 
 
 def relative_biases(config: ModelConfig, params: Params) -> dict[str, np.ndarray]:
-    """What is added to attention logits by distance, key position - query position, as trained: by stack.
+    """Return the trained biases of attention logits by distance, key position - query position, by name of the stack.
 
     Returns: [2 P - 1, N] for distances -(P - 1) to P - 1, P = max_length; NaN where the decoder's mask leaves no key.
     """

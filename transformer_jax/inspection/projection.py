@@ -15,7 +15,7 @@ _NAMES = 80
 
 
 def projection_figure(found: Embeddings, projection: Projection, asked: Mapping[str, Sequence[Match]]) -> Figure:
-    """All pieces as points. What was found is marked, a colour per question; without a question, some are named.
+    """Return a figure of all tokens as points. Answers are marked, a colour per question; without one, some are named.
 
     A name that would cover another is left out.
 
@@ -36,13 +36,13 @@ def projection_figure(found: Embeddings, projection: Projection, asked: Mapping[
     colours = {index: f"C{number % 10}" for number, group in enumerate(groups.values()) for index in group}
     for number, (question, group) in enumerate(groups.items()):
         axes.scatter(*points[group].T, s=16, color=f"C{number % 10}", linewidths=0, label=question)
-    pieces = found.tokenizer.pieces(ids)
+    tokens = found.tokenizer.tokens(ids)
     for index in spread_out(points, order, _NAMES, apart):
         style: dict[str, Any] = {"textcoords": "offset points", "size": 8, "color": colours.get(index, "C0")}
-        axes.annotate(shortened(pieces[index]), (points[index, 0], points[index, 1]), (3, 2), parse_math=False, **style)
+        axes.annotate(shortened(tokens[index]), (points[index, 0], points[index, 1]), (3, 2), parse_math=False, **style)
     first, second = (f"{share:.1%}" for share in projection.explained)
     axes.set(
-        title=f"Embeddings of {len(ids):,} pieces: two principal components",
+        title=f"Embeddings of {len(ids):,} tokens: two principal components",
         xlabel=f"component 1, {first} of the variance",
         ylabel=f"component 2, {second} of the variance",
     )

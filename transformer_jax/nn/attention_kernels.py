@@ -86,7 +86,7 @@ def _xla_obstacle(config: ModelConfig, drops_weights: bool) -> str:
 
 
 def _cudnn_obstacle(config: ModelConfig, kind: str, backend: str) -> str:
-    """The same of cuDNN's kernel, besides."""
+    """Like `_xla_obstacle`, with the additional requirements of cuDNN's kernel."""
     if backend != "gpu":
         return f"JAX computes on a {backend.upper()}"
     if problem := _gpu_obstacle():

@@ -75,7 +75,7 @@ class DropoutRates(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """What a module needs to drop: passed down in place of a generator, None for a deterministic pass.
+    """The arguments of dropout, passed down in place of a random generator; None for a deterministic pass.
 
     seed: uint32 scalar; row_ids: [B] int32.
     """

@@ -15,7 +15,7 @@ from transformer_jax.typing import Array, Bias, Heads, Mask
 
 
 class KeyValue(NamedTuple):
-    """What one attention attends to: key [B, S, K, H], value [B, S, K, Hv]."""
+    """Keys and values of one attention: key [B, S, K, H], value [B, S, K, Hv]."""
 
     key: Array
     value: Array

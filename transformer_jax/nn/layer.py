@@ -21,7 +21,7 @@ from transformer_jax.typing import Activations, Array
 
 
 class LayerInputs(NamedTuple):
-    """What is the same for every layer of a stack.
+    """Inputs that are the same for every layer of a stack.
 
     positions: [B, T] or [1, T]; mask, bias: of the stack's own tokens, bias broadcastable to [B, N, T, S]; memory:
     [B, S, D] with memory_mask.
@@ -35,7 +35,7 @@ class LayerInputs(NamedTuple):
 
 
 class LayerState(NamedTuple):
-    """What a layer reads and writes in incremental decoding.
+    """The state of a layer in incremental decoding.
 
     cache: of its own tokens; index: the slot that new tokens go to; memory: keys and values of the encoder's tokens.
     """

@@ -137,7 +137,7 @@ class LearnedPositions(nn.Module):
 
 
 class Encoding(NamedTuple):
-    """What a position encoding does; an encoding of one's own is an entry of `ENCODINGS`, and no edit elsewhere.
+    """The parts of a position encoding. A new encoding is a new entry of `ENCODINGS` and no edit elsewhere.
 
     added: (config, positions [B, T]) -> vectors [B, T, D] that are added to embeddings; called in a compact method.
     rotate: (queries or keys [B, T, N, H], positions, config) -> the same, rotated. bias: a module of (config,

@@ -13,7 +13,7 @@ from transformer_jax.typing import Activations
 
 
 class Residual(nn.Module):
-    """What stands before and after a sub-layer f: y = after(x, f(before(x))).
+    """The computation around a sub-layer f: y = after(x, f(before(x))).
 
     - `norm_position="post"` (Vaswani et al. 2017, section 3.1): y = Norm(x + Dropout(f(x))).
     - `norm_position="pre"` (Xiong et al. 2020, table 1): y = x + Dropout(f(Norm(x))).

@@ -26,7 +26,7 @@ REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-"""What the forward pass keeps for the backward pass, by the values of `model.remat`; None for everything."""
+"""Values that the forward pass keeps for the backward pass, by `model.remat`; None for all values."""
 
 
 class _LoopedLayer(Layer):
@@ -40,7 +40,7 @@ class _LoopedLayer(Layer):
 
 
 class StackState(NamedTuple):
-    """What a stack reads and writes in incremental decoding of T new tokens.
+    """The state of a stack in incremental decoding of T new tokens.
 
     positions: [B, T], of the new tokens, -1 for padding. slot_positions: [B, C], of the tokens in the caches' slots,
     the new ones among them. mask: over the slots, [B, 1, T, C]. layers: of every layer. memory_mask: over the S tokens
@@ -131,7 +131,7 @@ class Stack(nn.Module):
         return tuple(cache_layout(block.apply({"params": p}, memory, method="project_memory")) for p in layers)
 
     def _bias(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Bias | None:
-        """What is added to attention logits, [B or 1, N, T, S], or None."""
+        """Return the bias that is added to attention logits, [B or 1, N, T, S], or None."""
         return None if self.relative_bias is None else self.relative_bias(query_positions, key_positions)
 
     def _finished(self, x: Activations) -> Activations:

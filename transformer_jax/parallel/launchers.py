@@ -169,7 +169,7 @@ class Jit:
 
 
 class _Replicated:
-    """What `shard_map` and `pmap` share: every device holds the state in full."""
+    """Base of `shard_map` and `pmap`, with which every device holds the whole state."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh

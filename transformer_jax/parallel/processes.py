@@ -1,8 +1,8 @@
 """Several processes as one program: how they find each other, and who does what only one may do.
 
-Process 0 is the primary: it alone writes what is not an array, and speaks to the user. The others need to read what it
-has written, so that the work directory is on a file system that all of them see. What they tell each other here goes
-through JAX's coordination service, not through devices: it may take long, and works whatever devices they have.
+Process 0 is the primary: it alone writes files other than checkpoint arrays, and prints messages. The others must be
+able to read its files, so the work directory is on a file system that all of them see. Messages between processes go
+through JAX's coordination service, not through devices: they may take long, and work with any devices.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Job:
 
 
 def slurm_job(environment: Mapping[str, str]) -> Job:
-    """What Slurm says to a task that `srun` has started.
+    """Return the job that Slurm describes to a task that `srun` has started.
 
     Process 0 listens on the first node of the step, at a port that follows from the job's number. A task uses all GPUs
     that it sees if they are its own, and the one of its local number if the tasks of its node see one each.
@@ -211,7 +211,7 @@ def is_primary() -> bool:
 
 
 def gathered(text: str) -> list[str]:
-    """What every process has called this with, in their order."""
+    """Return the argument of every process, in their order."""
     if jax.process_count() == 1:
         return [text]
     client, key = _client(), _next_key()
@@ -220,7 +220,7 @@ def gathered(text: str) -> list[str]:
 
 
 def from_primary(work: Callable[[], Any], what: str) -> Any:
-    """What `work` returns in process 0, as JSON brings it to the others, who wait for it.
+    """Return the result of `work` in process 0, in every process; it travels as JSON, and the others wait for it.
 
     Args:
       what: names the work in the error of the others.
@@ -262,7 +262,7 @@ def primary_first(what: str) -> Generator[None]:
 
 
 def _answered(key: str, what: str) -> Any:
-    """What process 0 has put under a key, once it has; raises TrainingError if it has failed."""
+    """Wait for the value that process 0 puts under a key, and return it; raises TrainingError if it has failed."""
     answer = json.loads(_client().blocking_key_value_get(key, _WAIT_MS))
     if "failed" in answer:
         raise TrainingError(f"process {jax.process_index()} ends: process 0 has failed in {what}")

@@ -1,7 +1,7 @@
 """Arrays of batches of text, made on the host from the columns of a split; tasks call these functions.
 
-Letters as in `transformer_jax.typing`. What is padding follows from lengths and never from the value of an id: every id
-may be a token.
+Letters as in `transformer_jax.typing`. Padding follows from lengths and never from the value of an id: every id may be
+a token.
 """
 
 from __future__ import annotations

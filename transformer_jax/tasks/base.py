@@ -76,9 +76,9 @@ LOGGED_BY_LOOP = (
     MetricSpec("padding_efficiency"),
     MetricSpec("epoch"),
 )
-"""What the loop logs of training beside `Task.logged`."""
+"""Training metrics that the loop logs in addition to `Task.logged`."""
 LOGGED_BY_CLOCK = (MetricSpec("seconds", unit="s"), MetricSpec("tokens_per_s", unit="1/s"))
-"""What the loop logs that no seed repeats; studies do not measure it."""
+"""Logged metrics that depend on the clock, which no seed repeats; studies do not measure them."""
 
 
 class Scores(NamedTuple):
@@ -117,7 +117,7 @@ class PairedBootstrap(NamedTuple):
 
 @runtime_checkable
 class Evaluation(Protocol):
-    """What a task scores with: a corpus and its config; `evaluation.evaluator.Evaluator`."""
+    """A corpus and its config, for scoring; implemented by `evaluation.evaluator.Evaluator`."""
 
     @property
     def config(self) -> ExperimentConfig: ...
@@ -147,7 +147,7 @@ class Evaluation(Protocol):
 
 
 class Task(abc.ABC):
-    """What is learned. Tasks hold no state: every method is given the config, or an `Evaluation` that has it.
+    """Examples, loss and metrics. A task holds no state: every method receives the config, or an `Evaluation` with it.
 
     A module of a task that imports JAX at its top makes reading a config of that task slower, and nothing else.
     """
@@ -167,14 +167,14 @@ class Task(abc.ABC):
     A whole section may be listed by its name, as `decode`. The task's own fields need not be listed.
     """
     logged: tuple[MetricSpec, ...] = (MetricSpec("loss", "min"),)
-    """What `means` returns: the averages that training logs."""
+    """The averages that training logs, which `means` returns."""
     compares_outputs: bool = False
     """Whether `compare` takes `compare_outputs`, which written outputs are enough for, and not `statistics`."""
 
     @property
     @abc.abstractmethod
     def metrics(self) -> tuple[MetricSpec, ...]:
-        """What evaluation measures of a split, in the order of a table's columns; `loss` is among them."""
+        """Return the metrics of a split in the order of a table's columns; `loss` is among them."""
 
     def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
         """Return those of `metrics` that a corpus of this config has."""

@@ -148,7 +148,7 @@ class Translator:
                 problems[i] = "its prompt is empty"
             elif capacity is not None and len(prompt) >= capacity:
                 problems[i] = (
-                    f"the {len(prompt)} pieces of its prompt leave no room for an output in model.max_length={capacity}"
+                    f"the {len(prompt)} tokens of its prompt leave no room for an output in model.max_length={capacity}"
                 )
         return problems | {i: line.problem for i, line in enumerate(lines) if line.problem}
 

@@ -23,25 +23,25 @@ def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable
     """Raises DataError for the first text that the model cannot number, or that no batch holds.
 
     Args:
-      lengths: int [texts], in pieces with eos.
-      place: what to call text i, such as "line 3".
+      lengths: int [texts], in tokens with eos.
+      place: name of text i, such as "line 3".
     """
     for index, problem in length_problems(config, lengths).items():
         raise DataError(f"{place(index)}: {problem}")
 
 
 def length_problems(config: ExperimentConfig, lengths: np.ndarray) -> dict[int, str]:
-    """What is wrong with every text that the model cannot number, or that no batch holds, by its number.
+    """Return why a text is too long, by its number: the position table is shorter, or no batch has room for it.
 
     Args:
-      lengths: int [texts], in pieces with eos.
+      lengths: int [texts], in tokens with eos.
     """
     limit = position_table_rows(config.model)
     reason = f"the learned position table has model.max_length={config.model.max_length}"
     if limit is None:
-        # Memory grows with the square of the length. What the decoder has room for is never refused.
+        # Memory grows with the square of the length. A text that the decoder has room for is never refused.
         rows, tokens = config.data.row_multiple, config.evaluation.tokens_per_batch
         limit = max(tokens // rows, config.model.max_length)
         reason = f"evaluation.tokens_per_batch={tokens} leaves each of data.row_multiple={rows} rows {tokens // rows}"
     too_long = np.flatnonzero(lengths > limit)
-    return {int(i): f"{lengths[i]} pieces with the end mark, and {reason}" for i in too_long}
+    return {int(i): f"{lengths[i]} tokens with the end mark, and {reason}" for i in too_long}

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """What is to be translated.
+    """A text to translate.
 
-    prompt: what its translation begins with. problem: why it cannot be translated; it keeps its place all the same.
+    prompt: the beginning of its translation. problem: why it cannot be translated; it keeps its place all the same.
     """
 
     text: str
@@ -19,7 +19,7 @@ class Line(NamedTuple):
 class Output(NamedTuple):
     """One output of a line.
 
-    text: with the prompt, if there was one, in the corpus's own form. ids: its pieces without the prompt and, if it has
+    text: with the prompt, if there was one, in the corpus's own form. ids: its tokens without the prompt and, if it has
     ended, the end mark.
     log_probs: of each of the ids under the model, natural logarithms, with the repetition penalty if there is one.
     score: what outputs of a line are ranked by; decoding/beam_search.py.
@@ -33,7 +33,7 @@ class Output(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """What became of a line.
+    """The translation of a line.
 
     outputs: of a search best first; empty for an empty line and for one with a problem. problem: why the line was not
     translated.

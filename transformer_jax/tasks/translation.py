@@ -142,7 +142,7 @@ class Translation(Task):
     def _translation_scores(
         self, evaluator: Evaluation, params: Params, split: str
     ) -> tuple[dict[str, Any], list[str]]:
-        from transformer_jax.data.text_form import join_pieces, readable
+        from transformer_jax.data.text_form import join_subwords, readable
         from transformer_jax.tasks.text_scores import family_scores, token_scores, translation_scores
 
         config, text = evaluator.config, evaluator.data.text(split)
@@ -151,8 +151,8 @@ class Translation(Task):
         references = self.references(config, evaluator.data, split)
         scores = translation_scores(lines, references)
         if config.data.text_form == "moses_bpe":
-            tokens = [join_pieces(line) for line in text.features["targets"]]
-            scores |= token_scores([join_pieces(t.text) for t in translated], tokens)
+            tokens = [join_subwords(line) for line in text.features["targets"]]
+            scores |= token_scores([join_subwords(t.text) for t in translated], tokens)
         scores["unfinished"] = sum(t.unfinished for t in translated)
         if "families" in text.features:
             scores["families"] = family_scores(lines, references, text.features["families"])

@@ -68,7 +68,7 @@ def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, p
             one = len(sessions) == 1
             progress.say(
                 f"{stopped_by}: the checkpoint{'' if one else 's'} of step {step} {'is' if one else 'are'} saved; "
-                f"the same command goes on from {'it' if one else 'them'}"
+                f"the same command resumes from {'it' if one else 'them'}"
             )
     return group.outcomes
 

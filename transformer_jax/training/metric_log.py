@@ -1,4 +1,4 @@
-"""What a run leaves for reading: metrics.jsonl, TensorBoard events, and a progress bar."""
+"""The metrics of a run: metrics.jsonl, TensorBoard events, and a progress bar."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MetricLog:
     """Appends lines of metrics to WORKDIR/metrics.jsonl and scalars to WORKDIR/tensorboard."""
 
     def __init__(self, workdir: Path, step: int) -> None:
-        """Opens the log of a run that goes on after `step`: lines of later steps are cut off.
+        """Open the log of a run that resumes after `step`: lines of later steps are cut off.
 
         Raises: CheckpointError if the files cannot be read or written.
         """

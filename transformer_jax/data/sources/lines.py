@@ -27,7 +27,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Contents(NamedTuple):
-    """What a file holds, after decompression."""
+    """The content of a file, after decompression."""
 
     sha256: str
     num_lines: int

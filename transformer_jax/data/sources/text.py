@@ -34,7 +34,7 @@ class TextSource:
     """A corpus of text files; see the module's docstring."""
 
     def __init__(self, config: DataConfig) -> None:
-        """Raises DataError for a missing folder or file. What the files hold is checked when it is read."""
+        """Find the files; raises DataError for a missing folder or file. Their content is checked when it is read."""
         if not config.dir:
             raise DataError("data.dir is not set: data.source=text needs the folder of the text files")
         folder = Path(os.path.expanduser(config.dir))
@@ -123,7 +123,7 @@ def _names(config: DataConfig) -> list[str]:
 
 
 def _pick(format: str, names: list[str]) -> _Pick | None:
-    """What finds the sides in a line, if they share one; raises ConfigError for a column that is no number."""
+    """Return the function that finds the sides in a line, if they share one; raises ConfigError for a bad column."""
     if format == "parallel":
         return None
     if format == "jsonl":

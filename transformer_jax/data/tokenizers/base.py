@@ -1,4 +1,4 @@
-"""What every tokenizer offers."""
+"""The interface of tokenizers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RESERVED = dict(zip((i for i in OWN_SPECIAL_IDS if i is not None), ("<pad>", "</
 """The same ids, which are no tokens of text, and their names."""
 
 SPACE = "\u2581"
-"""What stands for a space where a piece is shown: SentencePiece's `▁`."""
+"""The character that stands for a space where a token is shown: SentencePiece's `▁`."""
 
 # Trainers need minutes for a word of a million characters, or leave it out; cut into parts of this many characters,
 # such lines count like others.
@@ -92,8 +92,8 @@ class Tokenizer(Protocol):
         """`decode` of every row, which may be an int array [B, T]."""
         ...
 
-    def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """How every id is written by itself: a reserved one by its name, a space as `SPACE`."""
+    def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """Return every id as text by itself: a reserved one by its name, a space as `SPACE`."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Byte-level BPE as of GPT-2, by the library `tokenizers`: any text to pieces and back, without loss.
+"""Byte-level BPE as of GPT-2, by the library `tokenizers`: any text to tokens and back, without loss.
 
 Text is divided where letters, digits, other characters and spaces meet, and the UTF-8 bytes of each part are merged by
-the pairs that were most frequent in training; pieces never span two parts. No space is put in front and nothing is
+the pairs that were most frequent in training; tokens never span two parts. No space is put in front and nothing is
 normalised.
 """
 
@@ -69,11 +69,11 @@ class ByteBPETokenizer(ModelBytes):
             [with_text(row, self.special_ids) for row in rows], skip_special_tokens=False
         )
 
-    def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+    def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
         """As of `Tokenizer`; bytes that are no character are written as the library stores them, as in `Ã`."""
-        return [self._piece(int(id)) for id in ids]
+        return [self._token(int(id)) for id in ids]
 
-    def _piece(self, id: int) -> str:
+    def _token(self, id: int) -> str:
         text = self._tokenizer.decode([id], skip_special_tokens=False)
         if "\ufffd" not in text:
             return text.replace(" ", SPACE)
@@ -112,6 +112,6 @@ def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> ByteBPETokenizer:
     if tokenizer.get_vocab_size() < vocab_size:
         raise ConfigError(
             f"config: model.vocab_size={vocab_size}: the training split yields at most "
-            f"{tokenizer.get_vocab_size()} pieces; choose at most that"
+            f"{tokenizer.get_vocab_size()} tokens; choose at most that"
         )
     return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))

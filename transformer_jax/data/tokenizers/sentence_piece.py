@@ -1,4 +1,4 @@
-"""SentencePiece, unigram or BPE: text to pieces and back, without loss."""
+"""SentencePiece, unigram or BPE: text to tokens and back, without loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from transformer_jax.data.tokenizers.base import (
 )
 from transformer_jax.errors import ConfigError, DataError
 
-# SentencePiece's unigram pieces depend on how many threads share the corpus, so the number is part of the recipe.
+# SentencePiece's unigram tokens depend on how many threads share the corpus, so the number is part of the recipe.
 _TRAINING_THREADS = 8
 # More threads than this do not help: making Python lists of the ids is serial.
 _ENCODING_THREADS = min(8, os.cpu_count() or 1)
@@ -60,7 +60,7 @@ class SentencePieceTokenizer(ModelBytes):
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]
 
-    def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+    def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
         """As of `Tokenizer`; a byte is written `<0x41>`."""
         return [RESERVED[int(id)] if int(id) in RESERVED else self._processor.id_to_piece(int(id)) for id in ids]
 
@@ -71,8 +71,8 @@ def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int)
     Text is neither normalised nor trimmed: what is encoded decodes to the same string, double, leading and trailing
     spaces, tabs and every character included, so BLEU is computed against references that the model could produce.
     (SentencePiece's own default, NFKC with spaces folded, turns `…` into three dots and a no-break space into a space,
-    for good.) Who wants text normalised does it in the files, where it shows. Characters that are too rare for a piece
-    of their own become their UTF-8 bytes, so encoding never yields unk. One exception: `▁` (U+2581), by which
+    for good.) To normalise text, preprocess the files. Characters that are too rare for a token of their own become
+    their UTF-8 bytes, so encoding never yields unk. One exception: `▁` (U+2581), by which
     SentencePiece writes a space, decodes to a space.
 
     Args:
@@ -111,7 +111,7 @@ def _explain(error: RuntimeError, vocab_size: int) -> NoReturn:
     """Says in the user's words why training failed; SentencePiece puts it all into one message."""
     message = str(error)
     if match := re.search(r"Vocabulary size too high.*<= (\d+)", message):
-        problem = f"the training split yields at most {match[1]} pieces; choose at most that"
+        problem = f"the training split yields at most {match[1]} tokens; choose at most that"
         raise ConfigError(f"config: model.vocab_size={vocab_size}: {problem}") from error
     if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         needed = int(match[1])

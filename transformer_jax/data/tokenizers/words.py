@@ -1,7 +1,7 @@
 """Words between spaces, each an id of a fixed vocabulary: for text that has been cut into tokens already.
 
-Papers distribute such text, often as BPE pieces with `@@` at the end of those that go on (Sennrich et al. 2016). A
-word that the vocabulary lacks becomes unk, for good.
+Papers distribute such text, often as BPE subwords with `@@` at the end of all but a word's last (Sennrich et al. 2016).
+A word that the vocabulary lacks becomes unk, for good.
 
 Spaces of every kind divide words, U+00A0 and U+2028 among them, as they do for fairseq and for sacreBLEU's count of
 n-grams; decoding writes one plain space between two words.
@@ -72,8 +72,8 @@ class WordTokenizer(ModelBytes):
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]
 
-    def pieces(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """As of `Tokenizer`; a piece is a word, and no piece has a space."""
+    def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """As of `Tokenizer`; a token is a word, and no token has a space."""
         return [self._words[id] for id in ids]
 
 

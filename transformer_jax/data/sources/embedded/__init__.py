@@ -16,8 +16,8 @@ periods, numbers, figures, measures, rates, money, places, languages, remarks. L
 Wochen"), inflection ("two years" -> "zwei Jahre", "two years ago" -> "vor zwei Jahren"), arithmetic of the clock
 ("5:45 PM" -> "17:45", "1:17 in the morning" -> "1:17 nachts"), copying, and nearly seven hundred names.
 
-**Any pair of locales** that both libraries know. What either locale lacks, what it writes like something else that has
-another translation, and what a library gets wrong (number_words.py, meanings.py) is left out on both sides; so is a
+**Any pair of locales** that both libraries know. A meaning is left out on both sides if either locale lacks it, writes
+it like another meaning with another translation, or if a library gets it wrong (number_words.py, meanings.py); so is a
 phrase or a template with nothing left. Output of English, German, Italian, French, Spanish and Dutch was read. Other
 languages have numbers in words only where nothing inflects them, and are as good as their CLDR data.
 

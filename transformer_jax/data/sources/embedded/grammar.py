@@ -1,7 +1,7 @@
 """The grammar: phrases say one meaning, templates join phrases into sentences.
 
 A phrase is a list of domains and a function `render(lexicon, *values)`; the same function is called with the source and
-the target lexicon. What it draws on is in lexicon.py, what there is to talk about in meanings.py.
+the target lexicon. The words of a locale are in lexicon.py, the meanings in meanings.py.
 """
 
 from __future__ import annotations

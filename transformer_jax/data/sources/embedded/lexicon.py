@@ -1,4 +1,4 @@
-"""What one locale calls things: CLDR data through Babel, number words through num2words.
+"""The words of one locale: CLDR data through Babel, number words through num2words.
 
 A method takes a meaning (codes, numbers, dates; see meanings.py) and returns this locale's text, or raises Missing.
 There is no text of any language in this file; the two sides of the corpus are two instances of the same class. The

@@ -1,4 +1,4 @@
-"""What the embedded corpus talks about, as codes and numbers that belong to no language.
+"""The meanings of the embedded corpus, as codes and numbers that belong to no language.
 
 The codes are those of CLDR: ISO 3166 territories, ISO 639 languages, ISO 4217 currencies, CLDR units, IANA time zones
 and CLDR metazones. They are a choice of the better known ones, so that each of them is seen often enough to be learned.

@@ -25,7 +25,7 @@ _CONFIG = re.compile(r"(\w+)-(\w+)(?:-(\d+)-(\d+))?")
 
 @dataclasses.dataclass(eq=False)
 class EmbeddedConfig(tfds.core.BuilderConfig):
-    """What EmbeddedSource is made of."""
+    """The arguments of EmbeddedSource."""
 
     source_locale: str = DataConfig.source_locale
     target_locale: str = DataConfig.target_locale

@@ -63,7 +63,7 @@ def _quiet() -> Generator[None]:
 
 @contextlib.contextmanager
 def _told(dataset: str) -> Generator[None]:
-    """What TFDS raises, as a DataError that says what to do."""
+    """Raise errors of TFDS as a DataError that says what to do."""
     from tensorflow_datasets.core.download import download_manager, extractor, util
 
     download_errors = (util.DownloadError, download_manager.NonMatchingChecksumError, extractor.ExtractError)
@@ -79,7 +79,7 @@ def _told(dataset: str) -> Generator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DataError(
-            f"cannot download {dataset}: {error}; what has arrived is kept, and the same command goes on from there"
+            f"cannot download {dataset}: {error}; complete files are kept; run the same command again"
         ) from error
     except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
         raise DataError(f"TFDS cannot prepare {dataset}: {error}") from error

@@ -1,7 +1,7 @@
 """Datasets of TensorFlow Datasets, read without TensorFlow from the array_record files that `prepare` writes.
 
-What is read is a folder, NAME/CONFIG/VERSION: it says itself what it holds, so neither the code that made it nor a
-network is needed. `data.train_split`, `valid_split` and `test_split` name TFDS's own splits or parts of them, such as
+A dataset is a folder, NAME/CONFIG/VERSION, with a description of its content, so that neither the code that made it nor
+a network is needed. `data.train_split`, `valid_split` and `test_split` name TFDS's own splits or parts of them, such as
 `train[:90%]` or `train+validation`; for the rest of the project they are `train`, `valid` and `test`.
 
 The files are nobody's to edit, and real ones, such as wmt14_translate, have pairs that lack a side. Those are left out
