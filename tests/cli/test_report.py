@@ -68,7 +68,7 @@ def without_results(workdir):
     [
         (lambda workdir: (workdir / "study.json").unlink(), "has no study.json"),
         (without_results, "no trial has finished (15 none yet)"),
-        (cut_short, "result.json: cannot be read, or was cut short"),
+        (cut_short, "result.json: cannot be read or is cut short"),
         (
             lambda workdir: write_study(workdir.parent.parent, 'figures=(MetricByVariant("test/nothing"),),'),
             "figure MetricByVariant: no trial has measured 'test/nothing'",

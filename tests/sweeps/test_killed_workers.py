@@ -121,7 +121,7 @@ def test_a_worker_and_then_the_sweep_are_killed(tmp_path):
     assert results(tmp_path / "run") == results(tmp_path / "expected")
     assert len(results(tmp_path / "run")) == 2
     log = (tmp_path / "run.log").read_text()
-    assert "its process has ended with -9; it is started again" in log
+    assert "its process exited with code -9 and is started again" in log
 
 
 def main() -> None:

@@ -51,21 +51,21 @@ def test_a_result_is_read_as_written(tmp_path):
 @pytest.mark.parametrize("text", ["", '{"labels": {"num', "[]", '{"labels": {}}', "\x00"])
 def test_a_truncated_result_is_named(tmp_path, text):
     (tmp_path / RESULT).write_text(text)
-    with pytest.raises(DataError, match=f"{tmp_path / RESULT}: .*; delete it, and the trial is scored again"):
+    with pytest.raises(DataError, match=f"{tmp_path / RESULT}: .*; delete it; the trial is then scored again"):
         read_result(tmp_path)
 
 
 def test_a_truncated_spec_is_named(tmp_path):
     write_spec(tmp_path, TRIAL, METRICS)
     (tmp_path / SPEC).write_text(json.dumps({"labels": {}}))
-    with pytest.raises(DataError, match="is not that of a trial"):
+    with pytest.raises(DataError, match="does not describe a trial"):
         read_spec(tmp_path)
 
 
 def test_two_studies_do_not_share_a_work_directory(tmp_path):
     claim(tmp_path / "w", tmp_path / "positions")
     claim(tmp_path / "w", tmp_path / "positions")
-    with pytest.raises(ConfigError, match="is that of the study 'positions', not of 'num_heads'"):
+    with pytest.raises(ConfigError, match="belongs to the study 'positions', not to 'num_heads'"):
         claim(tmp_path / "w", tmp_path / "num_heads")
 
 

@@ -144,7 +144,7 @@ def test_a_job_that_keeps_dying_is_given_up_unless_it_makes_progress(tmp_path):
     _, statuses = run(tmp_path, executor)
     assert executor.started.count([NAMES[0]]) == MAX_DEATHS
     assert statuses[NAMES[0]][0] == "failed"
-    assert "died 5 times without a new checkpoint, last with -9" in statuses[NAMES[0]][1]
+    assert "died 5 times without a new checkpoint, last with exit code -9" in statuses[NAMES[0]][1]
     assert [statuses[name][0] for name in NAMES[1:]] == ["finished"] * 3
     assert executor.started.count([NAMES[2]]) == 2 * MAX_DEATHS + 1
 

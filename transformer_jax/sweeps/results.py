@@ -1,11 +1,11 @@
-"""What the trials of a study have come to, on disk: one folder per trial, which is a work directory as any run has.
+"""Files of a sweep's work directory: one folder per trial, which is also the work directory of that run.
 
-WORKDIR/study.json             what is asked: the study and its trials; it refuses another study
+WORKDIR/study.json             name and folder of the study; another study is refused
 WORKDIR/trials/TRIAL/          config.json, metrics.jsonl, checkpoints, evaluation, and
-WORKDIR/trials/TRIAL/trial.json   what is to be done: labels, seed, config, metrics
-WORKDIR/trials/TRIAL/result.json  what came of it; written at the end, at once
-WORKDIR/trials/TRIAL/output.txt   what its process has said
-WORKDIR/trials/TRIAL/pruned.txt   why a search has no more use for it: its worker is to end it
+WORKDIR/trials/TRIAL/trial.json   the task: labels, seed, config, metrics
+WORKDIR/trials/TRIAL/result.json  the outcome; written atomically at the end
+WORKDIR/trials/TRIAL/output.txt   stdout and stderr of its process
+WORKDIR/trials/TRIAL/pruned.txt   why the search has pruned it; its worker then ends it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRUNED = "pruned.txt"
 
 
 class Spec(NamedTuple):
-    """What is to be done in the folder of a trial; `study`: the folder of the study, if it is to be asked for more."""
+    """The content of trial.json. `study`: the folder of the study if it has a `measure` function, else None."""
 
     trial: Trial
     metrics: list[Metric]
@@ -44,17 +44,17 @@ class Result:
     """How a trial has ended.
 
     Attributes:
-      status: `diverged`: its loss did not stay finite, which is an answer. `pruned`: a search has ended it,
-        because others did better by then. `failed`: it cannot be run, for a reason that another attempt would meet
-        again.
-      why: of what is not finished.
-      metrics: numbers by SPLIT/METRIC; of a diverged or pruned trial none.
-      steps: the last that is logged.
-      seconds: of training steps, as the log has them: without validation, saving and scoring; of trials that train
-        together each has its share. 0 of one that is scored with another's training.
-      parameters: how many the model has.
+      status: `diverged`: its loss became NaN or infinite; this counts as an answer. `pruned`: the search ended it,
+        since other trials were better by then. `failed`: it cannot be run, and another attempt would fail in the same
+        way.
+      why: the reason, if it is not finished; else empty.
+      metrics: numbers by SPLIT/METRIC; none if it is not finished.
+      steps: the last step in the log.
+      seconds: time of the training steps in the log, without validation, saving and scoring. Trials that train together
+        share it. 0 for a trial that uses the training of another.
+      parameters: number of parameters of the model.
       machine: the accelerators that it ran on, or the processor.
-      versions: of the libraries.
+      versions: version by library.
     """
 
     labels: Mapping[str, str]
@@ -73,25 +73,27 @@ class Result:
 
 
 def claim(workdir: Path, study: Path) -> None:
-    """Makes the work directory of a study, by its folder; raises ConfigError if it is that of another."""
+    """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise ConfigError(f"--workdir={workdir}: cannot be a folder, since a file is in its place") from error
+        raise ConfigError(
+            f"--workdir={workdir}: cannot be a folder, since a file has that path or part of it; choose another"
+        ) from error
     name, folder = study.absolute().name, str(study.absolute())
     if (workdir / STUDY).exists():
         other = _read(workdir / STUDY).get("study")
         if other != name:
-            raise ConfigError(f"--workdir={workdir}: is that of the study '{other}', not of '{name}'")
+            raise ConfigError(f"--workdir={workdir}: belongs to the study '{other}', not to '{name}'; choose another")
     _write(workdir / STUDY, {"study": name, "folder": folder})
 
 
 def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Path | None = None) -> None:
-    """Says in a trial's folder, which is made, what is to be done there.
+    """Make the folder of a trial and write trial.json into it.
 
     Args:
-      study: the folder of a study that measures more.
-    Raises: ConfigError if something else has been done there.
+      study: the folder of the study, if it has a `measure` function.
+    Raises: ConfigError if the folder has a trial with another config.
     """
     folder.mkdir(parents=True, exist_ok=True)
     known = read_spec(folder).trial.config if (folder / SPEC).exists() else trial.config
@@ -102,8 +104,8 @@ def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Pat
     if differing:
         changed = [f"{name} ({before.get(name)} before, {now.get(name)} now)" for name in differing]
         raise ConfigError(
-            f"{folder}: has been begun with other values: {', '.join(changed)}; choose another --workdir for the "
-            "changed study"
+            f"{folder}: was started with other values: {', '.join(changed)}; choose another --workdir for the changed "
+            "study"
         )
     values = {
         "labels": dict(trial.labels),
@@ -117,13 +119,13 @@ def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Pat
 
 
 def check_trials(workdir: Path, study: Study, folder: Path) -> None:
-    """Raises ConfigError if a trial there is none of the study as its file is now."""
+    """Raise ConfigError if a trial in the work directory does not belong to the study as its file is now."""
     for file in sorted((workdir / TRIALS).glob(f"*/{SPEC}")):
         check_labels(read_spec(file.parent).trial.labels, study, folder, file.parent)
 
 
 def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: Path) -> None:
-    """Raises ConfigError for a trial, in `place`, that is none of the study in `folder` as its file is now."""
+    """Raise ConfigError if the trial in `place` does not belong to the study in `folder` as its file is now."""
     axes = {axis.name: axis for axis in study.axes}
     problem = ""
     if set(labels) != set(axes):
@@ -135,27 +137,27 @@ def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: P
                 problem = f"the axis '{name}' has no value '{label}' now{nearest(label, list(axis.values))}"
     if problem:
         raise ConfigError(
-            f"{place}: is no trial of {folder / FILE} as it is now: {problem}; put the study back, or "
-            "move the trial's folder away, or run the changed study in another --workdir"
+            f"{place}: is not a trial of {folder / FILE} as it is now: {problem}; restore the study, or move the "
+            "trial's folder away, or run the changed study in another --workdir"
         )
 
 
 def read_spec(folder: Path) -> Spec:
-    """What `write_spec` has written; raises DataError if it cannot be read."""
+    """Return the content of trial.json; raise DataError if it cannot be read."""
     values = _read(folder / SPEC)
     try:
         config = ExperimentConfig.from_config_dict(values["config"])
         trial = Trial(values["labels"], values["seed"], config, values["trained_by"])
         return Spec(trial, [Metric(**metric) for metric in values["metrics"]], values["study"])
     except (KeyError, TypeError) as error:
-        raise DataError(f"{folder / SPEC}: is not that of a trial: {error}") from error
+        raise DataError(f"{folder / SPEC}: does not describe a trial: {error}") from error
 
 
 def read_result(folder: Path) -> Result | None:
-    """What came of a trial; None while nothing has. Raises DataError for a file that is cut short or another's."""
+    """Return the result of a trial, None if it has none yet; raise DataError for a file that is not a whole result."""
     if not (folder / RESULT).exists():
         return None
-    cure = "delete it, and the trial is scored again from its checkpoint"
+    cure = "delete it; the trial is then scored again from its checkpoint"
     try:
         return Result(**_read(folder / RESULT))
     except TypeError as error:
@@ -165,22 +167,22 @@ def read_result(folder: Path) -> Result | None:
 
 
 def failure(trial: Trial, why: str) -> Result:
-    """Of a trial that cannot be run."""
+    """Return the result of a trial that cannot be run."""
     return Result(dict(trial.labels), trial.seed, "failed", why, {}, 0, 0.0, 0, "", {})
 
 
 def forget_result(folder: Path) -> None:
-    """Has a trial be run again, from its newest checkpoint."""
+    """Delete the result of a trial, so that it is run again from its newest checkpoint."""
     (folder / RESULT).unlink(missing_ok=True)
 
 
 def mark_pruned(folder: Path, why: str) -> None:
-    """Has the worker of a trial, the one that runs or the next, end it as `pruned`."""
+    """Write pruned.txt, upon which the worker of a trial, running or next, ends it as `pruned`."""
     write_atomically(folder / PRUNED, why.encode())
 
 
 def pruned_because(folder: Path) -> str | None:
-    """Why a trial is to be ended; None if it is not."""
+    """Return why a trial is pruned; None if it is not."""
     try:
         return (folder / PRUNED).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -189,16 +191,16 @@ def pruned_because(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def held(folders: Sequence[Path]) -> Generator[bool]:
-    """Holds the locks of trials while the body runs; yields whether they could be had: no other process has them.
+    """Hold the locks of trials while the body runs; yield whether no other process had any of them.
 
-    A file system without locks gives them to everybody.
+    On a file system without locks this is always True.
     """
     with contextlib.ExitStack() as opened:
         yield all(_locked(folder, opened) for folder in folders)
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process works on a trial, of this sweep or of another."""
+    """Return whether a process, of this or another sweep, holds the lock of a trial."""
     if not (folder / LOCK).exists():
         return False
     with held([folder]) as free:
@@ -215,9 +217,9 @@ def _read(file: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataError(f"{file}: is missing") from error
     except (ValueError, OSError) as error:
-        raise DataError(f"{file}: cannot be read, or was cut short: {error}") from error
+        raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
     if not isinstance(values, dict):
-        raise DataError(f"{file}: expected an object of JSON")
+        raise DataError(f"{file}: expected a JSON object")
     return values
 
 

@@ -1,4 +1,4 @@
-"""Where a trial of a sweep stands."""
+"""The state of a trial within a sweep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from transformer_jax.sweeps.trials import Trial
 
 @dataclasses.dataclass
 class Standing:
-    """What is known of a trial: `waiting`, `running`, `finished`, `diverged`, `pruned` or `failed`, and why."""
+    """A trial and its state.
+
+    Attributes:
+      status: `waiting`, `running`, `finished`, `diverged`, `pruned` or `failed`.
+      why: the reason, of a trial that has diverged, failed or been pruned.
+      deaths: how often in a row its process has died without a new checkpoint.
+      newest: step of the newest checkpoint at the last death; -1 if there was none.
+    """
 
     trial: Trial
     folder: Path

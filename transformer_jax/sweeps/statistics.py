@@ -1,15 +1,17 @@
 """Means over seeds, with their uncertainty.
 
-With n values x of independent seeds, mean m and standard deviation s (with n - 1), the 95 % confidence interval of the
-expected value is m +- t s / sqrt(n), t the 97.5 % quantile of Student's distribution with n - 1 degrees of freedom
-(Student 1908). A difference to a reference is one of pairs: trials of a seed share data order and initial draws, so
-that d = x - y per seed is what is averaged, and its p-value is that of the paired t-test, two-sided: the probability of
-a mean difference as large or larger if the expected one were zero. Both take the values for normally distributed, and
-with three seeds say little of small effects.
+For n values x of independent seeds with mean m and standard deviation s (divisor n - 1), the 95 % confidence interval
+of the expected value is m +- t s / sqrt(n), where t is the 97.5 % quantile of Student's distribution with n - 1 degrees
+of freedom (Student 1908).
 
-Of several variants that are compared with one reference some difference has a small p-value by chance. `holm` raises
-the p-values so that the probability of any false alarm among those below a level is at most that level, whatever their
-dependence (Holm 1979).
+Differences to a reference are paired, since trials with the same seed share data order and initial draws: d = x - y is
+averaged over the seeds. The p-value is that of the two-sided paired t-test, the probability of a mean difference at
+least this large if the expected difference were zero. Interval and test assume normally distributed values; with three
+seeds they can show only large effects.
+
+If several variants are compared with one reference, some p-values are small by chance. `holm` raises the p-values so
+that the probability of any false rejection at a level is at most that level, however the tests depend on each other
+(Holm 1979).
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
-_ROUNDING = 1e-12  # relative: what is less differs by the last bits of the subtraction alone
+_ROUNDING = 1e-12  # relative; smaller spreads are rounding errors of the subtraction
 
 
 class Estimate(NamedTuple):
-    """mean; half_width of the 95 % interval, NaN of fewer than two values; count of the values."""
+    """mean; half_width of the 95 % interval, NaN for fewer than two values; count of the values."""
 
     mean: float
     half_width: float
@@ -31,9 +33,11 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Of a variant to the reference: mean and half_width over the seeds that both have, and the paired p-value; both of
-    the latter are NaN for fewer than two seeds, and for values that are not finite; p_value too where all differences
-    are the same: without a spread there is nothing to measure them by."""
+    """Difference of a variant to the reference over the `count` seeds that both have: mean, half_width, paired p_value.
+
+    half_width and p_value are NaN for fewer than two seeds or values that are not finite. p_value is also NaN if all
+    differences are equal: the t-test needs a spread.
+    """
 
     mean: float
     half_width: float
@@ -42,7 +46,7 @@ class Difference(NamedTuple):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and interval; NaN of no values, and where one of them is not finite."""
+    """Return mean and interval; NaN if there are no values or one of them is not finite."""
     count = len(values)
     if not count or not all(map(math.isfinite, values)):
         return Estimate(math.nan, math.nan, count)
@@ -57,7 +61,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def paired_difference(values: Mapping[int, float], reference: Mapping[int, float]) -> Difference:
-    """Of values by seed to those of the reference."""
+    """Return the difference of values by seed to those of the reference."""
     seeds = [seed for seed in values if seed in reference]
     differences = [values[seed] - reference[seed] for seed in seeds]
     mean, half_width, count = estimate(differences)
@@ -70,10 +74,10 @@ def paired_difference(values: Mapping[int, float], reference: Mapping[int, float
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number by Holm's step-down procedure, in the order given.
+    """Return the p-values corrected for their number by Holm's step-down procedure, in the order given.
 
-    Of the m values in ascending order the i-th becomes max over j <= i of min(1, (m - j + 1) p_j). NaN, which is no
-    test, stays NaN and does not count.
+    With the m values in ascending order, the i-th becomes max over j <= i of min(1, (m - j + 1) p_j). NaN means that
+    there was no test: it stays NaN and does not count in m.
     """
     order = sorted((i for i, value in enumerate(p_values) if not math.isnan(value)), key=lambda i: p_values[i])
     corrected, largest = [math.nan] * len(p_values), 0.0

@@ -1,4 +1,4 @@
-"""Runs or resumes a study: what is finished is left, what has died is started again."""
+"""Run or resume a study: finished trials are skipped, trials whose process died are started again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from transformer_jax.sweeps.study import Metric
 logger = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
-"""A trial whose process dies so often without a new checkpoint is given up."""
+"""A trial has failed once its process has died this often in a row without a new checkpoint."""
 _POLL_SECONDS = 0.2
 _NO_DEATH = (*exit_codes.OF_REASON.values(), exit_codes.IN_USE)
 
@@ -38,7 +38,8 @@ class Sweep:
     """The trials of a study in a work directory, and the jobs that run them.
 
     Attributes:
-      standings: of the trials that the search has asked for so far.
+      standings: one for each trial that the search has asked for so far.
+      stopped_by: number of the signal that has stopped the sweep; 0 if none has.
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class Sweep:
         executor: Executor,
         study: Path | None = None,
     ) -> None:
-        """Writes what is to be done into the folder of every trial; what has a result is done, unless it failed.
+        """Write trial.json into the folder of every trial.
+
+        Trials that have a result are not run again, unless they failed or the study asks for further metrics.
 
         Args:
-          study: the folder of a study that measures more.
+          study: the folder of the study, if it has a `measure` function.
         Raises: DataError for a result that cannot be read.
         """
         self.standings: list[Standing] = []
@@ -65,12 +68,10 @@ class Sweep:
         self._ask_search()
 
     def run(self, show: Callable[[Sequence[Standing]], None]) -> bool:
-        """Runs until every trial is done or given up, or a signal; returns whether it was not stopped.
-
-        `stopped_by` is the number of the signal then.
+        """Run until every trial has ended or a signal arrives; return False if a signal stopped the sweep.
 
         Args:
-          show: is called now and then.
+          show: is called with the standings at every poll, a few times per second.
         """
         handlers = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -109,13 +110,13 @@ class Sweep:
             self.standings.append(standing)
 
     def _is_to_be_run_again(self, result: Result | None) -> bool:
-        """Whether why it has failed may have been mended, or the study asks for more than was measured."""
+        """Return whether a trial has failed, since its cause may be fixed now, or lacks a metric of the study."""
         if result is None or result.status != "finished":
             return result is not None and result.status == "failed"
         return not {metric.name for metric in self._metrics} <= set(result.metrics)
 
     def _stop_pruned(self) -> None:
-        """Ends the trials that the search has no more use for; their workers save, and write that as the result."""
+        """Stop the trials that the search prunes; their workers save and write the result `pruned`."""
         for standing, why in self._search.pruned([s for s in self.standings if s.status == "running"]):
             mark_pruned(standing.folder, why)
             for job, standings in self._jobs.values():
@@ -126,7 +127,7 @@ class Sweep:
         free = [slot for slot in range(self._executor.num_workers) if slot not in self._jobs]
         if not free:
             return
-        # A trial that another sweep, or what is left of one that was killed, still runs is waited for.
+        # A trial may still be running in another sweep, or in a worker that outlived a killed sweep: wait for it.
         startable = [
             s for s in self.standings if self._is_trained(s) and s.status == "waiting" and not is_running(s.folder)
         ]
@@ -141,16 +142,16 @@ class Sweep:
             self._jobs[slot] = self._executor.start(folders, slot), standings
             for standing in standings:
                 standing.status = "running"
-        if self._stopping:  # by a signal that came while one was started, which it did not know of
+        if self._stopping:  # the signal arrived while a job was being started, so `_stop` has missed that job
             self._stop_jobs()
 
     def _is_trained(self, standing: Standing) -> bool:
-        """Whether no other trial has to train first what this one is to be scored with."""
+        """Return whether a trial trains itself, or the trial that trains it (`trained_by`) has been trained."""
         if standing.trial.trained_by is None:
             return True
         trainer = next(other for other in self.standings if other.trial.name == standing.trial.trained_by)
         if trainer.status == "failed" and standing.status == "waiting":
-            self._fail(standing, f"it is trained as {trainer.trial.name}, which has failed")
+            self._fail(standing, f"it uses the training of {trainer.trial.name}, which has failed")
         return trainer.status in ("finished", "diverged")
 
     def _fail(self, standing: Standing, why: str) -> None:
@@ -167,7 +168,7 @@ class Sweep:
             del self._jobs[slot]
             for standing in standings:
                 self._note_result(standing)
-            if any(standing.has_ended for standing in standings):  # the others of its job were not what it died of
+            if any(standing.has_ended for standing in standings):  # the job has made progress, so count anew
                 for standing in standings:
                     standing.deaths = 0
             for standing in standings:
@@ -184,9 +185,11 @@ class Sweep:
         newest = max((int(p.name) for p in (standing.folder / "checkpoints").glob("*") if p.name.isdigit()), default=-1)
         standing.deaths = standing.deaths + 1 if newest <= standing.newest else 1
         standing.newest = newest
-        logger.warning("%s: its process has ended with %d; it is started again", standing.trial.name, code)
+        logger.warning("%s: its process exited with code %d and is started again", standing.trial.name, code)
         if standing.deaths >= MAX_DEATHS:
-            self._fail(standing, f"died {MAX_DEATHS} times without a new checkpoint, last with {code} ({output})")
+            self._fail(
+                standing, f"died {MAX_DEATHS} times without a new checkpoint, last with exit code {code} ({output})"
+            )
 
     def _note_result(self, standing: Standing) -> None:
         result = read_result(standing.folder)
@@ -197,7 +200,10 @@ class Sweep:
         if self._stopping and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._stopping, self.stopped_by = True, number
-        logger.warning("%s: what runs saves and ends; the same command goes on from there", signal.Signals(number).name)
+        logger.warning(
+            "%s: running trials save a checkpoint and stop; run the same command again to resume",
+            signal.Signals(number).name,
+        )
         self._stop_jobs()
 
     def _stop_jobs(self) -> None:

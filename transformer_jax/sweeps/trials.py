@@ -1,4 +1,4 @@
-"""The trials of a study: every variant with every seed, each a config that has passed the validation of a run."""
+"""The trials of a study: every variant with every seed. Each has a config that is validated as for a run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from transformer_jax.tasks.base import best_metric
 class Trial:
     """One run of a study.
 
-    labels: the name of the value on every axis, by axis. trained_by: the trial whose training is this one's too, since
-    they differ in decoding or evaluation alone; None if it is its own.
+    Attributes:
+      labels: name of the value on each axis, by name of the axis.
+      trained_by: name of the trial that trains this one too, since they differ only in decoding or evaluation; None if
+        the trial is trained itself.
     """
 
     labels: Mapping[str, str]
@@ -34,12 +36,12 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Its folder within the work directory of the study."""
+        """Name of the trial's folder within the work directory of the study."""
         return f"{self.variant},seed={self.seed}"
 
 
 class Grid(NamedTuple):
-    """trials: each other experiment once. same: variant -> the one that is the same experiment, and is trained."""
+    """trials: each distinct experiment once. same: variant left out -> variant that is the same experiment."""
 
     trials: list[Trial]
     same: dict[str, str]
@@ -50,22 +52,24 @@ def variant_name(labels: Mapping[str, str]) -> str:
 
 
 def grid(study: Study, root: Path, overrides: Mapping[str, Any] | None = None) -> Grid:
-    """All variants of a study with all its seeds.
+    """Return all variants of a study with all its seeds.
 
     Args:
       root: the folder that holds `experiments` and the baseline.
-      overrides: config fields by dotted name, as on the command line. They replace what the baseline and the study's
-        settings say; where an axis sets such a field, the axis holds.
-    Raises: ConfigError for a `Range`, which is not crossed; for an axis that changes nothing, and an override that no
-      variant would have; for every variant whose config is refused, with its name.
+      overrides: config fields by dotted name, as on the command line. They replace values of the baseline and of the
+        study's settings; an axis that sets the same field takes precedence.
+    Raises: ConfigError for a `Range`, which a grid cannot cross; for an axis that changes nothing; for an override that
+      an axis replaces in every variant; and for invalid configs, naming every variant that has one.
     """
     if ranges := [axis.field for axis in study.axes if isinstance(axis, Range)]:
-        raise ConfigError(f"{', '.join(ranges)} is a range; a grid has named values: choose --search=random or tpe")
+        raise ConfigError(f"{', '.join(ranges)} is a range, and a grid needs named values; use --search=random or tpe")
     axes = [axis for axis in study.axes if isinstance(axis, Axis)]
     for axis in axes:
         always = set.intersection(*map(set, axis.values.values()))
         if idle := sorted(always.intersection(overrides or {})):
-            raise ConfigError(f"--config.{idle[0]}: the axis '{axis.name}' sets it in every variant")
+            raise ConfigError(
+                f"--config.{idle[0]}: has no effect: the axis '{axis.name}' sets it in every variant; leave it out"
+            )
     configs: dict[tuple[str, ...], ExperimentConfig] = {}
     problems = []
     for labels in itertools.product(*(axis.values for axis in axes)):
@@ -91,12 +95,12 @@ def grid(study: Study, root: Path, overrides: Mapping[str, Any] | None = None) -
 
 
 def with_seeds(study: Study, labels: Mapping[str, str], config: ExperimentConfig) -> list[Trial]:
-    """A trial per seed of the study; raises ConfigError for a seed that a run refuses."""
+    """Return a trial per seed of the study; raise ConfigError for an invalid seed."""
     return [Trial(labels, seed, dataclasses.replace(config, seed=seed).resolved()) for seed in study.seeds]
 
 
 def trained_once(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials of which those that train alike are trained by the first of them."""
+    """Return the trials with `trained_by` set, so that of trials with identical training only the first trains."""
     first: dict[ExperimentConfig, Trial] = {}
     return [
         trial
@@ -107,8 +111,8 @@ def trained_once(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _training_of(config: ExperimentConfig) -> ExperimentConfig:
-    """What its parameters follow from: two configs that agree in it train alike."""
-    if best_metric(config).needs_generation:  # outputs, which follow from `decode`, tell which checkpoints are kept
+    """Return the config without the fields that do not affect training: configs that agree in it train identically."""
+    if best_metric(config).needs_generation:  # then decoding decides which checkpoints are kept
         return config
     return dataclasses.replace(config, decode=DecodeConfig(), evaluation=EvaluationConfig())
 
@@ -120,38 +124,41 @@ def variant(
     drawn: Mapping[str, Any],
     overrides: Mapping[str, Any] | None = None,
 ) -> ExperimentConfig:
-    """The config of a variant, with the study's first seed.
+    """Return the config of a variant, with the study's first seed.
 
     Args:
-      labels: the name of the value on every axis that has named values.
-      drawn: values of fields that a search has drawn.
-    Raises: ConfigError if a run refuses it.
+      labels: name of the value on each axis with named values.
+      drawn: values that a search has drawn, by field.
+    Raises: ConfigError for an invalid config.
     """
     chosen = [axis.values[labels[axis.name]] for axis in study.axes if isinstance(axis, Axis)]
     together = merged([*chosen, drawn], variant_name(labels))
     overrides = overrides or {}
     if SEED in overrides:
-        raise ConfigError("the study's `seeds` say which seeds there are; --config.seed cannot")
+        raise ConfigError(
+            "--config.seed cannot be set: a study's `seeds` are the seeds of its trials; change them there"
+        )
     values = dict(study.settings) | dict(overrides) | together | {SEED: study.seeds[0]}
     return read_config(str(root / study.baseline), {name: str(value) for name, value in values.items()})
 
 
 def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], ExperimentConfig]) -> None:
-    """Raises ConfigError for an axis whose values are the same experiment wherever the other axes stand."""
+    """Raise ConfigError if all values of an axis give the same config, for every choice on the other axes."""
     by_others: dict[tuple[str, ...], set[ExperimentConfig]] = {}
     for labels, config in configs.items():
         by_others.setdefault(labels[:number] + labels[number + 1 :], set()).add(config)
     if all(len(different) == 1 for different in by_others.values()):
         raise ConfigError(
-            f"axis '{axis.name}' changes nothing: {', '.join(axis.values)} are the same experiment, whatever the "
-            "other axes say"
+            f"axis '{axis.name}' changes nothing: {', '.join(axis.values)} are the same experiment for all values of "
+            "the other axes"
         )
 
 
 def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
-    """What two trials must agree in to train as one program: all but the scalars that a compiled step is handed.
+    """Return the fields that two trials must agree in to train as one compiled program.
 
-    Whether a feature that zero turns off is on belongs to it.
+    These are all fields except the hyperparameters that are arguments of the compiled step. Of a field whose feature is
+    off at zero, the key has only whether it is nonzero.
     """
     key = []
     for name, field, value in walk(config):
@@ -163,7 +170,7 @@ def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
 
 
 def groups(trials: Sequence[Trial]) -> Iterator[list[Trial]]:
-    """Trials that train as one compiled program, in the order of the first of each."""
+    """Yield lists of trials that train as one compiled program, in the order of the first trial of each list."""
     by_program: dict[Any, list[Trial]] = {}
     for trial in trials:
         by_program.setdefault(program_key(trial.config), []).append(trial)

@@ -76,7 +76,7 @@ def test_folders_that_are_not_a_work_directory_of_a_study(tmp_path, workdir, fol
         with pytest.raises(ConfigError, match=r"has no study.json.*transformer-jax sweep --study=experiments/NAME"):
             collect(other, folder)
     other = shutil.copytree(folder, folder.with_name("tails"))
-    with pytest.raises(ConfigError, match="is that of the study 'heads', not of 'tails'"):
+    with pytest.raises(ConfigError, match="belongs to the study 'heads', not to 'tails'"):
         collect(workdir, other)
 
 
@@ -89,7 +89,7 @@ def test_folders_that_are_not_a_work_directory_of_a_study(tmp_path, workdir, fol
 )
 def test_a_study_that_has_changed_since_the_sweep(workdir, folder, new, message):
     write_study(folder.parent.parent, text=STUDY.replace("8, 16)", new))
-    with pytest.raises(ConfigError, match=f"is no trial of .*study.py as it is now: {message}.*put the study back"):
+    with pytest.raises(ConfigError, match=f"is not a trial of .*study.py as it is now: {message}.*restore the study"):
         collect(workdir, folder)
 
 
@@ -180,7 +180,7 @@ def test_a_metric_that_no_trial_has(workdir, folder):
 def test_a_truncated_file_is_named(workdir, folder, name):
     file = workdir / TRIALS / DIVERGED / name
     file.write_text(file.read_text()[:40])
-    with pytest.raises(DataError, match=f"{file}: cannot be read, or was cut short"):
+    with pytest.raises(DataError, match=f"{file}: cannot be read or is cut short"):
         collect(workdir, folder)
 
 

@@ -107,7 +107,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     record = _study_record(workdir)
     folder = _recorded_folder(workdir, record) if folder is None else folder
     if (name := folder.absolute().name) != record["study"]:
-        raise ConfigError(f"--workdir={workdir}: is that of the study '{record['study']}', not of '{name}'")
+        raise ConfigError(f"--workdir={workdir}: belongs to the study '{record['study']}', not to '{name}'")
     study = load_study(folder)
     trials = [_trial(path.parent) for path in sorted((workdir / TRIALS).glob(f"*/{SPEC}"))]
     for trial in trials:
@@ -131,7 +131,7 @@ def _study_record(workdir: Path) -> dict[str, Any]:
             f"transformer-jax sweep --study=experiments/NAME --workdir={workdir} makes one"
         ) from None
     except (ValueError, OSError) as error:
-        raise DataError(f"{file}: cannot be read, or was cut short: {error}") from error
+        raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
     if not isinstance(record, dict) or not isinstance(record.get("study"), str):
         raise DataError(f"{file}: does not name a study")
     return record

@@ -70,7 +70,7 @@ def recorded(workdir: Path) -> SearchOptions:
         record = json.loads(file.read_text(encoding="utf-8"))
         return SearchOptions(record["search"], record.get("num_trials"), record["seed"], record.get("pruner", "none"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file}: cannot be read, or was cut short: {error}") from error
+        raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
 
 
 def _record(workdir: Path, options: SearchOptions) -> None:
