@@ -46,7 +46,7 @@ def test_figures_that_fit_their_study():
         (lambda: study(MetricByAxis("test/loss", x="num_head")), r"no axis 'num_head' \(did you mean 'num_heads'\?\)"),
         (lambda: study(MetricByAxis("test/loss", x="num_heads", by="norm")), "no axis 'norm'"),
         (lambda: study(MetricByAxis("test/loss", x="num_heads", by="num_heads")), "x and by are both 'num_heads'"),
-        (lambda: study(MetricByAxis("test/loss", x="norm_position")), "values that are no numbers: post, pre"),
+        (lambda: study(MetricByAxis("test/loss", x="norm_position")), "values that are not numbers: post, pre"),
         (
             lambda: study(
                 MetricByAxis("test/loss", x="rate", log_x=True),
@@ -56,7 +56,7 @@ def test_figures_that_fit_their_study():
         ),
         (lambda: MetricByVariant("loss"), "figure MetricByVariant: 'loss': expected SPLIT/NAME"),
         (lambda: Curves("valid loss"), "figure Curves: 'valid loss': expected SPLIT/NAME"),
-        (lambda: MetricByBin("test/exact_match"), "expected one '\\*', where the names have the bin"),
+        (lambda: MetricByBin("test/exact_match"), "expected one '\\*' in place of the bin"),
         (lambda: MetricByBin("*[*]/loss"), "expected one '\\*'"),
         (lambda: CustomFigure(lambda axes, results: None, "", "A picture"), "needs a title and an alt text"),
         (

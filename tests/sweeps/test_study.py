@@ -52,7 +52,7 @@ def test_zipped_axes_vary_together():
         "64_256": {"model.emb_dim": 64, "model.mlp_dim": 256},
         "128_512": {"model.emb_dim": 128, "model.mlp_dim": 512},
     }
-    with pytest.raises(ConfigError, match=r"equally many values, not {'emb_dim': 2, 'num_heads': 3}"):
+    with pytest.raises(ConfigError, match=r"equally many values, but have {'emb_dim': 2, 'num_heads': 3}"):
         zipped(widths, HEADS)
     with pytest.raises(ConfigError, match=r"'64_1': 'model.emb_dim' is set to 64 and to 1"):
         zipped(widths, over("model.emb_dim", 1, 2, name="other"))
@@ -68,12 +68,12 @@ def test_the_first_values_are_the_reference():
     ("make", "message"),
     [
         (lambda: over("model.num_heads", 1), "axis 'num_heads': 1 value"),
-        (lambda: Axis("a b", {"x": {}, "y": {}}), "'a b' is no name"),
-        (lambda: Axis("a", {"x/y": {}, "y": {}}), "'x/y' is no name"),
+        (lambda: Axis("a b", {"x": {}, "y": {}}), "'a b' is not a name"),
+        (lambda: Axis("a", {"x/y": {}, "y": {}}), "'x/y' is not a name"),
         (lambda: Range("optimizer.learning_rat", 0.1, 1), "no field 'optimizer.learning_rat' .did you mean 'opt"),
         (lambda: Range("optimizer.learning_rate", 1, 0.1), "from 1 to 0.1"),
-        (lambda: Range("model.norm_position", 0, 1), "range of 'model.norm_position': the field is no number"),
-        (lambda: Range("model.use_bias", 0, 1), "the field is no number"),
+        (lambda: Range("model.norm_position", 0, 1), "range of 'model.norm_position': the field is not a number"),
+        (lambda: Range("model.use_bias", 0, 1), "the field is not a number"),
         (lambda: Range("model.num_heads", 1.5, 4), "from 1.5 to 4, but the field is an integer"),
         (lambda: Range("optimizer.learning_rate", 0, 1, log=True), "log needs a low end above 0"),
         (lambda: Metric("sacrebleu", "max"), "expected SPLIT/METRIC"),
@@ -97,13 +97,13 @@ def test_the_first_values_are_the_reference():
             lambda: study(axes=(over("model.num_head", 1, 2),)),
             "axis 'num_head', '1': no field 'model.num_head'",
         ),
-        (lambda: study(axes=(over("seed", 1, 2),)), "`seeds` says which"),
-        (lambda: study(settings={"seed": 3}), "settings: `seeds` says which"),
+        (lambda: study(axes=(over("seed", 1, 2),)), "list the seeds in `seeds`"),
+        (lambda: study(settings={"seed": 3}), "settings: cannot set the seed"),
         (
             lambda: for_translation(Metric("test/sacrblue", "max")),
-            "'test/sacrblue': of 'test' there are .*sacrebleu'",
+            "'test/sacrblue': 'test' has the metrics .*sacrebleu'",
         ),
-        (lambda: for_translation(Metric("train/chrf", "max")), "'train/chrf': of 'train' there are loss, nll"),
+        (lambda: for_translation(Metric("train/chrf", "max")), "'train/chrf': 'train' has the metrics loss, nll"),
         (lambda: over("optimizer.learning_rate", 1e-3, 0.001), "axis 'learning_rate': '0.001' is the name of two"),
         (lambda: study(settings={"training.steps": 3}), "settings: no field 'training.steps'"),
         (lambda: study(reference={"heads": "1"}), "reference: no axis 'heads'"),
@@ -123,11 +123,9 @@ def test_metrics_that_this_corpus_does_not_have():
     check("train/nll")
     with pytest.raises(ConfigError, match="metric 'start/entropy' is a study's first metric"):
         check("start/entropy", measure=lambda scorer: {})
-    with pytest.raises(
-        ConfigError, match=r"'tset/loss': the corpus has no split 'tset' to be scored, but valid, test "
-    ):
+    with pytest.raises(ConfigError, match=r"'tset/loss': the corpus has no split 'tset' to score, only valid, test "):
         check("tset/loss")
-    with pytest.raises(ConfigError, match=r"'test/exact_mach': of 'test' there are .*did you mean 'exact_match'"):
+    with pytest.raises(ConfigError, match=r"'test/exact_mach': 'test' has the metrics .*did you mean 'exact_match'"):
         check("test/exact_mach", measure=lambda scorer: {})
 
 

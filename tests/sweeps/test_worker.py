@@ -36,11 +36,12 @@ def outcomes(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(FULL, "out of memory; --max_together"), (ConfigError("an odd one"), "an odd one")]
+    ("error", "said"),
+    [(FULL, "out of memory; use a smaller --max_together"), (ConfigError("an odd one"), "an odd one")],
 )
 def test_trials_that_cannot_train_together_train_alone(outcomes, capsys, error, said):
     assert outcomes(error, {}) == {"a": TRAINED, "b": TRAINED}
-    assert f"not together: {said}" in capsys.readouterr().err
+    assert f"cannot train together: {said}" in capsys.readouterr().err
 
 
 def test_a_trial_that_does_not_fit_alone_does_not_affect_the_others(outcomes):

@@ -1,1 +1,1 @@
-"""Studies: one question, many trainings, an answer with its uncertainty."""
+"""Studies: a question, trials that vary a config, and an answer with its uncertainty."""

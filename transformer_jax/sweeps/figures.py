@@ -1,4 +1,4 @@
-"""The figures of a study: what each shows, in the terms of the study. `report` draws them.
+"""Declarations of a study's figures: the metric or quantity that each shows. `report` draws them.
 
 A study without figures of its own gets `MetricByVariant` of its first metric and `Curves` of valid/loss.
 """
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 class MetricByVariant:
     """A metric by variant: the mean over seeds with its 95 % interval, and every trial as a small dot.
 
-    metric: SPLIT/METRIC. title: default says what is shown, as for every figure.
+    metric: SPLIT/METRIC. title: by default made from the metric, as for every figure.
     """
 
     metric: str
@@ -33,8 +33,10 @@ class MetricByVariant:
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """A logged quantity against the step, by variant: the mean over the seeds that have finished, in a band of its 95 %
-    interval. A trial that has not finished is a thin line of its own, which ends in a cross if it has diverged.
+    """A logged quantity against the step, by variant: the mean over the finished seeds, in a band of its 95 %
+    interval.
+
+    Every trial that has not finished is a separate thin line, which ends in a cross if the trial has diverged.
 
     quantity: SPLIT/NAME of metrics.jsonl, as in train/gradient_norm.
     """
@@ -52,8 +54,8 @@ class Curves:
 class MetricByAxis:
     """A metric against an axis whose values are numbers, with the 95 % interval over seeds.
 
-    by: an axis; there is a line for each of its values, and all other axes stand at the reference's values. Without it
-      every combination of the other axes has a line.
+    by: an axis; each of its values has a line, and all other axes have the reference's values. Without it every
+      combination of the other axes has a line.
     """
 
     metric: str
@@ -69,10 +71,10 @@ class MetricByAxis:
 
 @dataclasses.dataclass(frozen=True)
 class MetricByBin:
-    """Metrics of bins, such as test[6-8]/exact_match, in the order of their numbers: a line by variant, with the 95 %
-    interval over seeds.
+    """Metrics of bins, such as test[6-8]/exact_match, in numeric order: a line per variant, with the 95 % interval.
 
-    metric: the metrics' name with `*` for the bin, as in test[*]/exact_match. label: what the bins are of.
+    metric: name of the metrics with `*` in place of the bin, as in test[*]/exact_match. label: name of the binned
+      quantity.
     """
 
     metric: str
@@ -83,16 +85,16 @@ class MetricByBin:
         _check_name("MetricByBin", self.metric)
         if self.metric.count("*") != 1:
             raise ConfigError(
-                f"figure MetricByBin: metric '{self.metric}': expected one '*', where the names have the bin"
+                f"figure MetricByBin: metric '{self.metric}': expected one '*' in place of the bin, as in test[*]/loss"
             )
 
     @property
     def name(self) -> str:
-        """The metric's, without a bin."""
+        """Name of the metric without the bin."""
         return self.metric.replace("[*]", "").replace("*", "")
 
     def bins(self, metrics: Iterable[str]) -> dict[str, str]:
-        """Metric by bin, in numeric order."""
+        """Return the names of the metrics by bin, in numeric order."""
         before, _, after = self.metric.partition("*")
         pattern = re.compile(f"{re.escape(before)}(.+){re.escape(after)}")
         found = {match[1]: name for name in metrics if (match := pattern.fullmatch(name))}
@@ -101,14 +103,14 @@ class MetricByBin:
 
 @dataclasses.dataclass(frozen=True)
 class CustomFigure:
-    """A figure that a study draws by a function of its own.
+    """A figure that is drawn by a function of the study.
 
     draw: is called with matplotlib's Axes and the study's results, once for a light page and once for a dark one, under
-      rcParams of the page's colours; it labels its axes.
-    alt: what the figure shows, for readers who cannot see it: text, or a function of the results that returns it.
+      rcParams with the page's colours; it labels its axes.
+    alt: description of the figure for readers who cannot see it: text, or a function of the results that returns it.
 
-    The results are a `sweeps.report.collect.StudyResults`. Its type is not named here: reports read the study that this
-    figure is part of, and a declaration that imported them would close a circle.
+    The results are a `sweeps.report.collect.StudyResults`. The annotation says Any, since importing that class here
+    would be a circular import.
     """
 
     draw: Callable[[Any, Any], None]
@@ -124,15 +126,15 @@ Figure = MetricByVariant | Curves | MetricByAxis | MetricByBin | CustomFigure
 
 
 def number_of(label: str) -> float:
-    """What the name of a value means as a number; NaN if it is none."""
+    """Return the name of a value as a number; NaN if it is not one."""
     return float(label) if _NUMBER.fullmatch(label) else math.nan
 
 
 def check_figures(figures: Iterable[Any], axes: Mapping[str, Iterable[str]]) -> None:
-    """Raises ConfigError for what is no figure, and for an axis that there is not or whose values are no numbers.
+    """Raise ConfigError for an object that is not a figure, an unknown axis, or an axis whose values are not numbers.
 
     Args:
-      axes: names of values by name of axis; none for what a search draws.
+      axes: names of values by name of axis; empty for a range.
     """
     for figure in figures:
         if not isinstance(figure, Figure):
@@ -148,7 +150,7 @@ def check_figures(figures: Iterable[Any], axes: Mapping[str, Iterable[str]]) -> 
             raise ConfigError(f"figure MetricByAxis of '{figure.metric}': x and by are both '{figure.x}'")
         if words := [label for label in axes[figure.x] if math.isnan(number_of(label))]:
             raise ConfigError(
-                f"figure MetricByAxis of '{figure.metric}': the axis '{figure.x}' has values that are no numbers: "
+                f"figure MetricByAxis of '{figure.metric}': the axis '{figure.x}' has values that are not numbers: "
                 f"{', '.join(words)}"
             )
         if figure.log_x and (low := [label for label in axes[figure.x] if number_of(label) <= 0]):

@@ -1,4 +1,4 @@
-"""A table of a sweep that follows it on a terminal; elsewhere a line for every change."""
+"""Progress of a sweep on stderr: a live table on a terminal, elsewhere one line per change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _SHOW_SECONDS = 1.0
 
 
 class Table:
-    """Shows where the trials stand, on stderr."""
+    """A display of the state of all trials, on stderr."""
 
     def __init__(self, notes: Sequence[str] = ()) -> None:
-        """`notes`: what is to be said first."""
+        """Print the notes, and prepare the live table if stderr is a terminal."""
         self._live: Any = None
         self._seen: dict[str, str] = {}
         self._next = 0.0
@@ -34,7 +34,7 @@ class Table:
             self._live = Live(console=Console(stderr=True), auto_refresh=False)
 
     def show(self, standings: Sequence[Standing]) -> None:
-        """Shows them, at most once a second on a terminal."""
+        """Show the state of the trials, on a terminal at most once a second."""
         self._latest = standings
         if self._live is None:
             for standing in standings:
@@ -68,7 +68,7 @@ def _table(standings: Sequence[Standing]) -> Any:
 
 
 def _latest(standing: Standing) -> tuple[int, str]:
-    """The last step in a trial's log, and its loss."""
+    """Return the last step in a trial's log, and its loss as text."""
     last = metrics_file.last_value(standing.folder / metrics_file.NAME, "loss")
     if last is None:
         return 0, ""

@@ -1,4 +1,4 @@
-"""A study: one question, a baseline config, the axes along which it is varied, and what is measured.
+"""A study: one question, a baseline config, the axes along which it is varied, and the metrics.
 
 experiments/NAME/study.py defines STUDY:
 
@@ -13,8 +13,8 @@ experiments/NAME/study.py defines STUDY:
         metrics=(Metric("test/sacrebleu"), Metric("valid/loss")),
     )
 
-Whether more or less of a metric is better, its task declares. Axes are crossed. `zipped` makes one axis of several
-whose values go together; the values of an `Axis` that is written out are a list of named overrides.
+The task declares whether higher or lower values of a metric are better. Axes are crossed. `over` makes an axis of the
+values of one field; `zipped` joins axes whose values belong together into one axis; `Axis` takes any named overrides.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # imports JAX
     from transformer_jax.evaluation.run import Scorer
 
 Measure = Callable[["Scorer"], Mapping[str, int | float]]
-"""Of a trained trial: more numbers, by NAME/METRIC, where NAME is neither `train` nor a split of the corpus."""
+"""Measures a trained trial: returns numbers by NAME/METRIC, where NAME is neither `train` nor a split of the corpus."""
 
 FILE = "study.py"
 SEED = "seed"
@@ -48,15 +48,15 @@ RESERVED_NAMES = frozenset(
         *("difference_half_width", "pairs", "p_value", "p_value_holm", "axis", "against"),
     }
 )
-"""Columns of a report's CSV files beside those of the axes and metrics: no axis has such a name."""
+"""Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """What is varied: config overrides by dotted field name, under a name for each value.
+    """An axis with named values; each value is a set of config overrides by dotted field name.
 
-    Names of values are parts of folder names: letters, digits, `_`, `.` and `-`.
+    Names consist of letters, digits, `_`, `.` and `-`, since they become parts of folder names.
     """
 
     name: str
@@ -67,14 +67,14 @@ class Axis:
             raise ConfigError(f"axis '{self.name}': {len(self.values)} value(s); an axis has at least two")
         for name in (self.name, *self.values):
             if not _NAME.fullmatch(name):
-                raise ConfigError(f"axis '{self.name}': '{name}' is no name of letters, digits, '_', '.' and '-'")
+                raise ConfigError(f"axis '{self.name}': '{name}' is not a name of letters, digits, '_', '.' and '-'")
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """A field between two numbers, for searches that draw values; `log`: uniform in the logarithm.
+    """A field with values between two numbers, for searches that draw them; `log`: uniform in the logarithm.
 
-    Of a field of integers, integers are drawn, and both ends are integers.
+    For an integer field integers are drawn, and both ends must be integers.
     """
 
     field: str
@@ -83,20 +83,22 @@ class Range:
     log: bool = False
 
     def __post_init__(self) -> None:
-        # A field of an architecture or task from outside may not be known before `Study` has imported that.
+        # A field of a user's architecture or task may be unknown until `Study` has imported its module.
         if self.field in leaf_types() or not may_be_own(self.field):
             self.check_field()
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise ConfigError(f"range of '{self.field}': from {self.low} to {self.high}")
+            raise ConfigError(
+                f"range of '{self.field}': from {self.low} to {self.high}: needs finite numbers, low < high"
+            )
         if self.log and self.low <= 0:
             raise ConfigError(f"range of '{self.field}': log needs a low end above 0, not {self.low}")
 
     def check_field(self) -> None:
-        """Raises ConfigError if there is no such field, or it does not have the type of the ends."""
+        """Raise ConfigError if there is no such field, or its type does not match the ends."""
         where = f"range of '{self.field}'"
         _check_fields(where, [self.field])
         if base_type(leaf_types()[self.field]) not in (int, float):
-            raise ConfigError(f"{where}: the field is no number; an Axis has named values")
+            raise ConfigError(f"{where}: the field is not a number; use an Axis with named values")
         if self.is_integer and not (float(self.low).is_integer() and float(self.high).is_integer()):
             raise ConfigError(f"{where}: from {self.low} to {self.high}, but the field is an integer")
 
@@ -112,11 +114,12 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A number of a trial, and whether more (max) or less (min) of it is better.
+    """A number of a trial, and whether higher (max) or lower (min) values are better.
 
-    Without a direction it has the one that the task declares; if that has none either, neither more nor less is better.
+    Without a direction it has the one that the task declares; if the task declares none, neither is better.
 
-    name: SPLIT/METRIC as `evaluate` writes them, `train/METRIC` as the log's last line has it, or of `Study.measure`.
+    name: SPLIT/METRIC as `evaluate` writes it, `train/METRIC` from the last line of the log, or a name from
+      `Study.measure`.
     """
 
     name: str
@@ -138,15 +141,16 @@ class Study:
     """A question and all that is needed to answer it.
 
     Attributes:
-      baseline: a config file, PATH.py[:ARGUMENT], from the folder that holds `experiments`.
-      axes: crossed with each other; a `Range` among them needs a search that draws.
+      baseline: a config file, PATH.py[:ARGUMENT], relative to the folder that holds `experiments`.
+      axes: crossed with each other; a `Range` needs a random or TPE search.
       seeds: every variant is trained with each.
-      metrics: the first is the one that answers the question, and has a direction, its own or the task's.
+      metrics: the first answers the question; it needs a direction, from the study or the task.
       settings: overrides for every trial.
-      reference: names of values by axis: the variant that the others are compared with. Default: the first value each.
-      contrasts: axes. With any, variants are compared with those that differ from them in one of these axes alone, in
-        which they have the reference's value, and not all with the reference.
-      measure: what more is measured of a trained trial; a function of study.py.
+      reference: the variant that the others are compared with, as names of values by axis. Default: the first value of
+        every axis.
+      contrasts: names of axes. If there are any, variants are not all compared with the reference. Instead every
+        variant is compared with the one that differs only in one of these axes, where it has the reference's value.
+      measure: a function of study.py that measures further numbers of a trained trial.
       figures: of the report.
     """
 
@@ -178,15 +182,15 @@ class Study:
                 axis.check_field()
         _check_fields("settings", self.settings)
         if SEED in self.settings:
-            raise ConfigError("settings: `seeds` says which seeds there are")
+            raise ConfigError("settings: cannot set the seed; list the seeds in `seeds`")
         axes = {axis.name: axis for axis in self.axes if isinstance(axis, Axis)}
         for axis in axes.values():
             for name, overrides in axis.values.items():
                 _check_fields(f"axis '{axis.name}', '{name}'", overrides)
                 if SEED in overrides:
-                    raise ConfigError(f"axis '{axis.name}', '{name}': `seeds` says which seeds there are")
+                    raise ConfigError(f"axis '{axis.name}', '{name}': cannot set the seed; list the seeds in `seeds`")
         if taken := sorted(RESERVED_NAMES.intersection(axis.name for axis in self.axes)):
-            raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; give the axis another")
+            raise ConfigError(f"axis '{taken[0]}': reports have a column of this name; choose another name")
         for name in self.contrasts:
             if name not in axes:
                 raise ConfigError(f"contrasts: no axis with named values '{name}'{nearest(name, axes)}")
@@ -200,9 +204,9 @@ class Study:
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
 
     def _import_owners(self) -> None:
-        """Imports the architectures and tasks whose own fields the study sets, so that these fields are known.
+        """Import the user's architectures and tasks whose fields the study sets, so that these fields are known.
 
-        The study or its baseline names them; the baseline is read only if a field is unknown otherwise.
+        The study or its baseline names them; the baseline is read only if a field is still unknown.
         """
         overrides = [self.settings]
         for axis in self.axes:
@@ -221,17 +225,17 @@ class Study:
                 return
 
     def for_task(self, task: Task, splits: Sequence[str] | None = None) -> Study:
-        """Return the study with metrics as the task of its trials declares them: each has its direction.
+        """Return the study with the direction that the task declares for each metric.
 
         Args:
           splits: of the corpus, if they are known.
-        Raises: ConfigError for a metric that nobody measures, one whose direction is not the declared one, and a first
-          metric without a direction.
+        Raises: ConfigError for a metric that is never measured, for a direction other than the declared one, and for a
+          first metric without a direction.
         """
         metrics = tuple(self._for_task(metric, task, splits) for metric in self.metrics)
         if not metrics[0].direction:
             raise ConfigError(
-                f"metric '{metrics[0].name}' is a study's first metric, which ranks the arms: it needs 'max' or 'min'"
+                f"metric '{metrics[0].name}' is the study's first, which ranks the variants: it needs 'max' or 'min'"
             )
         return dataclasses.replace(self, metrics=metrics)
 
@@ -244,10 +248,12 @@ class Study:
         elif self.measure is None:
             others = [split for split in splits or () if split != TRAIN]
             raise ConfigError(
-                f"metric '{metric.name}': the corpus has no split '{metric.split}' to be scored, but "
+                f"metric '{metric.name}': the corpus has no split '{metric.split}' to score, only "
                 f"{', '.join(others)}{nearest(metric.split, others)}"
             )
-        elif splits is not None or metric.direction:  # the study's own, which may have the name of a declared one
+        elif (
+            splits is not None or metric.direction
+        ):  # measured by the study, perhaps under the name of a declared metric
             return metric
         if spec.direction and metric.direction and metric.direction != spec.direction:
             raise ConfigError(
@@ -258,13 +264,13 @@ class Study:
 
     @property
     def reference_variant(self) -> dict[str, str]:
-        """The variant that the others are compared with, if it is one of a grid."""
+        """Names of values by axis of the variant that the others are compared with; a `Range` has none."""
         first = {axis.name: next(iter(axis.values)) for axis in self.axes if isinstance(axis, Axis)}
         return first | dict(self.reference)
 
 
 def over(field: str, *values: Any, name: str = "") -> Axis:
-    """An axis of the values of one field, each named as it is written; raises ConfigError for a value given twice."""
+    """Return an axis of values of one field, each named as written; raise ConfigError for a value given twice."""
     name = name or field.rpartition(".")[2]
     return Axis(name, _named(name, [(_written(value), {field: value}) for value in values]))
 
@@ -286,13 +292,13 @@ def _named(axis: str, values: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[s
 
 
 def zipped(*axes: Axis, name: str = "") -> Axis:
-    """One axis of several with equally many values: the first values of all, the second ones, and so on.
+    """Return one axis from several of equal length: its i-th value joins the i-th values of all of them.
 
-    Raises: ConfigError if they do not have equally many, or set a field twice.
+    Raises: ConfigError if their numbers of values differ, or two of them set a field to different values.
     """
     counts = {axis.name: len(axis.values) for axis in axes}
     if len(set(counts.values())) != 1:
-        raise ConfigError(f"zipped axes have equally many values, not {counts}")
+        raise ConfigError(f"zipped axes must have equally many values, but have {counts}")
     values = []
     for together in zip(*(axis.values.items() for axis in axes), strict=True):
         label = "_".join(value for value, _ in together)
@@ -302,9 +308,9 @@ def zipped(*axes: Axis, name: str = "") -> Axis:
 
 
 def load_study(folder: Path) -> Study:
-    """The STUDY of a folder's study.py, which may import its neighbours as `experiments.NAME.module`.
+    """Return the STUDY of a folder's study.py, which may import its neighbours as `experiments.NAME.module`.
 
-    Raises: ConfigError if it cannot be had, and for what is wrong in it.
+    Raises: ConfigError if there is no such file, it fails, or it does not define STUDY.
     """
     file = folder / FILE
     if not file.is_file():
@@ -320,16 +326,16 @@ def load_study(folder: Path) -> Study:
 
 
 def _check_metric(metric: Metric, known: Sequence[str]) -> None:
-    """Raises ConfigError for a metric that evaluation, or training's log, does not have."""
+    """Raise ConfigError if evaluation or the training log has no such metric."""
     name = metric.name.rpartition("/")[2]
     if name not in known:
         raise ConfigError(
-            f"metric '{metric.name}': of '{metric.split}' there are {', '.join(known)}{nearest(name, known)}"
+            f"metric '{metric.name}': '{metric.split}' has the metrics {', '.join(known)}{nearest(name, known)}"
         )
 
 
 def _import_from(root: Path) -> None:
-    """Has `import experiments...` find what is in a folder, and not the package of that name elsewhere."""
+    """Make `import experiments...` find the package in a folder, not another one of that name."""
     if str(root) in sys.path:
         sys.path.remove(str(root))
     sys.path.insert(0, str(root))
@@ -346,7 +352,7 @@ def _check_fields(where: str, names: Iterable[str]) -> None:
 
 
 def merged(parts: Iterable[Mapping[str, Any]], where: str) -> dict[str, Any]:
-    """Overrides of several axes together; raises ConfigError if two of them set a field to different values."""
+    """Return the overrides of several axes together; raise ConfigError if two set a field to different values."""
     result: dict[str, Any] = {}
     for overrides in parts:
         for name, value in overrides.items():

@@ -1,7 +1,7 @@
 """Several runs as one compiled program: the training step over a leading axis of trials.
 
-Every run has its own work directory, with everything that it would have alone: data order, schedule, dropout, metrics
-and checkpoints. It may be resumed alone, or with others.
+Every run has its own work directory and the same data order, schedule, dropout, metrics and checkpoints as if it ran
+alone. It may be resumed alone or with others.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from transformer_jax.training.stepper import StackedStepper, TrialAxis, over_tri
 
 
 def default_trial_axis() -> TrialAxis:
-    """Return `map` on a CPU, whose cores one trial fills; `vmap` on an accelerator, which many small trials fill."""
+    """Return `map` on a CPU, which one trial keeps busy, else `vmap`: an accelerator needs several small trials."""
     return "map" if jax.default_backend() == "cpu" else "vmap"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Member:
-    """One of the runs."""
+    """One of the runs that train together."""
 
     config: ExperimentConfig
     directory: WorkDirectory
@@ -55,14 +55,14 @@ class _Member:
 def train_together(
     configs: Mapping[Path, ExperimentConfig], make_validate: MakeValidate, axis: TrialAxis
 ) -> dict[Path, Outcome]:
-    """Train runs of one program, each in its work directory, from its newest good checkpoint if it has one.
+    """Train runs as one program, each in its work directory, from its newest valid checkpoint if it has one.
 
-    Runs that stand at different steps, because the process died between two checkpoints, train in groups of equal step.
+    Runs are at different steps if the process died between two checkpoints. Runs at the same step train as one group.
 
     Args:
-      configs: by work directory; equal but for hyperparameters, see `trials.program_key`.
-    Returns: of every run its result, or the error that it has not stayed finite; not of those that a signal has kept
-      from starting.
+      configs: by work directory; equal except for hyperparameters, see `trials.program_key`.
+    Returns: for every run its result, or the error that its loss became NaN or infinite. Runs that did not start
+      because of a signal are left out.
     Raises: ConfigError, DataError and CheckpointError as `training.run.train`.
     """
     outcomes: dict[Path, Outcome] = {}
@@ -71,7 +71,7 @@ def train_together(
         while members:
             step = min(member.start.step for member in members.values())
             paths = [path for path, member in members.items() if member.start.step == step]
-            # Popped, so that the states of a group are held only by what trains them.
+            # Popped, so that no reference here keeps the states of a group in memory.
             group = _train([members.pop(path) for path in paths], make_validate, axis, opened)
             outcomes |= zip(paths, group, strict=True)
             if any(isinstance(outcome, TrainResult) and outcome.reason != "finished" for outcome in group):
@@ -90,7 +90,7 @@ def _open(config: ExperimentConfig, path: Path, opened: contextlib.ExitStack) ->
 def _train(
     members: Sequence[_Member], make_validate: MakeValidate, axis: TrialAxis, opened: contextlib.ExitStack
 ) -> list[Outcome]:
-    """Train runs that stand at the same step until each has an outcome."""
+    """Train runs that are at the same step until each has an outcome."""
     first = members[0]
     with errors_from_outside(first.config):
         data = open_data(first.config, first.directory, first.start)

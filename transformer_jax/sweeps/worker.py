@@ -1,9 +1,9 @@
-"""One process of a sweep: trains and scores the trials whose folders it is given, and writes what came of them.
+"""One process of a sweep: trains and scores the trials in the given folders, and writes their results.
 
     python -m transformer_jax.sweeps.worker TRIAL_FOLDER ... [--trial_axis=vmap|map]
 
-Several folders are one compiled program. Exit codes are those of `transformer-jax`; a trial whose loss does not stay
-finite has a result like any other.
+Several trials train as one compiled program. Exit codes are those of `transformer-jax`. A trial whose loss becomes NaN
+or infinite gets a result like any other; it is no error.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:  # imports JAX
     from transformer_jax.evaluation.run import Scorer
     from transformer_jax.training.loop import TrainResult
 
-_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # as XLA says it
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # in the text of XLA's error
 
 
 def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
-    """Trains what is not trained yet, scores, and writes result.json in every folder; returns the exit code."""
+    """Train and score the trials, write result.json into every folder, and return the exit code."""
     specs = {folder: read_spec(folder) for folder in folders}
     for folder in folders:
         if (why := pruned_because(folder)) is not None:
@@ -53,7 +53,7 @@ def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
         try:
             if folder not in own:
                 _finish_trained(folder, spec, folder.parent / str(spec.trial.trained_by))
-            elif folder in outcomes:  # a signal may have kept it from starting
+            elif folder in outcomes:  # absent if a signal arrived before it started
                 outcome, why = outcomes[folder], None
                 reason = getattr(outcome, "reason", "finished")
                 if reason != "finished" and (why := pruned_because(folder)) is None:
@@ -61,14 +61,14 @@ def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
                 if isinstance(outcome, UserError) and not isinstance(outcome, TrainingError):
                     raise outcome
                 _finish(folder, spec, outcome, why)
-        except UserError as error:  # of this trial; the others of its program have nothing to do with it
+        except UserError as error:  # concerns this trial only: the others continue
             print(f"error: {folder}: {error}", file=sys.stderr)
             failure(spec.trial, str(error)).write(folder)
     return exit_codes.OK
 
 
 def _train(configs: Mapping[Path, ExperimentConfig], axis: str | None) -> dict[Path, TrainResult | UserError]:
-    """Trains in each of the folders; several are one program, unless one of them keeps it from being."""
+    """Train in each of the folders: as one program, or one by one if training together fails."""
     from transformer_jax.evaluation.evaluator import make_validate
     from transformer_jax.sweeps.vmap_training import default_trial_axis, train_together
     from transformer_jax.training.run import train
@@ -81,8 +81,8 @@ def _train(configs: Mapping[Path, ExperimentConfig], axis: str | None) -> dict[P
         except Exception as error:
             if not (isinstance(error, UserError) or _OUT_OF_MEMORY in str(error)):
                 raise
-            said = str(error) if isinstance(error, UserError) else "out of memory; --max_together=N takes fewer"
-            print(f"not together: {said}; each by itself", file=sys.stderr)
+            said = str(error) if isinstance(error, UserError) else "out of memory; use a smaller --max_together=N"
+            print(f"the trials cannot train together: {said}; training them one by one", file=sys.stderr)
     for folder, config in configs.items():
         try:
             outcomes[folder] = train(config, folder, make_validate)
@@ -91,14 +91,16 @@ def _train(configs: Mapping[Path, ExperimentConfig], axis: str | None) -> dict[P
         except Exception as error:
             if _OUT_OF_MEMORY not in str(error):
                 raise
-            outcomes[folder] = ConfigError("out of memory; a smaller data.tokens_per_batch or model, or model.remat")
+            outcomes[folder] = ConfigError(
+                "out of memory; use a smaller data.tokens_per_batch or model, or set model.remat"
+            )
         if getattr(outcomes[folder], "reason", "finished") != "finished":
             break
     return outcomes
 
 
 def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, pruned: str | None) -> None:
-    """Scores a trained trial and writes its result; `pruned`: why it is ended before, unscored."""
+    """Score a trained trial and write its result; `pruned`: why it was pruned, and so is not scored, or None."""
     import jax
 
     from transformer_jax.tasks.base import param_shapes
@@ -123,19 +125,19 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
 
 
 def _finish_trained(folder: Path, spec: Spec, trained: Path) -> None:
-    """Scores, in its own way, what another trial has trained."""
+    """Score the parameters that another trial has trained, with the decoding and evaluation of this one."""
     result = read_result(trained)
     if result is None:
-        raise DataError(f"{trained}: has no result yet; {folder} is to be scored with what it trains")
+        raise DataError(f"{trained}: has no result yet; {folder} needs its checkpoint")
     if result.status == "finished":
         result = dataclasses.replace(result, metrics=_numbers(folder, spec, trained), seconds=0.0)
     dataclasses.replace(result, labels=dict(spec.trial.labels)).write(folder)
 
 
 def _numbers(folder: Path, spec: Spec, trained: Path) -> dict[str, int | float]:
-    """Every number of the splits that the metrics name, and what the study measures, by SPLIT/METRIC.
+    """Return all numbers of a trial by SPLIT/METRIC: training log, splits of the metrics, the study's own measurements.
 
-    Raises: DataError for a metric that there is not.
+    Raises: DataError if a metric of the study is not among them.
     """
     from transformer_jax.evaluation.table import print_table
 
@@ -167,7 +169,7 @@ def _numbers(folder: Path, spec: Spec, trained: Path) -> dict[str, int | float]:
 
 
 def _measured(study: Path, scorer: Scorer) -> Mapping[str, int | float]:
-    """What the study's own function says; raises DataError for what that raises."""
+    """Return the numbers of the study's `measure` function; raise DataError if it raises."""
     measure = load_study(study).measure
     if measure is None:
         return {}
@@ -181,7 +183,7 @@ def _measured(study: Path, scorer: Scorer) -> Mapping[str, int | float]:
 
 
 def _scorer(folder: Path, config: ExperimentConfig, trained: Path) -> Scorer:
-    """Scores what was trained as `config` says, into the trial's own folder."""
+    """Return a scorer of the trained parameters that decodes as `config` says and writes into the trial's folder."""
     from transformer_jax.evaluation.run import Scorer
 
     fields = {name: value for name, _, value in walk(config)}
@@ -201,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with held(arguments.folders) as free:
             if not free:
-                print("another process works on these trials", file=sys.stderr)
+                print("another process is running these trials", file=sys.stderr)
                 return exit_codes.IN_USE
             todo = [folder for folder in arguments.folders if not (folder / RESULT).exists()]
             return run_trials(todo, arguments.trial_axis) if todo else exit_codes.OK
