@@ -80,7 +80,7 @@ def test_the_first_values_are_the_reference():
         (lambda: Metric("test/sacrebleu", "up"), "'max', 'min' or nothing"),
         (
             lambda: for_translation(Metric("test/tokens")),
-            "metric 'test/tokens' is a study's first metric",
+            "metric 'test/tokens' is the study's first",
         ),
         (lambda: for_translation(Metric("test/loss", "max")), "'test/loss', 'max': the task declares it as 'min'"),
         (lambda: for_translation(Metric("train/nll", "max")), "'train/nll', 'max': the task declares it as 'min'"),
@@ -121,7 +121,7 @@ def test_metrics_that_this_corpus_does_not_have():
 
     check("test/loss")
     check("train/nll")
-    with pytest.raises(ConfigError, match="metric 'start/entropy' is a study's first metric"):
+    with pytest.raises(ConfigError, match="metric 'start/entropy' is the study's first"):
         check("start/entropy", measure=lambda scorer: {})
     with pytest.raises(ConfigError, match=r"'tset/loss': the corpus has no split 'tset' to score, only valid, test "):
         check("tset/loss")

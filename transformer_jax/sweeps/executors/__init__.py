@@ -1,4 +1,4 @@
-"""Where the trials of a sweep run, by name."""
+"""Executors by name: where the trials of a sweep run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def make_executor(
     slurm: SlurmOptions | None = None,
     ray: RayOptions | None = None,
 ) -> Executor:
-    """The executor of a name.
+    """Return the executor of a name.
 
     Args:
-      workdir: of the study.
+      workdir: work directory of the study.
     Raises: ConfigError for an unknown name, options that it cannot use, or a library that is not installed.
     """
     if name in ("local", "vmap"):

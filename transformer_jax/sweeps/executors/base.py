@@ -1,4 +1,4 @@
-"""What a sweep asks of an executor: to start a command for some trials, and to say how it has ended."""
+"""Interface of executors: start the worker for one or several trials, and report its exit code."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from transformer_jax.sweeps.trials import Trial
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """num_workers: jobs at once; None for as many as the executor finds room for. max_together: trials of one program
-    at most. trial_axis: how a program runs its trials, "vmap" or "map"; None for what suits the backend."""
+    """Options of all executors.
+
+    Attributes:
+      num_workers: number of jobs at the same time; None lets the executor choose.
+      max_together: most trials that train as one program.
+      trial_axis: how one program runs several trials, "vmap" or "map"; None chooses by the backend.
+    """
 
     num_workers: int | None = None
     max_together: int = 16
@@ -23,42 +28,42 @@ class Options:
 
 @runtime_checkable
 class Job(Protocol):
-    """A command that has been started."""
+    """A worker that has been started."""
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the worker runs."""
         ...
 
     def stop(self) -> None:
-        """Has it save and end, as SIGTERM does."""
+        """Make the worker save a checkpoint and exit, as SIGTERM does."""
         ...
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs the worker of a sweep for one trial or several."""
+    """A place where workers run, each for one trial or several."""
 
     num_workers: int
 
     def jobs(self, trials: Sequence[tuple[Trial, Path]]) -> list[list[Path]]:
-        """Which trials a job is to have, by their folders."""
+        """Return the folders of the trials of each job."""
         ...
 
     def start(self, folders: Sequence[Path], slot: int) -> Job:
-        """Starts a job; `slot` tells jobs that run at once apart, from 0."""
+        """Start a job; `slot` is a number from 0 that no other running job has."""
         ...
 
     def close(self) -> None:
-        """Once no job runs any more."""
+        """Release resources; called once no job runs any more."""
         ...
 
 
 def command(folders: Sequence[Path], options: Options) -> list[str]:
-    """The worker's."""
+    """Return the command line of a worker."""
     axis = [f"--trial_axis={options.trial_axis}"] if options.trial_axis else []
     return [sys.executable, "-m", "transformer_jax.sweeps.worker", *map(str, folders), *axis]
 
 
 def each_alone(trials: Sequence[tuple[Trial, Path]]) -> list[list[Path]]:
-    """A job for every trial."""
+    """Return a separate job for every trial."""
     return [[folder] for _, folder in trials]

@@ -1,4 +1,4 @@
-"""Processes on this machine, one per trial, or one per program of several trials."""
+"""Executor that runs processes on this machine, one per trial or one per group of trials that train as one program."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Process:
 
 
 class Local:
-    """`num_workers` processes at once: one per GPU, or one where there is none, unless the options say how many.
+    """`num_workers` processes at once; by default one per GPU, or one in all if there is no GPU.
 
-    Of several GPUs every process sees one; more processes than GPUs share them.
+    Every process sees one GPU. If there are more processes than GPUs, they share them.
     """
 
     def __init__(self, options: Options, together: bool) -> None:
@@ -57,7 +57,7 @@ class Local:
             if sharing > 1:
                 environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / sharing:.2f}")
         with (folders[0] / OUTPUT).open("ab") as output:
-            # A session of its own: Ctrl-C is for the sweep, which then has all of them save.
+            # A separate session: Ctrl-C reaches only the sweep, which then makes all workers save.
             return _Process(
                 subprocess.Popen(
                     command(folders, self._options),
@@ -70,11 +70,11 @@ class Local:
             )
 
     def close(self) -> None:
-        """Nothing."""
+        """There is nothing to release."""
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:
-    """The names of the GPUs that processes may see, without starting JAX, which would take their memory."""
+    """Return the names of the visible GPUs; JAX is not used for this, since it would reserve their memory."""
     if environment.get("JAX_PLATFORMS", "").startswith("cpu"):
         return []
     if VISIBLE in environment:

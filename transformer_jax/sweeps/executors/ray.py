@@ -1,8 +1,8 @@
-"""Actors of Ray, one per trial, on a cluster that there is or on one that is started on this machine.
+"""Executor that runs Ray actors, one per trial, on an existing cluster or one that it starts on this machine.
 
 Ray finds a node with the cores and GPUs that a trial asks for; the actor there runs the worker as a process. The sweep
-starts again what has died, a lost node's trials too: Ray itself restarts nothing. All nodes see the work directory at
-the same place, which every trial begins by checking.
+restarts workers that have died, also those of a lost node; Ray itself restarts nothing. All nodes must see the work
+directory at the same path, which every trial checks first.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from transformer_jax.sweeps.results import OUTPUT, SPEC
 from transformer_jax.sweeps.trials import Trial
 
 NODE_NOTE = "node "
-"""Begins the line of a trial's output that says where it runs."""
+"""Start of the line in a trial's output that names the node."""
 _AUTHENTICATION = (
     "If the cluster has token authentication (Ray's default for new clusters from 2.60 on), give this process the same "
-    "token: RAY_AUTH_MODE=token, and the token in ~/.ray/auth_token or in the file that RAY_AUTH_TOKEN_PATH names. If "
-    "it has none: RAY_AUTH_MODE=disabled. Ray and Python must have the same versions here and there."
+    "token: set RAY_AUTH_MODE=token, and put the token into ~/.ray/auth_token or the file in RAY_AUTH_TOKEN_PATH. If "
+    "the cluster has none, set RAY_AUTH_MODE=disabled. Ray and Python must have the same versions as on the cluster."
 )
 _CONNECT_SECONDS = 10.0
 _FORWARDED = ("JAX_", "XLA_", "TF_CPP_", "TRANSFORMER_JAX_")
@@ -38,8 +38,13 @@ _FORWARDED = ("JAX_", "XLA_", "TF_CPP_", "TRANSFORMER_JAX_")
 
 @dataclasses.dataclass(frozen=True)
 class RayOptions:
-    """address: of a cluster; "auto" for the one of this machine, "local" to start one. gpus, cpus: of a trial; gpus is
-    None for one where the cluster has GPUs."""
+    """Options of the Ray executor.
+
+    Attributes:
+      address: address of a cluster; "auto" for the running cluster of this machine, "local" to start one.
+      gpus: GPUs per trial; None for one if the cluster has any, else none.
+      cpus: CPU cores per trial.
+    """
 
     address: str = "local"
     gpus: int | None = None
@@ -47,13 +52,13 @@ class RayOptions:
 
 
 class Runner:
-    """Runs a worker on a node; Ray makes an actor of it, which several calls may be in at once."""
+    """An actor that runs a worker on a node; `start`, `wait` and `stop` may run concurrently."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, words: Sequence[str], folder: str, environment: Mapping[str, str], cwd: str) -> str | None:
-        """Starts the worker in the sweep's folder `cwd`; returns what is wrong with this node, if something is."""
+        """Start the worker in the sweep's current folder `cwd`; return why this node cannot run it, else None."""
         import ray
 
         if not (Path(folder) / SPEC).is_file():
@@ -61,18 +66,18 @@ class Runner:
                 f"node {socket.gethostname()} does not see {folder}: all nodes must share the file system of --workdir"
             )
         if not Path(cwd).is_dir():
-            return f"node {socket.gethostname()} does not see {cwd}, where the sweep runs"
+            return f"node {socket.gethostname()} does not see {cwd}, the current folder of the sweep"
         note = f"{NODE_NOTE}{ray.get_runtime_context().get_node_id()} ({socket.gethostname()})\n"
         self._process = start_worker(words, Path(folder) / OUTPUT, environment, note, cwd)
         return None
 
     def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the worker to end and return its exit code."""
         assert self._process is not None
         return self._process.wait()
 
     def stop(self) -> None:
-        """Has it save and end."""
+        """Make the worker save a checkpoint and exit."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
@@ -89,7 +94,7 @@ class _Job:
         if self._code is None:
             self._code = self._look()
             if self._code is not None:
-                self._kill()  # the actor holds its cores and GPUs as long as it lives
+                self._kill()  # the actor keeps its cores and GPUs as long as it lives
         return self._code
 
     def stop(self) -> None:
@@ -101,7 +106,7 @@ class _Job:
         if ray.wait([self._started], timeout=0)[0]:
             self._actor.stop.remote()
         else:
-            self._kill()  # it still waits for a node, and may do so for long
+            self._kill()  # it still waits for a node, perhaps for a long time
 
     def _look(self) -> int | None:
         import ray
@@ -117,7 +122,7 @@ class _Job:
                 self._ended = self._actor.wait.remote()
             return ray.get(self._ended) if ray.wait([self._ended], timeout=0)[0] else None
         except ray.exceptions.RayError as error:
-            self._say(f"its node or its actor is gone: {str(error).strip().splitlines()[0]}")
+            self._say(f"its node or its actor has died: {str(error).strip().splitlines()[0]}")
             return exit_codes.KILLED
 
     def _kill(self) -> None:
@@ -131,12 +136,12 @@ class _Job:
 
 
 class Ray:
-    """`num_workers` trials at once, or as many as the cluster has room for."""
+    """`num_workers` trials at once; by default as many as fit into the cluster."""
 
     def __init__(self, options: Options, asked: RayOptions) -> None:
-        """Connects to the cluster, or starts one.
+        """Connect to the cluster, or start one.
 
-        Raises: ConfigError if Ray is not installed, no cluster answers, or no node of it has what a trial asks for.
+        Raises: ConfigError if Ray is not installed, no cluster answers, or no node has room for a trial.
         """
         try:
             import ray
@@ -159,7 +164,7 @@ class Ray:
             ray.shutdown()
             raise ConfigError(
                 f"--executor=ray: no node has {asked.cpus} cores and {gpus} GPUs for a trial, as --ray_cpus and "
-                f"--ray_gpus ask; the cluster has {total.get('CPU', 0):g} and {total.get('GPU', 0):g} in all"
+                f"--ray_gpus ask; the cluster has {total.get('CPU', 0):g} and {total.get('GPU', 0):g} in total"
             )
         self.num_workers = options.num_workers or sum(rooms)
         self._actor = ray.remote(Runner).options(
@@ -180,21 +185,21 @@ class Ray:
 
 
 def _fits(has: float, asked: int) -> int:
-    """How many times; one whose trials ask for none has no limit."""
+    """Return how often `asked` fits into `has`; practically unlimited if nothing is asked for."""
     return int(has // asked) if asked else 10**6
 
 
 def _connect(address: str) -> None:
-    """Raises ConfigError if no cluster answers there."""
+    """Connect to a cluster, or start one; raise ConfigError if no cluster answers."""
     import ray
     import ray.exceptions
 
     host, _, port = address.rpartition(":")
-    if host and port.isdecimal():  # Ray itself tries for minutes
+    if host and port.isdecimal():  # checked here, since Ray itself would retry for minutes
         try:
             socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
         except OSError as error:
-            raise ConfigError(f"--ray_address={address}: nothing answers there: {error}") from error
+            raise ConfigError(f"--ray_address={address}: no cluster answers: {error}") from error
     starts: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     try:
         with _own_handlers():
@@ -215,7 +220,7 @@ def _connect(address: str) -> None:
 
 @contextlib.contextmanager
 def _own_handlers() -> Generator[None]:
-    """Ray has SIGTERM end the program; here it has the trials save."""
+    """Keep the signal handlers, in which the trials save: Ray replaces that of SIGTERM by one that exits."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

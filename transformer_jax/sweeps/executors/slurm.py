@@ -1,11 +1,11 @@
-"""Jobs of Slurm, one per trial, by submitit.
+"""Executor that runs Slurm jobs, one per trial, through submitit.
 
-What submitit does at the signal that a job's time is up, or that it is preempted, is to put the same job into the queue
-again. Here the job's process has the worker save instead, and ends; Slurm does not requeue it, and the sweep starts a
-new one, which goes on from the checkpoint. A job that is gone without having said how its worker ended has died.
+When a job's time is up or it is preempted, submitit would put the same job into the queue again. Here the job instead
+makes its worker save a checkpoint, and ends without being requeued; the sweep then submits a new job, which resumes
+from the checkpoint. A job that has left the queue without a result has died.
 
-A trial's folder says which job runs it: a sweep that is killed and run again finds the job, be it in the queue, where
-it holds no lock yet, or on a file system that has no locks.
+A trial's folder names the job that runs it. A sweep that is killed and run again therefore finds the job even if it is
+still queued, and so holds no lock yet, or if the file system has no locks.
 """
 
 from __future__ import annotations
@@ -35,19 +35,22 @@ logger = logging.getLogger(__name__)
 
 CLUSTERS = ("slurm", "local")
 JOB = "slurm_job.json"
-_LOOK_SECONDS = 10.0  # between two looks at the queue, which all jobs share
-_RESULT_SECONDS = 1.0  # between two looks for a job's result
-_ATTEMPTS, _PAUSE_SECONDS = 3, 10.0  # of submissions, once one has succeeded: the controller may be busy
+_LOOK_SECONDS = 10.0  # between two queries of the queue, which serve all jobs
+_RESULT_SECONDS = 1.0  # between two checks for a job's result
+_ATTEMPTS, _PAUSE_SECONDS = 3, 10.0  # of a submission after a first success: the controller may be busy
 _LISTS = ("setup", "teardown", "srun_args")
 
 
 @dataclasses.dataclass(frozen=True)
 class SlurmOptions:
-    """What a job of one trial asks for.
+    """Options of the Slurm executor. Every job has one trial.
 
-    cluster: "slurm", or "local" for submitit's processes on this machine. partition: None for the cluster's default.
-    minutes: until its time is up, when it saves and the next job goes on. gpus, cpus, memory_gb: of this job; None for
-    the cluster's default. more: other parameters of submitit, by name.
+    Attributes:
+      cluster: "slurm", or "local" for submitit's processes on this machine.
+      partition: None for the cluster's default.
+      minutes: time limit of a job; when it is reached, the trial saves and the next job resumes it.
+      gpus, cpus, memory_gb: per job; None for the cluster's default.
+      more: other parameters of submitit, by name.
     """
 
     cluster: str = "slurm"
@@ -60,22 +63,22 @@ class SlurmOptions:
 
 
 def parse_more(text: str) -> dict[str, Any]:
-    """Parameters of submitit from `name=value,name=value`: integers, true and false as such.
+    """Return parameters of submitit from `name=value,name=value`; integers, true and false are converted.
 
-    Raises: ConfigError for what is not of this form.
+    Raises: ConfigError for another form, and for a repeated name.
     """
     values: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, separator, value = (word.strip() for word in part.partition("="))
         if not (name and separator and value) or name in values:
-            raise ConfigError(f"--slurm_options={text}: expected different names, NAME=VALUE,NAME=VALUE")
+            raise ConfigError(f"--slurm_options={text}: expected NAME=VALUE,NAME=VALUE with different names")
         typed = int(value) if value.isdecimal() else {"true": True, "false": False}.get(value, value)
         values[name] = [value] if name in _LISTS else typed
     return values
 
 
 class _Queue:
-    """Which jobs the cluster still has; asked at most every few seconds."""
+    """The jobs that the cluster still has, queried at most every few seconds."""
 
     def __init__(self, cluster: str) -> None:
         self._cluster = cluster
@@ -84,14 +87,14 @@ class _Queue:
         self.looks = 0
 
     def has(self, job: str) -> bool:
-        """Whether it waits or runs; True while that cannot be known."""
+        """Return whether a job waits or runs; True while the queue cannot be queried."""
         if self._cluster == "local":
             listed = subprocess.run(["ps", "-o", "args=", "-p", job], capture_output=True, text=True, check=False)
             self.looks += 1
             return "submitit" in listed.stdout
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _LOOK_SECONDS
-            # Not sacct, which needs Slurm's accounting; squeue of one user, since of a job that is gone it is an error.
+            # Not sacct, which needs Slurm's accounting. Asks for all jobs: squeue fails for the number of an ended one.
             query = ["squeue", "--noheader", "--format=%A", f"--user={getpass.getuser()}"]
             listed = subprocess.run(query, capture_output=True, text=True, check=False)
             self._jobs = set(listed.stdout.split()) if listed.returncode == 0 else None
@@ -103,7 +106,7 @@ class _Queue:
 
 
 class _Job:
-    """A job by its number, submitted by this sweep or by one before."""
+    """A job with its number, submitted by this sweep or an earlier one."""
 
     def __init__(self, number: str, folder: Path, output: Path, queue: _Queue, cluster: str) -> None:
         self._number, self._folder, self._output, self._queue, self._cluster = number, folder, output, queue, cluster
@@ -122,7 +125,7 @@ class _Job:
         elif self._gone_at is None:
             self._gone_at = self._queue.looks  # a shared file system may show the result a little later
         elif self._queue.looks > self._gone_at:
-            self._say(f"job {self._number} has ended before its worker did; its log is {self._log}")
+            self._say(f"job {self._number} ended before its worker; see its log {self._log}")
             return exit_codes.KILLED
         return None
 
@@ -130,7 +133,7 @@ class _Job:
         if self._cluster == "local":
             subprocess.run(["kill", "-TERM", self._number], capture_output=True, check=False)
             return
-        # A job in the queue has nothing to save; to one that runs, the processes of its step are sent the signal.
+        # A queued job has nothing to save and is cancelled. A running job passes the signal to its worker.
         for how in ("--state=PENDING", "--signal=TERM"):
             subprocess.run(["scancel", how, self._number], capture_output=True, check=False)
         self._queue.look_anew()
@@ -140,7 +143,7 @@ class _Job:
         return self._folder / f"{self._number}_0_log.err"
 
     def _code(self) -> int:
-        """How the worker has ended, or 1 if the job could not start it."""
+        """Return the exit code of the worker, or 1 if the job could not start it."""
         from submitit.core.utils import pickle_load
 
         outcome, result = pickle_load(self._result)
@@ -155,12 +158,14 @@ class _Job:
 
 
 class Slurm:
-    """`num_workers` jobs at once, in the queue or running."""
+    """`num_workers` jobs at once, queued or running; one by default."""
 
     def __init__(self, options: Options, asked: SlurmOptions, folder: Path) -> None:
-        """`folder`: for submitit's files, which the cluster's nodes see too.
+        """Prepare the submission of jobs.
 
-        Raises: ConfigError if submitit is not installed, there is no Slurm here, or a parameter is none of submitit's.
+        Args:
+          folder: for submitit's files; the cluster's nodes must see it too.
+        Raises: ConfigError if submitit is not installed, there is no Slurm here, or submitit rejects a parameter.
         """
         try:
             import submitit
@@ -171,8 +176,8 @@ class Slurm:
         missing = [program for program in ("sbatch", "srun", "squeue", "scancel") if shutil.which(program) is None]
         if asked.cluster == "slurm" and missing:
             raise ConfigError(
-                f"--executor=slurm: there is no {', '.join(missing)} here; run it where jobs are submitted, or try it "
-                "with processes of this machine by --slurm_cluster=local"
+                f"--executor=slurm: there is no {', '.join(missing)} here; run the sweep on a host that submits jobs, "
+                "or use --slurm_cluster=local for processes on this machine"
             )
         self.num_workers = options.num_workers or 1
         self._options, self._asked, self._folder = options, asked, folder.absolute()
@@ -209,10 +214,10 @@ class Slurm:
     def close(self) -> None:
         if self._asked.cluster == "local":
             for job in self._submitted:
-                _ = job.state  # takes note of a process that has ended, which is this one's child
+                _ = job.state  # lets submitit reap the ended child process
 
     def _earlier_job(self, folder: Path) -> str | None:
-        """The job that runs a trial already, or is to."""
+        """Return the number of the job that an earlier sweep has submitted for a trial, if it still waits or runs."""
         try:
             values = json.loads((folder / JOB).read_text(encoding="utf-8"))
             cluster, number = values["cluster"], values["job"]
@@ -223,7 +228,7 @@ class Slurm:
         return number if self._queue.has(number) else None
 
     def _submit(self, words: Sequence[str], output: Path) -> str:
-        """Raises ConfigError if Slurm does not take the job."""
+        """Submit a job and return its number; raise ConfigError if Slurm rejects it."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         attempts = _ATTEMPTS if self._submitted else 1
@@ -234,15 +239,15 @@ class Slurm:
                 return self._submitted[-1].job_id
             except (FailedJobError, FailedSubmissionError) as error:
                 if attempt == attempts - 1:
-                    raise ConfigError(f"--executor=slurm: the job is not taken: {str(error).strip()}") from error
-                logger.warning("the job is not taken, and is submitted again: %s", error)
+                    raise ConfigError(f"--executor=slurm: the job was rejected: {str(error).strip()}") from error
+                logger.warning("the job was rejected and is submitted again: %s", error)
                 time.sleep(_PAUSE_SECONDS)
         raise AssertionError("every attempt returns or raises")
 
 
 @contextlib.contextmanager
 def _without_interrupts() -> Generator[None]:
-    """Ctrl-C is for the sweep, which then has all jobs save: what is started here does not see it."""
+    """Block SIGINT for processes started in the body: Ctrl-C is for the sweep, which makes all jobs save."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

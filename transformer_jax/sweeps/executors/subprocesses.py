@@ -1,4 +1,4 @@
-"""A worker as a process of a job that a cluster runs: started there, and asked to save when the job is to end."""
+"""The worker process within a cluster's job: it is started there, and saves a checkpoint when the job must end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAVE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def python_path() -> str:
-    """Where a process finds this package, wherever it is started and whether or not it is installed there."""
+    """Return a PYTHONPATH with this package, so that workers find it in any folder, even if it is not installed."""
     root = str(Path(transformer_jax.__file__).parent.parent)
     return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -24,13 +24,13 @@ def python_path() -> str:
 def start_worker(
     command: Sequence[str], output: Path, environment: Mapping[str, str], note: str = "", cwd: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """Starts the worker with this process's Python.
+    """Start the worker with the Python of this process.
 
     Args:
-      command: the sweep's own, whose Python may be elsewhere.
-      output: what it says is added there, behind the note.
-      environment: variables that it has besides this process's.
-      cwd: the folder that relative paths of its config begin in; default this process's.
+      command: command line made by the sweep; its first word, the sweep's Python, is replaced.
+      output: file to which the note, then stdout and stderr are appended.
+      environment: variables in addition to those of this process.
+      cwd: current folder of the worker, to which relative paths refer; by default that of this process.
     """
     with output.open("ab") as file:
         file.write(note.encode())
@@ -47,10 +47,10 @@ def start_worker(
 
 
 def run_worker(command: Sequence[str], output: Path) -> int:
-    """Runs the worker to its end and returns its exit code; what asks this process to end has the worker save.
+    """Run the worker to its end and return its exit code; a signal to this process makes the worker save and exit.
 
-    Some clusters send a signal to every process of a job: of those that say that time is up, the worker gets SIGTERM
-    alone, which it saves at, and ignores SIGUSR2, which would kill it.
+    This process forwards every such signal as SIGTERM, at which the worker saves. Some clusters send the signal to all
+    processes of a job; the worker therefore ignores SIGUSR2, which would kill it.
     """
     process: subprocess.Popen[bytes] | None = None
     asked = False
@@ -62,7 +62,7 @@ def run_worker(command: Sequence[str], output: Path) -> int:
             process.send_signal(signal.SIGTERM)
 
     before = {number: signal.signal(number, save) for number in _SAVE if number != signal.SIGUSR2}
-    before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # which the worker inherits
+    before[signal.SIGUSR2] = signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the worker inherits this
     try:
         process = start_worker(command, output, {})
         signal.signal(signal.SIGUSR2, save)
