@@ -115,7 +115,7 @@ def test_a_sweep_of_random_draws(tmp_path, monkeypatch):
     line = best(sweep.standings, study())
     assert line.startswith("best of 5 variants: learning_rate=")
     assert line.endswith(", mean of 2 seeds")
-    with pytest.raises(ConfigError, match=r"is that of --search=random --search_seed=0; choose another"):
+    with pytest.raises(ConfigError, match=r"belongs to --search=random --search_seed=0; choose another"):
         make_search(study(), ROOT, {}, dataclasses.replace(options, seed=1), tmp_path, 2)
 
 
@@ -135,7 +135,7 @@ def test_the_search_is_recorded_with_the_largest_number_of_trials(tmp_path):
 def test_a_grid_cannot_become_a_search(tmp_path):
     claim(tmp_path, Path("rates"))
     (tmp_path / "trials").mkdir()
-    with pytest.raises(ConfigError, match="is that of --search=grid"):
+    with pytest.raises(ConfigError, match="belongs to --search=grid"):
         make_search(study(), ROOT, {}, SearchOptions("random", 2), tmp_path, 1)
 
 
@@ -143,9 +143,9 @@ def test_a_grid_cannot_become_a_search(tmp_path):
     ("options", "message"),
     [
         (SearchOptions("bayes"), "--search=bayes: expected one of grid, random, tpe"),
-        (SearchOptions("random"), "--num_trials=N says how many"),
+        (SearchOptions("random"), "needs --num_trials=N, the number"),
         (SearchOptions("tpe", 0), "at least 1"),
-        (SearchOptions("grid", 3), "a grid has all variants"),
+        (SearchOptions("grid", 3), "a grid runs all variants"),
         (SearchOptions("random", 3, pruner="median"), "--pruner and --storage are for --search=tpe, not for random"),
         (SearchOptions("grid", storage="sqlite:///x"), "not for grid"),
         (SearchOptions("tpe", 3, pruner="hyperband"), "expected one of none, median, successive_halving"),

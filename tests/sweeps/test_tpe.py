@@ -230,7 +230,7 @@ def test_another_sweep_of_the_database_takes_over_silent_trials(tmp_path):
 
 def test_two_sweeps_do_not_search_in_one_work_directory(tmp_path):
     first = make(tmp_path, study(), 2)
-    with pytest.raises(ConfigError, match="another sweep searches there"):
+    with pytest.raises(ConfigError, match="another sweep is searching there"):
         make(tmp_path, study(), 2)
     first.close()
     make(tmp_path, study(), 2).close()

@@ -1,4 +1,4 @@
-"""Which trials of a study are run, by name: all of its grid, or some that are drawn."""
+"""Searches by name: they choose which trials of a study run, all of its grid or some that are drawn."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def make_search(
     workdir: Path,
     num_workers: int,
 ) -> Search:
-    """The search of a name.
+    """Return the search that the options name.
 
     Args:
       root: the folder that holds `experiments` and the baseline.
       overrides: config fields by dotted name, as on the command line, for every trial.
-      workdir: of the study.
-      num_workers: trials that run at once.
-    Raises: ConfigError for options that it has not, a study that it cannot search, and a work directory in which
-      another search has been begun.
+      workdir: work directory of the study.
+      num_workers: number of trials that run at once.
+    Raises: ConfigError for options that the search does not have, a study that it cannot search, and a work directory
+      of another search.
     """
     check_options(options)
     _check_claim(workdir, options)
@@ -53,14 +53,14 @@ def _made(space: Space, options: SearchOptions, workdir: Path, num_workers: int)
 
         return Tpe(space, options, workdir, num_workers, json.loads((workdir / STUDY).read_text())["study"])
     found = grid(space.study, space.root, space.overrides)
-    notes = [f"{name} is the same experiment as {other}, and is trained once" for name, other in found.same.items()]
+    notes = [f"{name} is the same experiment as {other} and is not trained again" for name, other in found.same.items()]
     return Listed(found.trials, notes)
 
 
 def recorded(workdir: Path) -> SearchOptions:
-    """The search that a work directory is of, but for `storage`; the grid where nothing says so.
+    """Return the search that a work directory belongs to, without `storage`; the grid if there is no record.
 
-    num_trials: the most that a sweep there has asked for; None of an older record, which does not say.
+    num_trials is the largest number that a sweep there has been started with; None if an older record lacks it.
     Raises: DataError if the record cannot be read.
     """
     file = workdir / _FILE
@@ -85,12 +85,12 @@ def _record(workdir: Path, options: SearchOptions) -> None:
 
 
 def _check_claim(workdir: Path, options: SearchOptions) -> None:
-    """Raises ConfigError if a work directory is that of another search."""
+    """Raise ConfigError if a work directory belongs to another search."""
     if not (workdir / _FILE).exists() and not (workdir / TRIALS).exists():
         return
     theirs = recorded(workdir)
     if (theirs.name, theirs.seed) != (options.name, options.seed):
         raise ConfigError(
-            f"--workdir={workdir}: is that of --search={theirs.name} --search_seed={theirs.seed}; choose "
-            "another for another search"
+            f"--workdir={workdir}: belongs to --search={theirs.name} --search_seed={theirs.seed}; choose another "
+            "work directory for another search"
         )

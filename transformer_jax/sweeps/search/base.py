@@ -1,4 +1,4 @@
-"""What a sweep asks of a search: which trials there are, one after the other; and what there is to choose from."""
+"""Interface of searches, which choose the trials of a sweep, and the space that they choose from."""
 
 from __future__ import annotations
 
@@ -16,13 +16,20 @@ from transformer_jax.sweeps.trials import Trial, grid, variant, with_seeds
 NAMES = ("grid", "random", "tpe")
 PRUNERS = ("none", "median", "successive_halving")
 DIGITS = 4
-"""Significant digits that a drawn number is rounded to: its name, and so that of its folder, is the number itself."""
+"""Significant digits of a drawn number. It is rounded, since it is part of the names of variant and folder."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchOptions:
-    """name: of the search. num_trials: variants that are tried, each with every seed of the study. seed: of the draws.
-    pruner: of `tpe`, what ends trials early. storage: of `tpe`, the URL of its database."""
+    """Options of all searches.
+
+    Attributes:
+      name: name of the search.
+      num_trials: number of variants, each with every seed of the study; None for a grid.
+      seed: seed of the draws.
+      pruner: rule by which `tpe` ends trials early.
+      storage: URL of the database of `tpe`; None for a file in the work directory.
+    """
 
     name: str = "grid"
     num_trials: int | None = None
@@ -32,52 +39,52 @@ class SearchOptions:
 
 
 def check_options(options: SearchOptions) -> None:
-    """Raises ConfigError for options that a search has not, or lacks."""
+    """Raise ConfigError for options that a search does not have, and for missing ones."""
     if options.name not in NAMES:
         raise ConfigError(f"--search={options.name}: expected one of {', '.join(NAMES)}")
     if options.pruner not in PRUNERS:
         raise ConfigError(f"--pruner={options.pruner}: expected one of {', '.join(PRUNERS)}")
     if options.name == "grid" and (options.num_trials is not None or options.seed):
-        raise ConfigError("--num_trials and --search_seed are for --search=random and tpe; a grid has all variants")
+        raise ConfigError("--num_trials and --search_seed are for --search=random and tpe; a grid runs all variants")
     if options.name != "grid" and (options.num_trials is None or options.num_trials < 1):
-        raise ConfigError(f"--search={options.name}: --num_trials=N says how many variants are tried, at least 1")
+        raise ConfigError(f"--search={options.name}: needs --num_trials=N, the number of variants, at least 1")
     if options.name != "tpe" and (options.pruner != "none" or options.storage is not None):
         raise ConfigError(f"--pruner and --storage are for --search=tpe, not for {options.name}")
 
 
 @runtime_checkable
 class Search(Protocol):
-    """Where the trials of a sweep come from."""
+    """A source of the trials of a sweep."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is to be said of its trials before they start."""
+        """Notes on its trials that are printed before they start."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Whether no trials come any more, once what it has been told of so far is taken in."""
+        """Whether no more trials come, given the trials that have ended so far."""
         ...
 
     def next(self, standings: Sequence[Standing]) -> list[Trial]:
-        """Trials that join those which it has given before, whose standings it is shown; asked again and again."""
+        """Return further trials, given the standings of all trials so far; called repeatedly."""
         ...
 
     def finished(self, standing: Standing) -> None:
-        """Takes in how a trial has ended; told once of each, and of those that an earlier sweep has run."""
+        """Take note of how a trial has ended; called once for each, also for those of an earlier sweep."""
         ...
 
     def pruned(self, running: Sequence[Standing]) -> list[tuple[Standing, str]]:
-        """Trials that are to end now, and why; asked again and again, each is named once."""
+        """Return the running trials to stop now, and why; called repeatedly, returns each trial once."""
         ...
 
     def close(self) -> None:
-        """Once no job runs any more."""
+        """Release resources; called once no job runs any more."""
         ...
 
 
 class Listed:
-    """Trials that are all known at once."""
+    """A search whose trials are all known from the start."""
 
     def __init__(self, trials: Sequence[Trial], notes: Sequence[str] = ()) -> None:
         self.notes, self._trials = notes, list(trials)
@@ -91,18 +98,18 @@ class Listed:
         return trials
 
     def finished(self, standing: Standing) -> None:
-        """Nothing."""
+        """Ignore the result: the trials do not depend on it."""
 
     def pruned(self, running: Sequence[Standing]) -> list[tuple[Standing, str]]:
         return []
 
     def close(self) -> None:
-        """Nothing."""
+        """There is nothing to release."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """What variants of a study may be drawn: one value of every axis.
+    """The variants of a study that may be drawn: one value of every axis.
 
     Attributes:
       root: the folder that holds `experiments` and the baseline.
@@ -114,16 +121,16 @@ class Space:
     overrides: Mapping[str, Any]
 
     def check(self) -> None:
-        """Raises ConfigError for a range or an axis that changes nothing, or an end of a range that a run refuses."""
+        """Raise ConfigError for an axis or range that changes nothing, and for invalid ends of ranges."""
         corners = tuple(_ends(axis) if isinstance(axis, Range) else axis for axis in self.study.axes)
         grid(dataclasses.replace(self.study, axes=corners), self.root, self.overrides)
 
     def trials(self, values: Mapping[str, Any]) -> list[Trial]:
-        """A variant with every seed.
+        """Return the trials of a variant, one per seed.
 
         Args:
-          values: by name of the axis: the name of one of its values, or a number within the range.
-        Raises: ConfigError if a run refuses its config.
+          values: by name of the axis, the name of one of its values or a number within the range.
+        Raises: ConfigError if its config is invalid.
         """
         labels, fields = {}, {}
         for axis in self.study.axes:
@@ -135,20 +142,20 @@ class Space:
         return with_seeds(self.study, labels, config)
 
     def first(self) -> ExperimentConfig:
-        """The config of the first values and the low ends."""
+        """Return the config of the first value of every axis and the low end of every range."""
         ends = {axis.name: axis.low if isinstance(axis, Range) else next(iter(axis.values)) for axis in self.study.axes}
         return self.trials(ends)[0].config
 
 
 def rounded(axis: Range, value: int | float) -> int | float:
-    """A drawn number to as many digits as its name has, within the range."""
+    """Return a drawn number rounded to DIGITS significant digits, within the range; an integer for an integer field."""
     if axis.is_integer:
         return round(value)
     return min(max(float(f"{value:.{DIGITS}g}"), float(axis.low)), float(axis.high))
 
 
 def label(value: str | int | float) -> str:
-    """The name of a value, with no character that a folder's name must not have."""
+    """Return the name of a value, with characters that are allowed in the name of a folder."""
     return value if isinstance(value, str) else repr(value).removesuffix(".0").replace("+", "")
 
 

@@ -1,4 +1,4 @@
-"""What a search has found."""
+"""The best variant of a search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from transformer_jax.sweeps.study import Study
 
 
 def best(standings: Sequence[Standing], study: Study) -> str:
-    """One line: the variant with the best mean of the study's first metric, of those finished with every seed."""
+    """Return a line with the variant that has the best mean in the first metric, of those finished with every seed."""
     metric = study.metrics[0]
     by_variant: dict[str, list[float]] = {}
     for standing in standings:

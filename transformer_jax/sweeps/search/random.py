@@ -12,11 +12,11 @@ from transformer_jax.sweeps.trials import Trial, trained_once
 
 
 def random_search(space: Space, num_trials: int, seed: int) -> Listed:
-    """Variants that follow from the seed alone: of more of them, the first are the same.
+    """Return a search over `num_trials` draws that depend only on the seed; more draws keep the first ones.
 
-    A variant that is drawn again, or is the same experiment as one before, is trained once, and it is said so.
+    A variant that is drawn again, or is the same experiment as an earlier one, is trained once; a note says so.
 
-    Raises: ConfigError for every variant whose config is refused, with its name.
+    Raises: ConfigError if configs are invalid, with the number of every such draw.
     """
     import numpy as np
 
@@ -34,7 +34,9 @@ def random_search(space: Space, num_trials: int, seed: int) -> Listed:
             continue
         name = drawn[0].variant
         if drawn[0].config in first:
-            notes.append(f"draw {number}, {name}, is the same experiment as {first[drawn[0].config]}: trained once")
+            notes.append(
+                f"draw {number}, {name}, is the same experiment as {first[drawn[0].config]} and is not trained again"
+            )
         else:
             first[drawn[0].config] = name
             trials += drawn
@@ -44,9 +46,9 @@ def random_search(space: Space, num_trials: int, seed: int) -> Listed:
 
 
 def draw(axis: Axis | Range, generator: Any) -> Any:
-    """A value of an axis: uniform over its names or its numbers, or over their logarithms.
+    """Return a value of an axis, drawn uniformly from its names or numbers, or from their logarithms.
 
-    Integers are those nearest to numbers between low - 1/2 and high + 1/2, so that each has its share.
+    Integers are rounded from numbers between low - 1/2 and high + 1/2, so that both ends are as likely as the others.
     """
     if isinstance(axis, Axis):
         return list(axis.values)[generator.integers(len(axis.values))]

@@ -1,4 +1,4 @@
-"""Optuna's database of a search, and what tells whose its variants are."""
+"""Optuna's database of a search, and the identity and lock of a work directory that uses it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from transformer_jax.files import try_lock, write_atomically
 
 HEARTBEAT_SECONDS = 60
 GRACE_SECONDS = 600
-"""A sweep that is silent for so long has died: its variants are another's, which tries them anew."""
+"""A sweep without a heartbeat for this long counts as dead; another sweep then tries its variants again."""
 
-# Sweeps that begin at the same time make the same tables, which neither Optuna nor PostgreSQL keeps apart.
+# Sweeps that start at the same time create the same tables; neither Optuna nor PostgreSQL prevents the collision.
 _RACES, _RACE_SECONDS = 10, 0.5
 
 
 def default_url(workdir: Path) -> str:
-    """A file of SQLite, which the sweeps of one machine can share."""
+    """Return the URL of an SQLite file in the work directory."""
     return f"sqlite:///{workdir.absolute() / 'search.db'}"
 
 
 class OpenStudy(NamedTuple):
-    """study: optuna.Study. database: the optuna.storages.RDBStorage that it is in. study_id: its number there."""
+    """study: optuna.Study. database: its optuna.storages.RDBStorage. study_id: its number in the database."""
 
     study: Any
     database: Any
     study_id: int
 
     def trial_id(self, trial: Any) -> int:
-        """Return the number of a trial in the database, of which Optuna's trials show only that in their study."""
+        """Return the number of a trial in the database; Optuna's trials have only their number within the study."""
         return self.database.get_trial_id_from_study_id_trial_number(self.study_id, trial.number)
 
 
 def open_study(url: str, name: str, maximize: bool, pruner: Any) -> OpenStudy:
-    """Return the study of a name in a database; it is made if it is not there.
+    """Return the study of a name in a database, newly made if it does not exist.
 
-    Raises ConfigError if Optuna is not installed, or the database cannot be opened.
+    Raises: ConfigError if Optuna is not installed or the database cannot be opened.
     """
     try:
         import optuna
@@ -85,7 +85,7 @@ def open_study(url: str, name: str, maximize: bool, pruner: Any) -> OpenStudy:
 
 @contextlib.contextmanager
 def storage_errors() -> Generator[None]:
-    """Names the database in what goes wrong with it; raises DataError."""
+    """Turn errors of the database into a DataError that says so."""
     import optuna
     import sqlalchemy.exc
 
@@ -95,13 +95,13 @@ def storage_errors() -> Generator[None]:
     except (optuna.exceptions.StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
         first = str(error.__cause__ or error).splitlines()[0]
         raise DataError(
-            f"the search's database does not answer: {first}; the same command goes on once it does"
+            f"the search's database failed: {first}; run the same command again to resume once it works"
         ) from error
 
 
 @contextlib.contextmanager
 def quiet() -> Generator[None]:
-    """Without Optuna's warnings that heartbeats are experimental, and are recorded for one by `optimize` alone."""
+    """Silence Optuna's warnings that heartbeats are experimental and meant for `optimize`."""
     import optuna
 
     with warnings.catch_warnings():
@@ -117,7 +117,7 @@ def _without_password(url: str) -> str:
 
 
 def identity(workdir: Path) -> str:
-    """What tells a work directory from all others, of this machine and elsewhere; made once."""
+    """Return a unique identifier of a work directory; it is made once and stored there."""
     file = workdir / ".search_identity"
     if not file.exists():
         write_atomically(file, uuid.uuid4().hex.encode())
@@ -125,12 +125,15 @@ def identity(workdir: Path) -> str:
 
 
 def locked(workdir: Path) -> IO[bytes]:
-    """The lock of a search; raises ConfigError if another has it. A file system without locks gives it to everybody."""
+    """Lock a work directory for this search; raise ConfigError if another process holds the lock.
+
+    On a file system without locks this always succeeds.
+    """
     file = (workdir / ".search_lock").open("ab")
     if try_lock(file) == "in use":
         file.close()
         raise ConfigError(
-            f"--workdir={workdir}: another sweep searches there; to have several, give each its own --workdir and all "
-            "the same --storage"
+            f"--workdir={workdir}: another sweep is searching there; to run several at once, give each its own "
+            "--workdir and all the same --storage"
         )
     return file

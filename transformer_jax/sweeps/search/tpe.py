@@ -1,13 +1,13 @@
-"""The tree-structured Parzen estimator (Bergstra et al. 2011), by Optuna: what is tried next follows from the others.
+"""Search with the tree-structured Parzen estimator (Bergstra et al. 2011) of Optuna, which learns from earlier trials.
 
-A variant's value is the study's first metric, averaged over the seeds. A variant that diverges with a seed has the
-worst value there is, infinity: Optuna's samplers leave out failed trials, which is what it makes of NaN, and would go
-back to where trials diverge. One that cannot be run has failed.
+A variant's value is the study's first metric, averaged over the seeds. A variant that diverges with any seed gets the
+worst possible value, infinity. NaN would not do: Optuna takes it for a failed trial, its samplers ignore these, and the
+search would return to where trials diverge. A variant that cannot be run has failed.
 
-What has been tried is in Optuna's database, and what came of it in the trials' folders, whose names follow from the
-values. Every variant there says which work directory its folders are in; the next sweep in that goes on with what has
-not ended, and so no variant of a sweep that was killed stays `running`. One in a work directory where no sweep says any
-more that it lives is tried anew by another sweep with the same database.
+Optuna's database holds the variants; the trials' folders, named by the values, hold their results. Every variant in the
+database records its work directory. The next sweep in that directory resumes the variants that have not ended, so that
+no variant of a killed sweep stays `running`. If a work directory sends no heartbeat any more, another sweep with the
+same database tries its variants again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ from transformer_jax.tasks.base import best_metric, validation_metrics
 logger = logging.getLogger(__name__)
 
 _WORKDIR, _VARIANT, _SPACE = "workdir", "variant", "space"  # attributes in the database
-_FIRST_OF = "failed_trial"  # what Optuna's RetryHeartbeatStaleTrialCallback notes in a second attempt
+_FIRST_OF = "failed_trial"  # set by Optuna's RetryHeartbeatStaleTrialCallback on a second attempt
 
 
 @dataclasses.dataclass
 class _Variant:
-    """One that has been asked for and not told: Optuna's trial, and ours, of which `given` are the sweep's by now.
+    """A variant without a final value as yet.
 
-    trial_id: number of Optuna's trial in the database.
+    Attributes:
+      asked: Optuna's trial.
+      trial_id: its number in the database.
+      trials: our trials, one per seed.
+      given: how many of these the sweep has got.
     """
 
     asked: Any
@@ -53,20 +57,21 @@ class _Variant:
 
 
 class Tpe:
-    """Asks Optuna for as many variants as are needed to keep the workers busy.
+    """A search that asks Optuna for as many variants as the workers can run.
 
-    With a pruner a variant runs with the first seed alone, and with the others if that comes to its end.
+    With a pruner, a variant runs with the first seed, and with the others only if that trial was not pruned.
     """
 
     notes: Sequence[str] = ()
 
     def __init__(self, space: Space, options: SearchOptions, workdir: Path, num_workers: int, name: str) -> None:
-        """Opens the database.
+        """Open the database, and resume the variants of an earlier sweep in the work directory.
 
         Args:
-          workdir: of the sweep, which no other sweep uses at the same time.
-          name: of the study, in the database too.
-        Raises: ConfigError if it cannot be opened, is that of another search, or what is drawn could not be run.
+          workdir: work directory of the sweep; no other sweep may use it at the same time.
+          name: name of the study, also in the database.
+        Raises: ConfigError if the database cannot be opened or has another study of this name, if the space has invalid
+          configs, and if another sweep uses the work directory.
         """
         space.check()
         self._space, self._options, self._num_workers = space, options, num_workers
@@ -82,12 +87,12 @@ class Tpe:
         self._log = Validations(self._pruned_by)
         self._ended_early: set[str] = set()
         self._past: list[Trial] = []
-        self._next_beat = 0.0
+        self._next_heartbeat = 0.0
         with storage.storage_errors():
             self._check_space()
         self._owner, self._lock = storage.identity(workdir), storage.locked(workdir)
         with storage.storage_errors():
-            self._go_on()
+            self._resume_variants()
 
     @property
     def is_over(self) -> bool:
@@ -96,7 +101,7 @@ class Tpe:
 
     def next(self, standings: Sequence[Standing]) -> list[Trial]:
         with storage.storage_errors():
-            self._beat()
+            self._send_heartbeats()
             past, self._past = self._past, []
             trials = past + self._advance()
             busy = sum(not standing.has_ended for standing in standings) + len(trials) - len(past)
@@ -130,7 +135,7 @@ class Tpe:
             values = self._log.read(standing)
             with storage.storage_errors():
                 step = _report(variant.asked, self._opened.database.get_trial(variant.trial_id), values)
-                # What has taken its last step has nothing left to save.
+                # After its last step a trial has no training left to prune.
                 if step is None or step >= standing.trial.config.training.num_train_steps:
                     continue
                 if variant.asked.should_prune():
@@ -143,10 +148,10 @@ class Tpe:
         self._lock.close()
 
     def _advance(self) -> list[Trial]:
-        """Tells Optuna of the variants that are done; returns the trials of others that are to start."""
+        """Tell Optuna the values of variants that are done; return the trials to start now."""
         new: list[Trial] = []
         given_more = True
-        while given_more:  # what is given may have been run already, for the same variant asked for before
+        while given_more:  # trials may have results already, if the same variant was drawn before
             given_more = False
             for variant in list(self._variants):
                 outcomes = [self._outcomes.get(trial.name) for trial in variant.trials[: variant.given]]
@@ -164,7 +169,7 @@ class Tpe:
         return new
 
     def _verdict(self, outcomes: Sequence[Any], count: int) -> tuple[float | None, Any] | None:
-        """Value and state to tell, or None while trials are to come."""
+        """Return the value and state to tell Optuna, None while trials are missing."""
         from optuna.trial import TrialState
 
         if "failed" in outcomes:
@@ -186,20 +191,23 @@ class Tpe:
     def _ask(self) -> None:
         from optuna.trial import TrialState
 
-        # A variant is its work directory's from the first: what is killed here is found by the next sweep.
+        # Enqueued with its owner: if this sweep is killed right after asking, the next one still finds the variant.
         if not any(trial.state == TrialState.WAITING for trial in self._optuna.get_trials(deepcopy=False)):
             self._optuna.enqueue_trial({}, user_attrs={_WORKDIR: self._owner})
         self._take(self._optuna.ask())
 
     def _take(self, asked: Any) -> None:
-        """Has a variant's values, which are drawn if they are not yet; and its trials, unless a run refuses them."""
+        """Make this work directory the owner of a variant, draw its values if there are none, and add its trials.
+
+        A variant whose config is invalid is told to Optuna as failed.
+        """
         import optuna
 
         if asked.user_attrs.get(_WORKDIR) != self._owner:
             asked.set_user_attr(_WORKDIR, self._owner)
         trial_id = self._opened.trial_id(asked)
         self._opened.database.record_heartbeat(trial_id)
-        # By its number, so that the next sweep in the work directory does not draw the same again.
+        # The seed depends on the trial's number, so that the next sweep does not draw the same values again.
         seed = int.from_bytes(hashlib.sha256(f"{self._options.seed} {asked.number}".encode()).digest()[:4], "big")
         self._optuna.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         values: dict[str, Any] = {}
@@ -213,17 +221,17 @@ class Tpe:
         try:
             trials = self._space.trials(values)
         except ConfigError as error:
-            logger.warning("variant %d is none that can be run, and is left out: %s", asked.number, error)
+            logger.warning("variant %d cannot be run and is skipped: %s", asked.number, error)
             self._optuna.tell(asked.number, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
             return
         if asked.user_attrs.get(_VARIANT) != trials[0].variant:
             asked.set_user_attr(_VARIANT, trials[0].variant)
         self._variants.append(_Variant(asked, trial_id, trials))
 
-    def _go_on(self) -> None:
-        """Takes back the variants of this work directory that an earlier sweep has asked for.
+    def _resume_variants(self) -> None:
+        """Resume the variants that an earlier sweep in this work directory has asked for.
 
-        What had not ended goes on. What has failed is tried again, it may have been put right.
+        Unfinished variants continue. Failed ones are tried again, since their cause may be fixed now.
         """
         import optuna
 
@@ -241,19 +249,19 @@ class Tpe:
                 self._past += [t for t in with_result if t.name not in self._outcomes]
                 self._outcomes |= dict.fromkeys((t.name for t in with_result), None)
 
-    def _beat(self) -> None:
-        """Says now and then that this sweep lives, and has what others have left tried anew."""
+    def _send_heartbeats(self) -> None:
+        """Record heartbeats, once a minute, and let Optuna queue the variants of dead sweeps again."""
         import optuna
 
-        if time.monotonic() < self._next_beat:
+        if time.monotonic() < self._next_heartbeat:
             return
-        self._next_beat = time.monotonic() + storage.HEARTBEAT_SECONDS
+        self._next_heartbeat = time.monotonic() + storage.HEARTBEAT_SECONDS
         for variant in self._variants:
             self._opened.database.record_heartbeat(variant.trial_id)
         optuna.storages.fail_stale_trials(self._optuna)
 
     def _check_space(self) -> None:
-        """Raises ConfigError if the study in the database is one of other variants or another value."""
+        """Raise ConfigError if the study in the database has another baseline, axes, seeds or metric."""
         study = self._space.study
         first = self._space.first()
         first = dataclasses.replace(
@@ -271,7 +279,7 @@ class Tpe:
             )
 
     def _pruner(self) -> Any:
-        """Raises ConfigError if what the study asks for is not known before the end of a training."""
+        """Return Optuna's pruner; raise ConfigError if the study's first metric is not logged during training."""
         if self._options.pruner == "none":
             return None
         config = self._space.first()
@@ -280,10 +288,10 @@ class Tpe:
             known = self._pruned_by in _logged(config, True)
             choose = f", or set training.best_metric={self._pruned_by}" if known else ""
             raise ConfigError(
-                f"--pruner={self._options.pruner}: '{self._pruned_by}' is not logged during training, "
-                f"{', '.join(logged)} are: have the study's first metric be one of them{choose}"
+                f"--pruner={self._options.pruner}: '{self._pruned_by}' is not logged during training; make one of "
+                f"{', '.join(logged)} the study's first metric{choose}"
             )
-        with contextlib.suppress(ImportError):  # which opening the database tells
+        with contextlib.suppress(ImportError):  # reported when the database is opened
             import optuna
 
             if self._options.pruner == "median":
@@ -292,12 +300,12 @@ class Tpe:
 
 
 def _logged(config: ExperimentConfig, generate: bool) -> list[str]:
-    """Return the names of what a validation logs that a search may seek the best of."""
+    """Return the names of the metrics with a direction that a validation logs."""
     return [spec.name for spec in validation_metrics(config, generate) if spec.direction]
 
 
 def _report(asked: Any, stored: Any, values: dict[int, float]) -> int | None:
-    """Reports values by step that the stored trial has not yet; returns the last step if there is a new one."""
+    """Report the values by step that the stored trial lacks; return the last new step, None if there is none."""
     new = sorted(step for step in values if step not in stored.intermediate_values)
     for step in new:
         asked.report(values[step], step)

@@ -1,4 +1,4 @@
-"""What trials log of themselves while they train."""
+"""Validation metrics of trials while they train."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from transformer_jax.sweeps.standing import Standing
 
 
 class Validations:
-    """Reads a metric of the validation split from the logs of trials."""
+    """A reader of one validation metric from the logs of trials."""
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
         self._seen: dict[str, tuple[int, int]] = {}
 
     def read(self, standing: Standing) -> dict[int, float]:
-        """All that a trial has logged by step, once the file has changed; else nothing."""
+        """Return all logged values of a trial by step if its log has changed since the last call; else nothing."""
         file = standing.folder / metrics_file.NAME
         try:
             status = file.stat()
