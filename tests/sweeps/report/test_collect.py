@@ -64,10 +64,10 @@ def test_variants_are_in_the_order_of_the_study_and_trials_of_their_seeds(workdi
 def test_the_folder_of_the_study_is_recorded(workdir, folder):
     assert collect(workdir).study == collect(workdir, folder).study
     change(workdir / RECORD, folder=str(folder.parent / "gone" / "heads"))
-    with pytest.raises(ConfigError, match="gone/heads is not there; name it"):
+    with pytest.raises(ConfigError, match="gone/heads does not exist; pass --study="):
         collect(workdir)
     change(workdir / RECORD, folder=None)
-    with pytest.raises(ConfigError, match="does not say where the study is; name it, --study="):
+    with pytest.raises(ConfigError, match="does not record the folder of the study; pass --study="):
         collect(workdir)
 
 
@@ -122,7 +122,7 @@ def test_no_trial_has_finished(workdir, folder, finished):
     if finished:
         assert len([t for t in collect(workdir, folder).trials if t.status == "finished"]) == 1
     else:
-        with pytest.raises(ConfigError, match=r"no trial has finished \(.*\), so .*sweep --study=.* runs them"):
+        with pytest.raises(ConfigError, match=r"no trial has finished \(.*\), so .*run or resume them with: .* sweep"):
             collect(workdir, folder)
 
 

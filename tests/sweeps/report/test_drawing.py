@@ -160,7 +160,7 @@ def test_there_is_a_line_for_every_value_of_another_axis(axes, results, by):
     rest = "" if by else ", rest=x"
     names = [f"norm=pre{rest} (1 of 9 diverged)", f"norm=post{rest}"]
     assert [text.get_text() for text in legend.get_texts()] == names
-    assert axes.get_title("left") == ("all else: rest=x" if by else "")
+    assert axes.get_title("left") == ("other axes: rest=x" if by else "")
     assert f"2 lines, means over seeds with 95 % intervals: best norm=pre{rest}, depth 1, 0.1305" in alt
 
 

@@ -108,7 +108,7 @@ def test_the_command_of_tpe_says_that_it_may_draw_others(tmp_path):
 def test_a_search_within_a_range_has_no_reference(results):
     study = dataclasses.replace(results.study, axes=(Range("model.num_heads", 1, 16),))
     said = notes(dataclasses.replace(results, study=study))
-    assert "A search of numbers within a range has no reference: there are no differences." in said
+    assert "A search over a range has no reference, so there are no differences." in said
     assert not any("no trial here" in note for note in said)
 
 

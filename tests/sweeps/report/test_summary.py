@@ -92,8 +92,8 @@ def test_contrasts_are_between_variants_that_differ_in_one_axis(tmp_path):
     assert all(row.difference is None for row in summarise(crossed))
     losses = [contrast for contrast in contrasts(crossed) if contrast.metric == METRIC]
     assert [contrast.name for contrast in losses] == [
-        *(f"num_heads: {heads} less 1, where norm={norm}" for heads in (2, 4) for norm in ("pre", "post")),
-        *(f"norm: pre less post, where num_heads={heads}" for heads in (1, 2, 4)),
+        *(f"num_heads: {heads} minus 1, where norm={norm}" for heads in (2, 4) for norm in ("pre", "post")),
+        *(f"norm: pre minus post, where num_heads={heads}" for heads in (1, 2, 4)),
     ]
     index = {variant.name: number for number, variant in enumerate(crossed.variants)}
     pairs = [("num_heads=4, norm=pre", "num_heads=1, norm=pre"), ("num_heads=2, norm=pre", "num_heads=2, norm=post")]

@@ -128,11 +128,11 @@ def test_differences_of_contrasts_equal_those_of_the_csv(crossed):
     in_markdown = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in markdown.splitlines()
-        if ": " in line and " less " in line
+        if ": " in line and " minus " in line
     ]
     assert [row[0] for row in rows] == [row[0] for row in in_markdown]
     assert len(rows) == len(lines) / 2 == 7
-    assert rows[0][0] == "num_heads: 2 less 1, where norm=pre"
+    assert rows[0][0] == "num_heads: 2 minus 1, where norm=pre"
     for cells in (*zip(rows, range(0, 14, 2), strict=True), *zip(in_markdown, range(0, 14, 2), strict=True)):
         (_, *numbers), first = cells
         for (difference, p_value), line in zip(

@@ -1,1 +1,1 @@
-"""What a study has found, as tables, figures and one page."""
+"""The report of a study: tables, figures, a Markdown file and one HTML page."""

@@ -1,4 +1,4 @@
-"""What the work directory of a study holds: its trials, by variant, with all that they have measured and logged."""
+"""The trials in the work directory of a study, by variant, with their measurements and logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from transformer_jax.tasks.base import TASKS, Task
 class StudyResults:
     """A study and its variants, in the study's order of axes and values.
 
-    folder: of the study. name: of that folder. search: that has asked for the variants.
+    folder: the folder of the study, whose name is `name`. search: the search that has chosen the variants.
     """
 
     study: Study
@@ -46,28 +46,28 @@ class StudyResults:
 
     @property
     def task(self) -> Task:
-        """What the trials have learned, which declares their metrics."""
+        """The task of the trials, which declares their metrics."""
         return TASKS[self.trials[0].trial.config.task.name]
 
     @property
     def reference(self) -> Variant | None:
-        """The variant that all others are compared with, or the one that is the same experiment, if it has trials."""
+        """The variant that all others are compared with; None if there are contrasts or it has no trials."""
         return None if self.study.contrasts else self.at(self.study.reference_variant)
 
     def at(self, labels: Mapping[str, str]) -> Variant | None:
-        """The variant of a value on every axis, or the one that is the same experiment, if it has trials."""
+        """Return the variant with these labels, or one that is the same experiment; None if it has no trials."""
         return self._named(Variant(labels, ()).name)
 
     @functools.cached_property
     def absent(self) -> dict[str, str]:
-        """Variants of the study's grid without trials, by name: the one that is the same experiment, or ""."""
+        """Variants of the study's grid without trials: name -> name of a variant that is the same experiment, or ""."""
         return absent_variants(self.study, self.folder, self.variants)
 
     @property
     def everywhere(self) -> list[Variant]:
-        """All of the grid that there is a value of: one that is the same experiment as another has that one's trials.
+        """All variants of the grid that have trials, their own or those of a variant that is the same experiment.
 
-        Of a study with ranges, its variants.
+        For a study with ranges: its variants.
         """
         named = [(labels, self.at(labels)) for labels in grid_labels(self.study)]
         found = [dataclasses.replace(variant, labels=labels) for labels, variant in named if variant is not None]
@@ -75,14 +75,14 @@ class StudyResults:
 
     @property
     def metrics(self) -> list[str]:
-        """What trials have measured: the study's metrics first, then all others by name."""
+        """Names of the measured metrics: those of the study first, then all others in alphabetical order."""
         found = {name for trial in self.trials for name in trial.metrics}
         first = [metric.name for metric in self.study.metrics]
         return first + sorted(found.difference(first))
 
     @property
     def logged(self) -> list[str]:
-        """What trials have logged, as SPLIT/NAME."""
+        """Names of the logged quantities, as SPLIT/NAME."""
         lines = [line for trial in self.trials for line in trial.log]
         names = {(line["split"], name) for line in lines for name, value in line.items() if is_number(value)}
         return sorted(f"{split}/{name}" for split, name in names if name != "step")
@@ -92,17 +92,17 @@ class StudyResults:
         return by_name[name] if name in by_name else by_name.get(self.absent.get(name, ""))
 
     def direction(self, metric: str) -> str:
-        """max or min; empty for a metric of which neither is better, or that the study does not name."""
+        """Return max or min; empty if the study does not name the metric, or neither is better."""
         return next((known.direction for known in self.study.metrics if known.name == metric), "")
 
 
 def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
-    """Reads the work directory of a study.
+    """Read the work directory of a study.
 
     Args:
-      folder: of the study; default is the one that the sweep has recorded.
-    Raises: ConfigError if it is no work directory of a study, or not of this one, and while no trial has finished;
-      DataError for a file that cannot be read.
+      folder: the folder of the study; by default the one that the sweep has recorded.
+    Raises: ConfigError if it is not a work directory of this study, or no trial has finished yet; DataError for a file
+      that cannot be read.
     """
     record = _study_record(workdir)
     folder = _recorded_folder(workdir, record) if folder is None else folder
@@ -127,8 +127,8 @@ def _study_record(workdir: Path) -> dict[str, Any]:
         record = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(
-            f"--workdir={workdir}: has no {STUDY}, so that it is no work directory of a study; "
-            f"transformer-jax sweep --study=experiments/NAME --workdir={workdir} makes one"
+            f"--workdir={workdir}: has no {STUDY}, so it is not the work directory of a study; "
+            f"make one with: transformer-jax sweep --study=experiments/NAME --workdir={workdir}"
         ) from None
     except (ValueError, OSError) as error:
         raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
@@ -140,9 +140,9 @@ def _study_record(workdir: Path) -> dict[str, Any]:
 def _recorded_folder(workdir: Path, record: Mapping[str, Any]) -> Path:
     folder = record.get("folder")
     if not isinstance(folder, str):
-        raise ConfigError(f"{workdir / STUDY}: does not say where the study is; name it, --study=experiments/NAME")
+        raise ConfigError(f"{workdir / STUDY}: does not record the folder of the study; pass --study=experiments/NAME")
     if not Path(folder).is_dir():
-        raise ConfigError(f"{workdir / STUDY}: the study's folder {folder} is not there; name it, --study=FOLDER")
+        raise ConfigError(f"{workdir / STUDY}: the study's folder {folder} does not exist; pass --study=FOLDER")
     return Path(folder)
 
 
@@ -158,8 +158,8 @@ def _check_there_are_results(trials: Sequence[TrialResult], study: Study, folder
     if not (counts["finished"] or counts["diverged"]):
         there = ", ".join(f"{count} {status}" for status, count in counts.items())
         raise ConfigError(
-            f"--workdir={workdir}: no trial has finished{f' ({there})' if there else ''}, so that there is nothing to "
-            f"report; transformer-jax sweep --study={folder} --workdir={workdir} runs them, or goes on"
+            f"--workdir={workdir}: no trial has finished{f' ({there})' if there else ''}, so there is nothing to "
+            f"report; run or resume them with: transformer-jax sweep --study={folder} --workdir={workdir}"
         )
     for metric in study.metrics if counts["finished"] else ():
         if not any(metric.name in trial.metrics for trial in trials):
@@ -171,7 +171,7 @@ def _check_there_are_results(trials: Sequence[TrialResult], study: Study, folder
 
 
 def _order(trial: TrialResult, study: Study) -> tuple[Any, ...]:
-    """By the study's order of axes and values, drawn values by their size; then by seed."""
+    """Return a sort key: the study's order of axes and values, drawn values by size, then the seed."""
     keys = []
     for axis in study.axes:
         label = trial.trial.labels[axis.name]

@@ -1,7 +1,7 @@
-"""Draws the figures of a study with matplotlib, as SVG whose bytes depend on nothing but the results.
+"""Draw the figures of a study with matplotlib, as SVG files whose bytes depend only on the results.
 
-Each figure is drawn twice, on a light and on a dark ground. Colours are those of Okabe and Ito 2008 ("Color universal
-design"), which people with any colour vision tell apart; a marker or a line style says the same again.
+Each figure is drawn twice, on a light and on a dark background. The colours are those of Okabe and Ito 2008 ("Color
+universal design"), which people with any colour vision can tell apart. Markers and line styles differ as well.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_name
 
-_WIDTH = 5.2  # inches; a page of 360 pixels shows it at two thirds
+_WIDTH = 5.2  # inches; on a page 360 pixels wide it is scaled to two thirds
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A figure: SVG for a light and for a dark page, and its words. `file`: name of the light one."""
+    """A figure: SVG for light and dark pages, title and alt text. `file`: name of the light SVG."""
 
     file: str
     title: str
@@ -46,14 +46,14 @@ DARK = Theme("#181a1f", "#e6e6e6", "#3c3f46")
 
 
 def default_figures(results: StudyResults) -> tuple[Figure, ...]:
-    """Of a study that names none."""
+    """Return the figures of a study that declares none."""
     return (MetricByVariant(results.study.metrics[0].name), Curves("valid/loss"))
 
 
 def draw_figures(results: StudyResults) -> Iterator[Drawn]:
-    """Every figure of a study, in its order.
+    """Yield every figure of a study, in its order.
 
-    Raises: ConfigError for a metric or quantity that no trial has, and what an `CustomFigure` raises.
+    Raises: ConfigError for a metric or quantity that no trial has, and if the function of a `CustomFigure` raises.
     """
     for number, figure in enumerate(results.study.figures or default_figures(results), start=1):
         _check(figure, results)
@@ -97,12 +97,12 @@ def _default_title(figure: Figure, results: StudyResults) -> str:
 
 
 def _svg(figure: Figure, results: StudyResults, theme: Theme) -> tuple[bytes, str]:
-    """A figure's SVG and its alt text."""
+    """Return the SVG of a figure and its alt text."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
+        matplotlib.rcdefaults()  # ignore the user's matplotlibrc
         matplotlib.rcParams.update(_rc(theme))
         canvas = Canvas(figsize=(_WIDTH, _height(figure, results)), layout="constrained")
         axes = canvas.subplots()
@@ -115,7 +115,10 @@ def _svg(figure: Figure, results: StudyResults, theme: Theme) -> tuple[bytes, st
 
 @contextlib.contextmanager
 def _named_errors(figure: Figure) -> Generator[None]:
-    """Whatever a study's own code raises, also when what it has put on the axes is written, is for its author."""
+    """Turn any error of a custom figure into a ConfigError with its title.
+
+    Saving belongs to the body, since bad labels fail only then.
+    """
     try:
         yield
     except Exception as error:

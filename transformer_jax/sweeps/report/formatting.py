@@ -1,4 +1,4 @@
-"""Numbers and names as a reader sees them, in the page, the Markdown table and the figures alike."""
+"""Text of numbers and names, the same in the page, the Markdown file and the figures."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ def metric_name(metric: str, task: Task) -> str:
 
 
 def metric_label(metric: str, task: Task) -> str:
-    """Return name and unit, as on an axis."""
+    """Return name and unit, as in the label of an axis."""
     unit = declared(task, metric).unit
     return f"{metric_name(metric, task)} ({unit})" if unit else metric_name(metric, task)
 
 
 def interval(mean: float, half_width: float, sign: bool = False) -> str:
-    """`12.3 ± 4.5`: two digits of the half-width, and as many places of the mean; without one four digits of the mean.
+    """Return `12.3 ± 4.5`: two digits of the half-width, and the mean with as many decimal places.
+
+    Without a half-width, the mean has four digits.
 
     Args:
-      sign: + of positive means too.
+      sign: write + before positive means.
     """
     if math.isnan(mean):
         return NOTHING
@@ -46,21 +48,21 @@ def p_value(value: float) -> str:
 
 
 def number(value: int | float) -> str:
-    """Of one trial: four digits."""
+    """Return the text of a number of one trial; a float has four significant digits."""
     if isinstance(value, int):
         return str(value)
     return f"{value:.{_places(value, 4)}f}" if math.isfinite(value) else str(value)
 
 
 def trials_of(variant: Variant) -> str:
-    """`3 finished`, `2 finished, 1 of 3 diverged`."""
+    """Return the counts of trials by status: `3 finished` or `2 finished, 1 of 3 diverged`."""
     counts = variant.counts
     finished = [f"{count} finished"] if (count := counts.get("finished")) else []
     return ", ".join([*finished, *unfinished(counts)])
 
 
 def unfinished(counts: Mapping[str, int]) -> list[str]:
-    """`1 of 3 diverged` for every status but that of those that have finished."""
+    """Return `1 of 3 diverged` for every status except finished."""
     of = sum(counts.values())
     return [f"{count} of {of} {status_words(status)}" for status, count in counts.items() if status != "finished"]
 
@@ -84,7 +86,7 @@ def p_value_of(row: Row | Contrast) -> str:
 
 
 def _places(value: float, digits: int) -> int:
-    """Decimal places that show so many significant digits of a value."""
+    """Return the number of decimal places that shows this many significant digits of a value."""
     if value == 0:
         return 2
     return min(max(digits - 1 - math.floor(math.log10(abs(value))), 0), _PLACES)

@@ -1,4 +1,4 @@
-"""The configs of a study as its file makes them now, beside those that its trials have had."""
+"""Comparison of the configs that a study's file makes now with the configs of the trials."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.study import SEED, Axis, Range, Study
 from transformer_jax.sweeps.trials import variant as resolved_variant
 
-# What does not belong to an experiment: where the sweep keeps tokens, and the seed, which the trial has besides.
-_BESIDES = ("data.cache_dir", SEED)
+# Not part of an experiment: the folder of the token cache, and the seed, which differs by trial.
+_EXCLUDED = ("data.cache_dir", SEED)
 
 
 def fields_of(config: ExperimentConfig) -> dict[str, Any]:
-    """Values by dotted name, without the seed and the folder of the token cache."""
-    return {name: value for name, _, value in walk(config) if name not in _BESIDES}
+    """Return values by dotted name, without the seed and the folder of the token cache."""
+    return {name: value for name, _, value in walk(config) if name not in _EXCLUDED}
 
 
 def config_of(variant: Variant) -> ExperimentConfig:
-    """That of its first trial; the others have other seeds."""
+    """Return the config of the first trial of a variant; the others differ only in the seed."""
     return variant.trials[0].trial.config
 
 
 def grid_labels(study: Study) -> Iterator[dict[str, str]]:
-    """Every combination of the axes' values, in their order; none of a study with ranges, of which there is no end."""
+    """Yield every combination of the axes' values, in their order; none for a study with ranges."""
     axes = [axis for axis in study.axes if isinstance(axis, Axis)]
     if len(axes) == len(study.axes):
         for values in itertools.product(*(axis.values for axis in axes)):
@@ -36,7 +36,7 @@ def grid_labels(study: Study) -> Iterator[dict[str, str]]:
 
 
 def absent_variants(study: Study, folder: Path, variants: Sequence[Variant]) -> dict[str, str]:
-    """Variants of the study's grid that have no trial here, and the variant that is the same experiment, or ""."""
+    """Return the grid's variants that have no trial here: name -> name of one that is the same experiment, or ""."""
     there = [dict(variant.labels) for variant in variants]
     absent = [labels for labels in grid_labels(study) if labels not in there]
     overrides = overrides_of(study, folder, variants) if absent else None
@@ -49,7 +49,7 @@ def absent_variants(study: Study, folder: Path, variants: Sequence[Variant]) -> 
 
 
 def overrides_of(study: Study, folder: Path, variants: Sequence[Variant]) -> Mapping[str, Any] | None:
-    """What the configs have and the study's file does not say; None if no overrides of it make them."""
+    """Return the config overrides that the sweep was run with, or None if no overrides explain the configs."""
 
     def made_again(variant: Variant, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
         fields = fields_of(config_of(variant))
@@ -57,12 +57,12 @@ def overrides_of(study: Study, folder: Path, variants: Sequence[Variant]) -> Map
         return _from_the_file(study, folder, variant.labels, drawn, overrides)
 
     overrides: dict[str, Any] = {}
-    for variant in variants:  # of all, since what an axis sets in some variants hides an override there
+    for variant in variants:  # all variants: where an axis sets a field, it hides an override
         known, wanted = made_again(variant, {}), fields_of(config_of(variant))
         if known is None:
             return None
         own = {name: value for name, value in wanted.items() if known[name] != value}
-        for name in list(own):  # what follows from others, as head_dim from emb_dim, need not be said
+        for name in list(own):  # leave out fields that follow from others, as head_dim from emb_dim
             fewer = {other: value for other, value in own.items() if other != name}
             if made_again(variant, fewer) == wanted:
                 own = fewer
@@ -74,7 +74,7 @@ def overrides_of(study: Study, folder: Path, variants: Sequence[Variant]) -> Map
 def _from_the_file(
     study: Study, folder: Path, labels: Mapping[str, str], drawn: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The fields of a variant as the study's file makes them; None if that is no valid config."""
+    """Return the fields of a variant as the study's file makes them; None if the config is invalid."""
     try:
         return fields_of(resolved_variant(study, folder.absolute().parent.parent, labels, drawn, overrides))
     except ConfigError:

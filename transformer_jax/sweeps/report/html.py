@@ -1,4 +1,4 @@
-"""HTML whose text is escaped by construction."""
+"""HTML in which all text is escaped: only `Html` is taken as markup."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ _VOID = ("img", "link", "meta", "source")
 
 
 class Html(str):
-    """Markup; any other text becomes it by being escaped."""
+    """Markup. Any other string is escaped when it is inserted."""
 
     __slots__ = ()
 
 
 def element(tag: str, *children: str, **attributes: str) -> Html:
-    """An element. Children that are no markup are text; an attribute may end in `_` where its name is a word of Python,
-    and `_` within stands for `-`."""
+    """Return an element. Children that are not `Html` are text.
+
+    In names of attributes, `_` stands for `-`, and a final `_` (`class_`) is dropped.
+    """
     named = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items()
     )
@@ -29,10 +31,10 @@ def joined(*children: str) -> Html:
 
 
 def table(caption: str, head: list[list[Html]], body: list[list[Html]], label: str) -> Html:
-    """Rows of th and td, in a container of its own that scrolls if the table is wider than the page.
+    """Return a table of th and td cells, in a container that scrolls if the table is wider than the page.
 
     Args:
-      label: of the container, which is in the order of the keyboard so that it can be scrolled.
+      label: ARIA label of the container; it can have the keyboard focus, so that it can be scrolled by keys.
     """
     rows = [joined(*(element("tr", *cells) for cells in part)) for part in (head, body)]
     content = element(

@@ -1,4 +1,4 @@
-"""What stands beside rows and lines of figures: names of variants, broken to fit, and counts of lost trials."""
+"""Labels of rows and lines in figures: names of variants, wrapped to fit, and counts of unfinished trials."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import unfinished
 from transformer_jax.sweeps.report.variants import Variant
 
-_LONGEST_LABEL, _ROW_LABEL = 54, 30  # letters that there is room for
+_LONGEST_LABEL, _ROW_LABEL = 54, 30  # characters that fit
 _LEGEND_ROW = 0.19  # inches
 
 
 def legend_of_variants(
     axes: Any, handles: Sequence[Any], lines: Sequence[Sequence[Variant]], results: StudyResults
 ) -> None:
-    """A legend of lines, each of one variant or of several that are alike."""
+    """Add a legend of lines, each of one variant or of several with the same training."""
     labels = [" and ".join(v.short_name for v in alike) + missing(alike[:1]) for alike in lines]
     legend(axes, handles, labels, axis_of(results))
 
 
 def axis_of(results: StudyResults) -> str:
-    """The name of the axis whose values alone name variants; empty where these are named in full."""
+    """Return the name of the only axis, as title above short variant names; empty if there are several axes."""
     return plain(results.study.axes[0].name) if len(results.study.axes) == 1 else ""
 
 
 def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], title: str = "") -> None:
-    """Below the axes, by which the figure becomes higher; a long name is broken where its words end."""
+    """Add a legend below the axes and make the figure taller; long names are wrapped between words."""
     broken = [_broken(name, _LONGEST_LABEL) for name in names]
     longest = max(len(line) for lines in broken for line in lines)
     columns = 3 if longest <= 12 else 2 if longest <= 26 else 1
@@ -47,14 +47,17 @@ def row_label(variant: Variant, results: StudyResults) -> str:
 
 
 def missing(variants: Sequence[Variant]) -> str:
-    """` (1 of 3 diverged)` of variants together; empty if all trials have finished."""
+    """Return ` (1 of 3 diverged)` for the trials of all variants together; empty if all have finished."""
     apart = {tuple(trial.folder for trial in variant.trials): variant.counts for variant in variants}
     lost = unfinished(sum(map(Counter, apart.values()), Counter()))
     return f" ({', '.join(lost)})" if lost else ""
 
 
 def plain(text: str) -> str:
-    """As matplotlib shows it as it is: no formula between dollars, no `_` that hides a label; not too long."""
+    """Return text that matplotlib shows unchanged, cut to the longest label.
+
+    Without this, `$` would start a formula and a leading `_` would hide the label.
+    """
     if len(text) > _LONGEST_LABEL:
         text = f"{text[: _LONGEST_LABEL // 2]}…{text[-_LONGEST_LABEL // 2 + 1 :]}"
     text = literal(text)

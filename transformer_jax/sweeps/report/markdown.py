@@ -1,4 +1,4 @@
-"""A report as Markdown: the table of the answer, and links to figures and files."""
+"""A report as Markdown: tables, notes, and links to figures and files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], 
         "\n".join(f"- {escaped(note)}" for note in notes(results)),
         *(f"![{escaped(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),
         *([escaped(command_note(results)), f"```\n{command}\n```"] if command else []),
-        f"Numbers in full: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial"
+        f"All numbers: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial"
         + (f", [{CONTRASTS}]({CONTRASTS})" if contrasts else "")
         + "; the exact configs are in [report.html](report.html).",
     ]
@@ -39,14 +39,14 @@ def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], 
 
 
 def tables(results: StudyResults, rows: list[Row], contrasts: list[Contrast]) -> str:
-    """The variants, and the contrasts of a study that has them."""
+    """Return the table of the variants, and that of the contrasts if the study has any."""
     return "\n\n".join([_answer_table(results, rows), *([_contrast_table(results, contrasts)] if contrasts else [])])
 
 
 def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> str:
-    """A row per contrast; for each of the study's metrics the difference and its p-value."""
+    """Return a table with a row per contrast: difference and p-value for each of the study's metrics."""
     metrics = [metric.name for metric in results.study.metrics]
-    head = ["one value less another"]
+    head = ["one value minus another"]
     for metric in metrics:
         head += [f"{metric_label(metric, results.task)}, difference", "p (Holm)"]
     lines = [_line(head), "|---|" + "---:|" * (2 * len(metrics))]
@@ -58,9 +58,9 @@ def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> str:
 
 
 def _answer_table(results: StudyResults, rows: list[Row]) -> str:
-    """A row per variant; for each of the study's metrics mean, difference to the reference, and its p-value.
+    """Return a table with a row per variant: mean, difference to the reference and p-value for each metric.
 
-    Without the differences if the study has contrasts.
+    If the study has contrasts, differences and p-values are left out.
     """
     metrics = [metric.name for metric in results.study.metrics]
     head = [", ".join(axis.name for axis in results.study.axes)]
@@ -80,9 +80,9 @@ def _answer_table(results: StudyResults, rows: list[Row]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as Markdown that shows it as it is, on one line, also within a table."""
+    """Return Markdown that shows a text unchanged on one line, also within a table."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # An underscore within a word begins no emphasis.
+    # An underscore within a word does not start emphasis.
     return re.sub(r"([\\`*|\[\]#~]|(?<!\w)_|_(?!\w))", r"\\\1", text)
 
 

@@ -1,4 +1,4 @@
-"""A report as one HTML page: nothing is loaded from elsewhere, and it needs no script."""
+"""A report as one HTML page that loads nothing from elsewhere and needs no script."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figu
         *(_section("Differences", _contrast_table(results, contrasts)) if contrasts else []),
         *_section("Figures", *map(_figure, figures)),
         *_section("How to read it", element("ul", *(element("li", note) for note in notes(results)))),
-        *_section("What the variants change", _differences(results)),
+        *_section("Config fields that differ", _differences(results)),
         *_section("Trials", element("details", element("summary", "Every trial"), _trials(results))),
         *_section("Exact configs", *_configs(results)),
         *_section("How it was made", *_origin(results)),
@@ -85,7 +85,7 @@ def _answer_table(results: StudyResults, rows: list[Row]) -> Html:
 def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> Html:
     metrics = [metric.name for metric in results.study.metrics]
     groups = [
-        element("th", "one value less another", rowspan="2", scope="col"),
+        element("th", "one value minus another", rowspan="2", scope="col"),
         *(_group(m, 2, results) for m in metrics),
     ]
     columns = [_head("difference"), _head("p (Holm)")] * len(metrics)
@@ -130,7 +130,7 @@ def _data_uri(svg: bytes) -> str:
 
 
 def _differences(results: StudyResults) -> Html:
-    """Fields by variant in which these differ, and how many parameters they have."""
+    """Return a table of the fields in which variants differ, and their numbers of parameters."""
     names = differing_fields(results)
     head = [_head("variant"), *map(_head, names), _head("parameters")]
     body = []
@@ -140,7 +140,7 @@ def _differences(results: StudyResults) -> Html:
         parameters = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]]))) or NOTHING
         cells = [element("td", str(fields[name])) for name in names]
         body.append([element("th", variant.short_name, scope="row"), *cells, element("td", parameters)])
-    return table("All other fields are the same, the seed aside.", [head], body, "differences of the configs")
+    return table("All other fields except the seed are the same.", [head], body, "differences of the configs")
 
 
 def _trials(results: StudyResults) -> Html:
@@ -159,7 +159,7 @@ def _trials(results: StudyResults) -> Html:
 
 
 def _why(results: StudyResults, trial: TrialResult) -> str:
-    """What a trial's result says of its end, without where its work directory is."""
+    """Return the reason in a trial's result, without the path of the work directory."""
     why = "" if trial.result is None else trial.result.why
     for place in (results.workdir.absolute(), results.workdir):
         why = why.replace(f"{place}/", "")
@@ -171,7 +171,7 @@ def _configs(results: StudyResults) -> list[Html]:
         element("details", element("summary", variant.short_name), element("pre", exact_config(variant), tabindex="0"))
         for variant in results.variants
     ]
-    said = "All fields but the seed, which the trial has, and data.cache_dir, where its tokens are kept."
+    said = "All fields except the seed, which differs by trial, and data.cache_dir, the folder of the token cache."
     return [element("p", said, class_="soft"), *shown]
 
 
@@ -179,7 +179,7 @@ def _origin(results: StudyResults) -> list[Html]:
     command = sweep_command(results)
     seconds = sum(trial.result.seconds for trial in results.trials if trial.result is not None)
     if command is None:
-        said = [element("p", "The study's file, as it is now, does not make these configs; the exact ones are above.")]
+        said = [element("p", "The study's file as it is now does not make these configs; the exact configs are above.")]
     else:
         said = [
             element("p", command_note(results)),
@@ -188,13 +188,13 @@ def _origin(results: StudyResults) -> list[Html]:
     lines = [
         *_counted("Machine", machines(results)),
         *_counted("Versions", versions(results)),
-        f"Training: {number(seconds)} seconds, added up over the trials.",
+        f"Training: {number(seconds)} seconds in total over all trials.",
     ]
     return [*said, element("ul", *(element("li", line) for line in lines))]
 
 
 def _counted(title: str, counts: Counter[str]) -> list[str]:
-    """A line per value, with the number of trials if there is more than one value."""
+    """Return a line per value, with the number of trials if there is more than one value."""
     return [
         f"{title}: {value or 'not known'}" + (f" ({count} trials)" if len(counts) > 1 else "")
         for value, count in counts.items()

@@ -1,7 +1,7 @@
-"""What the figures of a study put on matplotlib's axes. Each function returns the alt text, made of the same numbers.
+"""Functions that draw the figures of a study on matplotlib's axes. Each returns the alt text, with the same numbers.
 
-Whatever a figure shows of a metric is a mean over seeds with its 95 % interval. Trials without a value are never just
-missing: the label of their variant counts them.
+Figures of a metric show means over seeds with 95 % intervals. Trials without a value are counted in the label of their
+variant.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from transformer_jax.sweeps.report.variants import TrialResult, Variant
 from transformer_jax.sweeps.statistics import Estimate, estimate
 
 MOST_DOTS, MOST_LINES = 40, 12
-"""Variants that a figure can tell apart; of more it shows the best by the study's first metric, and says so."""
+"""Most variants in a figure. If there are more, it shows the best in the study's first metric, and says so."""
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _FEW_POINTS = 12
 _ROW, _LABEL_LINE = 0.44, 0.16  # inches
-_NOTE = 64  # letters that there is room for
+_NOTE = 64  # characters that fit
 
 
 def cycle(ink: str) -> Any:
-    """Colours in order, the last that of text, as rcParams["axes.prop_cycle"]."""
+    """Return the colours in order, with that of text last, for rcParams["axes.prop_cycle"]."""
     from matplotlib.rcsetup import cycler
 
     return cycler(color=[*_COLOURS, ink])
@@ -62,7 +62,7 @@ def dots(figure: MetricByVariant, axes: Any, results: StudyResults) -> str:
 
 
 def dots_height(results: StudyResults) -> float:
-    """Inches of a figure in which the labels of no two rows touch."""
+    """Return the height in inches at which labels of neighbouring rows do not touch."""
     lines = [row_label(variant, results).count("\n") + 1 for variant in _shown(results, MOST_DOTS)[0]]
     return 1.1 + max(_ROW, _LABEL_LINE * max(lines) + 0.1) * max(len(lines), 2)
 
@@ -155,21 +155,21 @@ def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
 
 
 def _groups_of_lines(figure: MetricByAxis, results: StudyResults) -> tuple[dict[str, list[Variant]], str]:
-    """Variants by the name of their line, and what is said of the rest."""
+    """Return the variants by the name of their line, and a note on those that are left out."""
     groups: dict[str, list[Variant]] = {}
     fixed = {n: v for n, v in results.study.reference_variant.items() if figure.by and n not in (figure.x, figure.by)}
     for variant in results.everywhere:
         if all(variant.labels[name] == value for name, value in fixed.items()):
             others = {n: v for n, v in variant.labels.items() if n != figure.x and (not figure.by or n == figure.by)}
             groups.setdefault(", ".join(f"{n}={v}" for n, v in others.items()), []).append(variant)
-    note = f"all else: {', '.join(f'{n}={v}' for n, v in fixed.items())}" if fixed else ""
+    note = f"other axes: {', '.join(f'{n}={v}' for n, v in fixed.items())}" if fixed else ""
     if len(groups) > MOST_LINES:
         note = f"the first {MOST_LINES} of {len(groups)} lines"
     return dict(itertools.islice(groups.items(), MOST_LINES)), note
 
 
 def _shown(results: StudyResults, most: int) -> tuple[Sequence[Variant], str]:
-    """The variants of a figure, and what is said if these are not all."""
+    """Return the variants of a figure, and a note if these are not all."""
     variants = results.variants
     if len(variants) <= most:
         return variants, ""
@@ -182,7 +182,7 @@ def _shown(results: StudyResults, most: int) -> tuple[Sequence[Variant], str]:
 
 
 def _by_training(variants: Sequence[Variant]) -> list[list[Variant]]:
-    """Variants, together those whose trials have the same logs, since they differ in decoding or evaluation alone."""
+    """Return lists of variants whose trials have the same logs: they differ only in decoding or evaluation."""
     alike: dict[Any, list[Variant]] = {}
     for variant in variants:
         alike.setdefault(tuple((trial.log_file, trial.status) for trial in variant.trials), []).append(variant)
@@ -190,7 +190,7 @@ def _by_training(variants: Sequence[Variant]) -> list[list[Variant]]:
 
 
 def _mean_curve(variant: Variant, quantity: str) -> dict[int, Estimate]:
-    """By step, of the trials that have finished, as far as the shortest of them goes."""
+    """Return the mean over the finished trials by step, up to the last step of the shortest log."""
     logs = [log for trial in variant.trials if trial.status == "finished" and (log := trial.logged(quantity))]
     if not logs:
         return {}
@@ -226,7 +226,7 @@ def _colours() -> list[str]:
 
 
 def _bar(found: Estimate) -> float | None:
-    """Half an interval; None where there is none."""
+    """Return the half-width of an interval; None if it is not finite."""
     return found.half_width if math.isfinite(found.half_width) else None
 
 
@@ -243,7 +243,7 @@ def _scales(axes: Any, figure: Curves | MetricByAxis) -> None:
 
 
 def _number_ticks(axes: Any, values: Sequence[float]) -> None:
-    """Ticks at the values of an axis if these are few."""
+    """Set ticks at the values of an axis if there are few."""
     if len(values) <= _FEW_POINTS:
         axes.set_xticks(values, [f"{value:g}" for value in values])
         axes.set_xticks([], minor=True)
@@ -259,13 +259,13 @@ def _count(shown: Sequence[Variant], note: str) -> str:
 
 
 def _lost(variants: Sequence[Variant]) -> str:
-    """A sentence on the trials that have not finished; empty if there are none."""
+    """Return a sentence on the trials that have not finished; empty if all have."""
     lost = [f"{variant.name}: {trials_of(variant)}" for variant in variants if missing([variant])]
     return f" {'; '.join(lost)}." if lost else ""
 
 
 def _extremes(means: Sequence[tuple[str, float]], direction: str) -> str:
-    """The end of a sentence: on the ends of a range, the better one first if it is known which that is."""
+    """Return the end of a sentence: lowest and highest mean, or best and worst if the direction is known."""
     known = sorted(((name, mean) for name, mean in means if math.isfinite(mean)), key=lambda item: item[1])
     if not known:
         return "no value."

@@ -1,4 +1,4 @@
-"""What made the numbers of a study: the command, the configs, the machine."""
+"""Origin of a study's numbers: the command, the configs, the machine and the versions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from transformer_jax.sweeps.search.random import random_search
 
 
 def differing_fields(results: StudyResults) -> list[str]:
-    """Fields in which variants differ, in the config's order."""
+    """Return the fields in which variants differ, in the config's order."""
     configs = [fields_of(config_of(variant)) for variant in results.variants]
     return [name for name in configs[0] if len({config[name] for config in configs}) > 1]
 
 
 def sweep_command(results: StudyResults) -> str | None:
-    """The command that trains these configs, in the folder that holds `experiments`; None if none does.
+    """Return the command that trains these configs, run in the folder that holds `experiments`; None if there is none.
 
-    Of --search=tpe the one that searches as this has been searched.
+    For --search=tpe, the command repeats the search, not necessarily its draws.
     """
     overrides = overrides_of(results.study, results.folder, results.variants)
     if overrides is None or not _draws_these(results, overrides):
@@ -36,13 +36,13 @@ def sweep_command(results: StudyResults) -> str | None:
 
 
 def command_note(results: StudyResults) -> str:
-    """What the command does."""
-    place = "From the folder that holds the study's"
+    """Return a sentence on where to run the command, and its effect."""
+    place = "In the folder to which the path in --study is relative"
     if results.search.name != "tpe":
-        return f"{place}, this trains the same configs:"
+        return f"{place}, this command trains the same configs:"
     return (
-        f"{place}, this searches in the same way. TPE chooses by what has ended before: if several workers ran, "
-        "the command does not repeat the draws:"
+        f"{place}, this command searches in the same way. TPE draws depend on the order in which trials ended; if "
+        "several workers ran, the command does not repeat them:"
     )
 
 
@@ -55,12 +55,12 @@ def _search_flags(results: StudyResults) -> list[str]:
 
 
 def _num_trials(results: StudyResults) -> int:
-    """As recorded; where it is not, what there is."""
+    """Return the recorded number of trials; without a record, the number of variants."""
     return results.search.num_trials or len(results.variants)
 
 
 def _draws_these(results: StudyResults, overrides: Mapping[str, Any]) -> bool:
-    """Whether what a random search draws now has these variants among it; true of other searches."""
+    """Return whether a random search draws these variants now; True for other searches."""
     if results.search.name != "random":
         return True
     space = Space(results.study, results.folder.absolute().parent.parent, overrides)
@@ -72,18 +72,18 @@ def _draws_these(results: StudyResults, overrides: Mapping[str, Any]) -> bool:
 
 
 def machines(results: StudyResults) -> Counter[str]:
-    """Trials by what they ran on."""
+    """Return the number of trials by machine."""
     return Counter(trial.ran.machine for trial in results.trials if trial.ran is not None)
 
 
 def versions(results: StudyResults) -> Counter[str]:
-    """Trials by the versions of the libraries."""
+    """Return the number of trials by versions of the libraries."""
     found = [trial.ran.versions for trial in results.trials if trial.ran is not None]
     return Counter(", ".join(f"{name} {version}" for name, version in sorted(of.items())) for of in found)
 
 
 def exact_config(variant: Variant) -> str:
-    """A variant's config as JSON, without the seed and the folder of the token cache."""
+    """Return a variant's config as JSON, without the seed and the folder of the token cache."""
     sections: dict[str, Any] = {}
     for name, value in fields_of(config_of(variant)).items():
         section, _, leaf = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""The sentences of a report that its page and its Markdown share."""
+"""Sentences of a report, shared by its page and its Markdown file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from transformer_jax.sweeps.study import Metric, Range
 
 STAR = "★"
 _PAIRED = (
-    "the mean over the seeds that both have, since trials of a seed share data order and initial draws. p is that of "
-    "the two-sided paired t-test, corrected by Holm 1979"
+    "the mean over the seeds that both have, since trials with the same seed share data order and initial draws. p is "
+    "the p-value of the two-sided paired t-test, corrected by the method of Holm 1979"
 )
-_COMMONLY = "Below 0.05 a difference is commonly called significant."
+_COMMONLY = "A difference with p below 0.05 is commonly called significant."
 
 
 def subject(results: StudyResults) -> str:
-    """How many variants, seeds and trials."""
+    """Return a sentence with the numbers of variants, seeds and trials."""
     seeds = {trial.trial.seed for trial in results.trials}.union(*(variant.seeds for variant in results.variants))
     counts = sum((Counter(variant.counts) for variant in results.variants), Counter())
     statuses = [f"{counts[status]} {status_words(status)}" for status in (*STATUSES, NOT_BEGUN) if counts[status]]
@@ -31,8 +31,10 @@ def subject(results: StudyResults) -> str:
 
 
 def answer(results: StudyResults, rows: list[Row]) -> str:
-    """The best variant in the metric that answers the question; where all are equal in it, that, and the best in the
-    first metric after it that tells them apart."""
+    """Return sentences on the best variant in the study's first metric.
+
+    If all are equal in it, they say so and name the best in the next metric that differs.
+    """
     metric = results.study.metrics[0]
     whole = [row for row in rows if row.metric == metric.name and row.variant.is_complete]
     if not whole:
@@ -52,7 +54,7 @@ def answer(results: StudyResults, rows: list[Row]) -> str:
 
 
 def _best(metric: Metric, rows: list[Row], results: StudyResults) -> str:
-    """Which variants are the best in a metric; empty if none is."""
+    """Return a sentence on the best variants in a metric; empty if there is none."""
     best = [row for row in rows if row.metric == metric.name and row.best]
     if not best:
         return ""
@@ -65,42 +67,42 @@ def _best(metric: Metric, rows: list[Row], results: StudyResults) -> str:
 
 
 def notes(results: StudyResults) -> list[str]:
-    """How the table is to be read."""
+    """Return sentences that explain the tables."""
     fewest = min((len(variant.trials) for variant in results.variants), default=0)
     reference = results.reference
     said = [
-        "mean ± is the mean over the seeds that have finished with half the width of its 95 % confidence interval "
-        "(Student's t).",
-        f"{STAR} marks the best mean among the variants whose trials have all finished. It says nothing of "
+        "mean ± 95 % is the mean over the seeds that have finished, with half the width of its 95 % confidence "
+        "interval (Student's t).",
+        f"{STAR} marks the best mean among the variants whose trials have all finished. It is not a statement on "
         "significance.",
     ]
     if any(isinstance(axis, Range) for axis in results.study.axes):
-        said.append("A search of numbers within a range has no reference: there are no differences.")
+        said.append("A search over a range has no reference, so there are no differences.")
     elif results.study.contrasts:
         said.append(
-            f"Differences are those of variants that differ in {' or '.join(results.study.contrasts)} alone: {_PAIRED} "
-            f"for the number of such contrasts in the metric; the uncorrected one is in {CONTRASTS}. {_COMMONLY}"
+            f"Differences are between variants that differ only in {' or '.join(results.study.contrasts)}: {_PAIRED} "
+            f"for the number of such contrasts in the metric; the uncorrected p-value is in {CONTRASTS}. {_COMMONLY}"
         )
     elif reference is None:
         wanted = ", ".join(f"{axis}={value}" for axis, value in results.study.reference_variant.items())
-        said.append(f"The reference, {wanted}, has no trial here: there are no differences.")
+        said.append(f"The reference, {wanted}, has no trial here, so there are no differences.")
     else:
         said.append(
-            f"Differences are to the reference, {reference.name}: {_PAIRED} for the number of variants compared in the "
-            f"metric; the uncorrected one is in {SUMMARY}. {_COMMONLY}"
+            f"Differences are relative to the reference, {reference.name}: {_PAIRED} for the number of variants "
+            f"compared in the metric; the uncorrected p-value is in {SUMMARY}. {_COMMONLY}"
         )
     few = f"{fewest} {'seed says' if fewest == 1 else 'seeds say'} little" if fewest < 5 else "Few seeds say little"
     said.append(
-        f"{few} of small effects: intervals are wide, and both rest on normally distributed values. That a difference "
-        "is not significant does not mean that there is none."
+        f"{few} about small effects: intervals are wide. Intervals and p-values assume normally distributed values. A "
+        "difference that is not significant may still exist."
     )
     if not all(variant.is_complete for variant in results.variants):
         said.append(
-            "A trial whose loss did not stay finite has diverged, which is a result: it is counted beside the mean of "
-            "those that have finished, which it is no part of. Trials without a result or not begun are counted too."
+            "A trial has diverged if its loss became NaN or infinite. The mean covers only the trials that have "
+            "finished. The table counts all others: diverged, failed, pruned, without a result yet or not begun."
         )
     for variant, same in results.absent.items():
-        if not same and results.search.name != "grid":  # which has not drawn it
+        if not same and results.search.name != "grid":  # the search has not drawn it
             continue
         said.append(f"{variant} {f'is the same experiment as {same}' if same else 'has no trial here'}.")
     return said

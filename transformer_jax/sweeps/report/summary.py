@@ -1,4 +1,4 @@
-"""The numbers of a report: every trial's, and every variant's with their uncertainty."""
+"""The numbers of a report: those of every trial, and those of every variant with their uncertainty."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Row:
     """A metric of a variant.
 
     Attributes:
-      direction: max or min; empty for a metric of which neither is better, or that the study does not name.
-      difference: paired, to the reference; None of the reference itself, and where there is none.
-      corrected: its p-value after Holm's correction for the number of variants that are compared in this metric.
-      best: whether the mean is the best of the variants that are complete. None is if these are all equal.
+      direction: max or min; empty if the study does not name the metric, or neither is better.
+      difference: paired, to the reference; None for the reference itself, and if there is no reference.
+      corrected: p-value of the difference after Holm's correction for the number of variants compared in this metric.
+      best: whether the mean is the best of the complete variants; False for all if these are equal.
     """
 
     variant: Variant
@@ -43,9 +43,10 @@ class Contrast:
     """A metric of two variants that differ in one axis.
 
     Attributes:
-      labels: of the first. axis: in which the other has the value `against`.
-      difference: paired, of the first less the other.
-      corrected: its p-value after Holm's correction for the number of contrasts in this metric.
+      labels: labels of the first variant.
+      axis: the axis in which they differ; the other variant has the value `against`.
+      difference: paired, the first minus the other.
+      corrected: p-value of the difference after Holm's correction for the number of contrasts in this metric.
     """
 
     labels: Mapping[str, str]
@@ -57,13 +58,13 @@ class Contrast:
 
     @property
     def name(self) -> str:
-        """`norm: pre less post, where warmup=yes, depth=2`."""
+        """Name such as `norm: pre minus post, where warmup=yes, depth=2`."""
         cell = ", ".join(f"{axis}={value}" for axis, value in self.labels.items() if axis != self.axis)
-        return f"{self.axis}: {self.labels[self.axis]} less {self.against}" + (f", where {cell}" if cell else "")
+        return f"{self.axis}: {self.labels[self.axis]} minus {self.against}" + (f", where {cell}" if cell else "")
 
 
 def contrasts(results: StudyResults) -> list[Contrast]:
-    """Of the axes that the study names, in its metrics: those of a contrast together."""
+    """Return the contrasts in the axes that the study names, for all of its metrics, sorted by pair of variants."""
     study, pairs = results.study, []
     for axis in study.contrasts:
         against = study.reference_variant[axis]
@@ -85,7 +86,7 @@ def contrasts(results: StudyResults) -> list[Contrast]:
 
 
 def summarise(results: StudyResults) -> list[Row]:
-    """A row per variant and metric, the metrics of a variant together."""
+    """Return a row per variant and metric, sorted by variant."""
     columns = [_rows_of_metric(results, metric) for metric in results.metrics]
     return [row for rows in zip(*columns, strict=True) for row in rows]
 
@@ -115,7 +116,7 @@ def _rows_of_metric(results: StudyResults, metric: str) -> list[Row]:
 
 
 def results_csv(results: StudyResults) -> str:
-    """One line per trial, whatever its status."""
+    """Return one CSV line per trial of any status."""
     names, axes = results.metrics, [axis.name for axis in results.study.axes]
     lines = []
     for trial in results.trials:
@@ -129,7 +130,7 @@ def results_csv(results: StudyResults) -> str:
 
 
 def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What --json prints, and summary.csv with a column for every axis; what there is not is None."""
+    """Return the rows as records for --json and summary.csv; missing numbers are None."""
     return [
         {
             "variant": dict(row.variant.labels),
@@ -148,7 +149,7 @@ def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def contrast_records(found: Sequence[Contrast]) -> list[dict[str, Any]]:
-    """What --json prints, and contrasts.csv with a column for every axis; what there is not is None."""
+    """Return the contrasts as records for --json and contrasts.csv; missing numbers are None."""
     return [
         {
             "variant": dict(contrast.labels),
@@ -162,7 +163,7 @@ def contrast_records(found: Sequence[Contrast]) -> list[dict[str, Any]]:
 
 
 def summary_json(rows: Sequence[Row], found: Sequence[Contrast] = ()) -> str:
-    """The records of the variants; of a study with contrasts these too, as an object of both."""
+    """Return the records of the variants as JSON, or an object of variants and contrasts if there are contrasts."""
     records: Any = summary_records(rows)
     if found:
         records = {"variants": records, "contrasts": contrast_records(found)}
@@ -170,12 +171,12 @@ def summary_json(rows: Sequence[Row], found: Sequence[Contrast] = ()) -> str:
 
 
 def summary_csv(rows: Sequence[Row]) -> str:
-    """One line per variant and metric."""
+    """Return one CSV line per variant and metric, with a column for every axis."""
     return _csv_of(summary_records(rows))
 
 
 def contrasts_csv(found: Sequence[Contrast]) -> str:
-    """One line per contrast and metric; the axes' columns are those of the first of both variants."""
+    """Return one CSV line per contrast and metric; the columns of the axes are for the first of the two variants."""
     return _csv_of(contrast_records(found))
 
 
@@ -204,7 +205,7 @@ def _number(value: float) -> float | None:
 
 
 def _csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """RFC 4180, but for line ends of one character; numbers in full precision."""
+    """Return CSV by RFC 4180, except that lines end in `\\n`; numbers have full precision."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)

@@ -1,4 +1,4 @@
-"""A trial of a study with what came of it, and a variant: the trials of a value on every axis."""
+"""Trials of a study with their results, and variants, which group trials that differ only in the seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUSES = ("finished", "diverged", "failed", "pruned", NO_RESULT)
 
 @dataclasses.dataclass(frozen=True)
 class TrialResult:
-    """A trial and what came of it. `result` is None while nothing has."""
+    """A trial and its result, which is None while there is none."""
 
     trial: Trial
     folder: Path
@@ -32,17 +32,17 @@ class TrialResult:
 
     @property
     def metrics(self) -> Mapping[str, int | float]:
-        """By SPLIT/METRIC; none of a trial that has not finished."""
+        """Values by SPLIT/METRIC; empty for a trial that has not finished."""
         return self.result.metrics if self.result is not None and self.status == "finished" else {}
 
     @property
     def ran(self) -> Result | None:
-        """The result if it tells of a run; that of a trial that could not be run has nothing to tell."""
+        """The result, None for a trial that failed: its result has no steps, seconds or parameters."""
         return None if self.status == "failed" else self.result
 
     @property
     def log_file(self) -> Path:
-        """Its metrics.jsonl, or that of the trial whose training is its own too."""
+        """Its metrics.jsonl, or that of the trial that has trained it."""
         own = self.folder / metrics_file.NAME
         if self.trial.trained_by is None or own.exists():
             return own
@@ -50,21 +50,20 @@ class TrialResult:
 
     @functools.cached_property
     def log(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl.
+        """The lines of metrics.jsonl. A half-written last line is left out if training has not ended.
 
-        Raises: DataError for a line that cannot be read. The last may be half written, and is then left out, unless the
-          training has come to its end.
+        Raises: DataError for any other line that cannot be read.
         """
         return metrics_file.read_lines(self.log_file, may_be_growing=self.status not in ("finished", "diverged"))
 
     def logged(self, quantity: str) -> dict[int, float]:
-        """Values of a quantity, SPLIT/NAME, by step; without those that were not finite."""
+        """Return the finite values of a quantity, SPLIT/NAME, by step."""
         return metrics_file.values_by_step(self.log, quantity)
 
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """A value on every axis, and the trials of it, by seed. seeds: that it is to have trials of."""
+    """A value on every axis, and the trials with it, one per seed. seeds: all seeds of the study."""
 
     labels: Mapping[str, str]
     trials: tuple[TrialResult, ...]
@@ -72,26 +71,26 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """As in a sentence."""
+        """Name for use in sentences: `norm=pre, depth=2`."""
         return ", ".join(map("=".join, self.labels.items()))
 
     @property
     def short_name(self) -> str:
-        """Where the axis is named besides: without it, if there is one alone."""
+        """Name for tables whose heading has the axes: without the axis if there is only one."""
         return ", ".join(self.labels.values() if len(self.labels) == 1 else map("=".join, self.labels.items()))
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of trials by status, of those statuses that there are; a seed without a trial is NOT_BEGUN."""
+        """Number of trials by status, without zeros; a seed without a trial counts as NOT_BEGUN."""
         counts = Counter(trial.status for trial in self.trials)
         counts[NOT_BEGUN] = len(set(self.seeds).difference(trial.trial.seed for trial in self.trials))
         return {status: counts[status] for status in (*STATUSES, NOT_BEGUN) if counts[status]}
 
     @property
     def is_complete(self) -> bool:
-        """Whether trials of all its seeds have finished, so that its mean compares with that of others."""
+        """Whether the trials of all seeds have finished, so that the mean can be compared with others."""
         return set(self.counts) <= {"finished"}
 
     def values(self, metric: str) -> dict[int, float]:
-        """A metric by seed, of the trials that have finished."""
+        """Return the values of a metric by seed, for the finished trials."""
         return {t.trial.seed: float(t.metrics[metric]) for t in self.trials if metric in t.metrics}

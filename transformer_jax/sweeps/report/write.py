@@ -1,4 +1,4 @@
-"""Writes the report of a study: the same work directory gives the same bytes."""
+"""Write the report of a study. The same work directory always gives the same bytes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ PAGE, MARKDOWN = "report.html", "report.md"
 
 
 def write_report(results: StudyResults, rows: list[Row], contrasts: list[Contrast], output: Path) -> list[Path]:
-    """Writes the page, the Markdown, the tables and the figures into a folder, which is made; returns the files.
+    """Write the page, the Markdown file, the tables and the figures into a new or existing folder; return the files.
 
-    Figures and contrasts of an earlier report there, which are none of these, are removed.
+    Outdated figures and contrasts of an earlier report are removed.
 
     Args:
-      rows: of `summarise`.
-      contrasts: of `contrasts`; without any there is no table of them.
-    Raises: ConfigError for a figure that cannot be drawn, before anything is written, and for a folder that cannot be
-      written.
+      rows: the result of `summarise`.
+      contrasts: the result of `contrasts`; if it is empty, there is no table of contrasts.
+    Raises: ConfigError for a figure that cannot be drawn, before anything is written; ConfigError for a folder that
+      cannot be written.
     """
     figures = list(draw_figures(results))
     contents = {
