@@ -168,7 +168,7 @@ class Sweep:
             del self._jobs[slot]
             for standing in standings:
                 self._note_result(standing)
-            if any(standing.has_ended for standing in standings):  # the job has made progress, so count anew
+            if any(standing.has_ended for standing in standings):  # the job has made progress, so reset the count
                 for standing in standings:
                     standing.deaths = 0
             for standing in standings:

@@ -59,7 +59,7 @@ class _Variant:
 class Tpe:
     """A search that asks Optuna for as many variants as the workers can run.
 
-    With a pruner, a variant runs with the first seed, and with the others only if that trial was not pruned.
+    With a pruner, a variant runs with the first seed, and with the others only if that trial finishes.
     """
 
     notes: Sequence[str] = ()
