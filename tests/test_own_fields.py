@@ -395,5 +395,5 @@ def test_a_study_over_architectures_and_a_range(baseline):
     assert study(baseline="plain.py", settings={"model.architecture": WAVE}, axes=(Range("model.num_waves", 1, 9),))
     with pytest.raises(ConfigError, match=r"from 1\.5 to 9, but the field is an integer"):
         study(baseline="plain.py", settings={"model.architecture": WAVE}, axes=(Range("model.num_waves", 1.5, 9),))
-    with pytest.raises(ConfigError, match="the field is no number"):
+    with pytest.raises(ConfigError, match="the field is not a number"):
         study(baseline="plain.py", settings={"model.architecture": WAVE}, axes=(Range("model.shape", 1, 9),))

@@ -149,7 +149,7 @@ def test_missing_programs_and_wrong_options(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="Unknown argument 'partitoin'"):
         make_executor("slurm", Options(), tmp_path, SlurmOptions("local", more={"partitoin": "x"}))
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    with pytest.raises(ConfigError, match=r"there is no sbatch, .* by --slurm_cluster=local"):
+    with pytest.raises(ConfigError, match=r"there is no sbatch, .* use --slurm_cluster=local"):
         make_executor("slurm", Options(), tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"pip install 'transformer-jax\[slurm\]'"):

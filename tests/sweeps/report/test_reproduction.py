@@ -100,7 +100,7 @@ def test_the_command_of_tpe_says_that_it_may_draw_others(tmp_path):
     )
     flags = "--search=tpe --search_seed=7 --num_trials=9 --pruner=median --config.model.mlp_dim=40"
     assert sweep_command(results).endswith(flags)
-    assert "does not repeat the draws" in command_note(results)
+    assert "the command does not repeat them" in command_note(results)
     unknown = dataclasses.replace(results, search=SearchOptions("tpe", None, 7))
     assert "--num_trials=3" in sweep_command(unknown)
 

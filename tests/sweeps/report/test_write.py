@@ -141,7 +141,7 @@ def test_differences_of_contrasts_equal_those_of_the_csv(crossed):
             for shown, column in zip(difference.split("±"), ("difference", "difference_half_width"), strict=False):
                 assert_rounds(shown.strip(), line[column])
             assert_rounds(p_value, line["p_value_holm"])
-    assert "differ in num_heads or norm alone" in Page(page).text
+    assert "differ only in num_heads or norm" in Page(page).text
     assert "(reference)" not in page
 
 
