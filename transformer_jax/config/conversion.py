@@ -1,4 +1,4 @@
-"""Configs of any sections as what they are read from and checked against; no field is named here."""
+"""Reading, writing and checking configs of any sections; no field is named here."""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ class DataConfig:
         None, "the same of the targets; default target_locale, column 2", read_by=_FILES_OR_TFDS
     )
     train_split: str = field(
-        "train", "`text`: prefixes of the files, by commas; `tfds`: the split, or a part of it", read_by=_FILES_OR_TFDS
+        "train",
+        "`text`: prefixes of the files, separated by commas; `tfds`: the split, or a part of it",
+        read_by=_FILES_OR_TFDS,
     )
     valid_split: str = field("valid", "the same of the validation split; empty: there is none", read_by=_FILES_OR_TFDS)
     test_split: str = field("test", "the same of the test split; empty: there is none", read_by=_FILES_OR_TFDS)

@@ -19,7 +19,9 @@ _LENGTH_PENALTIES = "transformer_jax.decoding.beam_search:LENGTH_PENALTIES"
 class DecodeConfig:
     """How text is generated; the rules are stated in decoding/beam_search.py and decoding/sampling.py."""
 
-    method: str = choice("search", ("search", "sample"), "the best output that a beam search finds, or drawn ones")
+    method: str = choice(
+        "search", ("search", "sample"), "search: the best output of a beam search; sample: random outputs"
+    )
     beam_size: int = number(1, "hypotheses per input; 1 is greedy search", 1, read_by=_SEARCH)
     length_penalty: DerivedStr = choice(
         None,
@@ -59,7 +61,9 @@ class DecodeConfig:
     seed: int = number(
         0, "`sample`: draws follow from it and from the number of the input", 0, 2**31 - 1, read_by=_SAMPLE
     )
-    repetition_penalty: float = number(1.0, "makes tokens that an output has already less likely; 1 is none", above=0.0)
+    repetition_penalty: float = number(
+        1.0, "above 1, tokens that an output already contains become less likely; 1 turns it off", above=0.0
+    )
     max_extra_length: int = number(50, "an output has at most the source's length plus this many tokens", 0)
     max_length: int | None = number(None, "an output has at most this many tokens, in place of max_extra_length", 1)
     min_length: int = number(0, "an output has at least this many tokens before the end mark", 0)

@@ -28,20 +28,20 @@ from transformer_jax.config.training import EvaluationConfig, OptimizerConfig, P
 if typing.TYPE_CHECKING:
     import ml_collections
 
-# Fields that were called otherwise in configs of earlier versions, which checkpoints still hold.
+# Fields that had other names in configs of earlier versions, which checkpoints still hold.
 _MOVED = {
     ("evaluation", "max_extra_length"): ("decode", "max_extra_length"),
     **{("data", f"{name}_files"): ("data", f"{name}_split") for name in ("train", "valid", "test")},
 }
-# Fields of earlier versions that are no more, and the only value that means what happens now.
+# Removed fields of earlier versions, and the only value with the meaning of today's behaviour.
 _REMOVED: dict[tuple[str, str], Any] = {("data", "monolingual"): False}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
-    """Everything that makes a run."""
+    """All settings of a run."""
 
-    seed: int = number(0, "parameters, data order and dropout follow from it", 0, 2**31 - 1, hyper=True)
+    seed: int = number(0, "determines initial parameters, data order and dropout", 0, 2**31 - 1, hyper=True)
     model: ModelConfig = section(ModelConfig)
     task: TaskConfig = section(TaskConfig)
     data: DataConfig = section(DataConfig)
@@ -137,13 +137,13 @@ class ExperimentConfig:
             yield f"decode.beam_size={decode.beam_size} exceeds model.vocab_size={vocab_size}"
         if decode.max_length is not None and decode.max_length > self.model.max_length:
             yield f"decode.max_length={decode.max_length} exceeds model.max_length={self.model.max_length}"
-        with contextlib.suppress(ValueError):  # what are no ids has been told by then
+        with contextlib.suppress(ValueError):  # the section has reported text that is not ids
             for name in ("forbidden_ids", "prefix_ids"):
                 for outside in sorted({i for i in parse_ids(getattr(decode, name)) if i >= vocab_size}):
                     yield f"decode.{name}: {outside} is outside model.vocab_size={vocab_size}"
 
     def _task_problems(self) -> Iterator[str]:
-        """Yields why the task cannot train the architecture."""
+        """Yield the reasons why the task cannot train the architecture."""
         architecture, task = self.model.architecture, self.task.name
         if architecture == ModelConfig.architecture and task == TaskConfig.name:
             return  # without importing either

@@ -17,7 +17,7 @@ class ModelConfig:
     architecture: str = choice(
         "encoder_decoder",
         "transformer_jax.models.architecture:ARCHITECTURES",
-        "which blocks there are and what each reads; models/architecture.py",
+        "the blocks of the model and their inputs; models/architecture.py",
         extends=("model",),
         always_read=("model.vocab_size", "model.max_length"),
     )
@@ -75,8 +75,8 @@ class ModelConfig:
     remat: str = choice(
         "none",
         "transformer_jax.nn.stack:REMAT_POLICIES",
-        "computed again in the backward pass to save memory: nothing, all but products with parameters, or whole "
-        "layers; on a CPU only with scan_layers, since XLA:CPU undoes it in unrolled layers",
+        "recompute in the backward pass to save memory: nothing, all but products with parameters, or whole layers; "
+        "on a CPU only with scan_layers, since XLA:CPU undoes it in unrolled layers",
         rounding=True,
     )
 

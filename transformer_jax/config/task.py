@@ -14,7 +14,7 @@ class TaskConfig:
     name: str = choice(
         "translation",
         "transformer_jax.tasks.base:TASKS",
-        "what an example is, what is predicted and how it is scored; tasks/base.py",
+        "the examples, the loss and the scores; tasks/base.py",
         extends=("task", "decode", "training.label_smoothing", "training.loss_chunks"),
         always_read=(),
     )

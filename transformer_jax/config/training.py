@@ -47,20 +47,20 @@ class TrainingConfig:
     num_train_steps: int = number(100_000, "optimizer updates", 1, MAX_STEPS)
     init_from: str = field(
         "",
-        "checkpoint, as --checkpoint names one, whose parameters a new run starts from instead of random ones; only "
-        "those of a head may be missing in it",
+        "path of a checkpoint (as for --checkpoint) whose parameters a new run starts from, instead of random ones; "
+        "only parameters of a head may be missing in it",
     )
     accumulation_steps: int = number(
-        1, "gradient accumulation: parts a batch is computed in, in turn; the update stays the same", 1, rounding=True
+        1, "gradient accumulation: number of parts of a batch, computed in turn; same update", 1, rounding=True
     )
     loss_chunks: int = number(
-        1, "parts of the target length whose logits are computed in turn: never all in memory", 1, rounding=True
+        1, "number of parts of the target length whose logits are computed in turn, to save memory", 1, rounding=True
     )
     label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
     log_every_steps: int = number(100, "updates between two lines of metrics", 1)
     eval_every_steps: int = number(1000, "updates between two validations, on the split `valid`", 1)
     patience: int = number(
-        0, "training ends once best_metric has not improved in so many validations in a row; 0: it never does", 0
+        0, "training ends after this many validations in a row without a better best_metric; 0: never", 0
     )
     on_nonfinite: str = choice(
         "stop", ("stop", "skip"), "an update whose loss or gradient is not finite ends training, or is left out"
@@ -85,7 +85,7 @@ class TrainingConfig:
 class EvaluationConfig:
     """How a checkpoint is scored."""
 
-    tokens_per_batch: int = number(8192, "the same as data.tokens_per_batch, in evaluation and translation", 16)
+    tokens_per_batch: int = number(8192, "like data.tokens_per_batch, for evaluation and translation", 16)
     average_checkpoints: int = number(1, "newest checkpoints whose parameters are averaged", 1)
 
 
