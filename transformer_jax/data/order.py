@@ -1,4 +1,4 @@
-"""The random numbers that the order of an epoch follows from."""
+"""The random numbers that determine the order of an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where arrays lie on a mesh: the rows of batches, and whole trees for those who want them on one device."""
+"""Placement of arrays on a mesh: rows of batches, and whole trees gathered on one device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 
 
 class Rows:
-    """How the rows of a batch lie on a mesh, and which of them this process holds."""
+    """The division of a batch's rows among the devices of a mesh, and the rows of this process."""
 
     def __init__(self, mesh: Mesh) -> None:
         axes = tuple(axis for axis in (DATA, FSDP) if axis in mesh.axis_names)

@@ -1,4 +1,4 @@
-"""Several processes as one program: how they find each other, and who does what only one may do.
+"""Several processes as one program: how they connect, and which process does the work of only one.
 
 Process 0 is the primary: it alone writes files other than checkpoint arrays, and prints messages. The others must be
 able to read its files, so the work directory is on a file system that all of them see. Messages between processes go
@@ -96,7 +96,7 @@ def _slurm_device(environment: Mapping[str, str], local_id: int) -> int | None:
 
 
 def start(job: Job) -> None:
-    """Joins the job's other processes; to be called before anything is computed.
+    """Join the job's other processes; must be called before anything is computed.
 
     Raises: ConfigError if they are not all there in five minutes; it says which are not.
     """
@@ -119,7 +119,7 @@ def start(job: Job) -> None:
 
 
 def _meet(job: Job, deadline: float) -> None:
-    """Waits until all processes are there: JAX's own waiting ends in an abort that does not say who is missing."""
+    """Wait until all processes have connected; JAX itself would abort without naming the missing ones."""
     host, _, port = job.coordinator.rpartition(":")
     if job.process_id:
         _call(job, (host, int(port)), deadline)
@@ -128,7 +128,7 @@ def _meet(job: Job, deadline: float) -> None:
 
 
 def _listen(job: Job, port: int, deadline: float) -> None:
-    """Process 0: hears the numbers of all others, then lets them go on."""
+    """In process 0: receive the numbers of all others, then answer them."""
     missing, connections = set(range(1, job.num_processes)), []
     with contextlib.ExitStack() as stack:
         try:
@@ -159,7 +159,7 @@ def _listen(job: Job, port: int, deadline: float) -> None:
 
 
 def _greeted(connection: socket.socket) -> int | None:
-    """The number of the process that calls; None for somebody else, who says something else or nothing."""
+    """Return the number of the process that calls; None for a caller that is not a process of the job."""
     try:
         hello, number = connection.recv(100).split()
         return int(number) if hello == _HELLO else None
@@ -168,7 +168,7 @@ def _greeted(connection: socket.socket) -> int | None:
 
 
 def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
-    """Another process: tells process 0 its number, and waits until all are there."""
+    """In another process: send process 0 this process's number, and wait until all have connected."""
     problem: object = "nobody answers"
     while time.monotonic() < deadline:
         try:
@@ -187,7 +187,7 @@ def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
 
 
 def farewell(job: Job) -> None:
-    """To be called by a process that has failed and ends at once.
+    """End the connection; called by a process that has failed and ends at once.
 
     What fails in all of them is an error that each reports itself, unless process 0 is the first: the others would be
     aborted by the runtime then, so that it waits for them a little.
@@ -240,7 +240,7 @@ def from_primary(work: Callable[[], Any], what: str) -> Any:
 
 @contextlib.contextmanager
 def primary_first(what: str) -> Generator[None]:
-    """The body runs in process 0, and once that is done in the others, which then find what it has written.
+    """Run the body in process 0 first, then in the others, which find the files that it has written.
 
     Args:
       what: names the work in the error of the others.

@@ -1,4 +1,4 @@
-"""How long a text may be that a model is given: nothing is cut, so what is longer is refused by its place."""
+"""Limits of the length of a text: nothing is cut, so a text that is too long is refused, with its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of text to translate, and what becomes of them."""
+"""Lines of text to translate, and their translations."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from transformer_jax.terminal import say
 
 
 def describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -> None:
-    """Print the size of model and corpus, and remark on settings that may not do what one expects."""
+    """Print the size of model and corpus, and warn of settings that may have unexpected effects."""
     training = config.training
     say_once(
         f"{num_params:,} parameters; {plan.num_examples:,} training pairs in {plan.batches_per_epoch:,} batches of "

@@ -74,7 +74,7 @@ def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, p
 
 
 class _Group:
-    """Runs that train together, and what became of those that have ended."""
+    """Runs that train together, and the results of those that have ended."""
 
     def __init__(self, sessions: Sequence[TrainingSession], stepper: Stepper) -> None:
         self._sessions, self._stepper = sessions, stepper
@@ -90,7 +90,7 @@ class _Group:
         return [self._ended[number] for number in range(len(self._sessions))]
 
     def start(self, step: int) -> None:
-        """End the runs that are over already, and let the time of the others begin."""
+        """End the runs that are over already, and start the clocks of the others."""
         self.end_those_that_are_over(step)
         for session in self.active.values():
             session.shared_by = len(self.active)

@@ -148,7 +148,7 @@ class Progress:
         self._shown = time.monotonic()
 
     def line(self, step: int, loss: float, tokens_per_s: float) -> None:
-        """The same at a log interval, where a line is due if there is no bar."""
+        """Update at a log interval: print a line if there is no bar."""
         self.update(step, loss, tokens_per_s)
         if self._bar is None:
             spent = time.monotonic() - self._start

@@ -1,4 +1,4 @@
-"""Where text comes from: the embedded corpus, text files or TensorFlow Datasets."""
+"""Sources of text: the embedded corpus, text files and TensorFlow Datasets."""
 
 from __future__ import annotations
 

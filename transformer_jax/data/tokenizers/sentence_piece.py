@@ -108,7 +108,7 @@ def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int)
 
 
 def _explain(error: RuntimeError, vocab_size: int) -> NoReturn:
-    """Says in the user's words why training failed; SentencePiece puts it all into one message."""
+    """Raise a ConfigError that explains SentencePiece's message."""
     message = str(error)
     if match := re.search(r"Vocabulary size too high.*<= (\d+)", message):
         problem = f"the training split yields at most {match[1]} tokens; choose at most that"

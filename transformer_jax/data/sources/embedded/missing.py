@@ -1,4 +1,4 @@
-"""The one signal inside the embedded corpus that a locale cannot say something."""
+"""The exception for a meaning that a locale of the embedded corpus has no text for."""
 
 
 class Missing(LookupError):

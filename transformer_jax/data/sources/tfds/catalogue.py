@@ -1,4 +1,4 @@
-"""Which datasets there are, which of them are prepared, and what builds one.
+"""Names of datasets, folders of prepared ones, and the builders that prepare them.
 
 A dataset is named NAME, NAME/CONFIG or NAME/CONFIG:VERSION. The project's own builders go before TFDS's catalogue.
 """

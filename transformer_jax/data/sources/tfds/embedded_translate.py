@@ -1,4 +1,4 @@
-"""The embedded corpus as a dataset of TFDS, so that this way of data can be gone without a network.
+"""The embedded corpus as a dataset of TFDS, so that TFDS can be tried without a network.
 
 A config is SOURCE-TARGET or SOURCE-TARGET-TRAIN-EVAL: two locales and, if not the defaults of `data.num_train_pairs`
 and `data.num_eval_pairs`, the pairs of the training split and of each other; as in en-de, or pt_BR-it-5000-500.

@@ -1,4 +1,4 @@
-"""Downloads a dataset and writes it as array_record files."""
+"""Download a dataset and write it as array_record files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _make_root(root: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
-    """Without what TFDS prints and logs beside its errors and its progress."""
+    """Silence TFDS, except its errors and its progress."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)
