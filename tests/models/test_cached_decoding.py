@@ -240,7 +240,7 @@ def test_prefill_returns_the_logits_after_each_prompt(position_encoding):
         assert_close(logits[row, 0], expected[row, position])
 
 
-@pytest.mark.parametrize("fields", covering_params())
+@pytest.mark.parametrize("fields", covering_params()[:6])
 def test_tokens_of_one_row_with_different_visible_slots_are_different_sequences(fields):
     """Three sequences in one row of the cache, as in a beam, equal three rows."""
     config = tiny(**fields)

@@ -71,16 +71,8 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"model.position_encoding": "relative", "model.num_kv_heads": 1},
-        {"model.position_encoding": "rotary"},
-    ],
-    ids=str,
-)
-def test_a_model_has_the_same_gradients_by_either(fields):
+def test_a_model_has_the_same_gradients_by_either():
+    fields = {"model.position_encoding": "relative", "model.num_kv_heads": 1}
     results = []
     for name in ("reference", "xla"):
         config = small_config({"model.attention_dropout_rate": 0.0, "model.attention_implementation": name, **fields})

@@ -80,21 +80,14 @@ GRADIENTS = {f"post {launcher}": case(launcher) for launcher in LAUNCHERS} | {
     "2 parts jit": case("jit", PARTS_2),
 }
 SLOW_GRADIENTS = {
-    f"{name} {launcher}": case(launcher, fields, num_devices)
-    for launcher in LAUNCHERS
-    for name, fields, num_devices in [
-        ("pre", PRE, None),
-        ("relative", RELATIVE, None),
-        ("rotary", ROTARY, None),
-        ("packed", PACKED, None),
-        ("packed in parts", {**PACKED, **PARTS_2}, 4),
-        ("1 device", {}, 1),
-        ("2 devices", {}, 2),
-        ("4 devices", {}, 4),
-        ("2 parts", PARTS_2, None),
-        ("2 devices, 4 parts", PARTS_4, 2),
-    ]
-    if f"{name} {launcher}" not in GRADIENTS
+    "relative shard_map": case("shard_map", RELATIVE),
+    "rotary pmap": case("pmap", ROTARY),
+    "packed shard_map": case("shard_map", PACKED),
+    "packed in parts, 4 devices pmap": case("pmap", {**PACKED, **PARTS_2}, 4),
+    "packed in parts, 4 devices jit": case("jit", {**PACKED, **PARTS_2}, 4),
+    "1 device pmap": case("pmap", num_devices=1),
+    "2 parts shard_map": case("shard_map", PARTS_2),
+    "4 parts, 2 devices pmap": case("pmap", PARTS_4, 2),
 }
 SLOW_GRADIENTS |= {name: case("jit", {**MESH, **fields}) for name, fields in MESHES.items()}
 UPDATES = {f"train {launcher}": case(launcher, step="train") for launcher in ["jit", "shard_map"]}

@@ -78,7 +78,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [["parallel.fsdp=2"], ["parallel.tensor=2"], ["parallel.launcher=pmap"]], ids=str)
+@pytest.mark.parametrize("flags", [["parallel.fsdp=2"], ["parallel.launcher=pmap"]], ids=str)
 def test_two_processes_train_as_one_does(folder, flags):
     results = job(argv("train", folder, *(f"--config.{flag}" for flag in flags)), 2)
     assert [code for code, _, _ in results] == [0, 0], results
@@ -121,10 +121,9 @@ def test_when_one_of_four_processes_dies_all_end_and_two_can_resume(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["after_batch:7", "inside_evaluation:4"])
-def test_when_process_0_dies_the_other_ends(folder, place):
+def test_when_process_0_dies_the_other_ends(folder):
     """JAX's coordination service ends with it, so JAX may be what ends the other process."""
-    (code, _, _), (other, _, err) = job(argv("train", folder), 2, kill=(0, place))
+    (code, _, _), (other, _, err) = job(argv("train", folder), 2, kill=(0, "inside_evaluation:4"))
     assert code == -signal.SIGKILL
     assert other in (4, -signal.SIGABRT), err
     assert "another process of the job has ended" in err or "another task died" in err

@@ -4,15 +4,14 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from training_support import compiled_gradient, compiled_step, distance, small_config, start, uneven_batch
+from training_support import compiled_gradient, distance, small_config, start, uneven_batch
 
 from transformer_jax.nn.dropout import keep_mask
 from transformer_jax.sweeps.trials import program_key
 from transformer_jax.training.hyper import split
-from transformer_jax.training.step import batch_gradient, make_train_step
-from transformer_jax.training.stepper import over_trials, stacked
+from transformer_jax.training.step import batch_gradient
+from transformer_jax.training.stepper import stacked
 
 # Every scalar argument of a compiled step differs in at least one trial.
 FIELDS = [
@@ -61,23 +60,6 @@ def test_gradients_of_the_first_step(axis):
     for number, (state, batch, hyper) in enumerate(zip(states, batches, HYPERS, strict=True)):
         alone, _ = compiled_gradient(STATICS[0])(state.params, batch, 0, hyper)
         assert distance(jax.tree.map(lambda leaf, n=number: leaf[n], found), alone) < 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("axis", ["vmap", "map"])
-def test_losses_of_twenty_steps(axis):
-    together = over_trials(make_train_step(STATICS[0]), axis)
-    state = stacked([start(STATICS[0], hyper) for hyper in HYPERS])
-    found = []
-    for step in range(20):
-        state, metrics = together(state, stacked([batch_of(number, step) for number in range(4)]), stacked(HYPERS))
-        found.append(np.asarray(metrics["loss"]))
-    for number, hyper in enumerate(HYPERS):
-        alone, losses = start(STATICS[0], hyper), []
-        for step in range(20):
-            alone, metrics = compiled_step(STATICS[0])(alone, batch_of(number, step), hyper)
-            losses.append(float(metrics["loss"]))
-        np.testing.assert_allclose([losses_of[number] for losses_of in found], losses, rtol=1e-4)
 
 
 def test_dropout_masks_are_identical():

@@ -5,13 +5,13 @@ batch, dropout and all other numbers are those of `training_support`.
 """
 
 import functools
-import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import slow_but
 from training_support import (
     compiled_gradient,
     compiled_step,
@@ -43,22 +43,11 @@ BASE = {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2, "model.act
 # A batch of eight rows, as `uneven_batch` makes it, for one device.
 ONE_DEVICE = {"parallel.num_devices": 1, "data.row_multiple": 8}
 
-FAST = ("jit", tuple(OPTIONS))
-
-
-def forms(launcher: str) -> list[Any]:
-    """Return the combinations of options, slow but for all together with `jit`; `jit` also runs without options."""
-    sets = [names for size in range(4) for names in itertools.combinations(OPTIONS, size)]
-    return [
-        pytest.param(
-            launcher,
-            names,
-            id=", ".join((launcher, *names)),
-            marks=() if (launcher, names) == FAST else pytest.mark.slow,
-        )
-        for names in sets
-        if names or launcher != "step"
-    ]
+# Every pair of options, and of an option and a launcher, is on and off together somewhere.
+FORMS = slow_but(
+    ("jit", tuple(OPTIONS)),
+    [("step", ("scanned",)), ("step", ("bfloat16",)), ("step", ("in parts",)), ("jit", ()), ("jit", tuple(OPTIONS))],
+)
 
 
 def fields_of(names: tuple[str, ...]) -> dict[str, Any]:
@@ -92,7 +81,7 @@ def moved(after: Any, before: Any, grads: Any, threshold: float) -> Any:
 
 
 @every_architecture
-@pytest.mark.parametrize(("launcher", "names"), [*forms("step"), *forms("jit")])
+@pytest.mark.parametrize(("launcher", "names"), FORMS)
 def test_every_form_makes_the_update_of_the_plain_step(architecture, launcher, names):
     before, expected, expected_metrics, grads = plain(architecture)
     overrides = {**BASE, **ONE_DEVICE, **fields_of(names)}
@@ -150,7 +139,7 @@ LAUNCHED = {
     f"{architecture}, {launcher}, {', '.join(names)}": (architecture, launcher, names)
     for architecture in ARCHITECTURES
     for launcher in ("jit", "shard_map", "pmap")
-    for names in [(), tuple(OPTIONS), ("scanned", "in parts")]
+    for names in [tuple(OPTIONS), ("scanned", "in parts")]
 }
 
 
