@@ -75,7 +75,7 @@ def test_overrides(argv, overrides):
         (["--noconfig.seed"], r"unknown flag --noconfig\.seed"),
         (["--noconfig.model.use_bias=3"], r"--noconfig\.model\.use_bias takes no value"),
         (["--name"], r"issing value for flag --name"),
-        (["--name", "--loud"], r"missing value for flag --name, which is followed by --loud"),
+        (["--name", "--loud"], r"missing value for flag --name: the next argument is --loud"),
         (["--config.seed"], r"missing value for flag --config\.seed"),
         (["--config.seed", "--name=x"], r"missing value for flag --config\.seed"),
         (["--name=a", "--name=b"], r"--name is given twice, as a and as b"),
@@ -189,7 +189,7 @@ def test_flags_between_positionals():
         ((("A", "B"), "C"), ["a"], r"^B is missing: program command A B \[C \.\.\.\]; see"),
         ((("A", "B"), None), ["a", "b", "c", "d"], r"^unexpected argument 'c'; program command takes A B; flags begin"),
         ((("A", "B"), "C"), ["a", "", "c"], r"^argument 2 is empty: program command A B \[C"),
-        (((), None), ["a"], r"^unexpected argument 'a'; flags begin with two dashes, see program command --help$"),
+        (((), None), ["a"], r"^unexpected argument 'a'; flags begin with two dashes; see program command --help$"),
     ],
 )
 def test_too_few_and_too_many_positionals(positionals, argv, message):
@@ -206,7 +206,7 @@ def test_a_wrong_flag_is_reported_before_a_missing_positional():
 @pytest.mark.parametrize("name", ["train", "evaluate", "generate", "inspect", "quickstart"])
 def test_commands_without_positionals_refuse_them(name, capsys):
     assert main([name, "runs/a"]) == 2
-    message = f"unexpected argument 'runs/a'; flags begin with two dashes, see transformer-jax {name} --help\n"
+    message = f"unexpected argument 'runs/a'; flags begin with two dashes; see transformer-jax {name} --help\n"
     assert capsys.readouterr().err == f"transformer-jax: error: {message}"
 
 

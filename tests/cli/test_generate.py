@@ -121,7 +121,7 @@ def test_every_line_gives_one_line_of_utf8_whatever_the_locale(generate, data, e
 def test_unfinished_translations_are_reported(generate, data, told):
     code, out, err = generate(data)
     assert (code, out) == (0, data.upper())
-    assert err.startswith(f"transformer-jax: warning: translations that reached the length limit and end there: {told}")
+    assert err.startswith(f"transformer-jax: warning: translations cut off at the length limit: {told}")
     assert err.count("\n") == 1
 
 
@@ -189,7 +189,10 @@ def test_more_prompts_than_lines(generate, tmp_path):
 def test_fewer_prompts_than_lines(generate, tmp_path):
     (tmp_path / "prompts").write_bytes(b"x\n")
     code, _, err = generate(b"one\ntwo\n", f"--prompts={tmp_path / 'prompts'}")
-    assert (code, err) == (2, "transformer-jax: error: --prompts: has 1 lines, and the input has more\n")
+    assert (code, err) == (
+        2,
+        "transformer-jax: error: --prompts: has 1 lines, but the input has more; give one per input line\n",
+    )
 
 
 def test_split(generate, tmp_path):
@@ -259,11 +262,11 @@ def test_prompts_continue_at_the_same_line(generate, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("data", "argv", "fingerprint", "told"),
     [
-        (b"a\nB\nc\nd\ne\n", [], "of the model", "was begun with another input; delete it"),
-        (b"a\n", [], "of the model", "was begun with another input; delete it"),
-        (LINES, ["--decode.beam_size=2"], "of the model", "was begun with another decode; delete it"),
-        (LINES, ["--output=jsonl"], "of the model", "was begun with another output; delete it"),
-        (LINES, [], "of another", "was begun with another checkpoint; delete it"),
+        (b"a\nB\nc\nd\ne\n", [], "of the model", "was made with another input; delete it"),
+        (b"a\n", [], "of the model", "was made with another input; delete it"),
+        (LINES, ["--decode.beam_size=2"], "of the model", "was made with another decode; delete it"),
+        (LINES, ["--output=jsonl"], "of the model", "was made with another output; delete it"),
+        (LINES, [], "of another", "was made with another checkpoint; delete it"),
     ],
 )
 def test_a_partial_file_of_other_settings_is_not_continued(
@@ -290,7 +293,7 @@ def test_warnings_from_before_an_interruption_are_repeated(generate, tmp_path, m
     mend()
     code, _, err = generate(data, *argv)
     assert code == 3
-    assert "that reached the length limit and end there: 2 (line 1, 4);" in err
+    assert "cut off at the length limit: 2 (line 1, 4);" in err
     assert failed(1) in err
 
 
@@ -335,7 +338,7 @@ def test_a_partial_file_without_its_record_is_kept(generate, tmp_path):
     (tmp_path / "out.partial").write_text("precious\n")
     code, _, err = generate(LINES, f"--output_file={tmp_path / 'out'}", "--force")
     assert code == 2
-    assert "out.partial is there, and out.partial.json does not say of what; delete it" in err
+    assert "out.partial exists, but out.partial.json is missing or damaged; delete " in err
     assert (tmp_path / "out.partial").read_text() == "precious\n"
 
 
@@ -360,7 +363,7 @@ def test_other_prompts_are_another_output(generate, tmp_path, monkeypatch):
     generate(LINES, *argv)
     mend()
     prompts.write_bytes(b"1\n2\n3\n4\n6\n")
-    assert "was begun with another prompts; delete it" in generate(LINES, *argv)[2]
+    assert "was made with another prompts; delete it" in generate(LINES, *argv)[2]
 
 
 def test_several_outputs_need_json_lines(generate):
@@ -370,7 +373,7 @@ def test_several_outputs_need_json_lines(generate):
     ):
         code, out, err = generate(b"one\n", *flags)
         assert (code, out) == (2, b"")
-        assert "--output=text has one line per input, and decode asks for 3 outputs; --output=jsonl writes all" in err
+        assert "the decode settings ask for 3; use --output=jsonl to write all" in err
         assert generate(b"one\n", *flags, "--output=jsonl")[0] == 0
 
 
@@ -422,7 +425,7 @@ def test_a_file_can_replace_itself(generate, tmp_path):
         (["--prompts={}/missing"], "--prompts={}/missing: No such file or directory"),
         (["--output_file={}"], "is a folder"),
         (["--output_file={}/missing/out"], "cannot be written: No such file or directory"),
-        (["--output={}/out"], "expected one of text, jsonl; a file to write is --output_file"),
+        (["--output={}/out"], "expected one of text, jsonl; to write a file, use --output_file"),
         (["--output=jsnol"], "expected one of text, jsonl (did you mean 'jsonl'?)"),
     ],
 )

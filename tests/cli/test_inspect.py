@@ -169,7 +169,7 @@ def test_a_checkpoint_contains_its_config(tmp_path, capsys):
     [
         ([], "inspect takes one of --config=FILE.py and --checkpoint=WORKDIR"),
         ([f"--config={CONFIG}", "--checkpoint=x"], "inspect takes one of"),
-        (["--checkpoint=x", "--config.seed=3"], "what a checkpoint is cannot be overridden"),
+        (["--checkpoint=x", "--config.seed=3"], "those of a checkpoint cannot be overridden"),
         ([f"--config={CONFIG}", "--config.model.num_heads=3"], "num_heads=3 does not divide emb_dim=128"),
     ],
 )

@@ -72,7 +72,7 @@ def test_attention_of_a_translation_goes_to_the_run(tmp_path, run, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "--text=... is missing: the sentence to look at"),
+        ([], "--text=... is missing: the source sentence"),
         (["--text="], "--text is empty; give a sentence"),
         (["--text= "], "--text is empty; give a sentence"),
         (["--text=1", "--target="], "--target is empty; give a sentence"),
@@ -106,7 +106,7 @@ def test_plot_of_a_config(tmp_path, capsys):
     assert {path.name for path in tmp_path.iterdir()} == {"learning_rate.png", "masks.png"}
     out = capsys.readouterr().out
     assert f"{tmp_path / 'learning_rate.png'}: cosine, warm-up 200 of 1,900 steps, highest rate 0.003\n" in out
-    assert "position_encoding=learned: the table is drawn of a checkpoint, --checkpoint=WORKDIR" in out
+    assert "position_encoding=learned: to draw the learned table, pass --checkpoint=WORKDIR" in out
 
 
 def test_plot_of_a_checkpoint(tmp_path, run, capsys):
@@ -121,7 +121,7 @@ def test_plot_of_a_checkpoint(tmp_path, run, capsys):
         ([], "plot takes one of --config=FILE.py and --checkpoint=WORKDIR"),
         (["--config=configs/quickstart.py", "--checkpoint=x"], "plot takes one of"),
         (["--config=configs/quickstart.py"], "--output=... is missing"),
-        (["--checkpoint=x", "--config.seed=1"], "what a checkpoint is cannot be overridden"),
+        (["--checkpoint=x", "--config.seed=1"], "those of a checkpoint cannot be overridden"),
         (["--config=configs/quickstart.py", "--output=/dev/null/x"], "--output=/dev/null/x: cannot be made"),
         (["--config=configs/quickstart.py", "--output=x", "--config.model.num_heads=3"], "num_heads=3 does not divide"),
     ],

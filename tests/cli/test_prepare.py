@@ -33,7 +33,7 @@ def failing(monkeypatch):
 
 
 def printed_flags(out: str) -> list[str]:
-    return shlex.split(out.partition("Train with it:\n")[2].splitlines()[0])
+    return shlex.split(out.partition("Flags to train with it:\n")[2].splitlines()[0])
 
 
 def source_of(tmp_path, flags: list[str]):
@@ -68,7 +68,7 @@ def test_prepares_and_shows_the_flags_to_train_with(tmp_path, capsys):
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert main(argv) == 0
     again = capsys.readouterr().out.splitlines()
-    assert again == [f"{EMBEDDED}/1.0.0 was prepared before: nothing to do", *lines[1:]]
+    assert again == [f"{EMBEDDED}/1.0.0 was already prepared: nothing to do", *lines[1:]]
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
@@ -105,7 +105,8 @@ def test_the_user_chooses_among_many_texts(tmp_path, capsys):
     capsys.readouterr()
     assert main(["prepare", "--dataset=ag_news_subset", f"--data_dir={tmp_path}"]) == 0
     out = capsys.readouterr().out
-    assert "  and --config.data.input_feature and target_feature, two of its texts: description, title\n" in out
+    fields = "--config.data.input_feature and --config.data.target_feature"
+    assert f"  and {fields}, two of its text features: description, title\n" in out
     features = ["--config.data.input_feature=description", "--config.data.target_feature=title"]
     assert source_of(tmp_path, [*printed_flags(out), *features]).split("train").features["targets"] == ["a"] * 8
 
@@ -114,7 +115,9 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
     prepare("lm1b", tmp_path, {"train": [{"text": "a"}, {"text": "b"}], "validation": [{"text": "c"}]})
     capsys.readouterr()
     assert main(["prepare", "--dataset=lm1b", f"--data_dir={tmp_path}"]) == 0
-    assert "  and another dataset: this one has one text, text, and translation needs two\n" in capsys.readouterr().out
+    assert (
+        "  and another dataset: this one has one text feature, text; translation needs two\n" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

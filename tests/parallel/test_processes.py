@@ -108,7 +108,7 @@ def test_when_one_of_four_processes_dies_all_end_and_two_can_resume(folder):
     assert codes[2] == -signal.SIGKILL
     # Processes that exchange numbers with the dead one notice it; the others lose their coordinator, process 0.
     assert all(code in (4, -signal.SIGABRT) for number, code in enumerate(codes) if number != 2), results
-    assert any("process 0 of 4: error: another process of the job has ended" in err for _, _, err in results)
+    assert any("process 0 of 4: error: another process of the job has exited" in err for _, _, err in results)
     assert (folder / "run" / "checkpoints" / "4").is_dir()
     words = argv("train", folder, often, "--config.parallel.fsdp=2", "--config.parallel.tensor=2")
     results = job(words, 2, num_devices=2)
@@ -126,7 +126,7 @@ def test_when_process_0_dies_the_other_ends(folder):
     (code, _, _), (other, _, err) = job(argv("train", folder), 2, kill=(0, "inside_evaluation:4"))
     assert code == -signal.SIGKILL
     assert other in (4, -signal.SIGABRT), err
-    assert "another process of the job has ended" in err or "another task died" in err
+    assert "another process of the job has exited" in err or "another task died" in err
 
 
 @pytest.mark.slow
@@ -224,7 +224,7 @@ def report(**changes):
     ("changes", "message"),
     [
         ({"sum": 3}, "the sum over all devices is 3, not 1"),
-        ({"shared": ""}, "does not see what process 0 on a has written to --workdir"),
+        ({"shared": ""}, "does not see the file that process 0 on a wrote to --workdir"),
         ({"devices": ["cpu"] * 2}, "has 2 x cpu, process 0 1 x cpu"),
         ({"devices": ["NVIDIA H200"]}, "has 1 x NVIDIA H200, process 0 1 x cpu"),
         ({"versions": {"jax": "2"}}, "has jax 2, process 0 1"),

@@ -1,5 +1,5 @@
-"""The command line: one module per command; no module imports JAX before its command runs.
+"""The command line: one module per command. No module imports JAX before its command runs.
 
-A command's module has a docstring, which is its help; `define(flags)`, which declares its flags; `OVERRIDES`, the
-fields of the config that can be set by further flags; and `run(arguments)`, which returns the exit code.
+The module of a command has a docstring, which is its help text; `define(flags)`, which declares its flags; `OVERRIDES`,
+the config fields that flags can set; and `run(arguments)`, which returns the exit code.
 """

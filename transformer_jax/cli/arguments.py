@@ -1,4 +1,4 @@
-"""Arguments of a command: absl flags of its own, fields of the config as flags with dotted names, and positionals."""
+"""Arguments of a command: its own absl flags, config fields as flags with dotted names, and positional arguments."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ _FLAG = re.compile(r"--?([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class Arguments:
-    """The arguments of a command.
+    """The parsed command line of a command.
 
-    flags: its own flags, by attribute. overrides: dotted field name -> value of the field's type; or text if the
-    command has a config file, so that `config_file.read_config` reports bad values with the file's other problems.
-    positionals: arguments without a flag, in order; at least as many as the command has names for.
+    flags: the command's own flags, by attribute. overrides: dotted field name -> value of the field's type. If the
+    command takes a config file, the values are text: `config_file.read_config` parses them and reports their problems
+    together with those of the file. positionals: arguments without a flag, in order; at least as many as the command
+    has names for.
     """
 
     flags: flags.FlagValues
@@ -33,7 +34,7 @@ class Arguments:
     positionals: tuple[str, ...] = ()
 
     def required(self, name: str) -> str:
-        """The text of a flag; raises ConfigError if it was not given."""
+        """Return the text of a flag; raises ConfigError if it was not given."""
         value = self.flags[name].value
         if not value:
             raise ConfigError(f"--{name}=... is missing: {self.flags[name].help}")
@@ -42,10 +43,10 @@ class Arguments:
 
 @dataclasses.dataclass(frozen=True)
 class Positionals:
-    """Arguments without a flag.
+    """The arguments without a flag that a command takes.
 
-    names: of those that have to be there. more: what further ones are called, of which there can be any number; None if
-    there can be none. help: what they are.
+    names: names of the required ones. more: name of any number of further ones; None if the command takes no more.
+    help: their help text.
     """
 
     names: tuple[str, ...] = ()
@@ -54,17 +55,17 @@ class Positionals:
 
     @property
     def usage(self) -> str:
-        """`A B [C ...]`."""
+        """Return the positionals as in a usage line: `A B [C ...]`."""
         return " ".join([*self.names, *([f"[{self.more} ...]"] if self.more else [])])
 
 
 @runtime_checkable
 class Command(Protocol):
-    """A module of this package that implements a command; one that takes positionals also has POSITIONALS."""
+    """A module of this package that implements a command; with POSITIONALS if the command takes positionals."""
 
     __doc__: str | None
     OVERRIDES: tuple[str, ...]
-    """Fields that may be overridden: "config" for every field, as `--config.FIELD`; or a section or a field."""
+    """The fields that flags can override: "config" for all, as `--config.FIELD`; or names of sections and fields."""
     define: Callable[[flags.FlagValues], None]
     run: Callable[[Arguments], int]
 
@@ -102,18 +103,18 @@ def switch(values: flags.FlagValues, name: str, help: str, default: bool = False
 
 
 class _PathParser(flags.ArgumentParser):
-    """Expands ~ and ~user, which a shell leaves alone behind `--flag=`."""
+    """A parser that expands ~ and ~user, because a shell does not expand them after `--flag=`."""
 
     def parse(self, argument: str) -> str:
         expanded = os.path.expanduser(argument)
         if argument.startswith("~") and expanded == argument:
             user = argument.partition("/")[0]
-            raise ValueError(f"there is no user '{user[1:]}'; a file of this name is ./{user}")
+            raise ValueError(f"there is no user '{user[1:]}'; for a file of this name write ./{user}")
         return expanded
 
 
 def path_flag(values: flags.FlagValues, name: str, help: str, default: str | None = None) -> None:
-    """A flag whose value is a path."""
+    """Declare a flag whose value is a path."""
     flags.DEFINE(_PathParser(), name, default, help, values, flags.ArgumentSerializer(), allow_overwrite=False)
 
 
@@ -127,10 +128,11 @@ def config_flag(values: flags.FlagValues, default: str | None = None) -> None:
 
 
 CHECKPOINT = (
-    "WORKDIR for its newest checkpoint, averaged as its config says; or, as it is, one of WORKDIR/checkpoints/STEP, "
-    "WORKDIR/checkpoints/best (of those kept, by training.best_metric) and a copy of a checkpoint anywhere"
+    "WORKDIR for its newest checkpoint, averaged as its config says; or one checkpoint without averaging: "
+    "WORKDIR/checkpoints/STEP, WORKDIR/checkpoints/best (of those kept, by training.best_metric), or a copy of a "
+    "checkpoint anywhere"
 )
-"""The flag that names a checkpoint."""
+"""Help text of an argument that names a checkpoint."""
 
 
 def checkpoint_flag(values: flags.FlagValues) -> None:
@@ -138,7 +140,7 @@ def checkpoint_flag(values: flags.FlagValues) -> None:
 
 
 def comma_separated(flag: str, given: str) -> list[str]:
-    """The names that a flag lists; raises ConfigError if one is empty or there twice."""
+    """Return the names that a flag lists; raises ConfigError if a name is empty or occurs twice."""
     names = [name.strip() for name in given.split(",")]
     if "" in names or len(set(names)) < len(names):
         raise ConfigError(f"--{flag}={given}: expected different names, separated by commas")
@@ -146,7 +148,7 @@ def comma_separated(flag: str, given: str) -> list[str]:
 
 
 def declare(command: Command) -> flags.FlagValues:
-    """The flags of a command, with those that all commands have."""
+    """Return the flags of a command, with the flags that all commands have."""
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
     command.define(values)
@@ -159,7 +161,7 @@ def positionals_of(command: Command) -> Positionals:
 
 
 def override_flags(command: Command) -> dict[str, str]:
-    """Flag name -> dotted field name of every field that the command lets one override."""
+    """Return flag name -> dotted field name for every field that flags of the command can override."""
     result = {}
     for entry in command.OVERRIDES:
         if entry == CONFIG:
@@ -170,11 +172,11 @@ def override_flags(command: Command) -> dict[str, str]:
 
 
 def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
-    """Reads the command line of a command; raises ConfigError for whatever cannot be used in it.
+    """Parse the command line of a command; raises ConfigError for an invalid one.
 
     Args:
-      program: what calls the command, as in `transformer-jax train`.
-      argv: what follows it.
+      program: program and command, such as `transformer-jax train`.
+      argv: the arguments after these.
     """
     values = declare(command)
     try:
@@ -193,7 +195,7 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
     for flag in values:
         value = values[flag].value
         if isinstance(value, str) and value.startswith("--"):
-            raise ConfigError(f"missing value for flag --{flag}, which is followed by {value}")
+            raise ConfigError(f"missing value for flag --{flag}: the next argument is {value}")
     if CONFIG not in command.OVERRIDES:
         overrides = parse_overrides(overrides, override_flags(command).values())
     return Arguments(values, overrides, given)
@@ -203,16 +205,16 @@ def _check_positionals(given: Sequence[str], expected: Positionals, program: str
     if len(given) > len(expected.names) and expected.more is None:
         takes = f"{program} takes {expected.usage}; " if expected.names else ""
         extra = given[len(expected.names)]
-        raise ConfigError(f"unexpected argument '{extra}'; {takes}flags begin with two dashes, see {program} --help")
+        raise ConfigError(f"unexpected argument '{extra}'; {takes}flags begin with two dashes; see {program} --help")
     if missing := expected.names[len(given) :]:
         verb = "is" if len(missing) == 1 else "are"
         raise ConfigError(f"{' and '.join(missing)} {verb} missing: {program} {expected.usage}; see {program} --help")
-    if "" in given:  # an unset variable of a shell
+    if "" in given:  # for example an unset shell variable
         raise ConfigError(f"argument {given.index('') + 1} is empty: {program} {expected.usage}; see {program} --help")
 
 
 def _split(argv: Iterable[str], command: Command) -> tuple[list[str], dict[str, str]]:
-    """Takes the flags with dotted names out of argv: the rest, and dotted field name -> text."""
+    """Split the flags with dotted names off argv: return the other arguments, and dotted field name -> text."""
     known, rest, overrides = override_flags(command), [], {}
     tokens = iter(argv)
     for token in tokens:
@@ -223,7 +225,7 @@ def _split(argv: Iterable[str], command: Command) -> tuple[list[str], dict[str, 
         flag, value = match[1], match[2]
         if flag.startswith("no") and flag not in known and is_switch(known.get(flag[2:], "")):
             if value is not None:
-                raise ConfigError(f"--{flag} takes no value; --{flag[2:]}={value} does")
+                raise ConfigError(f"--{flag} takes no value; use --{flag[2:]}={value}")
             flag, value = flag[2:], "false"
         if flag not in known and flag.partition(".")[0] not in {entry.partition(".")[0] for entry in command.OVERRIDES}:
             raise flags.UnrecognizedFlagError(flag)
@@ -239,7 +241,7 @@ def _split(argv: Iterable[str], command: Command) -> tuple[list[str], dict[str, 
 
 
 def _illegal(message: str, values: flags.FlagValues) -> str:
-    """The message of absl's IllegalFlagValueError, in words."""
+    """Return a readable form of the message of absl's IllegalFlagValueError."""
     match = re.fullmatch(r"flag --(\w+)=(.*?): (.*)", message, re.DOTALL)
     if match is None:
         return message

@@ -1,17 +1,17 @@
-"""Show what attends to what: heat maps of every layer and head, an interactive page, the weights.
+"""Show attention weights: heat maps of every layer and head, an interactive page, arrays.
 
     transformer-jax attention --checkpoint=runs/first --text="Friday, March 7, 2031"
     transformer-jax attention --checkpoint=runs/first --text="two liters" --target="zwei Liter" --layer=2 --head=1
 
-Of an encoder-decoder: the encoder's self-attention, the decoder's, which is masked, and cross-attention. Without
---target the model translates the text, as --decode.FIELD=VALUE says, and what it has generated is looked at.
+The model must be an encoder-decoder. The attention kinds are the encoder's self-attention, the decoder's masked
+self-attention, and cross-attention. Without --target, the model translates the text (--decode.FIELD=VALUE sets how),
+and the attention is that of its own translation.
 
-OUTPUT/KIND_layer_LAYER.png are the heat maps, a row of cells per query and a column per key. A row of the decoder is
-named by the token that it reads and the token that comes next. OUTPUT/attention.html shows the same head by head, with
-every weight. OUTPUT/attention.npz has the weights, KIND [layers, heads, queries, keys], always of all layers and heads,
-and the tokens. A table of entropies shows how spread out each head's attention is: 0 nats for one key, ln n for n equal
-weights.
-Layers and heads are counted from 1, in arrays from 0.
+OUTPUT/KIND_layer_LAYER.png are the heat maps: one row per query, one column per key. The label of a decoder row gives
+the token that it reads and the token that comes next. OUTPUT/attention.html shows one head at a time, with every
+weight. OUTPUT/attention.npz holds the weights, KIND [layers, heads, queries, keys], always for all layers and heads,
+and the tokens. A table of entropies shows how spread out the attention of each head is: 0 nats if all weight is on one
+key, ln n if it is equal on n keys. Layers and heads are counted from 1; in the arrays from 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OVERRIDES = ("evaluation", "decode")
 
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
-    text(values, "text", "the sentence to look at")
+    text(values, "text", "the source sentence")
     text(values, "target", "its translation; default the model's own")
     path_flag(values, "output", "folder for the files; default WORKDIR/attention")
     integer(values, "layer", "the only layer to show; default all", None, 1)
@@ -71,7 +71,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder: Path) -> None:
-    """Writes all files, and then says on stdout what they show."""
+    """Write all files, then print a summary of them."""
     import io
 
     import numpy as np
@@ -91,7 +91,7 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
     for name, value in about.items():
         print(f"{name}: {value}")
     if not maps.finished:
-        print("the translation came to its length limit and has no end; --decode.max_extra_length changes that")
+        print("the translation was cut off at the length limit; raise it with --decode.max_extra_length")
     print(_table({kind: mean_entropy(weights) for kind, weights in maps.weights.items()}, shown))
     print(f"{folder}: attention.html, attention.npz, {', '.join(path.name for path in pictures)}")
 

@@ -4,17 +4,18 @@
     transformer-jax compare runs/a runs/b/checkpoints/best runs/c --splits=valid,test --decode.beam_size=5
 
 Prints sacreBLEU and chrF of each checkpoint; their mean and 95 % interval over resamples of the sentences; the
-difference to the first, and its p-value. The p-value is that of sacreBLEU's paired bootstrap (Koehn 2004): roughly the
-probability of a difference this large or larger, in either direction, if both checkpoints were equally good and the
-choice of the sentences were all that made one. Below 0.05 a difference is commonly called significant. Whether another
-seed of the training would give it again is another question, which takes more runs. More than two checkpoints are each
-compared with the first, without a correction for their number.
+difference from the first checkpoint, and its p-value. The p-value is that of sacreBLEU's paired bootstrap (Koehn 2004):
+roughly the probability of a difference this large or larger, in either direction, if both checkpoints were equally good
+and only the choice of sentences made the difference. Below 0.05 a difference is commonly called significant. The test
+does not say whether another training seed would give the same difference; that takes more runs. With more than two
+checkpoints, each is compared with the first, without a correction for their number.
 
-Checkpoints of a task without outputs to compare are compared in every metric that follows from the losses of examples.
+If the task has no outputs to compare, the checkpoints are compared in every metric that follows from the losses of
+examples.
 
-Splits need the same references. Each checkpoint is translated and scored as `evaluate` does it, into the same files;
-those that the same parameters and settings have made already are used as they are, so that after `evaluate` this takes
-seconds. --evaluation.FIELD=VALUE and --decode.FIELD=VALUE apply to all.
+The references of a split must be the same for all checkpoints. Each checkpoint is evaluated as by `evaluate`, into the
+same files. Files from the same parameters and settings are reused, so that after `evaluate` this takes seconds.
+--evaluation.FIELD=VALUE and --decode.FIELD=VALUE apply to all checkpoints.
 """
 
 from pathlib import Path
@@ -30,9 +31,9 @@ POSITIONALS = Positionals(("A", "B"), more="C", help=f"checkpoints, the first is
 
 def define(values: flags.FlagValues) -> None:
     text(values, "splits", "splits to translate, separated by commas", "test")
-    integer(values, "samples", "resamples of the bootstrap", default=1000, minimum=1)
-    # What sacreBLEU uses itself; it takes 0 for no seed at all.
-    integer(values, "seed", "of the resamples, in place of SACREBLEU_SEED", default=12345, minimum=1)
+    integer(values, "samples", "number of bootstrap resamples", default=1000, minimum=1)
+    # The default is that of sacreBLEU, which takes 0 to mean no seed at all.
+    integer(values, "seed", "seed of the resamples, in place of SACREBLEU_SEED", default=12345, minimum=1)
 
 
 def run(arguments: Arguments) -> int:

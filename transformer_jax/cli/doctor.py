@@ -1,10 +1,10 @@
-"""Show what JAX sees here, or what each process of a job sees, and whether they compute together.
+"""Show the devices that JAX finds, in each process of a job, and check that the processes can train together.
 
     transformer-jax doctor
     srun transformer-jax doctor --cluster=slurm --workdir=runs/first
 
-Every process adds up a number over all devices, and tells its versions; with --workdir it looks for a file that
-process 0 has just written there, since training needs a folder that all processes see.
+Every process computes a sum over all devices and reports its library versions. With --workdir, every process looks for
+a file that process 0 has just written there, because training needs a folder that all processes can see.
 """
 
 import collections
@@ -28,7 +28,7 @@ OVERRIDES = ()
 
 def define(values: flags.FlagValues) -> None:
     process_flags(values)
-    path_flag(values, "workdir", "a folder that all processes are to see; made if it does not exist")
+    path_flag(values, "workdir", "folder that all processes should see; made if it does not exist")
 
 
 def run(arguments: Arguments) -> int:
@@ -48,7 +48,7 @@ def run(arguments: Arguments) -> int:
 
 
 def examine(workdir: Path | None) -> list[dict[str, Any]]:
-    """Return the report of each process, in order; all processes must call it."""
+    """Return the report of each process, in order; all processes must call this."""
     import jax
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
@@ -100,7 +100,7 @@ def problems_of(reports: list[dict[str, Any]]) -> list[str]:
         if report["sum"] != report["expected_sum"]:
             problems.append(f"{name}: the sum over all devices is {report['sum']}, not {report['expected_sum']}")
         if report["shared"] != first["shared"]:
-            problems.append(f"{name}: does not see what process 0 on {first['host']} has written to --workdir")
+            problems.append(f"{name}: does not see the file that process 0 on {first['host']} wrote to --workdir")
         if report["devices"] != first["devices"]:
             problems.append(f"{name}: has {_kinds(report)}, process 0 {_kinds(first)}")
         for package, version in report["versions"].items():
@@ -119,9 +119,9 @@ def _print_table(reports: list[dict[str, Any]]) -> None:
 
     from transformer_jax.terminal import render_table
 
-    table = Table("process", "host", "pid", "backend", "devices", "memory of each", "sum over all devices")
+    table = Table("process", "host", "pid", "backend", "devices", "memory per device", "sum over all devices")
     for report in reports:
-        memory = f"{report['memory_gb']} GB" if report["memory_gb"] else "of the machine"
+        memory = f"{report['memory_gb']} GB" if report["memory_gb"] else "the machine's"
         table.add_row(
             *(str(report[name]) for name in ("process", "host", "pid", "backend")),
             _kinds(report),

@@ -1,14 +1,15 @@
-"""Show what the embeddings have learned: principal components, nearest neighbours, analogies.
+"""Show the learned token embeddings: principal components, nearest neighbours, analogies.
 
     transformer-jax embeddings --checkpoint=runs/first
     transformer-jax embeddings --checkpoint=runs/first --neighbours="Friday,two" --analogy="Friday:Freitag::Monday"
 
---neighbours shows the tokens most similar to each given word, by cosine similarity. --analogy=a:b::c asks for the token
-that is to c as b is to a (3CosAdd); the words of the question are left out. Words are looked up as they are tokenized
-after a space. A word of several tokens is the mean of their rows, and the table shows these tokens.
+--neighbours lists words and shows the most similar tokens of each, by cosine similarity. --analogy=a:b::c asks: which
+token is to c as b is to a (3CosAdd)? The words of the question are left out of the answers. Words are looked up as if
+they followed a space. If the tokenizer splits a word into several tokens, their mean embedding is used, and the table
+lists these tokens.
 
-OUTPUT/embeddings.png is the plane of the two largest principal components, OUTPUT/embeddings.csv its coordinates, and
-OUTPUT/neighbours.csv and OUTPUT/analogies.csv are the answers.
+OUTPUT/embeddings.png shows the plane of the two largest principal components, OUTPUT/embeddings.csv holds its
+coordinates, and OUTPUT/neighbours.csv and OUTPUT/analogies.csv hold the answers.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ _SIDES = ("source", "target")
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     path_flag(values, "output", "folder for the files; default WORKDIR/embeddings")
-    text(values, "neighbours", "words, separated by commas; shows the tokens most similar to each")
+    text(values, "neighbours", "words, separated by commas; the most similar tokens of each are shown")
     text(values, "analogy", "questions a:b::c, separated by commas: which token is to c as b is to a?")
-    integer(values, "count", "tokens shown per answer", 10, 1)
+    integer(values, "count", "number of tokens shown per answer", 10, 1)
     choice_flag(
-        values, "side", "whose table, of a model that does not share one (model.share_embeddings)", "source", _SIDES
+        values, "side", "which embedding table, if the model has two (model.share_embeddings=false)", "source", _SIDES
     )
 
 
@@ -80,7 +81,7 @@ def _write(
     answers: Sequence[tuple[str, list[Match]]],
     folder: Path,
 ) -> list[str]:
-    """Writes all files, and prints what the projection carries; their names."""
+    """Write all files, print the variance that the projection explains, and return the names of the files."""
     from transformer_jax.inspection.embeddings import principal_components
     from transformer_jax.inspection.pictures import save
     from transformer_jax.inspection.projection import projection_figure
@@ -94,13 +95,13 @@ def _write(
     rows = zip(ids.tolist(), found.tokenizer.tokens(ids), *projection.points.T.tolist(), strict=True)
     files.append(_write_csv(folder / "embeddings.csv", ("id", "token", "component_1", "component_2"), rows))
     for name, asked_as, answered in (("neighbours", "word", near), ("analogies", "question", answers)):
-        (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier question
+        (folder / f"{name}.csv").unlink(missing_ok=True)  # left over from an earlier question
         if answered:
             heading = (asked_as, "rank", "id", "token", "similarity")
             listed = [(question, rank, *row) for question, matches in answered for rank, row in _ranked(found, matches)]
             files.append(_write_csv(folder / f"{name}.csv", heading, listed))
     print(
-        f"{len(ids):,} tokens of {found.table.shape[1]} dimensions; two principal components carry "
+        f"{len(ids):,} tokens in {found.table.shape[1]} dimensions; the first two principal components explain "
         f"{first:.1%} and {second:.1%} of the variance"
     )
     return files
@@ -127,9 +128,9 @@ def _ranked(found: Embeddings, matches: Sequence[Match]) -> list[tuple[int, tupl
 
 
 def _spelled(found: Embeddings, word: str) -> str:
-    """Return a word and the tokens that stand for it, as text."""
-    tokens = found.tokenizer.tokens(found.ids_of(word))
-    return f"{word} = {' '.join(tokens)}" if len(tokens) == 1 else f"{word} = mean of {' '.join(tokens)}"
+    """Return a word and the tokens that stand for it."""
+    pieces = found.tokenizer.pieces(found.ids_of(word))
+    return f"{word} = {' '.join(pieces)}" if len(pieces) == 1 else f"{word} = mean of {' '.join(pieces)}"
 
 
 def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
@@ -139,6 +140,6 @@ def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
     from transformer_jax.terminal import render_table
 
     table = Table(Column("", justify="right"), "token", Column("cosine", justify="right"))
-    for rank, (_, token, similarity) in _ranked(found, matches):
-        table.add_row(str(rank), Text(token), f"{similarity:.3f}")
+    for rank, (_, piece, similarity) in _ranked(found, matches):
+        table.add_row(str(rank), Text(piece), f"{similarity:.3f}")
     print(f"{title}\n{render_table(table, minimum_width=60)}")

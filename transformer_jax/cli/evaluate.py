@@ -2,11 +2,13 @@
 
     transformer-jax evaluate --checkpoint=runs/first --splits=test --evaluation.average_checkpoints=2
 
-Prints a table and writes WORKDIR/evaluation/SPLIT.json and SPLIT.txt; of one STEP that is named, or best, into
-WORKDIR/evaluation/step_STEP. The corpus, the tokenizer and the config are the checkpoint's. It holds the embedded
-corpus as its settings; text files, or a dataset of TFDS, have to be there, all splits as they were in training, and
---data.dir=FOLDER says where they are now. --evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
---decode.FIELD=VALUE how it translates: --decode.beam_size=5 searches with a beam. The scores carry both.
+Prints a table and writes WORKDIR/evaluation/SPLIT.json and SPLIT.txt. For a checkpoint that is named by its step or as
+`best`, the folder is WORKDIR/evaluation/step_STEP.
+
+The corpus, the tokenizer and the config are those of the checkpoint. The embedded corpus is generated from its
+settings. Text files or a TFDS dataset must be there, with all splits as they were in training; --data.dir=FOLDER gives
+their place if they have moved. --evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
+--decode.FIELD=VALUE how it decodes: --decode.beam_size=5 selects beam search. The files of scores record both.
 """
 
 from pathlib import Path
@@ -22,7 +24,7 @@ OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir")
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     text(values, "splits", "splits to score, separated by commas; default all but train")
-    switch(values, "generate", "translate as well, which sacreBLEU, chrF and exact match need", default=True)
+    switch(values, "generate", "decode too; sacreBLEU, chrF and exact match need it", default=True)
 
 
 def run(arguments: Arguments) -> int:

@@ -1,4 +1,4 @@
-"""Failures as the user sees them: a message for an expected error, a traceback for a defect of this program."""
+"""Classification of exceptions: errors that the user can fix get a message, defects of the program a traceback."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 
 from transformer_jax.errors import UserError
 
-# What the machine refuses is for the user to put right, wherever it happens.
+# Errors of the machine that the user can fix, wherever they are raised.
 _MACHINE = {
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE", "ENFILE")
     if hasattr(errno, name)
 }
-# How JAX's runtime tells that a process is gone: its collectives, its coordination service.
+# Parts of the messages by which JAX's collectives and its coordination service report that a process is gone.
 _LOST = re.compile(
     r"Gloo|NCCL|[Bb]arrier|coordination|UNAVAILABLE|DEADLINE_EXCEEDED|[Hh]eartbeat|[Cc]onnection (closed|r)"
 )
 
 
 def user_message(error: BaseException) -> str | None:
-    """Return the message for an error; None if it is a defect of the program, which keeps its traceback."""
+    """Return the message for the user; None if the error is a defect of the program and needs its traceback."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError) and error.errno in _MACHINE:
@@ -28,14 +28,17 @@ def user_message(error: BaseException) -> str | None:
     if _of_runtime(error) and "RESOURCE_EXHAUSTED" in str(error):
         first_line = str(error).strip().partition("\n")[0]
         return (
-            f"the device has too little memory: {first_line[:200]}; set a smaller data.tokens_per_batch, or "
-            'another setting of the section "Memory" of docs/scaling.md'
+            f"the device has too little memory: {first_line[:200]}; set a smaller data.tokens_per_batch, or see the "
+            'section "Memory" of docs/scaling.md'
         )
     return None
 
 
 def lost_process(error: BaseException | None) -> str:
-    """Return the message of JAX's runtime if an error, also that of a save, comes from a lost process; else ""."""
+    """Return the message of JAX's runtime if the error was caused by a process that is gone; otherwise "".
+
+    The causes of the error are searched too: a failed save, for example, may be caused by a lost process.
+    """
     while error is not None:
         if _of_runtime(error) and _LOST.search(str(error)):
             return str(error).strip().partition("\n")[0][:300]
@@ -44,4 +47,4 @@ def lost_process(error: BaseException | None) -> str:
 
 
 def _of_runtime(error: BaseException) -> bool:
-    return type(error).__name__ == "JaxRuntimeError"  # told by name, since JAX is not imported for an error's sake
+    return type(error).__name__ == "JaxRuntimeError"  # by name, so as not to import JAX here

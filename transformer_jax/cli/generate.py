@@ -1,22 +1,22 @@
-"""Translate lines of text from stdin to stdout, in their order.
+"""Translate lines of text from stdin to stdout, in order.
 
     transformer-jax generate --checkpoint=runs/first < in.txt > out.txt
     transformer-jax generate --checkpoint=runs/first --decode.beam_size=5 --input=in.txt --output_file=out.txt
 
-Text is UTF-8 whatever the locale says. Line n of the output translates line n of the input; an empty line stays empty.
-A line that cannot be translated, because it is too long for the model or not UTF-8, stays empty too: it is named on
-stderr, the others are translated, and the exit code is 3. A translation that reaches its limit
-(--decode.max_extra_length) ends there; a warning says how many did.
+Text is always UTF-8, whatever the locale. Line n of the output translates line n of the input; an empty line stays
+empty. If a line cannot be translated, because it is too long for the model or not valid UTF-8, its output line is
+empty, stderr names it, the other lines are translated, and the exit code is 3. A translation that reaches the length
+limit (--decode.max_extra_length) is cut off there; a warning gives the number of such lines.
 
-A model of a corpus that is Moses tokens (data.text_form=moses_bpe) reads lines and prompts of that form and writes text
-as one writes it.
+If the corpus consists of Moses tokens (data.text_form=moses_bpe), input lines and prompts must have that form too; the
+output is ordinary text.
 
-With --output=jsonl, line n is an object with `line`, its number, and `outputs`: the --decode.num_best of a beam search,
-best first, or as many as --decode.num_samples. Each has `text`, `ids`, `log_probs` of every token (natural logarithms),
-`score` and `finished`; `problem` says why there are none.
+With --output=jsonl, line n is an object with `line`, the line number, and `outputs`: the --decode.num_best best of a
+beam search, best first, or --decode.num_samples samples. Each output has `text`, `ids`, `log_probs` of every token
+(natural logarithms), `score` and `finished`. If there are no outputs, `problem` says why.
 
---output_file appears when all of it is written. Until then the lines are in FILE.partial; after an interruption the
-same command continues that file, if checkpoint, settings and input are the same.
+--output_file appears once it is complete. Until then the lines are in FILE.partial: after an interruption, the same
+command continues from there, if checkpoint, settings and input are the same.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ from transformer_jax.tasks.lines import Line, Translated, on_one_line
 OVERRIDES = ("evaluation", "decode")
 
 _FORMATS = ("text", "jsonl")
-_NAMED_LINES = 5  # line numbers that a warning lists
+_NAMED_LINES = 5  # most line numbers that a warning lists
 
 logger = logging.getLogger(__name__)
 
 
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
-    text(values, "ensemble", "more checkpoints, separated by commas, whose log probabilities are averaged with it")
+    text(values, "ensemble", "more checkpoints, separated by commas; the log probabilities of all are averaged")
     path_flag(values, "input", "file to read instead of stdin")
-    path_flag(values, "prompts", "file whose line n is what the translation of line n begins with")
-    text(values, "output", "text | jsonl: what to write for every line", "text")
-    path_flag(values, "output_file", "file to write instead of stdout; appears when all of it is written")
+    path_flag(values, "prompts", "file whose line n is the beginning of the translation of line n")
+    text(values, "output", "text | jsonl: output format", "text")
+    path_flag(values, "output_file", "file to write instead of stdout; appears once it is complete")
     switch(values, "force", "replace the output file if it exists")
 
 
 def run(arguments: Arguments) -> int:
     checkpoint, values = Path(arguments.required("checkpoint")), arguments.flags
     if values.output not in _FORMATS:
-        hint = nearest(values.output, _FORMATS) or "; a file to write is --output_file"
+        hint = nearest(values.output, _FORMATS) or "; to write a file, use --output_file"
         raise ConfigError(f"--output={values.output}: expected one of {', '.join(_FORMATS)}{hint}")
     with contextlib.ExitStack() as files:
-        # All are opened before the model is loaded, so that a wrong name is reported at once.
+        # All files are opened before the model is loaded, so that a wrong name is reported at once.
         source, name = _open_input("input", values.input, files)
         prompts = _open_input("prompts", values.prompts, files)[0] if values.prompts else None
         file = None
@@ -85,8 +85,8 @@ def run(arguments: Arguments) -> int:
         translator = load_translator(checkpoint, arguments.overrides, ensemble)
         if values.output == "text" and translator.config.decode.num_outputs > 1:
             raise ConfigError(
-                f"--output=text has one line per input, and decode asks for {translator.config.decode.num_outputs} "
-                "outputs; --output=jsonl writes all"
+                "--output=text writes one output per input line, but the decode settings ask for "
+                f"{translator.config.decode.num_outputs}; use --output=jsonl to write all"
             )
         lines: Iterable[bytes] = source
         if file is not None:
@@ -94,32 +94,32 @@ def run(arguments: Arguments) -> int:
             file.begin(_made_with(translator.config, of_models, values))
             lines = file.remaining(source)
         done = 0 if file is None else file.lines
-        told = _Told(name, {} if file is None else file.notes)
+        notes = _LineNotes(name, {} if file is None else file.notes)
         with progress_bar("translating", _num_lines(values.input), done) as advance:
             for chunk in translator.translate(read_lines(lines, prompts, done), done + 1):
                 data = "".join(
                     f"{_written(translation, values.output, translator.config.data)}\n" for translation in chunk
                 ).encode()
-                told.note(chunk)
+                notes.add(chunk)
                 if file is None:
                     sys.stdout.buffer.write(data)
                     sys.stdout.buffer.flush()
                 else:
-                    file.write(data, len(chunk), told.notes)
+                    file.write(data, len(chunk), notes.values)
                 advance(len(chunk))
         if prompts is not None and next(iter(prompts), None) is not None:
-            raise DataError("--prompts: has more lines than the input")
+            raise DataError("--prompts: has more lines than the input; give one prompt per input line")
         if file is not None:
             file.finish()
-    return told.exit_code(translator.config)
+    return notes.exit_code(translator.config)
 
 
 def read_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: int = 0) -> Iterator[Line]:
-    """Lines of UTF-8 as what is to be translated, without line ends and a leading byte order mark.
+    """Yield the lines to translate, decoded from UTF-8, without line ends and a leading byte order mark.
 
     Args:
-      lines: split at \\n; prompts: of all lines, those that are done included.
-      done: lines that came before these.
+      lines: split at \\n; prompts: of all lines, including those that are done.
+      done: number of lines before these.
     Raises: DataError if there are fewer prompts than lines.
     """
     given = None if prompts is None else itertools.islice(prompts, done, None)
@@ -129,14 +129,14 @@ def read_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: in
         if given is not None:
             raw_prompt = next(given, None)
             if raw_prompt is None:
-                raise DataError(f"--prompts: has {number - 1} lines, and the input has more")
+                raise DataError(f"--prompts: has {number - 1} lines, but the input has more; give one per input line")
             prompt, prompt_problem = _decoded(raw_prompt, number)
             problem = problem or (prompt_problem and f"its prompt is {prompt_problem}")
         yield Line(line, prompt, problem)
 
 
 def _decoded(raw: bytes, number: int) -> tuple[str, str | None]:
-    """A line as text; or an empty one, and what is wrong with it."""
+    """Return a line as text, and None; or an empty line, and the problem."""
     try:
         line = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -155,7 +155,7 @@ def _written(translation: Translated, output_form: str, data: DataConfig) -> str
 
 
 def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagValues) -> dict[str, object]:
-    """Return what the translations depend on, apart from the input."""
+    """Return everything except the input that determines the translations."""
     return {
         "checkpoint": fingerprint,
         "decode": dataclasses.asdict(config.decode.resolved()),
@@ -165,40 +165,40 @@ def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagVal
     }
 
 
-class _Told:
-    """Warnings about the lines; `notes` are those that an interrupted command has left."""
+class _LineNotes:
+    """Counts of failed and of unfinished lines, for warnings; `values` is saved for the command that continues."""
 
-    def __init__(self, name: str, notes: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         self._name = name
-        self.notes: dict[str, Any] = {"failed": 0, "unfinished": 0, "first_unfinished": [], **notes}
+        self.values: dict[str, Any] = {"failed": 0, "unfinished": 0, "first_unfinished": [], **values}
 
-    def note(self, translations: Iterable[Translated]) -> None:
+    def add(self, translations: Iterable[Translated]) -> None:
         for translation in translations:
             if translation.problem:
-                self.notes["failed"] += 1
+                self.values["failed"] += 1
                 logger.warning("%s, line %d: %s", self._name, translation.number, translation.problem)
             elif translation.unfinished:
-                self.notes["unfinished"] += 1
-                if len(self.notes["first_unfinished"]) < _NAMED_LINES:
-                    self.notes["first_unfinished"].append(translation.number)
+                self.values["unfinished"] += 1
+                if len(self.values["first_unfinished"]) < _NAMED_LINES:
+                    self.values["first_unfinished"].append(translation.number)
 
     def exit_code(self, config: ExperimentConfig) -> int:
-        if self.notes["unfinished"]:
-            first, decode = self.notes["first_unfinished"], config.decode
+        if self.values["unfinished"]:
+            first, decode = self.values["first_unfinished"], config.decode
             limit = f"max_length={decode.max_length}"
             if decode.max_length is None:
                 limit = f"max_extra_length={decode.max_extra_length} tokens more than the source"
             logger.warning(
-                "translations that reached the length limit and end there: %d (line %s); the limit is decode.%s, and "
+                "translations cut off at the length limit: %d (line %s); the limits are decode.%s and "
                 "model.max_length=%d",
-                self.notes["unfinished"],
-                ", ".join(map(str, first)) + (", ..." if self.notes["unfinished"] > len(first) else ""),
+                self.values["unfinished"],
+                ", ".join(map(str, first)) + (", ..." if self.values["unfinished"] > len(first) else ""),
                 limit,
                 config.model.max_length,
             )
-        if self.notes["failed"]:
-            logger.warning("lines that could not be translated and are empty in the output: %d", self.notes["failed"])
-        return exit_codes.SOME_FAILED if self.notes["failed"] else exit_codes.OK
+        if self.values["failed"]:
+            logger.warning("lines that could not be translated and are empty in the output: %d", self.values["failed"])
+        return exit_codes.SOME_FAILED if self.values["failed"] else exit_codes.OK
 
 
 def _open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
@@ -211,7 +211,7 @@ def _open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tup
 
 
 def _num_lines(path: str | None) -> int | None:
-    """Lines of a file; None for a stream, whose end nobody knows."""
+    """Return the number of lines of a file; None for a stream, whose length is unknown."""
     if path is None or not os.path.isfile(path):
         return None
     with open(path, "rb") as file:

@@ -33,14 +33,14 @@ def program_help() -> str:
             "commands:",
             *_columns(rows),
             "",
-            "`transformer-jax COMMAND --help` shows a command's flags, --helpfull every config field as well;",
+            "`transformer-jax COMMAND --help` shows the flags of a command; --helpfull adds every config field.",
             "`transformer-jax --version` shows the versions.",
         ]
     )
 
 
 def command_help(name: str, full: bool) -> str:
-    """Usage, arguments and flags of a command and, if `full`, the fields of the config that it lets one override."""
+    """Return usage, arguments and flags of a command and, if `full`, the config fields that its flags can override."""
     command = command_module(name)
     values, fields = declare(command), override_flags(command)
     rows = [(_flag(flag.name, flag.boolean), _flag_text(flag)) for flag in map(values.__getitem__, values)]
@@ -49,7 +49,10 @@ def command_help(name: str, full: bool) -> str:
     lines = [usage, "", inspect.cleandoc(command.__doc__ or ""), ""]
     if positionals.usage:
         lines += ["arguments:", *_columns([(positionals.usage, positionals.help)]), ""]
-    lines += ["flags:", *_columns([*rows, ("--help, --helpfull", "show this, and every config field as well")])]
+    lines += [
+        "flags:",
+        *_columns([*rows, ("--help, --helpfull", "show this text; --helpfull adds every config field")]),
+    ]
     if full and fields:
         lines += ["", "config fields, with their defaults before a config file sets them:", *_fields(fields)]
     return "\n".join(lines)
@@ -72,7 +75,7 @@ def _flag_text(flag) -> str:
 
 
 def _fields(flag_of: Mapping[str, str]) -> list[str]:
-    """Two lines per field: the flag that sets it to its default, and what it means."""
+    """Return two lines per field: the flag that sets it to its default, and its meaning."""
     names = {field: flag for flag, field in flag_of.items()}
     config, lines, section = ExperimentConfig(), [], None
     for name, (_, field) in leaf_fields().items():

@@ -1,10 +1,10 @@
-"""Show what a config or a checkpoint is: parameters, operations, memory, devices.
+"""Show the model of a config or checkpoint: parameters, operations, memory, devices.
 
     transformer-jax inspect --config=wmt14:big
     transformer-jax inspect --checkpoint=runs/first --json
 
-Costs are those of a full training batch of the longest sentences that `data.max_length` admits. Nothing is computed
-or allocated; with --compile the training step is compiled and the compiler's own account of its memory is added.
+Costs are those of a full training batch of the longest sentences that `data.max_length` allows. Nothing is computed
+or allocated. With --compile, the training step is compiled and the compiler's figures for its memory are added.
 """
 
 import contextlib
@@ -48,7 +48,9 @@ def _config(arguments: Arguments) -> ExperimentConfig:
     if spec:
         return read_config(spec, arguments.overrides)
     if arguments.overrides:
-        raise ConfigError("--config.FIELD overrides a config file; what a checkpoint is cannot be overridden")
+        raise ConfigError(
+            "--config.FIELD overrides fields of a config file; those of a checkpoint cannot be overridden"
+        )
 
     from transformer_jax.checkpoints.opening import open_checkpoint
     from transformer_jax.evaluation.loading import resolve
@@ -56,12 +58,12 @@ def _config(arguments: Arguments) -> ExperimentConfig:
     store, step = open_checkpoint(resolve(Path(checkpoint)))
     record = store.read_record(store.steps()[-1] if step is None else step)
     if "config" not in record:
-        raise CheckpointError(f"{checkpoint}: has no config in its record")
+        raise CheckpointError(f"{checkpoint}: its record contains no config")
     return ExperimentConfig.from_config_dict(record["config"])
 
 
 def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str, Any]:
-    """Everything that `inspect` shows, as JSON values; memory is in bytes, for one device.
+    """Return everything that `inspect` shows, as JSON values; memory is in bytes, for one device.
 
     Args:
       config: resolved.
@@ -93,7 +95,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     widths = TASKS[config.task.name].widths(config, length)
     flops = activations = None
     if widths is not None:
-        with contextlib.suppress(KeyError):  # the architecture counts sequences that the task does not have
+        with contextlib.suppress(KeyError):  # the architecture needs the width of a sequence that the task lacks
             flops = architecture.train_flops(config.model, rows, widths)
             activations = architecture.activation_bytes(config.model, part, widths, config.training.loss_chunks)
     memory = {
@@ -121,7 +123,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
 
 
 def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
-    """Return the implementation of each attention of the training step here, and why it was chosen."""
+    """Return the implementation of each attention of the training step on this machine, and why it is chosen."""
     from transformer_jax.models.architecture import ARCHITECTURES
     from transformer_jax.nn.attention_kernels import choose
 
@@ -132,13 +134,13 @@ def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
     for name, kind in kinds.items():
         try:
             result[name] = choose(config.model, kind)._asdict()
-        except ConfigError as error:  # of a config for another machine
+        except ConfigError as error:  # the config is for another machine
             result[name] = {"name": config.model.attention_implementation, "why": str(error)}
     return result
 
 
 def _compiled_memory(config: ExperimentConfig, rows: int, widths: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the bytes that the compiler allocates on one device for a training step: state, batch and work space."""
+    """Return the bytes that the compiler allocates on one device for a training step: state and batch, work space."""
     import jax
 
     from transformer_jax.models.architecture import parameter_axes
@@ -150,13 +152,13 @@ def _compiled_memory(config: ExperimentConfig, rows: int, widths: Mapping[str, i
 
     batch = None if widths is None else TASKS[config.task.name].batch_template(config, rows, widths)
     if batch is None:
-        raise ConfigError(f"--compile: task.name='{config.task.name}' does not say what a batch looks like")
+        raise ConfigError(f"--compile: task.name='{config.task.name}' does not define the shapes of a batch")
     static, hyper = split(config)
     launcher = make_launcher(config, make_train_step(static), parameter_axes(config.model))
     state = state_template(static, hyper, launcher.shardings(state_shapes(static, hyper)))
     memory = launcher.lower(state, batch, hyper).compile().memory_analysis()
     if memory is None:
-        raise ConfigError(f"--compile: the {jax.default_backend()} backend gives no account of its memory")
+        raise ConfigError(f"--compile: the {jax.default_backend()} backend does not report the memory of a program")
     return {
         "compiled_state_and_batch": memory.argument_size_in_bytes,
         "compiled_work_space": memory.temp_size_in_bytes,
@@ -175,7 +177,7 @@ def _print_tables(report: Mapping[str, Any]) -> None:
 
 
 def subtotals(parameters: list[dict[str, Any]]) -> dict[str, int]:
-    """Parameters below every module, by its path; a module stands before what is in it."""
+    """Return the number of parameters below every module, by its path; a module stands before its contents."""
     totals: dict[str, int] = {}
     for leaf in parameters:
         keys = leaf["path"].split("/")

@@ -4,7 +4,7 @@
     transformer-jax train --config=quickstart --workdir=runs/first
     transformer-jax sweep --study=norm_placement --workdir=runs/norm_placement
 
-`--config` and `--study` take these names, or paths; a file or folder in the current folder wins.
+`--config` and `--study` take these names or paths; a file or folder of the same name in the current folder wins.
 """
 
 import json

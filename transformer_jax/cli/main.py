@@ -1,4 +1,4 @@
-"""Entry point: finds the command, runs it, and turns what went wrong into a message and an exit code."""
+"""Entry point: finds the command, runs it, and turns errors into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from transformer_jax.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command.
+    """Run a command.
 
     Args:
       argv: the command and its flags; default those of this process.
-    Returns: the exit code, one of `exit_codes`. A defect of the program is raised.
+    Returns: the exit code, one of `exit_codes`.
+    Raises: the exception, if it is a defect of the program and not an error that the user can fix.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     _prepare_streams()
     try:
         code = _dispatch(argv)
-        if sys.stdout is not None:  # as where it was closed before we began
+        if sys.stdout is not None:  # None if it was closed before this process started
             sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         print("transformer-jax: interrupted", file=sys.stderr)
         return exit_codes.INTERRUPTED
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and error.filename == STDOUT:  # its reader has seen enough
+        if isinstance(error, BrokenPipeError) and error.filename == STDOUT:  # the reader has closed the pipe
             return exit_codes.BROKEN_PIPE
         message = user_message(error)
         if message is None:
@@ -84,7 +85,7 @@ def _report(message: str, argv: list[str]) -> int:
 
 
 class _Messages(logging.Handler):
-    """Warnings of this package, in the form of its errors."""
+    """A handler that prints warnings of this package in the form of its errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"transformer-jax: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
@@ -96,5 +97,5 @@ def _prepare_streams() -> None:
         logger.addHandler(_Messages())
     name_stdout()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character is no reason to stop
+        if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show must not be an error
             stream.reconfigure(errors="backslashreplace")

@@ -1,10 +1,10 @@
-"""Draw what a config means: position encoding, masks, learning-rate schedule; of a checkpoint as trained.
+"""Draw the position encoding, masks and learning-rate schedule of a config, or of a checkpoint as trained.
 
     transformer-jax plot --config=wmt14:base --output=runs/plots
     transformer-jax plot --checkpoint=runs/first
 
-Position encodings are drawn as tables and by their inner products at every distance; of relative ones the buckets, and
-with --checkpoint the learned tables and biases too. Masks are those of two small examples.
+A position encoding is drawn as a table and by its inner products at every distance. A relative one is drawn as its
+buckets. With --checkpoint, learned tables and biases are drawn too. The masks are those of two small examples.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ OVERRIDES = ("config",)
 def define(values: flags.FlagValues) -> None:
     config_flag(values)
     checkpoint_flag(values)
-    path_flag(values, "output", "folder for the PNG files; with --checkpoint by default WORKDIR/plots")
+    path_flag(values, "output", "folder for the PNG files; default with --checkpoint: WORKDIR/plots")
 
 
 def run(arguments: Arguments) -> int:
@@ -30,7 +30,9 @@ def run(arguments: Arguments) -> int:
     if bool(values.config) == bool(values.checkpoint):
         raise ConfigError("plot takes one of --config=FILE.py and --checkpoint=WORKDIR")
     if values.checkpoint and arguments.overrides:
-        raise ConfigError("--config.FIELD overrides a config file; what a checkpoint is cannot be overridden")
+        raise ConfigError(
+            "--config.FIELD overrides fields of a config file; those of a checkpoint cannot be overridden"
+        )
     if values.config:
         config, folder = read_config(values.config, arguments.overrides), Path(arguments.required("output"))
 
@@ -46,7 +48,7 @@ def run(arguments: Arguments) -> int:
         print(f"{path}: {what}")
     encoding = config.model.position_encoding
     if encoding == "none":
-        print("position_encoding=none: there is nothing to draw of it")
+        print("position_encoding=none: there is no encoding to draw")
     elif encoding == "learned" and params is None:
-        print("position_encoding=learned: the table is drawn of a checkpoint, --checkpoint=WORKDIR")
+        print("position_encoding=learned: to draw the learned table, pass --checkpoint=WORKDIR")
     return exit_codes.OK

@@ -1,13 +1,13 @@
-"""Download a dataset of TFDS and write it in the form that `data.source=tfds` reads.
+"""Download a TFDS dataset and write it in the format that `data.source=tfds` reads.
 
     transformer-jax prepare --dataset=embedded_translate/en-de-5000-500 --data_dir=data
     transformer-jax prepare --dataset=wmt14_translate/de-en --data_dir=data
 
-Names are those of the catalogue of TensorFlow Datasets, NAME or NAME/CONFIG, and of the embedded corpus:
-embedded_translate/SOURCE-TARGET or SOURCE-TARGET-TRAIN-EVAL, two locales and numbers of pairs. To prepare most of the
-catalogue TensorFlow is needed, pip install "transformer-jax[prepare]"; reading a prepared dataset never needs it.
-Prints the folder of the dataset, its splits and features, and the flags to train with. A dataset that is already
-prepared is left unchanged.
+DATASET is a name of the TensorFlow Datasets catalogue, NAME or NAME/CONFIG, or the embedded corpus:
+embedded_translate/SOURCE-TARGET or embedded_translate/SOURCE-TARGET-TRAIN-EVAL, with two locales and two numbers of
+pairs. To prepare most datasets of the catalogue, TensorFlow is needed: pip install "transformer-jax[prepare]". To read
+a prepared dataset it is not needed. The command prints the folder of the dataset, its splits and features, and the
+flags to train with. A dataset that is already prepared is not changed.
 """
 
 import shlex
@@ -23,13 +23,13 @@ from transformer_jax.cli.arguments import Arguments, path_flag, text
 
 OVERRIDES = ()
 
-_HELD_OUT = 2000  # examples of train for validation, where a dataset has no split for it
+_HELD_OUT = 2000  # most examples of train to use for validation if the dataset has no validation split
 
 
 def define(values: flags.FlagValues) -> None:
-    text(values, "dataset", "name of the dataset, as in wmt14_translate/de-en")
-    path_flag(values, "data_dir", "where to prepare it; default: where TFDS does, ~/tensorflow_datasets")
-    path_flag(values, "manual_dir", "holds the files that one has to download oneself, for datasets that say so")
+    text(values, "dataset", "name of the dataset, such as wmt14_translate/de-en")
+    path_flag(values, "data_dir", "folder to prepare it in; default that of TFDS, ~/tensorflow_datasets")
+    path_flag(values, "manual_dir", "folder with the manually downloaded files, for datasets that require them")
 
 
 def run(arguments: Arguments) -> int:
@@ -42,7 +42,7 @@ def run(arguments: Arguments) -> int:
     info, folder = builder.info, Path(builder.data_dir)
     dataset = "/".join(filter(None, (info.name, info.config_name)))
     splits = {name: split.num_examples for name, split in info.splits.items()}
-    print(f"{info.full_name} {'was prepared before: nothing to do' if was_there else 'is prepared'}")
+    print(f"{info.full_name} {'was already prepared: nothing to do' if was_there else 'is prepared'}")
     print(f"  folder    {folder}")
     print(f"  splits    {', '.join(f'{name} {count:,}' for name, count in splits.items())}")
     print(f"  features  {', '.join(f'{name} ({kind})' for name, kind in _features(info).items())}")
@@ -52,24 +52,24 @@ def run(arguments: Arguments) -> int:
     chosen, open_questions = _text_fields(info)
     fields |= _split_fields(splits) | chosen
     flags = [f"--config.data.{name}={value}" for name, value in fields.items()]
-    print(f"Train with it:\n  {shlex.join(flags)}")
+    print(f"Flags to train with it:\n  {shlex.join(flags)}")
     if open_questions:
         print(f"  and {open_questions}")
-    print(f"Where there is no network, copy the folder and give the copy as data.dir:\n  {folder}")
+    print(f"To use it on a machine without network, copy the folder and set data.dir to the copy:\n  {folder}")
     return exit_codes.OK
 
 
 def _features(info: Any) -> dict[str, str]:
-    """Name -> kind, such as Text."""
+    """Return name -> kind of every feature; a kind is, for example, Text."""
     items = info.features.items() if hasattr(info.features, "items") else ()
     return {name: type(feature).__name__ for name, feature in sorted(items)}
 
 
 def _split_fields(splits: Mapping[str, int]) -> dict[str, str]:
-    """Which split is which: all three, since the config file may name others.
+    """Return the config fields that name the splits: all three, because the config file may name others.
 
     Args:
-      splits: number of examples by name.
+      splits: split name -> number of examples.
     """
     names = {"train": "train", "valid": "", "test": "test"}
     names["valid"] = next((name for name in ("validation", "valid", "dev") if name in splits), "")
@@ -81,11 +81,12 @@ def _split_fields(splits: Mapping[str, int]) -> dict[str, str]:
 
 
 def _text_fields(info: Any) -> tuple[dict[str, str], str]:
-    """Return the fields that say which texts are read, and what is left for the user to choose."""
+    """Return the config fields that name the texts to read, and the choice that is left to the user ("" if none)."""
     texts = [name for name, kind in _features(info).items() if kind == "Text"]
     if len(texts) == 1:
-        return {}, f"another dataset: this one has one text, {texts[0]}, and translation needs two"
+        return {}, f"another dataset: this one has one text feature, {texts[0]}; translation needs two"
     pair = [name for name in info.supervised_keys or () if name in texts]
     if len(pair) == 2:
         return {"source_locale": pair[0], "target_locale": pair[1]}, ""
-    return {}, f"--config.data.input_feature and target_feature, two of its texts: {', '.join(texts) or 'it has none'}"
+    choices = ", ".join(texts) or "it has none"
+    return {}, f"--config.data.input_feature and --config.data.target_feature, two of its text features: {choices}"

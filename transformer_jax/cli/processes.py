@@ -1,4 +1,4 @@
-"""The flags by which a command runs as one of several processes, and how such a process ends."""
+"""Flags to run a command as one of several processes, and the end of such a process."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ NAMES = ("coordinator", "num_processes", "process_id")
 
 
 def process_flags(values: flags.FlagValues) -> None:
-    text(values, "coordinator", "HOST:PORT of process 0, if there are several; the same for all")
-    integer(values, "num_processes", "how many there are", None, 1)
-    integer(values, "process_id", "which this is, from 0", None, 0)
-    choice_flag(values, "cluster", "where the three are taken from instead", "none", ("none", "slurm"))
+    text(values, "coordinator", "HOST:PORT of process 0, the same for all processes; only with several processes")
+    integer(values, "num_processes", "number of processes", None, 1)
+    integer(values, "process_id", "number of this process, from 0", None, 0)
+    choice_flag(values, "cluster", "cluster software to take these three from", "none", ("none", "slurm"))
 
 
 def job_of(arguments: Arguments) -> Job | None:
-    """The job that the flags describe; None for a process of its own.
+    """Return the job that the flags describe; None for a single process.
 
-    Raises: ConfigError for flags that do not go together.
+    Raises: ConfigError if the flags do not fit together.
     """
     from transformer_jax.parallel.processes import Job, slurm_job
 
@@ -41,7 +41,7 @@ def job_of(arguments: Arguments) -> Job | None:
     named = [f"--{name}" for name, value in given.items() if value is not None]
     if arguments.flags.cluster == "slurm":
         if named:
-            raise ConfigError(f"--cluster=slurm says what {', '.join(named)} would say; give one or the other")
+            raise ConfigError(f"--cluster=slurm cannot be combined with {', '.join(named)}; pass one or the other")
         return slurm_job(os.environ)
     if not named:
         return None
@@ -52,10 +52,10 @@ def job_of(arguments: Arguments) -> Job | None:
 
 @contextlib.contextmanager
 def joined(job: Job | None) -> Generator[None]:
-    """The body runs as one process of a job, together with all others, or by itself if there is no job.
+    """Run the body as one process of a job, or as a single process if there is no job.
 
-    A process that fails in a job does not wait for the others, who may be waiting for it, but ends at once, and so do
-    they when they notice: where they exchange numbers with it, or for lack of its heartbeat.
+    A process of a job that fails does not wait for the others, which may be waiting for it, but exits at once. The
+    others exit when they notice: at the next exchange of numbers with it, or when its heartbeat is missing.
     """
     if job is None:
         yield
@@ -65,7 +65,7 @@ def joined(job: Job | None) -> Generator[None]:
     from transformer_jax.parallel.processes import start
 
     start(job)
-    if job.process_id:  # what process 0 says is said
+    if job.process_id:  # process 0 prints the warnings
         logging.getLogger("transformer_jax").setLevel(logging.ERROR)
     try:
         yield
@@ -76,8 +76,8 @@ def joined(job: Job | None) -> Generator[None]:
         if lost := lost_process(error):
             _end(
                 job,
-                "error: another process of the job has ended or cannot be reached; start them all again to go on from "
-                f"the newest checkpoint ({lost})",
+                "error: another process of the job has exited or cannot be reached; restart all processes to resume "
+                f"from the newest checkpoint ({lost})",
                 exit_codes.LOST_PROCESS,
             )
         if message := user_message(error):
@@ -91,4 +91,4 @@ def _end(job: Job, message: str, code: int) -> None:
     print(f"transformer-jax: process {job.process_id} of {job.num_processes}: {message}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     farewell(job)
-    os._exit(code)  # without the clean-up, which waits for the others
+    os._exit(code)  # skips the clean-up, which would wait for the others

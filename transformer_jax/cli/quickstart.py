@@ -1,9 +1,9 @@
-"""Train a small model on the embedded corpus, score it and show what it translates; a few minutes on two cores.
+"""Train a small model on the embedded corpus, score it and show translations; takes a few minutes on two cores.
 
     transformer-jax quickstart
     transformer-jax quickstart --workdir=runs/post --config.model.norm_position=post
 
-Needs no files and no network. The same command again resumes, or scores again what is trained.
+Needs no files and no network. The same command run again resumes the training; if that is complete, it only scores.
 """
 
 import json
@@ -27,7 +27,7 @@ NUM_EXAMPLES = 5
 def define(values: flags.FlagValues) -> None:
     config_flag(values, CONFIG)
     path_flag(values, "workdir", "folder of the run; made if it does not exist", "runs/quickstart")
-    switch(values, "allow_config_change", "go on in a folder that has been trained in with another config")
+    switch(values, "allow_config_change", "continue in a work directory that was trained with another config")
 
 
 def run(arguments: Arguments) -> int:
@@ -51,7 +51,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _compare_with_memory(config: ExperimentConfig, workdir: Path, splits: Sequence[str]) -> None:
-    """Prints what remembering the training split scores, and some translations beside their references."""
+    """Print the scores of a nearest-neighbour baseline, and some translations with their references."""
     from transformer_jax.data.sources import load_source
     from transformer_jax.evaluation.baselines import NearestNeighbour
     from transformer_jax.tasks.text_scores import translation_scores
@@ -59,7 +59,7 @@ def _compare_with_memory(config: ExperimentConfig, workdir: Path, splits: Sequen
     source = load_source(config.data)
     train, folder = source.split("train"), workdir / "evaluation"
     memory = NearestNeighbour(train.features["inputs"], train.features["targets"])
-    print("\nFor comparison, the translation of the training sentence that is nearest:")
+    print("\nFor comparison, a baseline that copies the translation of the most similar training sentence:")
     baseline = {}
     for name in splits:
         split = source.split(name)
@@ -80,7 +80,7 @@ def _compare_with_memory(config: ExperimentConfig, workdir: Path, splits: Sequen
 
 
 def _print_files(workdir: Path) -> None:
-    print(f"\nAll of it is in {workdir.absolute()}:")
+    print(f"\nThe files are in {workdir.absolute()}:")
     for path in sorted(path for pattern in ("*", "checkpoints/*", "evaluation/*") for path in workdir.glob(pattern)):
         if not path.name.startswith("."):
             print(f"  {path}{'/' if path.is_dir() else ''}")

@@ -1,13 +1,13 @@
-"""Make tables, figures and a page of what a study has found.
+"""Make tables, figures and a page from the results of a study.
 
     transformer-jax report --workdir=runs/positions
     transformer-jax report --workdir=runs/positions --output=experiments/positions/results
 
-Prints Markdown tables and writes, into WORKDIR/report unless --output says otherwise: report.html, one page that needs
-nothing else; report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 % interval and its
-paired difference to the reference; contrasts.csv, paired differences of the axes that the study contrasts; results.csv,
-every trial. Trials that diverged, failed or have not ended are counted and shown as such. A sweep that is still running
-can be reported on at any time, and the same command brings it up to date.
+Prints Markdown tables and writes these files to WORKDIR/report, or to --output: report.html, a self-contained page;
+report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 % interval and its paired
+difference from the reference; contrasts.csv, paired differences along the axes that the study contrasts; results.csv,
+every trial. Trials that diverged, failed or are still running are counted and marked as such. The command works at any
+time during a sweep; run it again to update the report.
 """
 
 import sys
@@ -24,8 +24,8 @@ OVERRIDES = ()
 
 def define(values: flags.FlagValues) -> None:
     path_flag(values, "workdir", "work directory of a sweep")
-    path_flag(values, "study", "folder of the study; default is where the sweep found it")
-    path_flag(values, "output", "folder for what is written; default WORKDIR/report")
+    path_flag(values, "study", "folder or name of the study; default the folder that the sweep used")
+    path_flag(values, "output", "folder for the report; default WORKDIR/report")
     switch(values, "json", "print the summary as JSON instead of the tables")
 
 

@@ -1,8 +1,8 @@
-"""An output file that appears when it is complete, and that a command can continue after an interruption.
+"""An output file that appears once it is complete, and that an interrupted command can continue.
 
-FILE.partial holds the lines that are done. Its companion FILE.partial.json says how many bytes and input lines these
-are, the digest of these input lines, what they were made with, and what has been noted of them. A command with another
-checkpoint, other settings or another input does not go on from there.
+FILE.partial holds the lines that are done. Its companion FILE.partial.json holds the number of their bytes and input
+lines, the digest of these input lines, the checkpoint and settings that they were made with, and notes on them. A
+command with another checkpoint, other settings or another input cannot continue the file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class ResumableFile:
-    """FILE and what is there of it. `lines`: input lines that are done; `notes`: what was noted of them.
+    """An output file and its finished part. `lines`: number of input lines that are done; `notes`: notes on them.
 
     Args:
-      flag: what errors call the file, as in "--output_file=out.txt".
+      flag: name of the file in errors, such as "--output_file=out.txt".
       force: replace FILE if it exists.
     Raises: ConfigError if it exists, cannot be written or is being written by another process.
     """
@@ -55,11 +55,11 @@ class ResumableFile:
             raise
 
     def begin(self, made_with: Mapping[str, Any]) -> None:
-        """Goes on from what is there, or begins anew if nothing is.
+        """Continue the partial file, or start a new one if there is none.
 
         Args:
-          made_with: what the output depends on, apart from the input, as JSON.
-        Raises: ConfigError if an existing partial file was made with something else.
+          made_with: everything except the input that determines the output, as JSON.
+        Raises: ConfigError if the partial file was made with something else.
         """
         self._made_with, earlier = made_with, self._earlier
         if earlier:
@@ -69,13 +69,13 @@ class ResumableFile:
                 raise self._of_something_else(f"another {', '.join(changed)}")
             self.lines, self._size, self.notes = earlier["lines"], earlier["bytes"], earlier["notes"]
         else:
-            self._companion.unlink(missing_ok=True)  # of another partial file, which is no longer there
+            self._companion.unlink(missing_ok=True)  # its partial file is gone
         self._file.truncate(self._size)
 
     def remaining(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """The input lines that are not done, which are remembered as they are read.
+        """Yield the input lines that are not done, and add each to the digest.
 
-        Raises: ConfigError if the others are not the ones that were done.
+        Raises: ConfigError if the lines before them are not those that were done.
         """
         source = iter(lines)
         for _ in range(self.lines):
@@ -90,10 +90,10 @@ class ResumableFile:
             yield line
 
     def write(self, data: bytes, num_lines: int, notes: Mapping[str, Any]) -> None:
-        """Appends the output of all input lines read so far and not yet written.
+        """Append the output of all input lines that were read but not yet written.
 
         Args:
-          notes: of all lines that are done then, as JSON.
+          notes: notes on all lines that are then done, as JSON.
         """
         self._file.write(data)
         self._file.flush()
@@ -112,19 +112,19 @@ class ResumableFile:
         write_atomically(self._companion, json.dumps(progress).encode())
 
     def finish(self) -> None:
-        """FILE is whole. The lock is held until it has its name."""
+        """Give the complete file its name, and then release the lock."""
         self._partial.replace(self._path)
         self._begun = True
-        self._companion.unlink(missing_ok=True)  # last: a whole output without it could not be told from a part
+        self._companion.unlink(missing_ok=True)  # last: without it, a complete output would look like a part
         self._file.close()
 
     def close(self) -> None:
-        """Close the file. A partial output stays; the files of an empty one are removed."""
+        """Close the partial file, and remove it if it is empty."""
         if self._file.closed:
             return
         if not self._begun:
             self._partial.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # of a full disk, which has been told by then
+        with contextlib.suppress(OSError):  # a full disk, which has been reported already
             self._file.close()
 
     def _check_absence(self) -> None:
@@ -132,7 +132,7 @@ class ResumableFile:
             raise ConfigError(f"{self._flag}: exists already; --force replaces it")
 
     def _opened(self) -> NamedFile:
-        """The partial file, locked."""
+        """Return the partial file, opened and locked."""
         while True:
             try:
                 raw = NamedFile(self._partial, "ab", self._flag)
@@ -153,10 +153,10 @@ class ResumableFile:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(raw.fileno()), self._partial.stat()):
                     return raw
-            raw.close()  # another process has renamed or removed it before we had the lock
+            raw.close()  # another process renamed or removed it before this one had the lock
 
     def _read_companion(self) -> dict[str, Any]:
-        """Return the content of the companion of a partial file that is not empty."""
+        """Return the contents of the companion of a partial file that is not empty."""
         try:
             progress = json.loads(self._companion.read_bytes())
             fields = {"lines", "input_sha256", "made_with", "notes"}
@@ -165,12 +165,13 @@ class ResumableFile:
             valid = False
         if not valid:
             raise ConfigError(
-                f"{self._flag}: {self._partial} is there, and {self._companion.name} does not say of what; delete it"
+                f"{self._flag}: {self._partial} exists, but {self._companion.name} is missing or damaged; delete "
+                f"{self._partial}"
             )
         return progress
 
     def _of_something_else(self, what: str) -> ConfigError:
         return ConfigError(
-            f"{self._flag}: {self._partial} was begun with {what}; delete it to begin anew, or repeat the command that "
-            "has begun it"
+            f"{self._flag}: {self._partial} was made with {what}; delete it to start again, or repeat the command that "
+            "made it"
         )

@@ -1,4 +1,4 @@
-"""Output whose errors say where it went."""
+"""Output streams whose errors name the file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ STDOUT = "stdout"
 
 
 class NamedFile(io.FileIO):
-    """A file whose name is in the errors of writing to it; Python only names files that it cannot open."""
+    """A file whose write errors contain its name; Python itself names only files that it cannot open."""
 
     def __init__(self, file: Path | int, mode: str, label: str, closefd: bool = True) -> None:
-        """label: what errors call the file."""
+        """label: name of the file in errors."""
         super().__init__(file, mode, closefd)
         self._label = label
 
@@ -28,14 +28,14 @@ class NamedFile(io.FileIO):
 
 
 def name_stdout() -> None:
-    """Has the errors of writing to stdout call it STDOUT, if it is a file, a pipe or a terminal."""
+    """Make write errors of stdout name it STDOUT, if it is a file, a pipe or a terminal."""
     stdout = sys.stdout
     if not isinstance(stdout, io.TextIOWrapper) or type(getattr(stdout.buffer, "raw", stdout.buffer)) is not io.FileIO:
         return
     stdout.flush()
     file = NamedFile(stdout.fileno(), "wb", STDOUT, closefd=False)
     sys.stdout = io.TextIOWrapper(
-        file if isinstance(stdout.buffer, io.FileIO) else io.BufferedWriter(file),  # the former by `python -u`
+        file if isinstance(stdout.buffer, io.FileIO) else io.BufferedWriter(file),  # unbuffered with `python -u`
         encoding=stdout.encoding,
         errors=stdout.errors,
         line_buffering=stdout.line_buffering,
@@ -44,7 +44,7 @@ def name_stdout() -> None:
 
 
 def release_stdout() -> None:
-    """Drops what stdout still holds and has refused to take, which Python would try to write again at exit."""
+    """Drop the output that stdout could not write, which Python would try to write again at exit."""
     if sys.stdout is None or sys.stdout.closed:
         return
     try:

@@ -1,18 +1,18 @@
-"""Run or resume a study: train and score all its variants with every seed.
+"""Run or resume a study: train and score each of its variants with every seed.
 
     transformer-jax sweep --study=norm_placement --workdir=runs/norm_placement
     transformer-jax sweep --study=positions --workdir=runs/positions --executor=vmap
     transformer-jax sweep --study=tuning --workdir=runs/tuning --search=tpe --num_trials=30 --pruner=median
 
-The study's trials are work directories in WORKDIR/trials. The same command resumes the study: finished trials are kept,
-a trial whose process died resumes from its newest checkpoint, and no trial runs twice at the same time. A trial whose
-loss becomes infinite or NaN has diverged, which is a result.
+The trials of the study are work directories in WORKDIR/trials. The same command run again resumes the study: finished
+trials stay, a trial whose process died resumes from its newest checkpoint, and no trial runs twice at the same time.
+A trial whose loss becomes infinite or NaN has diverged; that is a result, not an error.
 
---search=grid runs every variant; random draws --num_trials of them, and tpe lets Optuna choose each by what the others
-gave. --executor=local runs a process per trial, --num_workers at once; vmap trains the trials of one compiled program
-together, those that differ in seeds, rates and other scalars alone; slurm submits a job per trial, ray runs them on the
-nodes of a cluster. --config.FIELD=VALUE overrides a field of every trial. `report` makes tables and figures of what
-there is.
+--search=grid runs every variant; random draws --num_trials of them; tpe lets Optuna choose each variant by the results
+of the others. --executor=local runs one process per trial, --num_workers at once; vmap trains trials together in one
+compiled program if they differ only in seeds, rates and other scalars; slurm submits a job per trial; ray runs the
+trials on the nodes of a cluster. --config.FIELD=VALUE overrides a field of every trial. `report` makes tables and
+figures of the results.
 """
 
 import sys
@@ -31,7 +31,7 @@ OVERRIDES = ("config",)
 
 def define(values: flags.FlagValues) -> None:
     path_flag(values, "study", "folder with a study.py, or the name of a built-in study (`transformer-jax list`)")
-    path_flag(values, "workdir", "folder of the study's trials")
+    path_flag(values, "workdir", "work directory of the sweep; the trials are in WORKDIR/trials")
     from transformer_jax.sweeps.executors import NAMES as EXECUTORS
     from transformer_jax.sweeps.executors.base import Options
     from transformer_jax.sweeps.executors.ray import RayOptions
@@ -40,30 +40,30 @@ def define(values: flags.FlagValues) -> None:
     from transformer_jax.sweeps.search.base import PRUNERS, SearchOptions
 
     choice_flag(values, "search", "which variants are run", SearchOptions.name, SEARCHES)
-    integer(values, "num_trials", "`random`, `tpe`: variants, each with every seed of the study", None, 1)
-    integer(values, "search_seed", "`random`, `tpe`: what is drawn follows from it", SearchOptions.seed, 0)
-    choice_flag(values, "pruner", "`tpe`: ends trials that do badly early", SearchOptions.pruner, PRUNERS)
+    integer(values, "num_trials", "`random`, `tpe`: number of variants, each with every seed of the study", None, 1)
+    integer(values, "search_seed", "`random`, `tpe`: seed of the choice of variants", SearchOptions.seed, 0)
+    choice_flag(values, "pruner", "`tpe`: rule that ends bad trials early", SearchOptions.pruner, PRUNERS)
     text(values, "storage", "`tpe`: URL of its database; default sqlite:///WORKDIR/search.db")
     choice_flag(values, "executor", "where trials run", "local", EXECUTORS)
-    integer(values, "num_workers", "trials or jobs at once; default what there is room for, `slurm`: 1", None, 1)
-    integer(values, "max_together", "`vmap`: trials of one program at most", Options.max_together, 1)
+    integer(values, "num_workers", "trials or jobs at once; default as many as fit, `slurm`: 1", None, 1)
+    integer(values, "max_together", "`vmap`: most trials in one program", Options.max_together, 1)
     choice_flag(values, "trial_axis", "`vmap`: how a program runs its trials", "auto", ("auto", "vmap", "map"))
-    choice_flag(values, "slurm_cluster", "`local`: jobs are processes of this machine", SlurmOptions.cluster, CLUSTERS)
-    text(values, "slurm_partition", "of the jobs; default the cluster's")
-    minutes = "time limit of a job; the trial saves before it, and resumes in the next job"
+    choice_flag(values, "slurm_cluster", "`local`: run jobs as local processes", SlurmOptions.cluster, CLUSTERS)
+    text(values, "slurm_partition", "partition of the jobs; default the cluster's")
+    minutes = "time limit of a job; the trial saves a checkpoint before, and the next job resumes it"
     integer(values, "slurm_minutes", minutes, SlurmOptions.minutes, 1)
-    integer(values, "slurm_gpus", "GPUs of a job", None, 0)
-    integer(values, "slurm_cpus", "cores of a job", None, 1)
-    integer(values, "slurm_memory_gb", "memory of a job", None, 1)
+    integer(values, "slurm_gpus", "GPUs per job", None, 0)
+    integer(values, "slurm_cpus", "cores per job", None, 1)
+    integer(values, "slurm_memory_gb", "memory per job, in GB", None, 1)
     text(values, "slurm_options", "more parameters of submitit: qos=high,account=lab,signal_delay_s=120", "")
     text(
         values,
         "ray_address",
-        "HOST:PORT of a cluster, `auto` for this machine's, `local` to start one",
+        "HOST:PORT of a cluster; `auto`: the one of this machine; `local`: start one",
         RayOptions.address,
     )
-    integer(values, "ray_gpus", "GPUs of a trial; default 1 where the cluster has any", None, 0)
-    integer(values, "ray_cpus", "cores of a trial", RayOptions.cpus, 1)
+    integer(values, "ray_gpus", "GPUs per trial; default 1 if the cluster has any", None, 0)
+    integer(values, "ray_cpus", "cores per trial", RayOptions.cpus, 1)
 
 
 def run(arguments: Arguments) -> int:

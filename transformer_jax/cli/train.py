@@ -1,13 +1,14 @@
-"""Train a model; the same command again resumes it.
+"""Train a model; the same command run again resumes the training.
 
     transformer-jax train --config=quickstart --workdir=runs/first --config.model.norm_position=post
 
-WORKDIR gets config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. Ctrl-C, SIGTERM and SIGUSR1 save a
-checkpoint first, within two steps; the exit code is then 130, 143 or 138, for a queue to start the command again.
+The files are WORKDIR/config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. On Ctrl-C, SIGTERM or SIGUSR1 the
+command saves a checkpoint, within two steps, and exits with code 130, 143 or 138. A job queue can use the code to start
+the command again.
 
-Several processes train together, each on the devices that it sees, when the same command is started for each with
---coordinator=HOST:PORT --num_processes=N --process_id=0, 1, ..., or by `srun` with --cluster=slurm. WORKDIR is one
-folder that all of them see. When one dies, the others end too, after at most a minute, with exit code 4 or SIGABRT.
+Several processes can train together, each on its own devices. Start the same command for each with
+--coordinator=HOST:PORT --num_processes=N --process_id=0, 1, ..., or with `srun` and --cluster=slurm. All of them must
+see the same folder WORKDIR. If one process dies, the others exit within a minute, with exit code 4 or SIGABRT.
 """
 
 from pathlib import Path
@@ -27,7 +28,7 @@ def define(values: flags.FlagValues) -> None:
     config_flag(values)
     path_flag(values, "workdir", "folder of the run; made if it does not exist")
     process_flags(values)
-    switch(values, "allow_config_change", "go on in a folder that has been trained in with another config")
+    switch(values, "allow_config_change", "continue in a work directory that was trained with another config")
 
 
 def run(arguments: Arguments) -> int:
@@ -40,7 +41,7 @@ def run(arguments: Arguments) -> int:
 
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:
-    """Trains and returns why it has ended, `TrainResult.reason`; raises as `training.run.train`."""
+    """Train, and return the reason why training ended (`TrainResult.reason`); raises as `training.run.train`."""
     from transformer_jax.evaluation.evaluator import make_validate
     from transformer_jax.training.run import train
 
