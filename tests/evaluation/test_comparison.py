@@ -143,7 +143,7 @@ def test_nothing_is_translated_twice(run, older, translated, capsys):
     first = compare([run, older])
     assert len(translated) == 2
     err = capsys.readouterr().err
-    assert f"test: {run}/evaluation/test.txt is reused: the same parameters and settings have made it\n" in err
+    assert f"test: {run}/evaluation/test.txt is reused: it was made with the same parameters and settings\n" in err
     assert f"test: generating outputs of 11 examples into {run}/evaluation/step_5/test.txt\n" in err
     before = snapshot(run)
     assert compare([run, older]) == first
@@ -161,7 +161,8 @@ def test_the_same_checkpoint_twice(run, translated, capsys, caplog):
         assert [score.p_value for score in result.scores[metric][1:]] == [1 / 1001, 1 / 1001]
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        f"test: {name} scores as {run} on every resample (sacrebleu, chrf); the p-value in parentheses says nothing"
+        f"test: {name} scores the same as {run} on every resample (sacrebleu, chrf); the p-value in parentheses is "
+        "meaningless"
         for name in (run, run / "checkpoints" / "8")
     ]
     assert capsys.readouterr().out.count("      +0.00 │ (0.0010) ") == 4
@@ -415,10 +416,10 @@ def test_a_task_without_outputs_is_compared_by_its_losses(run, older, translated
 def test_a_task_without_a_direction_is_not_compared(run, older, plain, monkeypatch):
     loads(monkeypatch, plain)
     monkeypatch.setattr(Plain, "metrics", (MetricSpec("loss", heading="loss"),))
-    with pytest.raises(DataError, match="task 'plain': of none of its metrics more or less is better"):
+    with pytest.raises(DataError, match="task 'plain': none of its metrics has a direction"):
         compare([run, older])
     monkeypatch.setattr(Plain, "metrics", (MetricSpec("luck", "max"),))
-    with pytest.raises(DataError, match="split 'test': no metric follows for which more or less is better"):
+    with pytest.raises(DataError, match="split 'test': no metric with a direction follows from its statistics"):
         compare([run, older], samples=5)
 
 

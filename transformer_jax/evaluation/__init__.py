@@ -1,1 +1,1 @@
-"""From a checkpoint to scores, significance and tables: what is true of every task."""
+"""From a checkpoint to scores, significance and tables, for every task."""

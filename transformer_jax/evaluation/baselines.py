@@ -24,9 +24,9 @@ def _terms(text: str) -> list[str]:
 
 
 class NearestNeighbour:
-    """Inverted index of training sources.
+    """An inverted index of training sources.
 
-    For 200,000 sentences of 13 words: about 4 s and 0.5 GB to build, 2 ms a query, on one core.
+    For 200,000 sentences of 13 words: about 4 s and 0.5 GB to build, 2 ms per query, on one core.
     """
 
     def __init__(self, inputs: Sequence[str], targets: Sequence[str]) -> None:
@@ -50,15 +50,15 @@ class NearestNeighbour:
         self._weights = (weights / np.maximum(norms, 1e-9)[self._documents]).astype(np.float32)
 
     def _similarities(self, query: str) -> np.ndarray:
-        """[training pairs], up to the query's own norm, which does not change their order."""
+        """Return [training pairs], without the division by the query's norm, which does not change their order."""
         similarities = np.zeros(len(self._targets), np.float32)
         terms, counts = np.unique([self._ids[term] for term in _terms(query) if term in self._ids], return_counts=True)
         for term, count in zip(terms.astype(int), counts, strict=True):
             postings = slice(self._starts[term], self._starts[term + 1])
-            # A term is in a document's postings once, so no two additions meet.
+            # A document occurs only once in the postings of a term, so the indices of this addition are distinct.
             similarities[self._documents[postings]] += count * self._idf[term] * self._weights[postings]
         return similarities
 
     def predict(self, queries: Iterable[str]) -> list[str]:
-        """Target of the most similar training source, the first one of equals, for every query."""
+        """Return the target of the most similar training source for every query; of equal ones, the first."""
         return [self._targets[int(self._similarities(query).argmax())] for query in queries]

@@ -1,4 +1,4 @@
-"""Compare checkpoints: whether their scores differ by more than the choice of examples explains."""
+"""Comparison of checkpoints: do their scores differ by more than the choice of examples explains?"""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ def compare(
 ) -> dict[str, PairedBootstrap]:
     """Compare checkpoints with the first, and print a table for each split.
 
-    Of a task that compares outputs, a checkpoint's SPLIT.json and SPLIT.txt are written as `evaluate` does, and used if
-    they are there already and are what `evaluate` would write. Of another, the statistics of every example are
+    If the task compares outputs, SPLIT.json and SPLIT.txt of each checkpoint are written as by `evaluate`; existing
+    files are reused if they are the same as `evaluate` would write. Otherwise, the statistics of every example are
     computed. All models are in memory at once.
 
     Args:
       paths: two or more; overrides apply to all. samples, seed: of the paired bootstrap.
-    Raises: ConfigError, CheckpointError, DataError as `evaluate`; ConfigError if the tasks differ, DataError if the
-      references of a split differ, or the task has no metric with a direction. All of it before anything is scored.
-      DataError once statistics are computed, if no such metric follows from them.
+    Raises: ConfigError, CheckpointError, DataError as `evaluate`; ConfigError if the tasks differ; DataError if the
+      references of a split differ, or the task has no metric with a direction. All of these are raised before anything
+      is scored. DataError after the statistics are computed, if no metric with a direction follows from them.
     """
     if len(paths) < 2 or not splits:
-        raise ConfigError(f"{len(paths)} checkpoints, {len(splits)} splits: expected two checkpoints and a split")
+        raise ConfigError(
+            f"{len(paths)} checkpoints, {len(splits)} splits: expected two checkpoints and a split, or more"
+        )
     scorers = [Scorer.from_checkpoint(path, overrides) for path in paths]
     task = scorers[0].evaluator.task
     for path, scorer in zip(paths, scorers, strict=True):
@@ -53,7 +55,10 @@ def compare(
             scorer.evaluator.check(split)
     names = [str(path) for path in paths]
     if not any(spec.direction for spec in task.metrics):
-        raise DataError(f"task '{scorers[0].loaded.config.task.name}': of none of its metrics more or less is better")
+        raise DataError(
+            f"task '{scorers[0].loaded.config.task.name}': none of its metrics has a direction, so that checkpoints "
+            "cannot be compared"
+        )
     references = {split: _references(split, names, scorers) for split in splits}
     if task.compares_outputs:
         _warn_of_settings(names, scorers)
@@ -68,7 +73,7 @@ def compare(
         for scorer in scorers:
             scorer.evaluator.forget()  # the task's own `statistics` may have called `made_once`
         if not results[split].scores:
-            raise DataError(f"split '{split}': no metric follows for which more or less is better")
+            raise DataError(f"split '{split}': no metric with a direction follows from its statistics")
     for split, result in results.items():
         count = scorers[0].evaluator.data.splits[split].num_examples
         print_comparison(f"{split}, {count:,} pairs", names, result.scores, task.metrics)
@@ -80,7 +85,7 @@ def compare(
 
 
 def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> list[str] | None:
-    """Return the references of a split, which have to be the same for all; None if the task has no text of them."""
+    """Return the references of a split, which must be the same for all; None if the task has no reference texts."""
     first, *others = (scorer.references(split) for scorer in scorers)
     for number, (name, other) in enumerate(zip(names[1:], others, strict=True), start=1):
         if first is None or other is None:
@@ -107,13 +112,13 @@ def _warn_of_equals(split: str, names: Sequence[str], result: PairedBootstrap) -
     for number, name in enumerate(names):
         if equal := [metric for metric, scores in result.scores.items() if scores[number].always_equal]:
             logger.warning(
-                "%s: %s scores as %s on every resample (%s); the p-value in parentheses says nothing",
+                "%s: %s scores the same as %s on every resample (%s); the p-value in parentheses is meaningless",
                 *(split, name, names[0], ", ".join(equal)),
             )
 
 
 def _warn_of_settings(names: Sequence[str], scorers: Sequence[Scorer]) -> None:
-    """Of checkpoints whose configs have them translated in different ways, which may be what is meant."""
+    """Warn if the decode settings of the checkpoints differ, which may be intended."""
     first, *others = (dataclasses.asdict(scorer.loaded.config.decode.resolved()) for scorer in scorers)
     for name, other in zip(names[1:], others, strict=True):
         for field in first:

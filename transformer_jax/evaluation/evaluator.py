@@ -1,4 +1,4 @@
-"""Scores of parameters on the splits of a corpus: what is true of every task."""
+"""Scores of parameters on the splits of a corpus, for every task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class LossStatic(NamedTuple):
-    """The part of a config that shapes the program of a loss."""
+    """The part of a config that determines the compiled program of a loss."""
 
     model: ModelConfig
     task: TaskConfig
@@ -43,7 +43,7 @@ class LossHyper(NamedTuple):
 
 
 def split_for_evaluation(config: ExperimentConfig) -> tuple[LossStatic, LossHyper]:
-    """Split a config into what shapes the program of the loss, and the scalars that it takes as arguments."""
+    """Split a config into the part that determines the program of the loss, and the scalars that are its arguments."""
     model, task = config.without_own_hyper_fields("model"), config.without_own_hyper_fields("task")
     hyper = LossHyper(config.own_hyper_fields("model"), config.own_hyper_fields("task"))
     return LossStatic(model, task, config.training.loss_chunks), hyper
@@ -63,7 +63,7 @@ def loss_sums(static: LossStatic, params: Params, batch: Batch, hyper: LossHyper
 
 @functools.partial(jax.jit, static_argnames="static")
 def loss_sums_of_rows(static: LossStatic, params: Params, batch: Batch, hyper: LossHyper) -> Sums:
-    """Return the sums of each row of a batch, [B]: `loss_sums` of rows by themselves."""
+    """Return the sums of each row of a batch, [B]: `loss_sums` of every single row."""
 
     def of_row(row: Batch) -> Sums:
         return loss_sums(static, params, {name: x[None] for name, x in row.items()}, hyper)
@@ -85,15 +85,15 @@ class Evaluator:
         return TASKS[self.config.task.name]
 
     def check(self, split: str) -> None:
-        """Raises DataError if there is no such split, or the model cannot take one of its examples."""
+        """Check a split; raises DataError if there is none, or one of its examples is too long for the model."""
         lengths = self.task.lengths(self.config, self.data.splits[split])
         longest = np.maximum.reduce([*lengths.values()])
         check_lengths(self.config, longest, lambda index: f"split '{split}', pair {index + 1}")
 
     def batches(self, params: Params, split: str) -> Iterator[tuple[Any, Int[np.ndarray, " B"]]]:
-        """Yield the batches of a split, on the devices of the parameters, and the example of each of their rows.
+        """Yield the batches of a split, on the devices of the parameters, and the example index of each row.
 
-        An empty row has example -1. Every example is in one batch, none cut.
+        An empty row has example -1. Every example is in exactly one batch and is not truncated.
         """
         batches = evaluation_batches(self.config, self.data.splits[split], position_table_rows(self.config.model))
         mesh = mesh_of(params)
@@ -117,13 +117,13 @@ class Evaluator:
         for batch, _ in self.batches(params, split):
             parts.append(loss_sums(static, params, batch, hyper))
             if mesh_of(params) is not None and jax.default_backend() == "cpu":
-                # CPU devices that exchange numbers in several programs at once may wait for each other for ever.
+                # CPU devices that exchange numbers in several programs at once may deadlock.
                 jax.block_until_ready(parts[-1])
         parts = jax.device_get(parts)
         return {name: math.fsum(float(part[name]) for part in parts) for name in parts[0]}
 
     def sums_by_example(self, params: Params, split: str) -> dict[str, Float[np.ndarray, " examples"]]:
-        """Return the sums of the loss of each example of a split, as `sums` has them of all.
+        """Return the sums of the loss for each example of a split; `sums` returns those over all examples.
 
         Raises: DataError as `check`.
         """
@@ -142,23 +142,23 @@ class Evaluator:
         }
 
     def made_once(self, params: Params, make: Callable[[Params], _T]) -> _T:
-        """Return what `make` returns for the parameters, all of them on one device; it is called once for each.
+        """Return `make` of the parameters, all of them on one device; the result is cached.
 
-        One result is kept, of the newest parameters, until `forget`.
+        Only the result for the newest parameters is kept, until `forget`.
         """
         if not self._made or self._made[0][0] is not params:
             self._made[:] = [(params, make(on_one_device(params)))]
         return self._made[0][1]
 
     def forget(self) -> None:
-        """Free the parameters that `made_once` has kept."""
+        """Free the parameters and the result that `made_once` keeps."""
         self._made.clear()
 
     def score(self, params: Params, split: str, generate: bool = True) -> Scores:
-        """Return the task's scores of a split, as JSON has them; arguments as of `Task.score`.
+        """Return the task's scores of a split as JSON values; arguments as of `Task.score`.
 
-        Raises: DataError as `check`, for whatever a task or an architecture from outside of this package raises, and
-          for a score that JSON cannot hold.
+        Raises: DataError as `check`, for any exception of a task or an architecture from outside of this package, and
+          for a score that JSON cannot represent.
         """
         with errors_from_outside(self.config, f"score of split '{split}'", DataError):
             scores = self.task.score(self, params, split, generate)
@@ -166,11 +166,11 @@ class Evaluator:
             return scores._replace(metrics=metrics)
 
     def validation(self, params: Params) -> dict[str, Any]:
-        """Return what training logs of the split `valid`.
+        """Return the scores of the split `valid` that training logs.
 
-        Generated output is scored if such a score ranks the checkpoints.
+        Outputs are generated and scored only if the metric that ranks the checkpoints needs them.
 
-        Raises: DataError if the metric that ranks them is not among the scores.
+        Raises: DataError if that metric is not among the scores.
         """
         best = best_metric(self.config)
         try:
@@ -186,7 +186,7 @@ class Evaluator:
 
 
 def _json_value(value: Any, metric: str) -> Any:
-    """Return a score with scalars of NumPy and JAX as Python's; raises DataError for what JSON cannot hold."""
+    """Return a score with NumPy and JAX scalars as Python scalars; raises DataError if JSON cannot represent it."""
     if isinstance(value, np.generic | np.ndarray | jax.Array) and value.ndim == 0:
         value = value.item()
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
@@ -195,14 +195,14 @@ def _json_value(value: Any, metric: str) -> Any:
         return [_json_value(part, metric) for part in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise DataError(f"metric '{metric}': a score is a number, or text, lists and dictionaries of them; got {value!r}")
+    raise DataError(f"metric '{metric}': a score is a number, a text, or a list or dictionary of them; got {value!r}")
 
 
 def make_validate(config: ExperimentConfig, data: Data) -> Callable[[Params], dict[str, Any]]:
-    """Return the function that scores parameters on the validation split, which `training.run.train` is handed.
+    """Return the function that scores parameters on the validation split, an argument of `training.run.train`.
 
-    Raises: now, not at the first validation, DataError if there is no such split or it has an example that is too
-      long, and ConfigError if a validation does not measure `training.best_metric`.
+    Raises: DataError if there is no such split or one of its examples is too long; ConfigError if a validation does
+      not measure `training.best_metric`. Both are raised here, not at the first validation.
     """
     best_metric(config)
     evaluator = Evaluator(config, data)

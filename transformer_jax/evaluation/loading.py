@@ -1,4 +1,4 @@
-"""From a path to parameters, config and tokenizer: a checkpoint alone has all three."""
+"""Loading of parameters, config and tokenizer from a checkpoint, which contains all three."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _AVERAGE = "evaluation.average_checkpoints"
 class Loaded(NamedTuple):
     """A checkpoint ready for use.
 
-    steps: those whose parameters were averaged. directory: holds the checkpoints. name: tells a checkpoint that was
-    asked for by itself from its siblings, `step_5` or what its copy is called; None for the newest.
+    steps: the steps whose parameters were averaged. directory: the folder of the checkpoints. name: `step_5`, or the
+    name of a copy, if the path named this one checkpoint; None for the newest.
     """
 
     config: ExperimentConfig
@@ -54,27 +54,27 @@ class Loaded(NamedTuple):
 
     @property
     def workdir(self) -> Path:
-        """WORKDIR of WORKDIR/checkpoints; a folder of checkpoints elsewhere is its own."""
+        """Return WORKDIR of WORKDIR/checkpoints; for a folder of checkpoints elsewhere, that folder."""
         return self.directory.parent if self.directory.name == CHECKPOINTS else self.directory
 
     def folder(self, kind: str) -> Path:
-        """Where files of a kind go that are made of this checkpoint: WORKDIR/KIND, or WORKDIR/KIND/NAME."""
+        """Return the folder for files of a kind made from this checkpoint: WORKDIR/KIND, or WORKDIR/KIND/NAME."""
         return self.workdir / kind / (self.name or "")
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
-    """Parameters, config and tokenizer of WORKDIR, its newest good checkpoint, or of WORKDIR/checkpoints/STEP.
+    """Load the newest valid checkpoint of WORKDIR, or the checkpoint WORKDIR/checkpoints/STEP.
 
-    The newest is averaged with those before it as its config says, `evaluation.average_checkpoints`; a checkpoint that
-    is named is taken by itself unless an override asks for an average.
+    The newest checkpoint is averaged with those before it, as its config says (`evaluation.average_checkpoints`). A
+    single checkpoint that the path names is not averaged unless an override asks for it.
 
     Args:
       path: also WORKDIR/checkpoints/best, or a copy of a checkpoint anywhere.
       overrides: config fields by dotted name that replace the checkpoint's: of `evaluation`, `decode`, and `data.dir`.
     Raises:
-      CheckpointError: there is no good checkpoint, or fewer than are to be averaged; or its arrays are not those of its
+      CheckpointError: there is no valid checkpoint, or fewer than should be averaged; or its arrays do not match its
         config.
-      ConfigError: an override that is no such field.
+      ConfigError: an override names another field.
     """
     return again_if_vanished(lambda: _load(path, overrides or {}))
 
@@ -94,11 +94,12 @@ def load_translator(
     for other_path in ensemble:
         other = load(other_path, overrides)
         if other.tokenizer.sha256 != loaded.tokenizer.sha256:
-            raise ConfigError(f"--ensemble: {other_path} has another tokenizer than {path}, so other tokens")
+            raise ConfigError(f"--ensemble: {other_path} has another tokenizer than {path}; both must have the same")
         starts = loaded.config.model.decoder_start_id, other.config.model.decoder_start_id
         if starts[0] != starts[1]:
             raise ConfigError(
-                f"--ensemble: model.decoder_start_id is {starts[0]} of {path} and {starts[1]} of {other_path}"
+                f"--ensemble: model.decoder_start_id is {starts[0]} in {path} but {starts[1]} in {other_path}; it "
+                "must be the same"
             )
         others.append(Member(other.config.model, other.params))
     return Translator(loaded.config, loaded.params, loaded.tokenizer, tuple(others))
@@ -110,7 +111,7 @@ def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> st
     for model, params in models:
         fields = dataclasses.asdict(model)
         if fields["architecture"] == ModelConfig.architecture:
-            del fields["architecture"]  # files of versions that knew one architecture have no such field
+            del fields["architecture"]  # older versions had only one architecture and no such field
         digest.update(json.dumps([fields, checksums(by_path(params))], sort_keys=True).encode())
     return digest.hexdigest()
 
@@ -145,16 +146,18 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
             )
         try:
             params = average_params(store, template, steps)
-        except DamagedCheckpointError as error:  # other checkpoints would be another average
+        except (
+            DamagedCheckpointError
+        ) as error:  # do not fall back to other checkpoints: their average would be another model
             raise CheckpointError(str(error)) from error
     if TOKENIZER_FILE not in checkpoint.side_files:
-        raise CheckpointError(f"{checkpoint.directory}: has no {TOKENIZER_FILE}")
+        raise CheckpointError(f"{checkpoint.directory}: {TOKENIZER_FILE} is missing")
     tokenizer = load_tokenizer(checkpoint.side_files[TOKENIZER_FILE])
     return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:
-    """The config of a checkpoint with fields replaced that do not change what was trained.
+    """Return the config of a checkpoint with overrides of fields that do not change the trained model.
 
     Raises: ConfigError for any other field.
     """
@@ -169,10 +172,10 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
                 f"{nearest(dotted, known)}"
             )
         sections.setdefault(section, {})[name] = value
-    # How attention is computed is no part of what was trained, and another machine may not have it.
+    # The attention implementation is not part of the trained model, and this machine may not have it.
     if sections["model"].get("attention_implementation") == "cudnn" and jax.default_backend() != "gpu":
         sections["model"]["attention_implementation"] = "auto"
-    # How many checkpoints are averaged is bounded by what is there, not by what this training was told to keep.
+    # The checkpoints on disk limit the average, not the number that the training was configured to keep.
     keep = sections["training"]["keep_last"]
     sections["training"]["keep_last"] = max(keep, sections["evaluation"]["average_checkpoints"])
     return ExperimentConfig.from_config_dict(sections)

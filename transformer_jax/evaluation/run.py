@@ -1,12 +1,12 @@
-"""Evaluate a checkpoint, which alone has model, task, tokenizer and corpus.
+"""Evaluation of a checkpoint, which contains model, task, tokenizer and the settings of the corpus.
 
 WORKDIR/evaluation/SPLIT.json             scores of WORKDIR's newest checkpoint, or of an average
-WORKDIR/evaluation/SPLIT.txt              its outputs, one per line, if it was asked to generate, such as translations
-WORKDIR/evaluation/step_STEP/SPLIT.json   the same of WORKDIR/checkpoints/STEP, when that was asked for
-FOLDER/evaluation/COPY/SPLIT.json         the same of a copied checkpoint, FOLDER/COPY
+WORKDIR/evaluation/SPLIT.txt              its outputs, such as translations, one per line, if they were generated
+WORKDIR/evaluation/step_STEP/SPLIT.json   scores of WORKDIR/checkpoints/STEP, if the path named that checkpoint
+FOLDER/evaluation/COPY/SPLIT.json         scores of a copied checkpoint, FOLDER/COPY
 
-SPLIT.json tells what it is of, too: a fingerprint of parameters, model and tokenizer; the corpus; the settings; and the
-sha256 of SPLIT.txt.
+SPLIT.json also identifies the evaluation: a fingerprint of parameters, model and tokenizer; the corpus; the settings;
+and the sha256 of SPLIT.txt.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def evaluate(
     *,
     generate: bool = True,
 ) -> dict[str, dict[str, Any]]:
-    """Scores a checkpoint on splits of its corpus, prints a table and writes SPLIT.json for each.
+    """Score a checkpoint on splits of its corpus, print a table and write SPLIT.json for each split.
 
     Args:
       splits: names; None means all but the training split.
-      generate: score generated output too, such as translations. Without, the scores of such output that the files
-        have of the same checkpoints stay in them.
-    Returns: metrics by split; outputs are written beside as SPLIT.txt.
+      generate: also generate outputs, such as translations, score them and write them to SPLIT.txt. Otherwise, scores
+        of outputs that the files already have of the same checkpoints stay in them.
+    Returns: metrics by split.
     Raises: CheckpointError, ConfigError as `load`; DataError if the corpus is not the checkpoint's or lacks a split.
     """
     scorer = Scorer.from_checkpoint(path, overrides)
     all_names = scorer.evaluator.data.source.split_names
     names = [name for name in all_names if name != "train"] if splits is None else list(splits)
     if not names:
-        raise DataError("the corpus has no split but train; --splits=train scores that")
+        raise DataError("the corpus has only the split train; pass --splits=train to score it")
     scorer.check_splits(names)
     results = {}
     for name in names:
@@ -67,7 +67,7 @@ def evaluate(
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """A checkpoint, ready to be scored on the corpus it was trained on; `folder` is where its files go."""
+    """A checkpoint, ready to be scored on the corpus that it was trained on; `folder` is the folder of its files."""
 
     loaded: Loaded
     evaluator: Evaluator
@@ -75,14 +75,14 @@ class Scorer:
 
     @classmethod
     def from_checkpoint(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Scorer:
-        """Tells on stderr which steps it is; arguments and errors are those of `loading.load`.
+        """Load a checkpoint and its corpus, and print its steps to stderr; arguments and errors are those of `load`.
 
         Raises: DataError if the corpus is not the checkpoint's.
         """
         loaded = load(path, overrides)
         if loaded.config.decode.num_samples > 1:
             raise ConfigError(
-                f"decode.num_samples={loaded.config.decode.num_samples}: what is scored is one output per input"
+                f"decode.num_samples={loaded.config.decode.num_samples}: scoring needs one output per input; use 1"
             )
         steps = ", ".join(map(str, loaded.steps))
         say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
@@ -92,19 +92,19 @@ class Scorer:
         return cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"))
 
     def check_splits(self, names: Sequence[str]) -> None:
-        """Raises DataError for a name that is none of the corpus."""
+        """Check names of splits; raises DataError for a split that the corpus does not have."""
         known = self.evaluator.data.source.split_names
         for name in names:
             if name not in known:
                 raise no_such_split(name, known)
 
     def score(self, split: str, generate: bool = True) -> dict[str, Any]:
-        """Scores one split and writes its files; `generate` as of `evaluate`."""
+        """Score one split, write its files and return its metrics; `generate` as of `evaluate`."""
         metrics = self._model_and_split(split)
         try:
             scores = self.evaluator.score(self.loaded.params, split, generate)
         finally:
-            self.evaluator.forget()  # a copy of the parameters on one device; `compare` has several checkpoints
+            self.evaluator.forget()  # a copy of the parameters on one device; `compare` loads several checkpoints
         metrics |= scores.metrics
         file, text = self._files(split)
         kept = {}
@@ -122,9 +122,10 @@ class Scorer:
         return self.evaluator.task.references(self.loaded.config, self.evaluator.data, split)
 
     def earlier_outputs(self, split: str) -> list[str] | None:
-        """Return what SPLIT.txt has, one line per example, if scoring the split now would write it; else None.
+        """Return the lines of SPLIT.txt, one per example, if scoring the split now would write the same; else None.
 
-        That is so if SPLIT.json tells of the same parameters, tokenizer, corpus and settings, and of these very lines.
+        This is the case if SPLIT.json has the same parameters, tokenizer, corpus and settings, and the sha256 of
+        SPLIT.txt.
         """
         file, text = self._files(split)
         try:
@@ -138,10 +139,10 @@ class Scorer:
         return written.decode().split("\n")[:-1]
 
     def outputs(self, split: str) -> list[str]:
-        """Return the lines of SPLIT.txt; the split is scored first unless `earlier_outputs` has them."""
+        """Return the lines of SPLIT.txt; score the split first unless `earlier_outputs` returns them."""
         _, text = self._files(split)
         if (lines := self.earlier_outputs(split)) is not None:
-            say(f"{split}: {text} is reused: the same parameters and settings have made it")
+            say(f"{split}: {text} is reused: it was made with the same parameters and settings")
             return lines
         count = self.evaluator.data.splits[split].num_examples
         say(f"{split}: generating outputs of {count:,} examples into {text}")
@@ -153,18 +154,21 @@ class Scorer:
         return fingerprint(self.loaded.tokenizer, (self.loaded.config.model, self.loaded.params))
 
     def _model_and_split(self, split: str) -> dict[str, Any]:
-        """Return what the scores depend on, except settings; the step alone would not identify a training."""
+        """Return everything except the settings that determines the scores.
+
+        It includes a fingerprint, because steps alone would not distinguish two trainings.
+        """
         task = self.loaded.config.task
         return {
             "split": split,
-            **({} if task == TaskConfig() else {"task": dataclasses.asdict(task)}),  # old files know one task
+            **({} if task == TaskConfig() else {"task": dataclasses.asdict(task)}),  # older versions had only one task
             "checkpoints": list(self.loaded.steps),
             "fingerprint": self._fingerprint,
             "corpus": self.loaded.corpus["sha256"],
         }
 
     def _settings(self) -> dict[str, Any]:
-        """How translations are made."""
+        """Return the settings that determine the outputs."""
         config = self.loaded.config
         return {
             "evaluation": dataclasses.asdict(config.evaluation),
@@ -172,7 +176,7 @@ class Scorer:
         }
 
     def _earlier_output_scores(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what SPLIT.json says of outputs of the same checkpoints; nothing if it is of others."""
+        """Return the scores of outputs in SPLIT.json if it is of the same checkpoints; otherwise nothing."""
         earlier = _read_scores(self._files(metrics["split"])[0])
         wanted = self._model_and_split(metrics["split"])
         same = all(field in earlier and earlier[field] == value for field, value in wanted.items())
@@ -180,12 +184,12 @@ class Scorer:
         return {field: value for field, value in earlier.items() if field not in metrics} if generated else {}
 
     def _files(self, split: str) -> tuple[Path, Path]:
-        """SPLIT.json and SPLIT.txt."""
+        """Return the paths of SPLIT.json and SPLIT.txt."""
         return self.folder / f"{split}.json", self.folder / f"{split}.txt"
 
 
 def _read_scores(file: Path) -> dict[str, Any]:
-    """A file of scores; empty if it is missing or damaged."""
+    """Return the contents of a file of scores; empty if it is missing or damaged."""
     try:
         scores = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -231,4 +235,6 @@ def _remove(file: Path) -> None:
     try:
         file.unlink(missing_ok=True)
     except OSError as error:
-        raise CheckpointError(f"{file}: is of another checkpoint and cannot be removed: {error.strerror}") from error
+        raise CheckpointError(
+            f"{file}: belongs to another checkpoint, but cannot be removed: {error.strerror}"
+        ) from error

@@ -1,20 +1,20 @@
 """Paired bootstrap resampling of scores (Koehn 2004, "Statistical significance tests for machine translation
 evaluation"), as sacreBLEU defines it.
 
-The examples of the test set are drawn anew, with replacement, N times; every system is scored on the same draws. With
-d the difference to the first system on the test set and d_n that on draw n, the p-value is
+The examples of the test set are resampled with replacement N times. Every system is scored on the same draws. Let d be
+the difference from the first system on the test set, and d_n that on draw n. The p-value is
 
     p = (1 + number of draws with |d_n| - mean of |d_n| > |d|) / (N + 1)
 
-It estimates the chance of a difference as large as d, in either direction, if both systems were equally good: the draws
-show how far a difference strays from its mean. It is never below 1 / (N + 1). It speaks of the choice of examples
-alone; that another seed of the training would give the same difference is for other runs to show.
+It estimates the probability of a difference as large as d, in either direction, if both systems were equally good: the
+draws show how far a difference varies around its mean. It is never below 1 / (N + 1). It accounts only for the choice
+of examples, not for the training seed; whether another seed gives the same difference takes other runs to show.
 
-Of two systems that score the same on every draw, because their outputs are alike or all right or all wrong, p is
-1 / (N + 1) as well, by this definition: no chance is in their difference of zero. It does not make them different.
+If two systems score the same on every draw, because their outputs are equal, or all right, or all wrong, this formula
+gives p = 1 / (N + 1) too. Such a p-value is meaningless: the systems do not differ.
 
-Scores of text come from sacreBLEU itself (tasks/text_bootstrap.py). Any other metric is a function of sums over
-examples, and is computed here.
+Scores of text come from sacreBLEU itself (tasks/text_bootstrap.py). Every other metric is a function of sums over
+examples and is computed here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jaxtyping import Float
 from transformer_jax.tasks.base import SAMPLES, SEED, PairedBootstrap, SystemScore, Task
 
 _DRAWN_TOGETHER = 1 << 22
-"""Examples of draws whose statistics are in memory at once."""
+"""Number of drawn examples whose statistics are in memory at once."""
 
 
 def paired_bootstrap_of_sums(
@@ -40,13 +40,13 @@ def paired_bootstrap_of_sums(
 
     Args:
       systems: two or more; k statistics of each example, which add up.
-      from_sums: the metric, from statistics [..., k] that were added over examples.
-      samples: N, at least 1. seed: of the draws, at least 1, as sacreBLEU has it.
-    Raises: ValueError for arguments that are not so.
+      from_sums: the metric as a function of statistics [..., k], summed over examples.
+      samples: N, at least 1. seed: of the draws, at least 1, as in sacreBLEU.
+    Raises: ValueError for other arguments.
     """
     shapes = [statistics.shape for statistics in systems]
     if len(shapes) < 2 or len(set(shapes)) > 1 or not shapes[0][0]:
-        raise ValueError(f"statistics of shapes {shapes}: expected two systems or more, of the same examples")
+        raise ValueError(f"statistics of shapes {shapes}: expected two systems or more, with the same examples")
     if samples < 1 or seed < 1:
         raise ValueError(f"samples={samples}, seed={seed}: expected at least 1")
     stacked = np.stack(systems).astype(np.float64)  # [systems, examples, k]
@@ -82,7 +82,7 @@ def compare_statistics(
     """Compare systems in every metric of a task that follows from the statistics and has a direction.
 
     Args:
-      systems: of each, what `Task.statistics` returns.
+      systems: the result of `Task.statistics` for each system.
     """
     names = list(systems[0])
     stacked = [np.stack([system[name] for name in names], axis=-1) for system in systems]
@@ -97,6 +97,6 @@ def compare_statistics(
 
 
 def _interval(on_draws: Float[np.ndarray, " draws"]) -> float:
-    """Half the width of what is left without a fortieth of the draws at either end, as sacreBLEU has it."""
+    """Return half the width of the 95 % interval: without a fortieth of the draws at each end, as in sacreBLEU."""
     ordered, cut = np.sort(on_draws), len(on_draws) // 40
     return float(ordered[len(ordered) - cut - 1] - ordered[cut]) / 2

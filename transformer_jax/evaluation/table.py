@@ -12,7 +12,7 @@ from transformer_jax.terminal import render_table
 
 
 def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[MetricSpec]) -> None:
-    """Prints metrics by split, and below them the signatures that make the scores comparable.
+    """Print metrics by split, and below them the signatures that make the scores comparable.
 
     Args:
       specs: the task's metrics, in the order of the columns.
@@ -24,7 +24,7 @@ def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[Metric
     table = Table("split", *(spec.column for spec in columns), title=None)
     for split, metrics in results.items():
         table.add_row(split, *(spec.format.format(metrics[spec.name]) for spec in columns))
-    # A heading cut short says nothing; a terminal wraps long lines by itself.
+    # Do not let Rich cut headings short; a terminal wraps long lines by itself.
     print(render_table(table, minimum_width=120))
     if "decode" in first:
         print(f"decode: {described(first['decode'])}")
@@ -33,7 +33,7 @@ def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[Metric
 
 
 def described(decode: Mapping[str, Any]) -> str:
-    """Settings of the decoder that are not the defaults, or that they all are."""
+    """Return the decode settings that differ from the defaults, or "greedy search" if none do."""
     defaults = dataclasses.asdict(DecodeConfig().resolved())
     changed = [f"{name}={value}" for name, value in decode.items() if value != defaults.get(name)]
     return ", ".join(changed) or "greedy search"
@@ -42,9 +42,9 @@ def described(decode: Mapping[str, Any]) -> str:
 def print_comparison(
     title: str, systems: Sequence[str], scores: Mapping[str, Sequence[SystemScore]], specs: Sequence[MetricSpec]
 ) -> None:
-    """Prints scores by metric with their uncertainty, a row for each system; differences are to the first.
+    """Print scores by metric with their uncertainty, one row per system; differences are from the first system.
 
-    A p-value that says nothing, of scores that are always equal, is in parentheses.
+    The p-value of scores that are always equal is meaningless and stands in parentheses.
     """
     from rich.table import Column, Table
     from rich.text import Text
@@ -60,12 +60,12 @@ def print_comparison(
             score, shown = of_systems[row], of_name[metric].format.format
             cells += [shown(score.score), f"{shown(score.mean)} ± {shown(score.interval)}"]
             cells += ["" if score.difference is None else _signed(shown(score.difference)), _p_value(score)]
-        table.add_row(Text(system), *cells)  # a path may have what Rich takes for markup
-    print(render_table(table, minimum_width=120 + max(map(len, systems))))  # the numbers take less than 120
+        table.add_row(Text(system), *cells)  # Text: Rich would read brackets in a path as markup
+    print(render_table(table, minimum_width=120 + max(map(len, systems))))  # the numbers are narrower than 120
 
 
 def print_signatures(signatures: Mapping[str, str]) -> None:
-    """Prints what makes scores comparable, by metric."""
+    """Print the signatures by metric, which make scores comparable."""
     for name, signature in signatures.items():
         print(f"{name}: {signature}")
 
