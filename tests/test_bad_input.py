@@ -224,7 +224,11 @@ def test_a_partial_checkpoint(tmp_path, capsys):
     shutil.rmtree(checkpoints / "8")
     before = snapshot(folder)
     refused(argv("evaluate", folder), capsys, "no complete checkpoint, only an unfinished save: 5.saving")
-    refused(["generate", f"--checkpoint={checkpoints / '5.saving'}"], capsys, "what an interrupted save has left")
+    refused(
+        ["generate", f"--checkpoint={checkpoints / '5.saving'}"],
+        capsys,
+        "not a checkpoint, but the remains of an interrupted save",
+    )
     assert snapshot(folder) == before
 
 
@@ -255,7 +259,7 @@ def test_all_checkpoints_are_damaged(tmp_path, capsys):
     before = snapshot(folder)
     original = trained_folder()
     files = [f"--config={original / 'tiny.py'}", f"--config.data.dir={original}", f"--workdir={folder / 'run'}"]
-    refused(["train", *files], capsys, "no good checkpoint in it", "tokenizer.model is missing")
+    refused(["train", *files], capsys, "no valid checkpoint in it", "tokenizer.model is missing")
     assert snapshot(folder) == before
 
 

@@ -218,7 +218,7 @@ def test_a_config_with_other_array_shapes_is_always_refused(tmp_path, capsys):
     before = snapshot(folder)
     assert train_in_place(folder, "--config.model.mlp_dim=20", "--allow_config_change") == 2
     message = capsys.readouterr().err
-    assert "arrays differ from what this config makes" in message
+    assert "arrays differ from those of this config" in message
     assert "feed_forward" in message
     assert snapshot(folder) == before
 

@@ -188,7 +188,7 @@ def test_the_newest_good_checkpoint_is_used_and_damaged_ones_are_named_and_moved
     name = data.relative_to(directory / "3")
     assert f"DAMAGED CHECKPOINT {directory}/3: {name} does not match its sha256" in caplog.text
     assert f"DAMAGED CHECKPOINT {directory}/2: tokenizer.model is missing" in caplog.text
-    assert f"going on from step 1; damaged step 3 is now {directory}/3.damaged" in caplog.text
+    assert f"using step 1; damaged step 3 is now {directory}/3.damaged" in caplog.text
     # The run resumes and reaches the same steps again.
     helpers.fill(store, 2, 3)
     assert store.steps() == [1, 2, 3]
@@ -228,7 +228,7 @@ def test_if_none_is_good_the_error_names_all_and_none_is_moved(directory, templa
     for step in "123":
         (directory / step / "record.json").write_text("{}")
     for _ in range(2):  # a second try does not start from scratch either
-        with pytest.raises(CheckpointError, match="no good checkpoint in it") as caught:
+        with pytest.raises(CheckpointError, match="no valid checkpoint in it") as caught:
             CheckpointStore(directory).restore(template)
         for step in "123":
             assert f"{directory}/{step}: record.json does not match its sha256" in str(caught.value)
@@ -285,7 +285,7 @@ def test_a_valid_sum_of_other_content_gives_no_traceback(directory, template):
         lines = sums.read_text().splitlines()[:-1]
         lines.append(f"{sha256_of(directory / '3' / 'record.json')}  record.json")
         sums.write_text("\n".join(lines))
-        with pytest.raises(CheckpointError, match=r"record.json: not a record of this program"):
+        with pytest.raises(CheckpointError, match=r"record.json: not written by this program"):
             CheckpointStore(directory).restore(template, 3)
 
 

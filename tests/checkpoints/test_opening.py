@@ -83,7 +83,7 @@ def test_a_run_with_only_an_unfinished_save(tmp_path, name):
     for path in (tmp_path, tmp_path / "checkpoints"):
         with pytest.raises(CheckpointError, match=f"no complete checkpoint, only an unfinished save: {name}$"):
             open_checkpoint(path)
-    with pytest.raises(CheckpointError, match="is what an interrupted save has left, no checkpoint"):
+    with pytest.raises(CheckpointError, match="not a checkpoint, but the remains of an interrupted save"):
         open_checkpoint(tmp_path / "checkpoints" / name)
     assert (tmp_path / "checkpoints" / name).exists()
 

@@ -51,7 +51,7 @@ def test_after_a_kill_during_the_first_save_there_is_no_checkpoint(tmp_path, tem
     assert done.returncode == -signal.SIGKILL, done.stderr
     with pytest.raises(CheckpointError, match=r"no complete checkpoint, only an unfinished save: 1\.saving$"):
         open_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="is what an interrupted save has left"):
+    with pytest.raises(CheckpointError, match="not a checkpoint, but the remains of an interrupted save"):
         open_checkpoint(tmp_path / "1.saving")
     assert CheckpointStore(tmp_path).steps() == []
 

@@ -411,7 +411,7 @@ def test_leftovers_are_removed_and_reported_when_opened_for_writing(store, helpe
         assert CheckpointStore(store.directory).steps() == [1]
     assert names(store) == sorted(["1", *others])
     for name in leftovers[:3]:
-        assert f"removing {store.directory / name}, the rest of a save that was interrupted" in caplog.text
+        assert f"removing {store.directory / name}, left over from an interrupted save" in caplog.text
 
 
 def test_in_a_process_of_its_own_orbax_is_silent_and_float64_keeps_every_bit(helpers, tmp_path):

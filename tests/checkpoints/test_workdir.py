@@ -76,7 +76,7 @@ def test_another_config_is_refused_field_by_field(tmp_path):
         '  - model.new: absent in run, "x" now\n'
         "  - training.num_train_steps: 1000 in run, 2000 now\n"
         '  - model.norm: "layernorm" in run, absent now\n'
-        "Choose another --workdir, or go on here with the new values: "
+        "Choose another --workdir, or resume here with the new values: "
         "transformer-jax train ... --allow_config_change"
     )
     assert (path / "config.json").read_bytes() == before
@@ -177,7 +177,7 @@ def test_a_failing_write_keeps_the_old_config(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", ["", '{"seed": 0', "[1]", "\xff"])
 def test_a_damaged_config_is_named_and_kept(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(CheckpointError, match=r"config.json: is damaged \(.*delete it to have it made again"):
+    with pytest.raises(CheckpointError, match=r"config.json: is damaged \(.*delete it to have it written again"):
         open_workdir(tmp_path, CONFIG)
     assert (tmp_path / "config.json").read_bytes() == content.encode("latin-1")
 

@@ -183,7 +183,10 @@ def test_prompts(generate, tmp_path):
 def test_more_prompts_than_lines(generate, tmp_path):
     (tmp_path / "prompts").write_bytes(b"x\ny\n")
     code, _, err = generate(b"one\n", f"--prompts={tmp_path / 'prompts'}")
-    assert (code, err) == (2, "transformer-jax: error: --prompts: has more lines than the input\n")
+    assert (code, err) == (
+        2,
+        "transformer-jax: error: --prompts: has more lines than the input; give one prompt per input line\n",
+    )
 
 
 def test_fewer_prompts_than_lines(generate, tmp_path):

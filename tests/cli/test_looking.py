@@ -97,7 +97,7 @@ def test_attention_of_a_model_without_an_encoder(tmp_path, refused):
         store.save(1, {"params": params}, record, {"tokenizer.model": b"words\na\n"})
     message = refused("attention", f"--checkpoint={tmp_path}", "--text=a")
     assert message.startswith(f"{tmp_path}/checkpoints/1: ")
-    assert "arrays differ from what this config makes" in message
+    assert "arrays differ from those of this config" in message
 
 
 def test_plot_of_a_config(tmp_path, capsys):
@@ -149,7 +149,7 @@ def test_embeddings(tmp_path, run, capsys):
     ids = [int(row["id"]) for row in everything]
     points = np.array([[float(row["component_1"]), float(row["component_2"])] for row in everything])
     shares = (points**2).sum(0) / ((table[ids] - table[ids].mean(0)) ** 2).sum()
-    assert f"carry {shares[0]:.1%} and {shares[1]:.1%} of the variance" in out
+    assert f"explain {shares[0]:.1%} and {shares[1]:.1%} of the variance" in out
     for row in (*neighbours, *analogies):
         assert f"{float(row['similarity']):.3f}" in out
     assert "nearest to 12 = " in out

@@ -118,7 +118,7 @@ def test_the_newest_checkpoint_s_metric_decides_which_is_best(tmp_path, metric, 
 def test_an_error_if_no_checkpoint_is_ranked(tmp_path):
     with CheckpointStore(tmp_path / "checkpoints") as store:
         store.save(3, {"x": jax.numpy.ones(3)}, {"config": trained_config().to_dict()}, {})
-    with pytest.raises(CheckpointError, match=r"best: no checkpoint was saved with an evaluation .* there are 3"):
+    with pytest.raises(CheckpointError, match=r"best: no checkpoint was saved with a value of .* by its step: 3"):
         load(tmp_path / "checkpoints" / "best")
     with pytest.raises(CheckpointError, match=r"best: no such folder; .* has no 'nowhere'"):
         load(tmp_path / "nowhere" / "best")
@@ -184,7 +184,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, name):
     with pytest.raises(CheckpointError, match=problem):
         load(folder / "run" / "checkpoints" / "8")
     damage(folder, 5, name)
-    with pytest.raises(CheckpointError, match=rf"checkpoints: no good checkpoint in it\n  - .*{problem}\n  - .*5: "):
+    with pytest.raises(CheckpointError, match=rf"checkpoints: no valid checkpoint in it\n  - .*{problem}\n  - .*5: "):
         load(folder / "run")
 
 

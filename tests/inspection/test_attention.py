@@ -147,7 +147,7 @@ def test_a_given_target(translator):
         ("1\n2", None, "--text has 2 lines"),
         ("1 2 " * 80, None, r"^--text: \d+ tokens with the end mark, and a picture shows at most 120"),
         ("1", "1 2 " * 80, r"^--target: \d+ tokens with the end mark, and a picture shows at most 120"),
-        ("9 " * 3000, None, r"--text: \d+ tokens with the end mark, and evaluation.tokens_per_batch"),
+        ("9 " * 3000, None, r"--text: \d+ pieces with the end mark, and evaluation.tokens_per_batch"),
     ],
 )
 def test_texts_that_cannot_be_shown(translator, text, target, message):
@@ -166,9 +166,9 @@ def test_texts_longer_than_a_learned_table(translator, text, target, flag):
 
 def test_a_model_without_cross_attention(translator):
     params = jax.eval_shape(lambda: init_params(tiny(architecture="decoder_only"), 0))
-    with pytest.raises(ConfigError, match="no decoder that attends to an encoder; its parts are"):
+    with pytest.raises(ConfigError, match=r"no decoder that attends to an encoder \(its parts: "):
         check_model(params)
-    with pytest.raises(ConfigError, match="attention is shown of an encoder-decoder"):
+    with pytest.raises(ConfigError, match="attention is shown only for an encoder-decoder"):
         attention_maps(dataclasses.replace(translator, params=params), "1")
 
 

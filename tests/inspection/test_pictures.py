@@ -84,7 +84,7 @@ def test_a_character_without_a_glyph_is_reported(tmp_path, caplog):
     figure.text(0, 0, "\U0001f937 \u0f00\ua000")
     save(figure, tmp_path / "x.png")
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path / 'x.png'}: no font here has all of its characters; those that are missing are boxes"
+        f"{tmp_path / 'x.png'}: no installed font has all of its characters; missing ones are drawn as boxes"
     ]
 
 

@@ -113,7 +113,7 @@ def test_when_one_of_four_processes_dies_all_end_and_two_can_resume(folder):
     words = argv("train", folder, often, "--config.parallel.fsdp=2", "--config.parallel.tensor=2")
     results = job(words, 2, num_devices=2)
     assert [code for code, _, _ in results] == [0, 0], results
-    assert "same batches, but other rounding from here on\n  - parallel.launcher: " in results[0][2]
+    assert "resuming with the same batches, but computed differently\n  - parallel.launcher: " in results[0][2]
     assert_same_losses(folder, trained_folder())
     (folder / "run" / "checkpoints" / "8").rename(folder / "8")
     assert train(folder, often) == 0

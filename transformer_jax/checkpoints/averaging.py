@@ -11,15 +11,15 @@ from transformer_jax.errors import CheckpointError
 
 
 def average_params(store: CheckpointStore, params_template: Any, steps: Sequence[int]) -> Any:
-    """The elementwise mean of the parameters of some checkpoints.
+    """Return the elementwise mean of the parameters of several checkpoints.
 
-    Every device's part is summed in float64 on its host, one checkpoint at a time, and rounded once at the end, so the
-    order of the steps matters only in the last bit of float64, and the mean of one checkpoint is that checkpoint.
+    The part of each device is summed in float64 on its host, one checkpoint at a time, and rounded once at the end. So
+    the order of the steps matters only in the last bit of float64, and the mean of one checkpoint is that checkpoint.
 
     Args:
-      store: holds the checkpoints.
-      params_template: the parameters as jax.ShapeDtypeStructs of floating types, with the shardings the result gets.
-      steps: at least one; each counts once however often it is named.
+      store: the store of the checkpoints.
+      params_template: the parameters as jax.ShapeDtypeStructs of floating types, with the shardings of the result.
+      steps: at least one; repeated steps count once.
 
     Raises CheckpointError as `CheckpointStore.restore_params` does, and if `steps` is empty.
     """
@@ -45,7 +45,7 @@ def _host_shards(x: jax.Array) -> list[np.ndarray]:
 
 
 def _from_shards(like: jax.Array, shards: list[np.ndarray]) -> jax.Array:
-    """An array of the shape, dtype and sharding of `like`."""
+    """Return the array with these shards and with the shape, dtype and sharding of `like`."""
     with jax.transfer_guard("allow"):
         parts = [
             jax.device_put(part.astype(like.dtype), shard.device)

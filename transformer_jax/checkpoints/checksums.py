@@ -1,16 +1,16 @@
-"""One 32-bit number per array: the same for every sharding, device count and memory layout.
+"""Checksums: one 32-bit number per array, the same for every sharding, device count and memory layout.
 
     checksum(x) = sum over elements i of mix(bits(x_i) XOR mix(i))    modulo 2^32
 
 with i the row-major index and `mix` a bijection of 32-bit words that spreads every input bit over all output bits. The
 sum has no order, so each device adds up its own part. Any change of one element changes the sum, because `mix` is a
-bijection; any other change goes unnoticed with probability 2^-32; exchanged elements are noticed because of the index.
-It guards against broken disks and broken software, not against an adversary.
+bijection. Any other change is missed with probability 2^-32; exchanged elements change the sum because of the index.
+The checksum guards against broken disks and broken software, not against an adversary.
 
-It is computed where the array lives, before Orbax sees it and after Orbax has returned it, so that nothing in between
-is trusted: by a compiled function on devices, and by NumPy for what lies in host memory, where the same work takes as
-long and the compiler would take a second for the shapes of a model. Nor could CPU devices add their parts up: several
-programs at once that exchange numbers between processes may wait for each other for ever there.
+The checksum is computed where the array lives, before Orbax gets it and after Orbax returns it, so that nothing in
+between is trusted. On accelerators a compiled function computes it. For arrays in host memory NumPy does: it is as
+fast, and compilation for the shapes of a model would take a second. In addition, CPU devices cannot add up their parts
+safely: several programs that exchange numbers between processes at once may deadlock there.
 """
 
 import math
@@ -25,34 +25,36 @@ from jax.experimental import multihost_utils
 from transformer_jax.errors import CheckpointError
 from transformer_jax.hashing import mix
 
-# Others (complex, 4-bit, PRNG keys) have no place in a training state; a leaf of such a type is refused.
+# Other types (complex, 4-bit, PRNG keys) are refused: no training state needs them.
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("bfloat16", "float16", "float32", "float64"),
 )
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by bytes; larger elements are several words
-_BLOCK = 2**16  # words that NumPy works on at a time, so that they stay in the cache
+_BLOCK = 2**16  # words per NumPy operation, so that they stay in the CPU cache
 
 
 def path_of(key_path: jax.tree_util.KeyPath) -> str:
-    """`params/decoder/kernel` from a key path of jax.tree_util."""
+    """Return a key path of jax.tree_util as text, such as `params/decoder/kernel`."""
     return jax.tree_util.keystr(key_path, simple=True, separator="/")
 
 
 def by_path(tree: Any) -> dict[str, Any]:
-    """The leaves of a pytree by their path.
+    """Return the leaves of a pytree by their path.
 
-    Raises CheckpointError if two leaves have the same path, which takes a dictionary key with a slash in it.
+    Raises CheckpointError if two leaves have the same path, which is possible if a dictionary key contains a slash.
     """
     flat = jax.tree_util.tree_flatten_with_path(tree)[0]
     leaves = {path_of(key_path): leaf for key_path, leaf in flat}
     if len(leaves) != len(flat):
-        raise CheckpointError(f"state: two leaves share a path; {len(flat)} leaves, {len(leaves)} paths")
+        raise CheckpointError(
+            f"state: two leaves share a path: {len(flat)} leaves, {len(leaves)} paths; use no slash in dictionary keys"
+        )
     return leaves
 
 
 def as_arrays(tree: Any) -> Any:
-    """The same tree with every leaf a jax.Array; raises CheckpointError naming every leaf that cannot be stored."""
+    """Return the tree with every leaf as a jax.Array; raises CheckpointError naming all leaves of other types."""
     problems: list[str] = []
 
     def convert(key_path: jax.tree_util.KeyPath, leaf: Any) -> Any:
@@ -81,7 +83,7 @@ def _problem(leaf: Any) -> str | None:
 
 @jax.jit
 def checksum(x: jax.Array) -> jax.Array:
-    """The checksum of an array of any shape; uint32 []."""
+    """Return the checksum of an array of any shape; uint32 []."""
     if x.dtype == jnp.bool_:
         x = x.astype(jnp.uint8)
     # 64-bit elements become a trailing axis of two words, which the index below counts like any other axis.
@@ -94,10 +96,10 @@ def checksum(x: jax.Array) -> jax.Array:
 
 
 def checksum_on_host(x: np.ndarray, place: Sequence[slice] = (), shape: Sequence[int] = ()) -> int:
-    """The same number by NumPy; or, of a part of a larger array, what the part adds to its number.
+    """Return the checksum of an array with NumPy; or, for a part of a larger array, its contribution to the checksum.
 
     Args:
-      place: of the part in an array of `shape`, one slice per axis; by default x is the whole.
+      place: position of the part in an array of `shape`, one slice per axis; by default x is the whole array.
     """
     words = np.ascontiguousarray(x).reshape(-1).view(_WORDS[min(x.dtype.itemsize, 4)])
     numbers = _indices(x, place, shape) if x.size < math.prod(shape) else None
@@ -118,7 +120,7 @@ def checksum_on_host(x: np.ndarray, place: Sequence[slice] = (), shape: Sequence
 
 
 def _indices(x: np.ndarray, place: Sequence[slice], shape: Sequence[int]) -> np.ndarray:
-    """The index in the whole of every word of a part, uint32 [words]."""
+    """Return the index of every word of a part in the whole array, uint32 [words]."""
     words_each = max(x.dtype.itemsize // 4, 1)
     result = np.arange(words_each, dtype=np.uint64)
     stride = words_each
@@ -137,11 +139,11 @@ def _mix_in_place(x: np.ndarray, spare: np.ndarray) -> None:
 
 
 def checksums(leaves: Mapping[str, jax.Array]) -> dict[str, int]:
-    """The checksum of every array; waits for the arrays to be computed.
+    """Return the checksum of every array; waits until the arrays are computed.
 
-    Of several processes all have to call it, with the same arrays, and all get the sums of the whole arrays.
+    With several processes, all must call it with the same arrays; all get the checksums of the whole arrays.
     """
-    # One compiled function per shape and not one for all: it compiles and runs three times faster.
+    # One compiled function per shape, not one for all arrays: this compiles and runs three times faster.
     on_devices = {path: checksum(x) for path, x in leaves.items() if not _on_host(x)}
     sums = {path: _sum_of_parts(x) for path, x in leaves.items() if _on_host(x)}
     if not all(x.is_fully_addressable for x in leaves.values()):
@@ -152,11 +154,11 @@ def checksums(leaves: Mapping[str, jax.Array]) -> dict[str, int]:
 
 
 def _sum_of_parts(x: jax.Array) -> int:
-    """Return the sum over this process's parts of an array; of parts that several devices hold, one counts."""
+    """Return the contribution of this process's parts to the checksum of an array; replicas of a part count once."""
     parts = (shard for shard in x.addressable_shards if shard.replica_id == 0)
     return sum(checksum_on_host(np.asarray(part.data), part.index, x.shape) for part in parts) % 2**32
 
 
 def _on_host(x: jax.Array) -> bool:
-    """Whether NumPy sees the array without moving it."""
+    """Return whether NumPy can read the array without copying it from a device."""
     return all(device.platform == "cpu" for device in x.sharding.device_set)

@@ -1,10 +1,10 @@
-"""Names and moves of the folders in a checkpoint directory.
+"""Names of the folders in a checkpoint directory, and functions that rename and delete them.
 
 300            a complete checkpoint
-300.saving     one that is being written, or what an interrupted save has left; while Orbax is at work,
+300.saving     a save in progress, or the remains of an interrupted one; while Orbax is writing,
                300.saving.orbax-checkpoint-tmp
-300.deleted    a deletion in progress, or what an interrupted one has left
-300.damaged    was found damaged and is out of the way, for the user to look at
+300.deleted    a deletion in progress, or the remains of an interrupted one
+300.damaged    a damaged checkpoint, set aside for the user to inspect
 """
 
 import logging
@@ -22,17 +22,17 @@ _ORBAX = ".orbax-checkpoint-tmp"
 
 
 def is_step(name: str) -> bool:
-    """Whether a folder's name is that of a complete checkpoint: a step in plain decimal."""
+    """Return whether a folder's name is that of a complete checkpoint: a step in plain decimal."""
     return re.fullmatch(_STEP, name) is not None
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a folder's name is that of a save in progress, or of one that was interrupted."""
+    """Return whether a folder's name is that of a save in progress or of an interrupted save."""
     return re.fullmatch(rf"{_STEP}(\.saving)?({re.escape(_ORBAX)})?", name) is not None and not is_step(name)
 
 
 def list_steps(directory: Path) -> list[int]:
-    """Steps of the complete checkpoints, ascending; empty if there is no such directory."""
+    """Return the steps of the complete checkpoints, ascending; empty if there is no such directory."""
     try:
         return sorted(int(entry.name) for entry in directory.iterdir() if is_step(entry.name) and entry.is_dir())
     except FileNotFoundError:
@@ -42,9 +42,9 @@ def list_steps(directory: Path) -> list[int]:
 
 
 def prepare(directory: Path, clean: bool) -> None:
-    """Makes the directory and, with `clean`, removes what interrupted saves and deletions have left in it.
+    """Create the directory and, with `clean`, remove the remains of interrupted saves and deletions.
 
-    Raises CheckpointError if it cannot be made or listed.
+    Raises CheckpointError if it cannot be created or listed.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -53,21 +53,21 @@ def prepare(directory: Path, clean: bool) -> None:
         raise CheckpointError(f"{directory}: cannot be used for checkpoints: {error.strerror}") from error
     for entry in entries if clean else ():
         if is_unfinished(entry.name):
-            logger.warning("removing %s, the rest of a save that was interrupted", entry)
+            logger.warning("removing %s, left over from an interrupted save", entry)
             shutil.rmtree(entry, ignore_errors=True)
         elif re.fullmatch(rf"{_STEP}\.deleted", entry.name):
             shutil.rmtree(entry, ignore_errors=True)
 
 
 def saving(folder: Path) -> Path:
-    """Where a checkpoint is written before it gets its name."""
+    """Return the folder in which a checkpoint is written before it gets its final name."""
     return folder.with_name(folder.name + ".saving")
 
 
 def commit(folder: Path) -> None:
-    """Gives a written checkpoint its name; raises OSError."""
+    """Rename a written checkpoint to its final name; raises OSError."""
     saving(folder).rename(folder)
-    # Until the directory is on the disk too, a power failure could undo the rename after older steps were deleted.
+    # Flush the directory too: otherwise a power failure could undo the rename after older steps were deleted.
     descriptor = os.open(folder.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -76,13 +76,13 @@ def commit(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Removes what a failed save of a checkpoint has left, so that its space is free again."""
+    """Remove the remains of a failed save, to free its disk space."""
     for rest in (saving(folder), saving(folder).with_name(saving(folder).name + _ORBAX)):
         shutil.rmtree(rest, ignore_errors=True)
 
 
 def delete(folder: Path) -> None:
-    """Deletes a checkpoint; renamed first, so that a crash meanwhile leaves nothing that looks like one."""
+    """Delete a checkpoint; it is renamed first, so that a crash in between leaves nothing that looks complete."""
     trash = folder.with_name(folder.name + ".deleted")
     try:
         folder.rename(trash)
@@ -92,7 +92,7 @@ def delete(folder: Path) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Renames a damaged checkpoint and returns its new path; raises CheckpointError if that is impossible."""
+    """Rename a damaged checkpoint and return its new path; raises CheckpointError if that is impossible."""
     target = folder.with_name(folder.name + ".damaged")
     count = 1
     while target.exists():

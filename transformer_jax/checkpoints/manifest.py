@@ -1,17 +1,17 @@
-"""The files that this project adds to an Orbax checkpoint: plain files at the top of the folder.
+"""The plain files that this project adds to the folder of an Orbax checkpoint.
 
     record.json       format, step, metrics, the caller's record, and shape, dtype and checksum of every array
     tokenizer.model   side files, each as it is
-    SHA256SUMS        what `sha256sum -c` reads: one line for every other file in the folder, Orbax's too
+    SHA256SUMS        input of `sha256sum -c`: one line for every other file in the folder, including Orbax's
 
-They are plain files, and not Orbax's JSON or arrays of bytes, so that they can be read without Orbax and without JAX,
-used in place by other tools, and checked by hand. `seal` writes them into the folder that Orbax has finished, before
-the rename that makes it a checkpoint, so they are there if and only if the arrays are.
+They are plain files, not Orbax's JSON or arrays of bytes, so that they can be read without Orbax and JAX, used in place
+by other tools, and checked by hand. `seal` writes them into the folder after Orbax has finished it and before the
+rename that makes it a checkpoint, so they exist if and only if the arrays do.
 
-Two checks, for two dangers. `verify` reads every file before Orbax opens one: a flipped or missing byte is found by
-itself, and the message names the file; Orbax would return wrong numbers for some and pages of tracebacks for others.
-The checksums of the arrays were computed on the device, before anything was written, so they also find what went wrong
-on the way to the disk.
+There are two checks. `verify` reads every file before Orbax opens one. It finds any changed or missing byte, and the
+message names the file; Orbax would return wrong numbers for some of these errors and pages of tracebacks for others.
+The checksums of the arrays are computed on the device before anything is written, so they also find errors on the way
+to the disk.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ SUMS = "SHA256SUMS"
 FORMAT = 1
 
 _SUM_LINE = re.compile(r"([0-9a-f]{64})  (.+)")
-_MAX_LINES = 40  # of a message
-# Errors that say what is on the disk: a bad block, and names that a damaged SHA256SUMS makes up. All others (too many
-# open files, a network disk that is away) pass, or are for the user to mend, and the checkpoint is good afterwards.
+_MAX_LINES = 40  # most arrays that a message lists
+# Errors that mean damage on the disk: a bad block, and wrong names from a damaged SHA256SUMS. All others (too many open
+# files, a network disk that is not mounted) are temporary or for the user to fix; the checkpoint itself is valid.
 _OF_DAMAGE = (errno.EIO, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint whose content is not what was saved."""
+    """Error: the content of a checkpoint is not what was saved."""
 
 
 class VanishedCheckpointError(CheckpointError):
-    """A checkpoint whose folder is not there: deleted, it may be, by the training that one reads beside."""
+    """Error: the folder of a checkpoint is missing, for example because a training that is running has deleted it."""
 
 
 class Leaf(NamedTuple):
@@ -66,17 +66,18 @@ class Manifest(NamedTuple):
     leaves: dict[str, Leaf]
 
     def to_bytes(self) -> bytes:
-        """Raises TypeError if the caller's record is not JSON-able."""
+        """Return the content of record.json; raises TypeError if the caller's record is not JSON-able."""
         leaves = {path: leaf._asdict() for path, leaf in self.leaves.items()}
         return (json.dumps({"format": FORMAT, **self._asdict(), "leaves": leaves}, indent=1) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Manifest":
-        """Raises CheckpointError for a newer format, and whatever json and lookups do for something else."""
+        """Parse record.json; raises CheckpointError for a newer format, and the errors of `json` and of lookups."""
         values = json.loads(data)
         if values["format"] > FORMAT:
             raise CheckpointError(
-                f"written by a newer version of this program (format {values['format']}, known up to {FORMAT})"
+                f"written by a newer version of this program (format {values['format']}, known up to {FORMAT}); "
+                "upgrade transformer-jax"
             )
         leaves = {
             path: Leaf(tuple(leaf["shape"]), leaf["dtype"], leaf["checksum"]) for path, leaf in values["leaves"].items()
@@ -85,10 +86,10 @@ class Manifest(NamedTuple):
 
 
 def seal(folder: Path, record: bytes, side_files: Mapping[str, bytes]) -> None:
-    """Adds record.json, the side files and the sums to a folder that holds the arrays; raises OSError."""
+    """Write record.json, the side files and SHA256SUMS into a folder that holds the arrays; raises OSError."""
     for name, data in side_files.items():
         write_file(folder / name, data)
-    # The record's line comes last, so that sums cut short at the end of a line lack it.
+    # The line of the record comes last, so that a truncated SHA256SUMS lacks it even if it ends at the end of a line.
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     write_file(folder / RECORD, record)
     lines = [f"{sha256_of(folder / name)}  {name}\n" for name in [*names, RECORD]]
@@ -96,7 +97,7 @@ def seal(folder: Path, record: bytes, side_files: Mapping[str, bytes]) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes a new file through to the disk, so that a later rename never reveals an empty one."""
+    """Write a new file and flush it to the disk, so that it cannot be empty after a later rename of its folder."""
     with path.open("xb") as file:
         file.write(data)
         file.flush()
@@ -104,7 +105,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def check_side_files(side_files: Mapping[str, bytes]) -> None:
-    """Raises CheckpointError for a name that is no plain file name, or may be one of the checkpoint's own."""
+    """Check names of side files; raises CheckpointError for a name that is not a plain file name, or is reserved."""
     for name in side_files:
         if not _is_side_file(name):
             raise CheckpointError(f"side file {name!r}: expected a name like tokenizer.model")
@@ -116,18 +117,18 @@ def read_side_files(folder: Path) -> dict[str, bytes]:
 
 
 def _is_side_file(name: str) -> bool:
-    # The last two are Orbax's.
+    # The last two names are those of Orbax.
     own = name in (RECORD, SUMS, "state", "commit_success.txt", "orbax.checkpoint")
     return not own and re.fullmatch(r"[a-z][\w-]*\.\w+", name) is not None
 
 
 def verify(folder: Path) -> Manifest:
-    """The manifest of a checkpoint, every byte of every file in it checked.
+    """Check every byte of every file of a checkpoint, and return its manifest.
 
     Raises:
       DamagedCheckpointError: a file is missing or is not what was written; the message names it.
       VanishedCheckpointError: the whole folder is missing.
-      CheckpointError: a file cannot be read now, or the checkpoint is none of this program's.
+      CheckpointError: a file cannot be read now, or this program did not write the checkpoint.
     """
     for name, digest in _read_sums(folder).items():
         if name != RECORD:
@@ -136,18 +137,18 @@ def verify(folder: Path) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint, nothing else of it checked; raises as `verify` does."""
+    """Return the manifest of a checkpoint without checking other files; raises as `verify` does."""
     data = read_checked(folder, RECORD)
     try:
         return Manifest.from_bytes(data)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{folder / RECORD}: not a record of this program ({error!r})") from error
+        raise CheckpointError(f"{folder / RECORD}: not written by this program ({error!r})") from error
 
 
 def read_checked(folder: Path, name: str) -> bytes:
-    """A file at the top of a checkpoint; raises as `verify` does."""
+    """Return the content of a file at the top of a checkpoint; raises as `verify` does."""
     sums = _read_sums(folder)
     if name not in sums:
         raise CheckpointError(f"{folder}: no file '{name}' in it{nearest(name, sums)}")
@@ -156,7 +157,7 @@ def read_checked(folder: Path, name: str) -> bytes:
 
 
 def file_names(folder: Path) -> set[str]:
-    """The paths of all files of a checkpoint, relative to its folder; raises as `verify` does."""
+    """Return the paths of all files of a checkpoint, relative to its folder; raises as `verify` does."""
     return set(_read_sums(folder))
 
 
@@ -182,7 +183,7 @@ def _check(folder: Path, name: str, digest: str) -> None:
 
 @contextlib.contextmanager
 def _named_errors(folder: Path, name: str) -> Generator[None, None, None]:
-    """Turns the errors of reading one file of a checkpoint into errors that name it."""
+    """Convert the errors of reading one file of a checkpoint into errors that name it."""
     try:
         yield
     except FileNotFoundError:
@@ -197,17 +198,17 @@ def _named_errors(folder: Path, name: str) -> Generator[None, None, None]:
 
 
 def check_present(folder: Path) -> None:
-    """Raises VanishedCheckpointError if there is no such folder any more."""
+    """Check that a folder exists; raises VanishedCheckpointError if it does not."""
     try:
         folder.stat()
     except FileNotFoundError:
         raise VanishedCheckpointError(f"{folder}: was deleted meanwhile") from None
-    except OSError:  # says nothing
+    except OSError:  # the folder may still exist
         return
 
 
 def check_leaves(folder: Path, expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> None:
-    """Raises CheckpointError naming every array, by path, that a template expects otherwise than it is stored."""
+    """Compare the arrays of a template with the stored ones; raises CheckpointError naming all that differ."""
     lines = []
     for path in sorted(expected.keys() | stored.keys()):
         if path not in stored:
@@ -219,4 +220,4 @@ def check_leaves(folder: Path, expected: Mapping[str, Leaf], stored: Mapping[str
     if lines:
         more = [f"... and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
         listing = "\n".join(f"  - {line}" for line in lines[:_MAX_LINES] + more)
-        raise CheckpointError(f"{folder}: {len(lines)} arrays differ from what this config makes\n{listing}")
+        raise CheckpointError(f"{folder}: {len(lines)} arrays differ from those of this config\n{listing}")

@@ -1,4 +1,4 @@
-"""From what a user types after `--checkpoint=` to a store and a step."""
+"""Find the store and the step that the value of `--checkpoint=` names."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,16 +16,16 @@ BEST = "best"
 
 
 def open_checkpoint(path: Path | str) -> tuple[CheckpointStore, int | None]:
-    """Opens checkpoints for reading.
+    """Open checkpoints for reading.
 
     Args:
-      path: WORKDIR, WORKDIR/checkpoints or WORKDIR/checkpoints/STEP; or a copy of the last anywhere, under any name.
+      path: WORKDIR, WORKDIR/checkpoints or WORKDIR/checkpoints/STEP; or a copy of a checkpoint anywhere, with any name.
 
     Returns:
-      The store, and the step if the path names one checkpoint; None means the newest good one.
+      The store, and the step if the path names one checkpoint; None means the newest valid one.
 
     Raises:
-      CheckpointError: there is no checkpoint; the message says what is there instead.
+      CheckpointError: there is no checkpoint; the message says what was found instead.
     """
     path = Path(os.path.expanduser(path)).absolute()
     try:
@@ -35,14 +35,14 @@ def open_checkpoint(path: Path | str) -> tuple[CheckpointStore, int | None]:
 
 
 def resolve(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bool]) -> Path:
-    """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best: the step that `training.best_metric` ranks first.
+    """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best: the best step by `training.best_metric`.
 
     Any other path is only made absolute.
 
     Args:
-      higher_is_better: the direction of `training.best_metric`, of the config in a checkpoint's record.
+      higher_is_better: returns the direction of `training.best_metric` for the config in a checkpoint's record.
 
-    Raises CheckpointError if no checkpoint there has been ranked.
+    Raises CheckpointError if no checkpoint there has that metric.
     """
     path = Path(os.path.abspath(os.path.expanduser(path)))
     if path.name != BEST or path.exists() or not folders.list_steps(path.parent):
@@ -58,19 +58,21 @@ def resolve(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bo
     step = ranking.best_step()
     if step is None:
         steps = ", ".join(map(str, store.steps()))
-        raise CheckpointError(f"{path}: no checkpoint was saved with an evaluation that ranks it; there are {steps}")
+        raise CheckpointError(
+            f"{path}: no checkpoint was saved with a value of training.best_metric; name one by its step: {steps}"
+        )
     return path.with_name(str(step))
 
 
 def _newest_config(store: CheckpointStore) -> Mapping[str, Any]:
-    """Return the config of the newest good checkpoint, which says how they are ranked."""
+    """Return the config of the newest valid checkpoint, which defines how checkpoints are ranked."""
     problems = []
     for step in reversed(store.steps()):
         try:
             return store.read_record(step)["config"]
         except DamagedCheckpointError as error:
             problems.append(f"  - {error}")
-    raise CheckpointError("\n".join([f"{store.directory}: no good checkpoint in it", *problems]))
+    raise CheckpointError("\n".join([f"{store.directory}: no valid checkpoint in it", *problems]))
 
 
 def _open(path: Path) -> tuple[CheckpointStore, int | None]:
@@ -79,7 +81,7 @@ def _open(path: Path) -> tuple[CheckpointStore, int | None]:
     if not path.is_dir():
         raise CheckpointError(f"{path}: is a file; expected a work directory or a checkpoint folder")
     if folders.is_unfinished(path.name):
-        raise CheckpointError(f"{path}: is what an interrupted save has left, no checkpoint")
+        raise CheckpointError(f"{path}: not a checkpoint, but the remains of an interrupted save")
     if _looks_like_checkpoint(path):
         if folders.is_step(path.name):
             return CheckpointStore(path.parent, read_only=True), int(path.name)
@@ -93,7 +95,7 @@ def _open(path: Path) -> tuple[CheckpointStore, int | None]:
 
 
 def _looks_like_checkpoint(folder: Path) -> bool:
-    """Also true of a damaged one, so that the damage is named instead of a folder called no checkpoint."""
+    """Return whether a folder is a checkpoint, possibly a damaged one, so that the message can name the damage."""
     return any((folder / name).exists() for name in (RECORD, SUMS, "_CHECKPOINT_METADATA"))
 
 

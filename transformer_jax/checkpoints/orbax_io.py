@@ -1,8 +1,8 @@
 """Every call into Orbax.
 
-The free functions of Orbax's v1 API, and not its `training.Checkpointer`, which (orbax-checkpoint 0.12.8) skips saves
-without a word unless told otherwise, cannot be constructed once a metrics file of any old step is damaged, and deletes
-old steps in place, so that a crash leaves half of one under its final name.
+This module uses the free functions of Orbax's v1 API, not its `training.Checkpointer`. In orbax-checkpoint 0.12.8 that
+class skips saves silently by default, cannot be constructed if a metrics file of any old step is damaged, and deletes
+old steps in place, so that a crash leaves half of a checkpoint under its final name.
 """
 
 import collections
@@ -27,18 +27,18 @@ _ORBAX_FOLDER = f"{orbax.checkpoint.__path__[0]}{os.sep}"
 
 @runtime_checkable
 class Writing(Protocol):
-    """Arrays that are being written."""
+    """A write of arrays in progress."""
 
     def result(self) -> None:
-        """Waits until all of them are in the folder, under its name; raises whatever went wrong."""
+        """Wait until all arrays are in the folder and it has its name; raises the error of the write."""
         ...
 
 
 class _QuietOrbax(logging.Filter):
-    """Drops what Orbax logs through absl, and what asyncio logs about tasks of Orbax.
+    """A filter that drops the log records of Orbax, and those of asyncio about tasks of Orbax.
 
-    When one write of a save fails, Orbax asks none of the others what became of it, and asyncio tells of each. What
-    went wrong arrives as an exception, which the store turns into a message.
+    If one write of a save fails, Orbax does not collect the results of the others, and asyncio logs each of them. The
+    failure itself arrives as an exception, which the store turns into a message.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -49,10 +49,10 @@ class _QuietOrbax(logging.Filter):
 
 
 class _QuietTensorStore:
-    """In place of sys.unraisablehook: drops the tracebacks of writes that end after a save has failed.
+    """A replacement of sys.unraisablehook that drops the tracebacks of writes that end after a save has failed.
 
-    When one write of a save fails, Orbax (0.12.8) closes the event loop that waits for the others. Each of those, when
-    it ends, has TensorStore call the loop from a thread of its own, which has no way to raise what that raises.
+    If one write of a save fails, Orbax (0.12.8) closes the event loop that waits for the others. When another write
+    ends, TensorStore calls the closed loop from one of its threads, where the exception cannot be raised.
     """
 
     def __init__(self, otherwise: Callable[[Any], Any]) -> None:
@@ -60,7 +60,7 @@ class _QuietTensorStore:
 
     def __call__(self, unraisable: Any) -> None:
         start = unraisable.exc_traceback
-        from_outside = unraisable.object is None and start is not None  # no Python code has made the call
+        from_outside = unraisable.object is None and start is not None  # not called by Python code
         if not (
             from_outside
             and isinstance(unraisable.exc_value, RuntimeError)
@@ -71,7 +71,7 @@ class _QuietTensorStore:
 
 
 def silence_orbax() -> None:
-    """Keeps Orbax's progress lines and tracebacks off stderr; other users of absl and asyncio keep theirs."""
+    """Keep Orbax's progress lines and tracebacks off stderr; log records of other libraries stay."""
     for logger in (logging.getLogger("absl"), logging.getLogger("asyncio")):
         if not any(isinstance(f, _QuietOrbax) for f in logger.filters):
             logger.addFilter(_QuietOrbax())
@@ -81,25 +81,26 @@ def silence_orbax() -> None:
 
 def _context(partial_load: bool = False) -> ocp.Context:
     context = ocp.Context()
-    # Made in the background, a folder that cannot be made (full disk) leaves threads that keep the process from
-    # exiting for 20 minutes.
+    # If Orbax creates folders in the background and fails (full disk), its threads keep the process from exiting for 20
+    # minutes.
     context.asynchronous.create_directories_asynchronously = False
     context.pytree.loading.partial_load = partial_load
     return context
 
 
 def start_writing(folder: Path, state: Any) -> Writing:
-    """Starts writing arrays; returns once `state` may be donated or overwritten. Raises whatever Orbax does.
+    """Start writing arrays; returns when `state` may be donated or overwritten. Raises the errors of Orbax.
 
-    On CPU Orbax does not copy the arrays but refers to their buffers, and the runtime answers a donation of such a
-    buffer with a new one, so that here too what is written is the state of this moment (tests/checkpoints/ checks).
+    On CPU, Orbax does not copy the arrays but holds references to their buffers. If such a buffer is donated, the
+    runtime allocates a new one, so that on CPU too the state at the time of the call is written (tests/checkpoints/
+    checks this).
     """
     with _context(), jax.transfer_guard("allow"):
         return ocp.save_checkpointables_async(str(folder), {STATE: _without_empty_fields(state)})
 
 
 def read(folder: Path, template: Any, partial: bool = False) -> Any:
-    """The arrays of a checkpoint as `template` (ShapeDtypeStructs with shardings) describes them, not yet verified.
+    """Return the arrays of a checkpoint as described by `template` (ShapeDtypeStructs with shardings), not verified.
 
     With `partial`, `template` may name only some of the stored arrays. Raises CheckpointError.
     """
@@ -112,10 +113,10 @@ def read(folder: Path, template: Any, partial: bool = False) -> Any:
 
 
 def _without_empty_fields(state: Any) -> Any:
-    """Return a NamedTuple without those of its fields that are empty dicts; anything else as it is.
+    """Return a NamedTuple without the fields that are empty dicts; anything else unchanged.
 
-    Orbax stores an entry for an empty dict and does not load a checkpoint that lacks it. So a state can get a field
-    that is empty by default, and checkpoints from before still load.
+    Orbax stores an entry for an empty dict and does not load a checkpoint without it. Leaving such fields out allows a
+    new field that is empty by default: older checkpoints still load.
     """
     if not hasattr(state, "_fields"):
         return state
@@ -124,16 +125,16 @@ def _without_empty_fields(state: Any) -> Any:
 
 
 def _with_empty_fields(stored: Any, template: Any) -> Any:
-    """Return what `_without_empty_fields` was made of, from the template that had the fields."""
+    """Return the NamedTuple with the empty fields of the template again: the inverse of `_without_empty_fields`."""
     if not hasattr(template, "_fields"):
         return stored
     return type(template)(*(getattr(stored, name, {}) for name in template._fields))
 
 
 def with_shardings(template: Any) -> Any:
-    """The template as ShapeDtypeStructs; leaves without a sharding get this process's first device.
+    """Return the template as ShapeDtypeStructs; leaves without a sharding get this process's first device.
 
-    Without a sharding Orbax would take the one of the devices that the checkpoint was saved on.
+    Without a sharding, Orbax would use that of the devices on which the checkpoint was saved.
     """
     default = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
@@ -144,11 +145,11 @@ def with_shardings(template: Any) -> Any:
 
 
 def reason(error: BaseException) -> str:
-    """An error of a reader or writer in a few words."""
+    """Return a short description of an error of a reader or writer."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip()
-    if match := re.search(r": ([^:]+) \[os_error_code=", text):  # TensorStore's: a ValueError with the path in it
+    if match := re.search(r": ([^:]+) \[os_error_code=", text):  # a ValueError of TensorStore, which contains the path
         return match[1]
     first_line = text.splitlines()[0] if text else ""
     return f"{type(error).__name__}: {first_line[:200]}"

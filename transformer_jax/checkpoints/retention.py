@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the newest, and the best by a metric."""
+"""The rule that decides which checkpoints are kept: the newest, and the best by a metric."""
 
 import math
 from collections.abc import Mapping
@@ -8,11 +8,12 @@ Metrics = Mapping[str, float] | None  # of one checkpoint; None if it was saved 
 
 
 class Retention(NamedTuple):
-    """keep_last: number of newest checkpoints kept, None for all; keep_best: number of best ones, by `best_metric`.
+    """The numbers of checkpoints to keep.
 
-    Of equally good checkpoints the older is the better one. One without the metric, or with NaN, is never good. A step
-    that is no multiple of `every` is kept only while it is the newest: so a run that saved when it was interrupted ends
-    with the checkpoints of one that was not.
+    keep_last: number of newest checkpoints, None for all; keep_best: number of best ones to keep too, by `best_metric`.
+    Of equal checkpoints, the older one counts as better. A checkpoint without the metric, or with NaN, is never among
+    the best. A step that is not a multiple of `every` is kept only while it is the newest. So an interrupted run, which
+    saves such a step, ends with the same checkpoints as an uninterrupted one.
     """
 
     keep_last: int | None = None
@@ -22,20 +23,20 @@ class Retention(NamedTuple):
     every: int = 1
 
     def check(self) -> None:
-        """Raises ValueError for a combination that makes no sense."""
+        """Check the values; raises ValueError for an invalid combination."""
         if (self.keep_last is not None and self.keep_last < 1) or self.keep_best < 0:
-            raise ValueError(f"{self}: counts are too low")
+            raise ValueError(f"{self}: keep_last must be at least 1 and keep_best at least 0")
         if self.keep_best and self.best_metric is None:
             raise ValueError(f"{self}: keep_best needs best_metric")
 
     def ranked(self, metrics: Mapping[int, Metrics]) -> list[int]:
-        """The steps that have the metric, best first."""
+        """Return the steps that have the metric, best first."""
         sign = -1.0 if self.higher_is_better else 1.0
         ranks = {step: sign * (values or {}).get(self.best_metric or "", math.nan) for step, values in metrics.items()}
         return sorted((step for step in ranks if not math.isnan(ranks[step])), key=lambda step: (ranks[step], step))
 
     def kept(self, metrics: Mapping[int, Metrics]) -> set[int]:
-        """The steps that stay."""
+        """Return the steps to keep."""
         if self.keep_last is None:
             return set(metrics)
         newest = max(metrics, default=None)

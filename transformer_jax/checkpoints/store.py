@@ -38,7 +38,7 @@ _ATTEMPTS = 5
 
 
 class Restored(NamedTuple):
-    """step: where the run was; state: the pytree of the template; record: what `save` was given."""
+    """A restored checkpoint: its step, the state as the pytree of the template, and the record passed to `save`."""
 
     step: int
     state: Any
@@ -46,9 +46,9 @@ class Restored(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint without its numbers, opened once.
+    """Everything in a checkpoint except the values of its arrays.
 
-    directory: its folder. record, side_files: what `save` was given. leaves: shape and type of every array by its path,
+    directory: its folder. record, side_files: as passed to `save`. leaves: shape and type of every array by its path,
     such as `params/encoder/...`.
     """
 
@@ -62,8 +62,8 @@ class Checkpoint(NamedTuple):
 class CheckpointStore:
     """The checkpoints in one folder, `DIRECTORY/STEP/`.
 
-    One process writes at a time: hold the lock of the work directory (`workdir.open_workdir`) while a store is open
-    for writing. Opening for writing creates the folder and removes what an interrupted save has left in it.
+    Only one process may write at a time: hold the lock of the work directory (`workdir.open_workdir`) while a store is
+    open for writing. Opening for writing creates the folder and removes the remains of interrupted saves.
     """
 
     def __init__(
@@ -78,13 +78,15 @@ class CheckpointStore:
         read_only: bool = False,
         alias: tuple[int, str] | None = None,
     ) -> None:
-        """Args:
-          directory: the folder that holds, or will hold, one folder per step.
-          keep_last, keep_best, best_metric, higher_is_better, every: see `retention.Retention`; by default all stay.
-          read_only: nothing in the folder is created, renamed or deleted.
-          alias: (step, name) of the one checkpoint in view, whose folder is not called after its step.
+        """Open the checkpoints of a folder.
 
-        Raises CheckpointError if the folder cannot be made or listed.
+        Args:
+          directory: the folder that holds, or will hold, one folder per step.
+          keep_last, keep_best, best_metric, higher_is_better, every: see `retention.Retention`; default: keep all.
+          read_only: nothing in the folder is created, renamed or deleted.
+          alias: (step, name) of a single checkpoint whose folder is not named by its step; the store has only this one.
+
+        Raises CheckpointError if the folder cannot be created or listed.
         """
         self.directory = Path(directory).absolute()
         self._retention = Retention(keep_last, keep_best, best_metric, higher_is_better, every)
@@ -102,7 +104,7 @@ class CheckpointStore:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        # A save of several processes would wait for the one whose death may be the error.
+        # With several processes, a save could wait forever for the process whose death caused the error.
         if error is None or jax.process_count() == 1:
             self.close()
 
@@ -116,18 +118,18 @@ class CheckpointStore:
         side_files: Mapping[str, bytes],
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Starts saving a checkpoint, after waiting for the one before; `state` may be donated once this returns.
+        """Start saving a checkpoint, after the previous save is complete; afterwards `state` may be donated.
 
         Args:
-          step: names the checkpoint; there must be none of this step yet (see `has`).
-          state: a pytree of arrays; with a field or key `params` if `restore_params` is to be used.
-          record: JSON-able, else this raises TypeError; tuples come back as lists.
+          step: the name of the checkpoint; there must be none of this step yet.
+          state: a pytree of arrays; `restore_params` needs a field or key `params`.
+          record: JSON-able, otherwise this raises TypeError; tuples come back as lists.
           side_files: plain file names and their content, such as `tokenizer.model`.
-          metrics: what ranks this checkpoint; without, it is never among the best.
+          metrics: values that rank this checkpoint; without them it is never among the best.
 
         Raises:
-          CheckpointError: the save before this one has failed, and then this one was not begun; or this one cannot
-            begin. Earlier checkpoints are intact, and a later save works once the cause is gone.
+          CheckpointError: the previous save failed, and this one was not started; or this one cannot start. Earlier
+            checkpoints are intact, and a later save works after the cause is removed.
         """
         if self._read_only:
             raise ValueError(f"{self.directory} was opened read-only")
@@ -154,8 +156,10 @@ class CheckpointStore:
         self._pending = folder, self._thread.submit(_finish, writing, folder, data, dict(side_files), primary)
 
     def wait(self) -> None:
-        """Waits for the save in progress, if any, then deletes what need not be kept; raises CheckpointError if the
-        save has failed."""
+        """Wait for the save in progress, if any, then delete the checkpoints that are not kept.
+
+        Raises CheckpointError if the save has failed.
+        """
         if self._pending is None:
             return
         folder, pending = self._pending
@@ -168,73 +172,76 @@ class CheckpointStore:
         self._delete_old()
 
     def close(self) -> None:
-        """The same as `wait`; the store can be used on."""
+        """Wait as `wait` does; the store can still be used afterwards."""
         self.wait()
 
     # Reading.
 
     def steps(self) -> list[int]:
-        """Steps of the complete checkpoints, ascending; none while only the first is being written."""
+        """Return the steps of the complete checkpoints, ascending; none while only the first is being written."""
         if self._alias is not None:
             return [self._alias[0]]
         return folders.list_steps(self.directory)
 
     def best_step(self) -> int | None:
-        """The complete checkpoint with the best `best_metric`; None if none has it."""
+        """Return the step of the complete checkpoint with the best `best_metric`; None if none has this metric."""
         return next(iter(self._retention.ranked(self._all_metrics())), None)
 
     def read_record(self, step: int) -> dict[str, Any]:
-        """Return the record that `save` was given; raises as `restore` of this step does."""
+        """Return the record that was passed to `save`; raises as `restore` of this step does."""
         return read_manifest(self._existing(step)).record
 
     def open(self, step: int) -> Checkpoint:
-        """Return all of a checkpoint but its numbers; raises as `restore` of this step does."""
+        """Return everything in a checkpoint except its arrays; raises as `restore` of this step does."""
         folder = self._existing(step)
         manifest = read_manifest(folder)
         return Checkpoint(step, folder, manifest.record, manifest.leaves, read_side_files(folder))
 
     def leaves(self, step: int, prefix: str) -> dict[str, Leaf]:
-        """Shapes and types of the arrays below a path such as "params", by the rest of their path; raises as above."""
+        """Return shapes and types of the arrays below a path such as "params", by the rest of their path.
+
+        Raises as `restore` of this step does.
+        """
         stored = read_manifest(self._existing(step)).leaves
         return {path[len(prefix) + 1 :]: leaf for path, leaf in stored.items() if path.startswith(f"{prefix}/")}
 
     def has_side_file(self, step: int, name: str) -> bool:
-        """Whether a checkpoint has a side file of this name; raises as `restore` of this step does."""
+        """Return whether a checkpoint has a side file of this name; raises as `restore` of this step does."""
         return name in file_names(self._existing(step))
 
     def read_side_file(self, step: int, name: str) -> bytes:
-        """A side file, as it was given to `save`; raises as `restore` of this step does."""
+        """Return a side file as it was passed to `save`; raises as `restore` of this step does."""
         return read_checked(self._existing(step), name)
 
     def restore(self, template: Any, step: int | None = None) -> Restored:
-        """Loads and verifies a checkpoint.
+        """Load and verify a checkpoint.
 
         Args:
-          template: the pytree that was saved, with jax.ShapeDtypeStructs as leaves. Arrays arrive with the shardings
-            it names, whatever they were saved with; on this process's first device where it names none.
-          step: which; None takes the newest good one. A damaged one is then named in a warning and skipped, and in a
-            store open for writing moved aside to STEP.damaged once an older one has been loaded.
+          template: the pytree that was saved, with jax.ShapeDtypeStructs as leaves. Arrays get the shardings of the
+            template, whatever they were saved with; leaves without a sharding get this process's first device.
+          step: the step; None takes the newest valid checkpoint. In that case a damaged one is named in a warning and
+            skipped; a store open for writing renames it to STEP.damaged after an older one has been loaded.
 
         Raises:
           VanishedCheckpointError: there is no checkpoint of this step, or it was deleted meanwhile.
-          DamagedCheckpointError: the one of this step is damaged.
-          CheckpointError: there is none, or none that is good; one cannot be read now; the checkpoint holds other
-            arrays than the template, all of which are named.
+          DamagedCheckpointError: the checkpoint of this step is damaged.
+          CheckpointError: there is no checkpoint, or no valid one; one cannot be read now; or its arrays differ from
+            those of the template, and the message names all that differ.
         """
         return self._restore(template, step, "")
 
     def restore_params(self, template: Any, step: int | None = None, partial: bool = False) -> Restored:
-        """The same for `state.params` alone, without reading the rest; `state` of the result is the parameters.
+        """Restore only `state.params`, as `restore` does, without reading the rest; `state` of the result holds them.
 
-        With `partial` the template may name only some of them.
+        With `partial`, the template may name only some of the parameters.
         """
         return self._restore(template, step, "params", partial)
 
     def newest_good(self) -> int | None:
-        """The newest checkpoint whose files are what was written, None if there is no checkpoint at all.
+        """Return the newest step whose files are as they were written; None if there is no checkpoint at all.
 
-        For one of several processes to decide what all `restore`; the numbers are not read. Damaged ones are treated,
-        and errors raised, as `restore` does.
+        One of several processes uses this to choose the step that all `restore`. The arrays are not loaded. Damaged
+        checkpoints are treated, and errors raised, as by `restore`.
         """
         if not self.steps():
             return None
@@ -248,11 +255,11 @@ class CheckpointStore:
         )
 
     def first_good(self, use: Callable[[int], _Result]) -> _Result:
-        """Return what `use` returns for the newest step that it finds no damage in.
+        """Return the result of `use` for the newest step in which it finds no damage.
 
-        Damaged ones are treated as `restore` does.
+        Damaged checkpoints are treated as by `restore`.
 
-        Raises: CheckpointError if there is no step, or damage in all; VanishedCheckpointError as `use` does.
+        Raises: CheckpointError if there is no step, or all are damaged; VanishedCheckpointError as `use` does.
         """
         damaged: list[tuple[int, DamagedCheckpointError]] = []
         steps = self.steps()
@@ -269,7 +276,7 @@ class CheckpointStore:
         if not steps:
             raise CheckpointError(f"{self.directory}: no checkpoint in it")
         raise CheckpointError(
-            f"{self.directory}: no good checkpoint in it\n" + "\n".join(f"  - {error}" for _, error in damaged)
+            f"{self.directory}: no valid checkpoint in it\n" + "\n".join(f"  - {error}" for _, error in damaged)
         )
 
     def _load(self, step: int, template: Any, prefix: str, partial: bool) -> Restored:
@@ -277,13 +284,13 @@ class CheckpointStore:
         try:
             return self._load_from(folder, step, template, prefix, partial)
         except CheckpointError:
-            check_present(folder)  # one that is deleted while it is read has missing files and wrong numbers
+            check_present(folder)  # if it was deleted while it was read, files are missing and numbers are wrong
             raise
 
     def _load_from(self, folder: Path, step: int, template: Any, prefix: str, partial: bool) -> Restored:
         manifest = verify(folder)
         if manifest.step != step:
-            raise CheckpointError(f"{folder}: holds step {manifest.step}; a checkpoint is not to be renamed")
+            raise CheckpointError(f"{folder}: holds step {manifest.step}; rename the folder to that step")
         template = orbax_io.with_shardings(template)
         wanted = {prefix: template} if prefix else template
         expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(wanted).items()}
@@ -305,7 +312,7 @@ class CheckpointStore:
             raise VanishedCheckpointError(f"{folder}: no such checkpoint; there are {steps}")
         return folder
 
-    # What is kept.
+    # Retention.
 
     def _folder(self, step: int) -> Path:
         if self._alias is not None and self._alias[0] == step:
@@ -325,32 +332,32 @@ class CheckpointStore:
                 folders.delete(self._folder(step))
 
     def _all_metrics(self) -> dict[int, Metrics]:
-        """Return the metrics of each complete checkpoint, read once; without those that cannot be read now."""
+        """Return the metrics of each complete checkpoint, read once; those that cannot be read now are left out."""
         steps = self.steps()
         for step in steps:
             if step not in self._metrics:
                 try:
                     self._metrics[step] = read_manifest(self._folder(step)).metrics
                 except DamagedCheckpointError:
-                    self._metrics[step] = None  # it is none of the best
+                    self._metrics[step] = None  # never among the best
                 except CheckpointError as error:
                     logger.warning("%s; it is kept", error)
         return {step: self._metrics[step] for step in steps if step in self._metrics}
 
     def _set_aside(self, steps: list[int], used: int) -> None:
-        """Renames damaged checkpoints, so that they are out of the way of the steps that will be saved again."""
+        """Rename damaged checkpoints, so that their steps can be saved again."""
         if self._read_only or jax.process_index() != 0:
             return
         for step in steps:
             target = folders.set_aside(self._folder(step))
             self._metrics.pop(step, None)
-            logger.warning("going on from step %d; damaged step %d is now %s", used, step, target)
+            logger.warning("using step %d; damaged step %d is now %s", used, step, target)
 
 
 def again_if_vanished(read: Callable[[], _Result]) -> _Result:
-    """Return what `read` returns, called again if a checkpoint vanishes: a training beside it has newer ones then.
+    """Return the result of `read`; call it again if a checkpoint vanishes, because a running training has newer ones.
 
-    Raises: VanishedCheckpointError if that happens five times in a row.
+    Raises: VanishedCheckpointError if this happens five times in a row.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -363,7 +370,7 @@ def again_if_vanished(read: Callable[[], _Result]) -> _Result:
 def _finish(
     writing: orbax_io.Writing, folder: Path, record: bytes, side_files: Mapping[str, bytes], primary: bool
 ) -> None:
-    """The part of a save that runs in the background."""
+    """Finish a save, in the background."""
     kill_point("inside_save", int(folder.name))
     writing.result()
     if primary:

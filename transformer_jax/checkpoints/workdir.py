@@ -1,4 +1,4 @@
-"""The work directory of a run: its config.json, and the lock that keeps a second process out."""
+"""The work directory of a run: its config.json, and a lock against a second process."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ class WorkDirectory:
     """An open and locked work directory; `close` it, or use it as a context manager."""
 
     def __init__(self, path: Path, config: Mapping[str, Any], allow_config_change: bool, lock: bool = True) -> None:
-        """Locks the directory, which exists; raises CheckpointError if it cannot be written or is in use."""
+        """Lock an existing directory; raises CheckpointError if it cannot be written or is in use."""
         self.path = path
         self._config = _plain(config)
         self._allow_config_change = allow_config_change
@@ -36,45 +36,44 @@ class WorkDirectory:
         return self.path / "checkpoints"
 
     def check_config(self, stored: Mapping[str, Any], where: str) -> None:
-        """Compares this run's config with one that was in use here before.
+        """Compare this run's config with the one that was in use here before.
 
         Args:
-          stored: the config from before, as nested dictionaries.
-          where: the place it was found in, for the message.
+          stored: the earlier config, as nested dictionaries.
+          where: the place where it was found, for the message.
 
-        Fields that say how the same numbers are computed may differ; that is only told.
-
-        Raises ConfigError that names every other differing field, unless `allow_config_change` is set; then it is a
-        warning.
+        Fields that change only how the same numbers are computed may differ; a warning lists them. For any other field
+        that differs, this raises ConfigError, or only warns if `allow_config_change` is set. The message names all of
+        them.
         """
         differences = config_differences(completed(stored, self._config), self._config, where)
         if not differences or _plain(stored) == self._accepted:
             return
         listing = "\n".join(f"  - {line}" for line in differences.values())
         if all(map(is_rounding, differences)):
-            logger.warning("%s: same batches, but other rounding from here on\n%s", self.path, listing)
+            logger.warning("%s: resuming with the same batches, but computed differently\n%s", self.path, listing)
             self._accepted = _plain(stored)
             return
         if not self._allow_config_change:
             raise ConfigError(
                 f"{self.path}: another config is in use here\n{listing}\n"
-                f"Choose another --workdir, or go on here with the new values: transformer-jax train ... {FLAG}"
+                f"Choose another --workdir, or resume here with the new values: transformer-jax train ... {FLAG}"
             )
         logger.warning("%s: config changed by %s\n%s", self.path, FLAG, listing)
         self._accepted = _plain(stored)
 
     def has_config(self) -> bool:
-        """Whether config.json is there; opening has then compared it."""
+        """Return whether config.json exists; `open_workdir` has then compared it with this run's config."""
         return (self.path / CONFIG).is_file()
 
     def write_config(self) -> None:
-        """Claims the directory for this run's config by config.json; raises CheckpointError if it cannot be written."""
+        """Write this run's config to config.json if it differs; raises CheckpointError if it cannot be written."""
         stored = read_config(self.path)
         if stored is None or config_differences(stored, self._config, CONFIG):
             write_atomically(self.path / CONFIG, (json.dumps(self._config, indent=2) + "\n").encode())
 
     def close(self) -> None:
-        """Lets another process in. A process that dies, by SIGKILL too, does so without this."""
+        """Release the lock; it is also released when the process dies, even by SIGKILL."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -89,19 +88,19 @@ class WorkDirectory:
 def open_workdir(
     path: Path | str, config: Mapping[str, Any], allow_config_change: bool = False, lock: bool = True
 ) -> WorkDirectory:
-    """Makes or reopens a work directory for training, locks it and sees that its config, if it has one, is this one.
+    """Create or reopen a work directory for training, lock it, and compare its config, if any, with this run's.
 
-    config.json is not written yet: `WorkDirectory.write_config` does that once training can begin.
+    config.json is not written yet: `WorkDirectory.write_config` does that once training can start.
 
     Args:
-      path: WORKDIR; made if it does not exist.
+      path: WORKDIR; created if it does not exist.
       config: the resolved config as nested dictionaries of JSON values.
-      allow_config_change: go on where another config was in use, saying what has changed.
-      lock: False for a process that works for one which has the lock, and writes nothing.
+      allow_config_change: continue if another config was in use, with a warning that lists the changes.
+      lock: False for a process of a job in which another process holds the lock; it writes nothing.
 
     Raises:
-      ConfigError: another config is there and `allow_config_change` is not set; every differing field is named.
-      CheckpointError: the path is no directory, cannot be written, or is in use by another process.
+      ConfigError: another config is in use and `allow_config_change` is not set; every differing field is named.
+      CheckpointError: the path is not a directory, cannot be written, or is in use by another process.
     """
     path = Path(os.path.expanduser(path)).absolute()
     try:
@@ -122,7 +121,7 @@ def open_workdir(
 
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> dict[str, str]:
-    """A line per differing field, as in `model.num_heads: 8 in WHERE, 4 now`, by its name and in the order of `new`."""
+    """Return a line per differing field, such as `model.num_heads: 8 in WHERE, 4 now`, by name, ordered as `new`."""
     before, after = dict(_flat(_plain(old))), dict(_flat(_plain(new)))
     names = [*after, *(name for name in before if name not in after)]
     return {
@@ -133,7 +132,7 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: st
 
 
 def read_config(workdir: Path) -> dict[str, Any] | None:
-    """config.json of a work directory; None if it has none; raises CheckpointError if it cannot be read."""
+    """Return config.json of a work directory; None if there is none. Raises CheckpointError if it cannot be read."""
     file = workdir / CONFIG
     try:
         config = json.loads(file.read_bytes())
@@ -143,15 +142,15 @@ def read_config(workdir: Path) -> dict[str, Any] | None:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise CheckpointError(
-            f"{file}: is damaged ({error}); restore it, or delete it to have it made again"
+            f"{file}: is damaged ({error}); restore it, or delete it to have it written again"
         ) from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{file}: is damaged (no object); restore it, or delete it to have it made again")
+        raise CheckpointError(f"{file}: is damaged (no object); restore it, or delete it to have it written again")
     return config
 
 
 def _lock(path: Path) -> int:
-    """Locks the directory for this process and returns the descriptor whose closing unlocks it."""
+    """Lock the directory for this process, and return the descriptor; closing it unlocks the directory."""
     file = path / LOCK
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
@@ -178,12 +177,12 @@ def _lock(path: Path) -> int:
 
 
 def _file_in(path: Path) -> Path:
-    """The part of a path that is a file where a directory is needed."""
+    """Return the part of a path that is a file where a directory is needed."""
     return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), path)
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """As it comes back from JSON: tuples are lists."""
+    """Return the config as it comes back from JSON, with lists in place of tuples."""
     return json.loads(json.dumps(config))
 
 

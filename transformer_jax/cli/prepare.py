@@ -88,5 +88,7 @@ def _text_fields(info: Any) -> tuple[dict[str, str], str]:
     pair = [name for name in info.supervised_keys or () if name in texts]
     if len(pair) == 2:
         return {"source_locale": pair[0], "target_locale": pair[1]}, ""
-    choices = ", ".join(texts) or "it has none"
-    return {}, f"--config.data.input_feature and --config.data.target_feature, two of its text features: {choices}"
+    return {}, (
+        "--config.data.input_feature and --config.data.target_feature, two of its text features: "
+        f"{', '.join(texts) or 'it has none'}"
+    )

@@ -166,7 +166,7 @@ class ResumableFile:
         if not valid:
             raise ConfigError(
                 f"{self._flag}: {self._partial} exists, but {self._companion.name} is missing or damaged; delete "
-                f"{self._partial}"
+                "the partial file"
             )
         return progress
 

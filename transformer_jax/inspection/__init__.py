@@ -1,1 +1,1 @@
-"""Looking inside: attention weights, positions, masks, schedules and embeddings, as numbers and as pictures."""
+"""Inspection of models: attention weights, positions, masks, schedules and embeddings, as numbers and pictures."""

@@ -1,7 +1,7 @@
-"""Attention weights of one pair of sentences, and how spread out they are.
+"""Attention weights of one sentence pair, and their entropy.
 
-The weights are those that the model itself computes, of every layer and head: the forward pass is run once more with
-them returned. Nothing is smoothed, averaged or renormalised.
+The weights are those that the model computes in every layer and head: the forward pass is run again and returns them.
+Nothing is smoothed, averaged or renormalised.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ KINDS = {
     "decoder_self_attention": "Masked decoder self-attention",
     "decoder_cross_attention": "Cross-attention",
 }
-"""The three attentions of an encoder-decoder, by the names that the model returns their weights under."""
+"""Titles of the three attentions of an encoder-decoder, by the names under which the model returns their weights."""
 
-MAX_TOKENS = 120
-"""Of either side: what a picture can show."""
+MAX_PIECES = 120
+"""Most tokens of either side that a picture can show."""
 
 
 class AttentionMaps(NamedTuple):
-    """The attention weights of one pair of sentences.
+    """The tokens and attention weights of one sentence pair.
 
     Attributes:
-      source: S tokens that the encoder reads, the end mark last.
-      read: T tokens that the decoder reads, the start mark first.
-      predicted: T tokens that come next: the target of the decoder at each of its positions.
-      weights: by name of `KINDS`, float32 [L, N, T, S], of queries T and keys S; layers from 0, as the model counts.
+      source: the S tokens that the encoder reads, end-of-sequence last.
+      read: the T tokens that the decoder reads, the start token first.
+      predicted: the T tokens that the decoder should output, one at each position.
+      weights: by name of `KINDS`, float32 [L, N, T, S], of queries T and keys S; layers from 0, as in the model.
       target: the text of `predicted`.
-      finished: whether the target has an end; a translation that was cut at its limit has none.
+      finished: whether the target ends with end-of-sequence; a translation cut off at the length limit does not.
     """
 
     source: list[str]
@@ -54,7 +54,7 @@ class AttentionMaps(NamedTuple):
     finished: bool
 
     def queries(self, kind: str) -> list[str]:
-        """Return the label of each query; in the decoder the token that it reads and the token that comes next."""
+        """Return the label of each query: its token; in the decoder, the token that it reads and the next token."""
         if kind == "encoder_self_attention":
             return self.source
         return [f"{read} → {said}" for read, said in zip(self.read, self.predicted, strict=True)]
@@ -65,14 +65,14 @@ class AttentionMaps(NamedTuple):
 
 
 def attention_maps(translator: Translator, text: str, target: str | None = None) -> AttentionMaps:
-    """The attention of a text and its translation.
+    """Return the attention weights of a text and its translation.
 
     Args:
-      text: one line, as the model translates it.
-      target: a translation to look at; default the translator's own, token by token as it was generated.
+      text: the source text, one line.
+      target: a translation; by default the translator's own, with exactly the tokens that were generated.
     Raises:
       DataError: a side is empty, has several lines, or has more tokens than the model or a picture can take.
-      ConfigError: the model has no encoder that a decoder attends to.
+      ConfigError: the model is not an encoder-decoder.
     """
     check_model(translator.params)
     _check_line("text", text)
@@ -81,7 +81,7 @@ def attention_maps(translator: Translator, text: str, target: str | None = None)
     _check_length("--text", source, translator)
     if target is None:
         ids, shown = _translated(translator, text)
-        _check_length("the translation of --text, instead of which --target=... gives another", ids, translator)
+        _check_length("the translation of --text (pass --target to choose another)", ids, translator)
     else:
         _check_line("target", target)
         ids, shown = [*translator.tokenizer.encode_batch([target]).ids.tolist(), eos], target
@@ -95,23 +95,25 @@ def attention_maps(translator: Translator, text: str, target: str | None = None)
 
 
 def check_model(params: Params) -> None:
-    """Raises ConfigError unless these are parameters of a model with the three attentions of `KINDS`."""
+    """Check that a model has the three attentions of `KINDS`, by its parameters; raises ConfigError otherwise."""
     if "encoder" not in params or "cross_attention" not in params.get("decoder", {}).get("layers", {}):
         raise ConfigError(
-            f"the model has no decoder that attends to an encoder; its parts are {', '.join(params)}, and attention "
-            "is shown of an encoder-decoder"
+            f"the model has no decoder that attends to an encoder (its parts: {', '.join(params)}); attention is shown "
+            "only for an encoder-decoder"
         )
 
 
 def capture(
     config: ModelConfig, params: Params, batch: Mapping[str, Any]
 ) -> tuple[Float[Array, "B T V"], dict[str, np.ndarray]]:
-    """Logits of a deterministic pass [B, T, V], and its attention weights by name of `KINDS`, float32 [L, B, N, T, S].
+    """Return the logits [B, T, V] of a pass without dropout, and its attention weights, float32 [L, B, N, T, S].
+
+    The weights are by name of `KINDS`.
 
     Args:
-      config: resolved; whatever its `attention_implementation`, the equation as written out computes the weights, since
-        no fused kernel has them.
-      batch: as of the architecture's module.
+      config: resolved; its `attention_implementation` is replaced by `reference`, because fused kernels do not return
+        the weights.
+      batch: the input of the architecture's module.
     """
     config = dataclasses.replace(config, attention_implementation="reference", remat="none")
     logits, weights = _forward(config, params, batch)
@@ -126,10 +128,10 @@ def _forward(config: ModelConfig, params: Params, batch: Batch) -> tuple[Array, 
 
 
 def mean_entropy(weights: Float[np.ndarray, "*heads T S"]) -> Float[np.ndarray, "*heads"]:
-    """How spread out attention is: -sum_s w_ts ln w_ts of every query t, in nats, averaged over the queries.
+    """Return the entropy of attention, -sum_s w_ts ln w_ts in nats, averaged over the queries t.
 
-    0: every query attends to one key. ln S: all attend to all S keys alike; under a causal mask query t = 0, 1, ... has
-    t + 1 keys, and the most that there can be is the mean of ln (t + 1).
+    It is 0 if every query attends to one key, and ln S if all attend to all S keys equally. Under a causal mask, query
+    t = 0, 1, ... has t + 1 keys, and the maximum is the mean of ln (t + 1).
 
     Args:
       weights: [..., T, S], whose rows sum to 1.
@@ -144,7 +146,7 @@ def _translated(translator: Translator, text: str) -> tuple[list[int], str]:
     if translation.problem:
         raise DataError(f"--text: {translation.problem}")
     if not translation.outputs:
-        raise DataError("--text: the model translates it by nothing; --target=... gives a translation to look at")
+        raise DataError("--text: the model's translation is empty; pass --target to choose one")
     return translation.outputs[0].ids, translation.text
 
 
@@ -152,25 +154,29 @@ def _check_line(flag: str, text: str) -> None:
     if not text.strip():
         raise DataError(f"--{flag} is empty; give a sentence")
     if len(text.splitlines()) > 1:
-        raise DataError(f"--{flag} has {len(text.splitlines())} lines; attention is shown of one sentence at a time")
+        raise DataError(
+            f"--{flag} has {len(text.splitlines())} lines; give one line: attention is shown for one sentence"
+        )
 
 
 def _check_length(what: str, ids: list[int], translator: Translator) -> None:
     for problem in length_problems(translator.config, np.array([len(ids)])).values():
         raise DataError(f"{what}: {problem}")
-    if len(ids) > MAX_TOKENS:
-        raise DataError(f"{what}: {len(ids)} tokens with the end mark, and a picture shows at most {MAX_TOKENS}")
+    if len(ids) > MAX_PIECES:
+        raise DataError(
+            f"{what}: {len(ids)} tokens with the end mark, and a picture shows at most {MAX_PIECES}; give a shorter one"
+        )
 
 
 class Selection(NamedTuple):
-    """The layers to show, by name of `KINDS`, and the heads; all from 0."""
+    """The layers, by name of `KINDS`, and the heads to show; both counted from 0."""
 
     layers: dict[str, list[int]]
     heads: list[int]
 
 
 def selection(model: ModelConfig, layer: int | None = None, head: int | None = None) -> Selection:
-    """All layers and heads of a model, or those that are asked for, counted from 1.
+    """Return the selection of all layers and heads of a model, or of one layer and head, counted from 1.
 
     Raises: ConfigError if there is no such layer or head.
     """

@@ -1,4 +1,4 @@
-"""How long decoding takes: a timer, and greedy search without a cache to compare with."""
+"""Timing of decoding: a timer, and greedy search without a cache for comparison."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def uncached_decoder(
 
 
 def median_seconds(run: Callable[[], Any], seconds: float) -> tuple[float, int]:
-    """Return the median time of a run and the number of runs: at least 5, and as many as `seconds` have room for.
+    """Return the median time of a run and the number of runs: at least 5, and as many as fit into `seconds`.
 
-    One more run comes first and is not counted, because it compiles.
+    An additional first run is not counted, because it compiles.
     """
     run()
     times: list[float] = []

@@ -1,7 +1,8 @@
-"""The rows of a trained embedding table: principal components, nearest neighbours, analogies.
+"""Analysis of the rows of an embedding table: principal components, nearest neighbours, analogies.
 
-Rows are compared by cosine similarity, u . v / (|u| |v|), which the factor of `model.scale_embeddings` leaves as it is.
-A word is tokenized as within a sentence, after a space. A word of several tokens is the mean of their rows.
+Rows are compared by cosine similarity, u . v / (|u| |v|), which does not depend on the factor of
+`model.scale_embeddings`. A word is tokenized as within a sentence, after a space. If it has several tokens, its vector
+is the mean of their rows.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 class Projection(NamedTuple):
-    """points [V, 2]; explained [2]: shares of the variance that the two components carry."""
+    """A projection on two principal components: points [V, 2]; explained [2], their shares of the variance."""
 
     points: np.ndarray
     explained: np.ndarray
 
 
 class Match(NamedTuple):
-    """A found token, by its id, and its similarity to the question."""
+    """A token found by a search, by its id, and its similarity to the query."""
 
     id: int
     similarity: float
 
 
 class Embeddings(NamedTuple):
-    """A table [V, D], and the tokenizer that numbers its rows."""
+    """An embedding table [V, D], and the tokenizer whose ids number its rows."""
 
     table: np.ndarray
     tokenizer: Tokenizer
 
     @property
     def candidates(self) -> Int[np.ndarray, " tokens"]:
-        """Ids that an answer can have: all but the special ones and bytes that are no text by themselves.
+        """Return the ids that an answer can have: all but special tokens and bytes that are not text by themselves.
 
-        Most bytes never occur in training, and stay the random vectors that they were drawn as.
+        Most bytes never occur in training, so that their vectors stay random.
         """
         special = {*self.tokenizer.special_ids}
         ids = [i for i in range(min(len(self.table), self.tokenizer.vocab_size)) if i not in special]
@@ -55,18 +56,16 @@ class Embeddings(NamedTuple):
         return _BYTE.fullmatch(token) is not None or "\ufffd" in self.tokenizer.decode([id])
 
     def ids_of(self, word: str) -> list[int]:
-        """Return the ids of a word; raises DataError if it is empty, or the vocabulary lacks it."""
+        """Return the token ids of a word; raises DataError if it is empty or not in the vocabulary."""
         word = word.strip()
         if not word:
             raise DataError("a word to look up is empty")
-        # After another word, since the token at the beginning of a text may differ from that after a space.
+        # Tokenize after another word, because the token at the beginning of a text may differ from that after a space.
         before, both = (self.tokenizer.encode_batch([text]).ids.tolist() for text in ("a", f"a {word}"))
         ids = both[len(before) :]
         unk = self.tokenizer.special_ids.unk
-        if unk in ids or any(
-            map(_BYTE.fullmatch, self.tokenizer.tokens(ids))
-        ):  # bytes stand for characters that no token has
-            known = self.tokenizer.tokens(self.candidates)
+        if unk in ids or any(map(_BYTE.fullmatch, self.tokenizer.pieces(ids))):  # bytes: no other token fits
+            known = self.tokenizer.pieces(self.candidates)
             raise DataError(f"the vocabulary has no '{word}'{nearest(word, known)}")
         return ids
 
@@ -76,7 +75,7 @@ class Embeddings(NamedTuple):
 
 
 def embeddings(params: Params, tokenizer: Tokenizer, side: str = "source") -> Embeddings:
-    """The table that a model's source, or target, is embedded by; they are one where the model shares it.
+    """Return the embedding table of a model's source or target; it is the same if the model shares it.
 
     Raises: ConfigError if the model has no such table.
     """
@@ -87,10 +86,11 @@ def embeddings(params: Params, tokenizer: Tokenizer, side: str = "source") -> Em
 
 
 def principal_components(rows: Float[np.ndarray, "V D"]) -> Projection:
-    """Projection on the two directions of largest variance (Pearson 1901), by the singular values of the centred rows.
+    """Return the projection of rows on the two directions of largest variance (Pearson 1901).
 
-    With X = U S W^T the projections are the columns of U S, and component i carries s_i^2 / sum_j s_j^2 of the
-    variance. A component's sign is chosen so that its largest entry in W is positive, which makes it reproducible.
+    With the singular value decomposition X = U S W^T of the centred rows, the projections are the columns of U S, and
+    component i explains s_i^2 / sum_j s_j^2 of the variance. The sign of a component is chosen so that its entry of
+    largest magnitude in W is positive, which makes it reproducible.
     """
     centred = rows.astype(np.float64) - rows.mean(0, dtype=np.float64)
     left, values, right = np.linalg.svd(centred, full_matrices=False)
@@ -102,15 +102,15 @@ def principal_components(rows: Float[np.ndarray, "V D"]) -> Projection:
 
 
 def neighbours(found: Embeddings, word: str, count: int = 10) -> list[Match]:
-    """Return the tokens whose rows are most similar to a word, the most similar first, without the word's own."""
+    """Return the tokens whose rows are most similar to a word, most similar first, without the word's own tokens."""
     return _most_similar(found, found.vector(word), found.ids_of(word), count)
 
 
 def analogy(found: Embeddings, a: str, b: str, c: str, count: int = 10) -> list[Match]:
-    """Return the tokens d with the largest cos(d, b) - cos(d, a) + cos(d, c), best first: d is to c as b is to a.
+    """Return the tokens d that are to c as b is to a, best first: with the largest cos(d, b) - cos(d, a) + cos(d, c).
 
-    3CosAdd (Mikolov et al. 2013b; Levy and Goldberg 2014, equation 1). The tokens of the three words are left out, as
-    there. The similarity of a match is cos(d, v), v = b/|b| - a/|a| + c/|c|, which ranks as that sum does.
+    This is 3CosAdd (Mikolov et al. 2013b; Levy and Goldberg 2014, equation 1). As there, the tokens of the three words
+    are left out. The similarity of a match is cos(d, v) with v = b/|b| - a/|a| + c/|c|, which gives the same ranking.
     """
     a_, b_, c_ = (_unit(found.vector(word)) for word in (a, b, c))
     asked = [id for word in (a, b, c) for id in found.ids_of(word)]
@@ -118,7 +118,7 @@ def analogy(found: Embeddings, a: str, b: str, c: str, count: int = 10) -> list[
 
 
 def parse_analogies(given: str) -> list[tuple[str, str, str]]:
-    """The questions of `a:b::c,...`; raises ConfigError for what has another form."""
+    """Return the questions (a, b, c) of `a:b::c,...`; raises ConfigError for any other form."""
     questions = []
     for text in given.split(","):
         pair, _, third = text.partition("::")
@@ -130,10 +130,11 @@ def parse_analogies(given: str) -> list[tuple[str, str, str]]:
 
 
 def spread_out(points: Float[np.ndarray, "V 2"], order: Sequence[int], count: int, apart: float = 0.05) -> list[int]:
-    """Indices of points to name so that names do not cover each other: in this order, each some way from those before.
+    """Return the indices of points to label, so that labels do not overlap; each point is far from those before it.
 
     Args:
-      apart: the smallest distance of two, as a share of the width and height of all.
+      order: indices of points, the most important first. count: most labels.
+      apart: the smallest distance of two points, as a fraction of the width and height of all.
     """
     size = np.ptp(points, axis=0)
     scaled = points / np.where(size > 0, size, 1.0)
@@ -141,7 +142,7 @@ def spread_out(points: Float[np.ndarray, "V 2"], order: Sequence[int], count: in
     for index in order:
         if len(chosen) == count:
             break
-        # Names are wider than high: neighbours side by side are farther from each other than one above the other.
+        # Labels are wider than high: points side by side must be farther apart than points above each other.
         gaps = np.abs(scaled[chosen] - scaled[index]) / [2 * apart, apart]
         if not chosen or gaps.max(1).min() >= 1:
             chosen.append(index)

@@ -23,15 +23,15 @@ from transformer_jax.inspection.pictures import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_CELL = 0.16  # inches: a line of 8 points
+_CELL = 0.16  # inches: a line of 8-point text
 _SMALLEST = 1.6  # inches: room for the name of a head
 _NARROWEST = 4.2  # inches: room for the title
-_CHARACTER = 0.068  # inches, of most letters at 8 points
+_CHARACTER = 0.068  # inches: width of most letters at 8 points
 _HEADS_IN_A_ROW = 4
 
 
 def write_heat_maps(maps: AttentionMaps, shown: Selection, folder: Path) -> list[Path]:
-    """Writes KIND_layer_LAYER.png of all that is to be shown, and removes those of an earlier text."""
+    """Write KIND_layer_LAYER.png for the selected layers, remove files of an earlier text, and return the new paths."""
     for kind in KINDS:
         for old in folder.glob(f"{kind}_layer_*.png"):
             old.unlink()
@@ -43,7 +43,7 @@ def write_heat_maps(maps: AttentionMaps, shown: Selection, folder: Path) -> list
 
 
 def heat_map(maps: AttentionMaps, kind: str, layer: int = 0, heads: Sequence[int] | None = None) -> Figure:
-    """The figure of one layer: a row of cells per query, a column per key, from white, 0, to dark blue, 1.
+    """Return the figure of one layer: a row per query, a column per key, colours from white (0) to dark blue (1).
 
     Args:
       kind: a name of `KINDS`.
@@ -70,13 +70,13 @@ def heat_map(maps: AttentionMaps, kind: str, layer: int = 0, heads: Sequence[int
 
 
 def _masked(kind: str, queries: int, keys: int) -> np.ndarray:
-    """Which keys a query may not attend to, [T, S]; a sentence alone has no padding."""
+    """Return the mask of keys that a query may not attend to, [T, S]; a single sentence has no padding."""
     everything = np.ones((queries, keys), bool)
     return np.triu(everything, 1) if kind == "decoder_self_attention" else ~everything
 
 
 class _Layout:
-    """Where panels stand, in inches and fractions: reckoned, since finding it out by drawing takes seconds."""
+    """The places of panels, in inches and fractions; computed here, because layout by drawing takes seconds."""
 
     def __init__(self, queries: Sequence[str], keys: Sequence[str], heads: int) -> None:
         self.columns = min(heads, _HEADS_IN_A_ROW)
@@ -104,7 +104,7 @@ class _Layout:
 
 
 def entropy_rows(entropies: Mapping[str, np.ndarray], shown: Selection) -> list[tuple[str, int, list[float]]]:
-    """(attention, layer from 1, entropy of every head shown) in the order of the pictures.
+    """Return (attention, layer from 1, entropy of every selected head) in the order of the pictures.
 
     Args:
       entropies: by name of `KINDS`, [L, N].

@@ -1,4 +1,4 @@
-"""Attention weights as one HTML page that needs nothing else: no network, no files beside it."""
+"""Attention weights as one self-contained HTML page: it needs no network and no other files."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PLACE = "__DATA__"
 
 
 def attention_page(maps: AttentionMaps, shown: Selection, about: Mapping[str, str]) -> str:
-    """The page: what is shown can be chosen by attention, layer and head, and every weight be read.
+    """Return the page, on which one can choose attention, layer and head, and read every weight.
 
     Args:
-      about: what stands above the picture, by name.
+      about: lines above the picture, as name -> text.
     """
     data = {"about": list(about.items()), "kinds": [_kind(maps, kind, shown) for kind in KINDS if shown.layers[kind]]}
-    # Within a script element `</script>` and `<!--` are read by HTML, whatever JSON takes them for.
+    # HTML interprets `</script>` and `<!--` within a script element, even inside a JSON string.
     written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     template = resources.files("transformer_jax.inspection").joinpath("page.html").read_text(encoding="utf-8")
     before, _, after = template.partition(_PLACE)
@@ -30,7 +30,7 @@ def attention_page(maps: AttentionMaps, shown: Selection, about: Mapping[str, st
 
 
 def _kind(maps: AttentionMaps, kind: str, shown: Selection) -> dict[str, Any]:
-    """One attention: labels, and the weights [L, N, T, S] as the bytes of little-endian float32 in base64."""
+    """Return labels and weights of one attention; weights [L, N, T, S] as bytes of little-endian float32 in base64."""
     weights = maps.weights[kind][np.ix_(shown.layers[kind], shown.heads)]
     return {
         "title": KINDS[kind],

@@ -1,4 +1,4 @@
-"""Shared by all pictures: the folder, the writing of files, and the colours of a heat map."""
+"""Helpers of all pictures: output folder, writing of files, colours and labels of heat maps."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ WEIGHTS = "Blues"
 SIGNED = "RdBu_r"
 """Colours of values around 0."""
 MASKED = "#dddddd"
-"""Colour of cells that the mask excludes."""
+"""Colour of keys that a query may not attend to."""
 
 COLUMN_CHARACTERS, ROW_CHARACTERS = 24, 40
-"""Lengths of labels: a row of a decoder is named by two tokens."""
+"""Most characters of a label; a row of a decoder is labelled with two tokens."""
 
 logger = logging.getLogger(__name__)
 
 
 def open_folder(path: Path) -> Path:
-    """Makes a folder for output; raises ConfigError if it cannot be made or written to."""
+    """Create a folder for output and return its path; raises ConfigError if it cannot be created or written to."""
     path = path.expanduser().absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -44,31 +44,31 @@ def open_folder(path: Path) -> Path:
 
 
 def new_figure(width: float | int, height: float | int, **options: Any) -> Figure:
-    """A figure of so many inches, apart from pyplot: no window, and nothing to be closed."""
+    """Return a figure of this size in inches, independent of pyplot, so that it has no window and needs no closing."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=DPI, **options)
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Writes a PNG; the same figure makes the same file. Raises CheckpointError if it cannot be written."""
+    """Write a PNG and return its path; equal figures give equal files. Raises CheckpointError if writing fails."""
     image = io.BytesIO()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figure.savefig(image, format="png", metadata={"Software": None})
     if any("missing from" in str(warning.message) for warning in caught):
-        logger.warning("%s: no font here has all of its characters; those that are missing are boxes", path)
+        logger.warning("%s: no installed font has all of its characters; missing ones are drawn as boxes", path)
     write_atomically(path, image.getvalue())
     return path
 
 
 def shortened(label: str, characters: int = COLUMN_CHARACTERS) -> str:
-    """A label that leaves room for the picture."""
+    """Return a label cut to this number of characters."""
     return label if len(label) <= characters else f"{label[: characters - 1]}…"
 
 
 def label_ticks(axes: Axes, rows: Sequence[str] | None, columns: Sequence[str], size: int = 8) -> None:
-    """Names every row and column of an image; rows are named by None where a neighbour has them already."""
+    """Label every row and column of an image; pass rows=None if the image beside it has the row labels."""
     axes.set_xticks(range(len(columns)), [shortened(c) for c in columns], rotation=90, size=size, parse_math=False)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)

@@ -1,4 +1,4 @@
-"""Masks and the learning-rate schedule as pictures, drawn by the functions that training calls."""
+"""Pictures of masks and of the learning-rate schedule, drawn from the functions that training calls."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _SEGMENTS = [1, 1, 1, 2, 2, 0]
 
 
 def write_plots(config: ExperimentConfig, params: Params | None, folder: Path) -> dict[Path, str]:
-    """Writes PNGs of positions, masks and schedule; what each shows by its path.
+    """Write PNGs of positions, masks and schedule, and return a description of each by its path.
 
     Args:
-      config: resolved. params: of the trained model; None for what follows from the config alone.
+      config: resolved. params: those of the trained model; None to draw only what follows from the config.
     """
     files = write_positions(config.model, params, folder)
-    files[save(masks_figure(), folder / "masks.png")] = "what may be attended to: padding, causality, packed segments"
+    files[save(masks_figure(), folder / "masks.png")] = "masks for padding, causality and packed segments"
     files[save(schedule_figure(config), folder / "learning_rate.png")] = (
         f"{config.optimizer.schedule}, warm-up {config.optimizer.warmup_steps:,} of "
         f"{config.training.num_train_steps:,} steps, highest rate {schedule(config)[1].max():.3g}"
@@ -42,7 +42,7 @@ def write_plots(config: ExperimentConfig, params: Params | None, folder: Path) -
 
 
 def example_masks() -> dict[str, tuple[list[str], np.ndarray]]:
-    """Tokens and mask [T, T] of three examples, by title; True: a row's query may attend to a column's key."""
+    """Return tokens and mask [T, T] of three examples, by title; True: the query of a row may attend to the key."""
     is_token = jnp.array([[token != "<pad>" for token in _SOURCE]])
     length, segments = len(_SOURCE), jnp.array([_SEGMENTS])
     padding = np.broadcast_to(np.asarray(padding_mask(is_token).allowed)[0, 0], (length, length))
@@ -56,7 +56,7 @@ def example_masks() -> dict[str, tuple[list[str], np.ndarray]]:
 
 
 def masks_figure() -> Figure:
-    """The masks of `example_masks`, dark where a query may attend."""
+    """Return a figure of the masks of `example_masks`, dark where a query may attend."""
     from matplotlib.colors import ListedColormap
 
     figure = new_figure(10.5, 4, layout="constrained")
@@ -73,9 +73,9 @@ def masks_figure() -> Figure:
 
 
 def schedule(config: ExperimentConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of updates, counted from 1 to the last, and their learning rates; at most some thousand of them.
+    """Return numbers of updates, from 1 to the last, and their learning rates, for about 2,000 updates at most.
 
-    The first update, the last and that at the end of the warm-up are always there.
+    The first update, the last one, and the one at the end of the warm-up are always included.
     """
     total, hyper = config.training.num_train_steps, split(config)[1]
     steps = np.unique(np.linspace(1, total, min(total, _POINTS)).astype(np.int64))
@@ -86,7 +86,7 @@ def schedule(config: ExperimentConfig) -> tuple[np.ndarray, np.ndarray]:
 
 
 def schedule_figure(config: ExperimentConfig) -> Figure:
-    """The learning rate of every update of a training."""
+    """Return a figure of the learning rate during training."""
     figure = new_figure(7, 3.8, layout="constrained")
     axes = figure.subplots()
     axes.plot(*schedule(config))

@@ -1,8 +1,8 @@
-"""Pictures of position encodings: every value of `model.position_encoding`, as configured and trained.
+"""Pictures of the position encoding of a model, for every value of `model.position_encoding`, as configured or trained.
 
-The inner product of two encodings is how alike two positions are to begin with. Of sinusoids it depends on the distance
-d alone, PE(p) . PE(p + d) = sum_i cos(d / 10000^(2i/D)), and rotary encoding multiplies each pair of a query and a key
-into the same sum, with its own base and H in place of D. Of learned tables it is whatever training has made it.
+The inner product of two encodings is the similarity of two positions before training. For sinusoids it depends only on
+the distance d: PE(p) . PE(p + d) = sum_i cos(d / 10000^(2i/D)). Rotary encoding gives the same sum for a query and a
+key, with its own base and with H in place of D. For learned tables it is the result of training.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 STACKS = ("encoder", "decoder")
 SHOWN = 512
-"""Positions of an encoding that has no end of its own."""
+"""Most positions to draw of an encoding that is defined for any position."""
 
 
 def similarity_by_distance(table: np.ndarray) -> np.ndarray:
-    """Inner products of the rows of a table by their distance, [2 P - 1] for distances -(P - 1) to P - 1.
+    """Return the inner products of the rows of a table by distance, [2 P - 1] for distances -(P - 1) to P - 1.
 
-    Each is the mean over all pairs of rows at that distance, divided by the mean of all squared norms, so that it is 1
-    at distance 0.
+    Each is the mean over all pairs of rows at that distance, divided by the mean squared norm, so that it is 1 at
+    distance 0.
 
     Args:
       table: [P, D].
@@ -44,12 +44,12 @@ def similarity_by_distance(table: np.ndarray) -> np.ndarray:
 
 
 def sinusoid_table(config: ModelConfig) -> np.ndarray:
-    """Return the vectors that the model adds to its embeddings: [P, D] of the first P positions, at most `SHOWN`."""
+    """Return the table that the model adds to its embeddings: [P, D] for the first P positions, at most `SHOWN`."""
     return np.asarray(sinusoidal(jnp.arange(min(config.max_length, SHOWN)), config.emb_dim))
 
 
 def rotary_table(config: ModelConfig) -> np.ndarray:
-    """The pair (1, 0) in every plane, rotated by each position: [P, H] of the first P positions, at most `SHOWN`."""
+    """Return the pair (1, 0) of every plane, rotated by each position: [P, H] for the first P <= `SHOWN` positions."""
     length = min(config.max_length, SHOWN)
     start = jnp.tile(jnp.array([1.0, 0.0]), config.head_dim // 2)
     heads = jnp.broadcast_to(start, (1, length, 1, config.head_dim))
@@ -57,15 +57,16 @@ def rotary_table(config: ModelConfig) -> np.ndarray:
 
 
 def learned_tables(params: Params) -> dict[str, np.ndarray]:
-    """[max_length, D] by stack."""
+    """Return the learned position tables [max_length, D] by stack."""
     tables = {stack: params[stack]["position_embedding"]["learned"]["embedding"] for stack in STACKS}
     return {stack: np.asarray(table) for stack, table in tables.items()}
 
 
 def relative_biases(config: ModelConfig, params: Params) -> dict[str, np.ndarray]:
-    """Return the trained biases of attention logits by distance, key position - query position, by name of the stack.
+    """Return the trained biases that are added to attention logits, by stack.
 
-    Returns: [2 P - 1, N] for distances -(P - 1) to P - 1, P = max_length; NaN where the decoder's mask leaves no key.
+    Returns: [2 P - 1, N] for distances (key position - query position) -(P - 1) to P - 1, with P = max_length; NaN for
+      distances that the decoder's mask excludes.
     """
     result = {}
     for stack in STACKS:
@@ -82,17 +83,17 @@ def _distances(length: int) -> np.ndarray:
 
 
 def _buckets(config: ModelConfig, stack: str) -> np.ndarray:
-    """The bucket of every distance, [2 P - 1]."""
+    """Return the bucket of every distance, [2 P - 1]."""
     distances = jnp.asarray(_distances(config.max_length), jnp.int32)
     sizes = config.relative_num_buckets, config.relative_max_distance
     return np.asarray(relative_buckets(distances, stack == "encoder", *sizes))
 
 
 def write_positions(config: ModelConfig, params: Params | None, folder: Path) -> dict[Path, str]:
-    """Writes what there is to see of the model's position encoding; what each file shows by its path.
+    """Write PNGs of the model's position encoding, and return a description of each by its path.
 
     Args:
-      params: as trained; None for what follows from the config alone.
+      params: those of the trained model; None to draw only what follows from the config.
     """
     encoding = config.position_encoding
     if encoding == "sinusoidal":
@@ -118,7 +119,7 @@ def _written(folder: Path, name: str, tables: Mapping[str, np.ndarray], dimensio
 
 
 def table_figure(tables: Mapping[str, np.ndarray], dimension: str = "dimension") -> Figure:
-    """Tables [P, D] as heat maps, by name, and beside each its inner products by distance."""
+    """Return a figure of tables [P, D] as heat maps, by name, each with its inner products by distance beside it."""
     figure = new_figure(11, 3.8 * len(tables), layout="constrained")
     panels = figure.subplots(len(tables), 2, squeeze=False)
     for (name, table), (left, right) in zip(tables.items(), panels, strict=True):
@@ -126,7 +127,7 @@ def table_figure(tables: Mapping[str, np.ndarray], dimension: str = "dimension")
         right.plot(_distances(len(table)), similarity_by_distance(table), linewidth=1)
         right.axhline(0, color="gray", linewidth=0.5)
         right.set(
-            title=f"{name}: mean inner product", xlabel="distance of two positions", ylabel="of that at distance 0"
+            title=f"{name}: mean inner product", xlabel="distance of two positions", ylabel="relative to distance 0"
         )
     return figure
 

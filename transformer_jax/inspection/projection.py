@@ -1,4 +1,4 @@
-"""The plane of two principal components as a picture."""
+"""A picture of the plane of two principal components."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _NAMES = 80
 
 
 def projection_figure(found: Embeddings, projection: Projection, asked: Mapping[str, Sequence[Match]]) -> Figure:
-    """Return a figure of all tokens as points. Answers are marked, a colour per question; without one, some are named.
+    """Return a figure with all tokens as points.
 
-    A name that would cover another is left out.
+    The matches of each question have a colour and labels. Without questions, some tokens are labelled. A label that
+    would overlap another is left out.
 
     Args:
-      projection: of the rows of `found.candidates`.
+      projection: projection of the rows of `found.candidates`.
       asked: matches by question.
     """
     figure = new_figure(10, 8, layout="constrained")
