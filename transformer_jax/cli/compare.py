@@ -30,7 +30,7 @@ POSITIONALS = Positionals(("A", "B"), more="C", help=f"checkpoints, the first is
 
 
 def define(values: flags.FlagValues) -> None:
-    text(values, "splits", "splits to translate, separated by commas", "test")
+    text(values, "splits", "splits to compare, separated by commas", "test")
     integer(values, "samples", "number of bootstrap resamples", default=1000, minimum=1)
     # The default is that of sacreBLEU, which takes 0 to mean no seed at all.
     integer(values, "seed", "seed of the resamples, in place of SACREBLEU_SEED", default=12345, minimum=1)

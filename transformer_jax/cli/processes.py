@@ -27,7 +27,7 @@ def process_flags(values: flags.FlagValues) -> None:
     text(values, "coordinator", "HOST:PORT of process 0, the same for all processes; only with several processes")
     integer(values, "num_processes", "number of processes", None, 1)
     integer(values, "process_id", "number of this process, from 0", None, 0)
-    choice_flag(values, "cluster", "cluster software to take these three from", "none", ("none", "slurm"))
+    choice_flag(values, "cluster", "take these three from the job of this cluster software", "none", ("none", "slurm"))
 
 
 def job_of(arguments: Arguments) -> Job | None:

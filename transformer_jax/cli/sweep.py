@@ -129,7 +129,7 @@ def _executor(values: flags.FlagValues, workdir: Path) -> Any:
 
 
 def _check_flags_of_executors(values: flags.FlagValues) -> None:
-    """Raises ConfigError for a flag of an executor other than the one that was chosen."""
+    """Check the flags of executors; raises ConfigError for a flag of an executor other than the chosen one."""
     for flag in ("max_together", "trial_axis"):
         if values.executor != "vmap" and values[flag].present:
             raise ConfigError(f"--{flag} is for --executor=vmap, not for {values.executor}")

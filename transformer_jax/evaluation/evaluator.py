@@ -81,7 +81,7 @@ class Evaluator:
 
     @property
     def task(self) -> Task:
-        """The task that the config names."""
+        """Return the task that the config names."""
         return TASKS[self.config.task.name]
 
     def check(self, split: str) -> None:
