@@ -297,7 +297,7 @@ def test_missing_variables_of_slurm(environment, message):
         (["--num_processes=2", "--process_id=0"], "--num_processes, --process_id without --coordinator"),
         (["--coordinator=a", "--num_processes=2", "--process_id=0"], "--coordinator=a: expected HOST:PORT"),
         (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id=2 is none of the 2 processes"),
-        (["--coordinator=a:1", "--cluster=slurm"], "--cluster=slurm says what --coordinator would say"),
+        (["--coordinator=a:1", "--cluster=slurm"], "--cluster=slurm cannot be combined with --coordinator"),
         (["--cluster=slrum"], "--cluster=slrum"),
         (["--num_processes=0"], "--num_processes=0: expected at least 1"),
     ],
