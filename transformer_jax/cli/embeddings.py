@@ -129,8 +129,8 @@ def _ranked(found: Embeddings, matches: Sequence[Match]) -> list[tuple[int, tupl
 
 def _spelled(found: Embeddings, word: str) -> str:
     """Return a word and the tokens that stand for it."""
-    pieces = found.tokenizer.pieces(found.ids_of(word))
-    return f"{word} = {' '.join(pieces)}" if len(pieces) == 1 else f"{word} = mean of {' '.join(pieces)}"
+    tokens = found.tokenizer.tokens(found.ids_of(word))
+    return f"{word} = {' '.join(tokens)}" if len(tokens) == 1 else f"{word} = mean of {' '.join(tokens)}"
 
 
 def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
@@ -140,6 +140,6 @@ def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
     from transformer_jax.terminal import render_table
 
     table = Table(Column("", justify="right"), "token", Column("cosine", justify="right"))
-    for rank, (_, piece, similarity) in _ranked(found, matches):
-        table.add_row(str(rank), Text(piece), f"{similarity:.3f}")
+    for rank, (_, token, similarity) in _ranked(found, matches):
+        table.add_row(str(rank), Text(token), f"{similarity:.3f}")
     print(f"{title}\n{render_table(table, minimum_width=60)}")

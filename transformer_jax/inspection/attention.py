@@ -30,7 +30,7 @@ KINDS = {
 }
 """Titles of the three attentions of an encoder-decoder, by the names under which the model returns their weights."""
 
-MAX_PIECES = 120
+MAX_TOKENS = 120
 """Most tokens of either side that a picture can show."""
 
 
@@ -162,9 +162,9 @@ def _check_line(flag: str, text: str) -> None:
 def _check_length(what: str, ids: list[int], translator: Translator) -> None:
     for problem in length_problems(translator.config, np.array([len(ids)])).values():
         raise DataError(f"{what}: {problem}")
-    if len(ids) > MAX_PIECES:
+    if len(ids) > MAX_TOKENS:
         raise DataError(
-            f"{what}: {len(ids)} tokens with the end mark, and a picture shows at most {MAX_PIECES}; give a shorter one"
+            f"{what}: {len(ids)} tokens with the end mark, and a picture shows at most {MAX_TOKENS}; give a shorter one"
         )
 
 

@@ -64,8 +64,8 @@ class Embeddings(NamedTuple):
         before, both = (self.tokenizer.encode_batch([text]).ids.tolist() for text in ("a", f"a {word}"))
         ids = both[len(before) :]
         unk = self.tokenizer.special_ids.unk
-        if unk in ids or any(map(_BYTE.fullmatch, self.tokenizer.pieces(ids))):  # bytes: no other token fits
-            known = self.tokenizer.pieces(self.candidates)
+        if unk in ids or any(map(_BYTE.fullmatch, self.tokenizer.tokens(ids))):  # bytes: no other token fits
+            known = self.tokenizer.tokens(self.candidates)
             raise DataError(f"the vocabulary has no '{word}'{nearest(word, known)}")
         return ids
 
