@@ -90,6 +90,7 @@ def measured(benchmark, capsys, *argv):
     return json.loads(line)
 
 
+@pytest.mark.slow
 def test_the_training_benchmark_measures(nano, capsys):
     result = measured(train_step, capsys, nano, "--seconds=0")
     assert (result["shape"], result["dtype"], result["scan_layers"]) == ("nano", "float32", False)
@@ -126,6 +127,7 @@ def test_the_training_benchmark_of_a_decoder_only_model(monkeypatch, capsys):
     assert result["gflops"] == pytest.approx(flops / (result["ms"] / 1e3) / 1e9)
 
 
+@pytest.mark.slow
 def test_a_missing_device():
     result = python_m("benchmarks.decode", "--shape=tiny", "--device=tpu")
     assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "--device=tpu: JAX sees none")
@@ -136,12 +138,10 @@ def test_peaks_are_found_by_the_kind_of_a_device():
     assert devices.peak_flops("cpu") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [
-        ["--beam_size=2"],
-        *(pytest.param([flag], marks=pytest.mark.slow) for flag in ("--beam_size=1", "--uncached", "--dtype=bfloat16")),
-    ],
+    [["--beam_size=1"], ["--beam_size=2"], ["--uncached"], ["--dtype=bfloat16"]],
 )
 def test_the_decoding_benchmark_measures(nano, capsys, flags):
     result = measured(decode, capsys, nano, "--seconds=0", "--batch=2", "--length=5", *flags)

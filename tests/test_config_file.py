@@ -2,7 +2,7 @@ import ml_collections
 import pytest
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig, walk
-from transformer_jax.config_file import check_argument, leaf_types, load, override, parse_overrides, read_config
+from transformer_jax.config_file import check_argument, load, override, parse_overrides, read_config
 from transformer_jax.errors import ConfigError
 
 HEADER = "from transformer_jax.config import *\nfrom transformer_jax.config_file import check_argument\n"
@@ -120,11 +120,9 @@ def test_overrides_of_every_type():
 
 
 def test_every_field_can_be_overridden_by_its_own_value_as_text():
-    config = ExperimentConfig()
-    assert len(leaf_types()) > 60
-    for name in leaf_types():
-        *sections, leaf = name.split(".")
-        value = getattr(getattr(config, sections[0]) if sections else config, leaf)
+    leaves = list(walk(ExperimentConfig()))
+    assert len(leaves) > 60
+    for name, _, value in leaves:
         assert parse_overrides({name: str(value)}) == {name: value}
     with pytest.raises(ConfigError, match="expected an integer"):
         parse_overrides({"model.num_heads": "none"})

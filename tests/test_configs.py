@@ -93,9 +93,7 @@ def test_its_docstring_names_command_hardware_and_result(file):
     assert docstring is not None
     assert "Hardware: " in docstring
     assert re.search(r"Result: .*\d", docstring, re.S)
-    commands = re.findall(
-        r"^ +transformer-jax train .*--config=configs/(\w+)\.py(?::(\w+))? .*--workdir=", docstring, re.M
-    )
+    commands = re.findall(r"^ +transformer-jax train .*--config=(\w+)(?::(\w+))? .*--workdir=", docstring, re.M)
     assert commands, docstring
     assert {stem for stem, _ in commands} == {file.stem}
     for _, arg in commands:

@@ -384,6 +384,7 @@ def small_model():
     return decoder, decoder.prepare(random_params(model, 12))  # with these some outputs end and some do not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DECODE)
 def test_decode(name):
     decoder, params = small_model()

@@ -99,6 +99,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_save(tmp_path, monkeypatch, capsy
     assert_same_run(folder, trained_folder())
 
 
+@pytest.mark.slow
 def test_an_error_in_the_middle_of_a_step_loses_nothing_that_was_saved(tmp_path, monkeypatch):
     def fail():
         raise RuntimeError("the machine is on fire")

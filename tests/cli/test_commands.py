@@ -192,21 +192,6 @@ def test_a_quickstart_that_is_stopped_is_not_scored(train, evaluate, monkeypatch
     assert not evaluate.called
 
 
-def test_quickstart_finds_its_config_here_or_in_the_repository(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert quickstart.find_config() == Path(CONFIG).resolve()
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "quickstart.py").touch()
-    assert quickstart.find_config().resolve() == tmp_path / "configs" / "quickstart.py"
-
-
-def test_quickstart_without_a_repository(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(quickstart.transformer_jax, "__file__", str(tmp_path / "lib" / "transformer_jax" / "x.py"))
-    assert main(["quickstart"]) == 2
-    assert "configs/quickstart.py: neither in the current folder nor in" in capsys.readouterr().err
-
-
 def test_quickstart_goes_to_runs_quickstart(monkeypatch, tmp_path):
     started = mock.Mock(return_value="SIGINT")
     monkeypatch.setattr(sources, "load_source", lambda config: FewPairs("test"))

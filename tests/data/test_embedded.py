@@ -186,6 +186,7 @@ def test_a_source_is_in_the_same_split_for_every_seed(german):
     assert all(corpus.split_of(source) == "test" for source in other.split("test").features["inputs"])
 
 
+@pytest.mark.slow
 def test_a_smaller_corpus_is_the_beginning_of_a_larger_one(german):
     small = EmbeddedSource("en", "de", 500, 30)
     for name in small.split_names:

@@ -86,6 +86,7 @@ def prepared_pairs(data_dir: Path, pairs) -> DataConfig:
 # Reading.
 
 
+@pytest.mark.slow
 def test_the_embedded_corpus_read_by_tfds_is_the_same(embedded):
     original = EmbeddedSource("en", "de", 200, 20)
     source = load_source(config(embedded, EMBEDDED))

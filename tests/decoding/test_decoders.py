@@ -139,6 +139,7 @@ PROMPTS = [(7,), (7, 5, 6), (7, 8, 4, 9, 5), (7, 4)]
 any_search = pytest.mark.parametrize("fields", [GREEDY, BEAM, SAMPLES], ids=["greedy", "beam", "sample"])
 
 
+@pytest.mark.slow
 @any_search
 @pytest.mark.parametrize("position_encoding", ["learned", pytest.param("relative", marks=pytest.mark.slow)])
 def test_a_decoder_only_model_continues_prompts_like_the_full_forward_pass(fields, position_encoding):

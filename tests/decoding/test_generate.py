@@ -233,6 +233,7 @@ def test_prompts_of_any_length_equal_the_naive_loop(position_encoding):
     assert result.lengths[7] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "others", "different"),
     [

@@ -43,6 +43,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", MODELS)
 def test_weights_are_a_distribution_over_the_visible_tokens(fields):
     config = tiny(num_encoder_layers=3, **fields)

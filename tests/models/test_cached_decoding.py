@@ -147,6 +147,7 @@ def test_the_cache_is_an_argument_and_a_result(architecture):
     assert_close(again, first, 0)
 
 
+@pytest.mark.slow
 @by_architecture
 @pytest.mark.parametrize("capacity", [40, None], ids=["large", "grown"])
 def test_a_larger_cache_gives_the_same(architecture, capacity):
@@ -240,6 +241,7 @@ def test_prefill_returns_the_logits_after_each_prompt(position_encoding):
         assert_close(logits[row, 0], expected[row, position])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", covering_params()[:6])
 def test_tokens_of_one_row_with_different_visible_slots_are_different_sequences(fields):
     """Three sequences in one row of the cache, as in a beam, equal three rows."""

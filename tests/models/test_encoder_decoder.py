@@ -68,6 +68,7 @@ def encode(config, params, inputs):
     return jax.jit(lambda p, b: model.apply({"params": p}, b, method="encode")[0])(params, {"inputs": inputs})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned", "rotary", "relative", "none"])
 def test_the_encoder_is_permutation_equivariant_only_without_positions(position_encoding):
     config = scanned(position_encoding=position_encoding)
@@ -80,6 +81,7 @@ def test_the_encoder_is_permutation_equivariant_only_without_positions(position_
         assert difference > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("position_encoding", "norm_position"), [("relative", "post"), ("rotary", "pre")])
 def test_a_source_of_only_padding_is_harmless(position_encoding, norm_position):
     """Its logits and gradients are finite; the encoder's gradients are exactly zero."""
@@ -156,6 +158,7 @@ def test_bfloat16_computes_products_only(norm, position_encoding):
 # --- errors --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position_encoding", ["sinusoidal", "rotary", "relative", "none"])
 def test_other_encodings_have_no_longest_position(position_encoding):
     config = tiny(position_encoding=position_encoding, max_length=2)

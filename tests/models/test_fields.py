@@ -71,6 +71,7 @@ def test_every_field_is_tested():
     assert sorted(fields) == sorted([*CHANGES, *OF_TASKS, *ARGUMENTS])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", CHANGES)
 def test_another_value_is_another_computation(field):
     value, others = CHANGES[field]
@@ -81,6 +82,7 @@ def test_another_value_is_another_computation(field):
     assert computation(before, rate) != computation(after, rate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["norm", "num_heads", "head_dim"])
 def test_an_equal_config_is_the_same_computation(field):
     """Otherwise the test above could not fail: nothing in a program's text differs from one trace to the next."""

@@ -52,6 +52,7 @@ def products(jaxpr):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

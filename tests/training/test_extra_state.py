@@ -88,6 +88,7 @@ def test_the_extra_tree_has_checksums(tmp_path):
     assert None not in {leaf.checksum for leaf in params.values()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", [False, True])
 def test_the_step_returns_the_extra_tree_unchanged(skip):
     static, hyper = split(small_config({"training.on_nonfinite": "skip"} if skip else {}))

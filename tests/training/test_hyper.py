@@ -131,6 +131,7 @@ def test_the_largest_whole_number_fits_the_compiled_step(name):
     assert jax.jit(lambda x: x)(hyper_fields()[name].metadata["maximum"]).dtype == np.int32
 
 
+@pytest.mark.slow
 @every_switch
 def test_a_switch_that_is_off_is_not_in_the_program(all_on, name):
     off = traced(small_config({name: 0.0}), uneven_batch())
@@ -171,6 +172,7 @@ def base_run():
     return run(split(small_config())[1])
 
 
+@pytest.mark.slow
 def test_the_same_values_give_the_same_run(base_run):
     """Required by the next test: a difference must come from the value."""
     assert identical(run(split(small_config())[1]), base_run)

@@ -82,6 +82,7 @@ def test_only_parameters_come_from_the_checkpoint(source, tmp_path, capsys, name
     assert "not loaded" not in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["jit", "shard_map", "pmap"])
 def test_parameters_have_the_launcher_s_shardings(source, tmp_path, launcher):
     config = config_from(source, parallel__launcher=launcher, parallel__num_devices="1")

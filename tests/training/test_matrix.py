@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import slow_but
 from training_support import (
     compiled_gradient,
     compiled_step,
@@ -44,10 +43,7 @@ BASE = {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2, "model.act
 ONE_DEVICE = {"parallel.num_devices": 1, "data.row_multiple": 8}
 
 # Every pair of options, and of an option and a launcher, is on and off together somewhere.
-FORMS = slow_but(
-    ("jit", tuple(OPTIONS)),
-    [("step", ("scanned",)), ("step", ("bfloat16",)), ("step", ("in parts",)), ("jit", ()), ("jit", tuple(OPTIONS))],
-)
+FORMS = [("step", ("scanned",)), ("step", ("bfloat16",)), ("step", ("in parts",)), ("jit", ()), ("jit", tuple(OPTIONS))]
 
 
 def fields_of(names: tuple[str, ...]) -> dict[str, Any]:
@@ -80,6 +76,7 @@ def moved(after: Any, before: Any, grads: Any, threshold: float) -> Any:
     )
 
 
+@pytest.mark.slow
 @every_architecture
 @pytest.mark.parametrize(("launcher", "names"), FORMS)
 def test_every_form_makes_the_update_of_the_plain_step(architecture, launcher, names):

@@ -29,13 +29,6 @@ from transformer_jax.training.stepper import SingleStepper
 
 SIDES = ("inputs", "targets")
 ENCODINGS = ["sinusoidal", "learned", "rotary", "relative", "none"]
-FAST = [("learned", "pre")]
-SLOW = [
-    pytest.param(name, other, marks=pytest.mark.slow)
-    for name in ENCODINGS
-    for other in ("post", "pre")
-    if (name, other) not in FAST
-]
 # A row is longer than a learned table has positions.
 PACKED = {"data.batching": "packed", "data.packed_length": 32, "data.row_multiple": 4, "data.tokens_per_batch": 128}
 NO_DROPOUT = {f"model.{name}dropout_rate": 0.0 for name in ("", "embedding_", "attention_", "activation_")}
@@ -62,7 +55,9 @@ def epoch_of(overrides):
     return {name: np.asarray(array) for name, array in as_batch(**plan.batch(0)).items()}
 
 
-@pytest.mark.parametrize(("position_encoding", "norm_position"), FAST + SLOW)
+@pytest.mark.slow
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+@pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_packed_rows_have_the_loss_and_gradients_of_separate_rows(position_encoding, norm_position):
     fields = {"model.position_encoding": position_encoding, "model.norm_position": norm_position}
     static, hyper = split(small_config(fields | NO_DROPOUT))
@@ -91,6 +86,7 @@ def test_accumulated_gradients_of_packed_rows_are_those_of_the_whole_batch():
     assert distance(compiled_gradient(parts)(params, batch, 0, hyper), expected) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_a_segment_does_not_depend_on_its_neighbours(position_encoding):
     config = small_config({"model.position_encoding": position_encoding, **NO_DROPOUT}).model

@@ -75,6 +75,7 @@ def test_long_phases_are_reported_only_when_they_happen(folder, capsys):
         assert [phase in message for phase in phases] == [said] * 3
 
 
+@pytest.mark.slow
 def test_without_a_config_file_the_config_of_the_checkpoint_counts(tmp_path, capsys):
     """As after copying checkpoints/STEP into a new work directory."""
     folder, original = tmp_path / "copy", trained_folder()
