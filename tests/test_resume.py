@@ -273,6 +273,7 @@ def test_a_failed_save_is_reported_and_the_run_resumes_from_the_previous_checkpo
     assert_same_run(folder, trained_folder())
 
 
+@pytest.mark.slow
 def test_the_last_and_the_best_checkpoints_are_kept(tmp_path, monkeypatch):
     """A checkpoint that exists only because of an interruption counts as neither, once there is a newer one."""
     every = "--config.training.checkpoint_every_steps=2"

@@ -140,6 +140,7 @@ def test_the_best_checkpoint(tmp_path, capsys):
         assert json.loads(capsys.readouterr().out)["config"]["training"]["num_train_steps"] == steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [[], ["--json"]])
 def test_a_full_disk_behind_stdout(format):
     with open("/dev/full", "wb") as full:

@@ -435,6 +435,7 @@ def outputs_of(seed, **fields):
     return beams(random_params(BIG, seed), BIG, big_sources(), max_extra_length=3, **fields)
 
 
+@pytest.mark.slow
 def test_a_beam_of_one_is_greedy_search():
     """With either stopping rule, where no output ends (seed 40), some do (79) and most do (100).
 

@@ -157,6 +157,7 @@ VOCAB = 6
 ENDINGS = [ENDS, Ends(None, (PAD_ID,)), Ends(None, ()), Ends(0, ()), Ends(2, (5,))]
 
 
+@pytest.mark.slow
 @any_search
 @pytest.mark.parametrize("ends", ENDINGS, ids=str)
 def test_any_id_may_end_an_output_or_be_padding(fields, ends, monkeypatch):

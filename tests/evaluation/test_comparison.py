@@ -27,6 +27,8 @@ from transformer_jax.tasks.translation import Translation
 
 METRICS = ("sacrebleu", "chrf")
 
+pytestmark = pytest.mark.slow  # tests/cli/test_compare.py has a fast one
+
 
 @pytest.fixture
 def folder(tmp_path):

@@ -114,6 +114,7 @@ def test_scores_without_translations_keep_translations_of_the_same_checkpoint(fo
     assert f"test: {scores / 'test.json'}, {scores / 'test.txt'}\n" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("earlier", ["of the same split", "of another", "damaged", "nothing"])
 def test_scores_of_other_checkpoints_are_removed(folder, some_right, earlier):
     scores = folder / "run" / "evaluation"

@@ -77,6 +77,7 @@ def test_cached_decoding_equals_the_full_forward(fields, architecture):
     np.testing.assert_array_equal(cache.positions[:, :6], positions)
 
 
+@pytest.mark.slow
 @by_architecture
 def test_a_decoder_starts_after_all_but_the_last_token_of_every_prompt(architecture):
     """It continues in its own slots, with prompts of 1, 5 and 3 tokens and two hypotheses per row."""

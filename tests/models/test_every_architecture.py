@@ -26,7 +26,7 @@ from transformer_jax.nn.dropout import Dropout, DropoutRates
 from transformer_jax.nn.embeddings import TokenEmbedding
 
 ARCHITECTURES = ("encoder_decoder", "decoder_only")
-every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
+every_architecture = pytest.mark.parametrize("architecture", slow_but("encoder_decoder", ARCHITECTURES))
 
 # Every position encoding, with either norm placement.
 ENCODINGS = [
@@ -220,6 +220,7 @@ def test_a_head_replaces_the_logits(architecture):
     assert "output" in init_params(tiny(architecture=architecture, tie_output=False), 0)
 
 
+@pytest.mark.slow
 @every_architecture
 def test_logits_are_computed_from_features_whole_or_in_parts(architecture):
     config = scanned(architecture=architecture, norm_position="pre")
@@ -311,6 +312,7 @@ def test_packed_rows_equal_separate_ones(position_encoding, norm_position, archi
         assert_close(logits[0, place], expected[row, : place.stop - place.start], 2e-6)
 
 
+@pytest.mark.slow
 @every_architecture
 def test_segments_do_not_see_each_other(architecture):
     config = scanned(position_encoding="relative", architecture=architecture)
@@ -342,6 +344,7 @@ def test_padding_and_other_rows_do_not_change_an_output(position_encoding, norm_
 # --- attention weights ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_architecture
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_returned_weights(scan_layers, architecture):

@@ -99,6 +99,7 @@ def test_a_field_of_tasks_is_not_read_by_the_model(field):
     assert computation(before) == computation(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", sorted(ARGUMENTS))
 def test_rates_are_arguments(field):
     metadata = {f.name: f.metadata for f in dataclasses.fields(ModelConfig)}[field]

@@ -80,6 +80,7 @@ def test_dropout_is_applied_where_the_papers_put_it(record, fields):
     assert len({seed for _, seed, _ in records}) == len(records) == len(expected_places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", DropoutRates._fields)
 def test_every_place_is_used(place):
     """One rate alone changes the output, and two values of it change it differently."""
@@ -115,6 +116,7 @@ def test_with_rates_of_none_the_program_has_no_hash():
     assert_close(forward(config, params, batch, without)[0], forward(config, params, batch)[0], 0)
 
 
+@pytest.mark.slow
 def test_the_mask_of_a_row_does_not_depend_on_its_batch():
     """The mask stays the same when rows are split over micro-batches or devices, or come in another order."""
     config = tiny(scan_layers=True)

@@ -8,6 +8,7 @@ import math
 
 import jax
 import pytest
+from support import slow_but
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models.architecture import init_params
@@ -48,7 +49,7 @@ def formula(config):
     return config.vocab_size * d + layers
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", slow_but("big", VARIANTS))
 def test_published_variants(name):
     fields, millions = VARIANTS[name]
     config = ModelConfig(vocab_size=37_000, scan_layers=True, **fields).resolved()

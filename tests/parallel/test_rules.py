@@ -56,6 +56,7 @@ def test_every_model_has_one_entry_for_each_of_its_parameters(fields):
         shardings(shapes(config), parameter_axes(config), mesh())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_entry_is_for_a_parameter(architecture):
     """Each matches some model of the covering set; an unused entry could mean that a parameter was renamed."""

@@ -34,6 +34,7 @@ def draws(axis, count=4000):
     return [draw(axis, generator) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log", [False, True])
 def test_numbers_are_uniform_or_their_logarithms_are(log):
     axis = Range("optimizer.learning_rate", 1e-5, 1e-1, log)
@@ -202,7 +203,8 @@ STUDY = Study(
 """
 
 
-@pytest.mark.parametrize("search", ["random", pytest.param("tpe", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("search", ["random", "tpe"])
 def test_the_command_prints_the_best_variant(tmp_path, capsys, monkeypatch, search):
     if search == "tpe":
         pytest.importorskip("optuna")

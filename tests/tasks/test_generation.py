@@ -260,6 +260,7 @@ def test_from_a_checkpoint():
     assert len(translator.translate_all(["1 2", "3"])) == 2
 
 
+@pytest.mark.slow
 def test_an_ensemble_from_checkpoints():
     run = trained_folder() / "run"
     ensemble = load_translator(run, {"decode.beam_size": 2}, [run / "checkpoints" / "5"])
@@ -270,6 +271,7 @@ def test_an_ensemble_from_checkpoints():
     assert len(ensemble.translate_all(["1 2"])) == 1
 
 
+@pytest.mark.slow
 def test_an_ensemble_shares_its_tokenizer(monkeypatch):
     run, load = trained_folder() / "run", loading.load
 

@@ -153,6 +153,7 @@ def test_a_target_that_ties_for_the_largest_logit_is_correct():
     assert cross_entropy(logits, jnp.asarray([[1, 2, 3]]), jnp.ones((1, 3)))["correct"] == 2
 
 
+@pytest.mark.slow
 def test_bfloat16_logits_are_summed_in_float32():
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.standard_normal((2, 8, 5000)), jnp.bfloat16)

@@ -158,6 +158,7 @@ def test_a_checkpoint_records_config_corpus_versions_and_metrics(folder):
     assert {"step": TOTAL, "split": "valid", **record["metrics"]} == last
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_keeps_the_saved_checkpoints(folder, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "kill_point", at("after_batch", 5, lambda: os.kill(os.getpid(), signal.SIGTERM)))

@@ -57,6 +57,7 @@ def divided(grads: Any, weight: Any) -> Any:
     return jax.tree.map(lambda g: g / weight, grads)
 
 
+@pytest.mark.slow
 @both_norm_positions
 def test_the_gradient_is_the_sum_of_its_rows(norm_position):
     gradient = gradient_of(1, norm_position)

@@ -191,6 +191,7 @@ def test_of_very_many_variants_only_the_best_are_shown_with_a_note(axes, results
         assert [label.get_text() for label in axes.get_yticklabels()] == [f"v{n}" for n in range(3, most + 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["_hidden", "$x_1$", "$", "a" * 200, r"\frac{$"])
 def test_labels_are_shown_as_they_are(results, label):
     variants = [dataclasses.replace(results.variants[0], labels={"num_heads": label}), results.variants[1]]
