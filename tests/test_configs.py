@@ -5,9 +5,7 @@ import re
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
-from support import make_batch
 
 from transformer_jax.config_file import load, read_config
 from transformer_jax.errors import ConfigError
@@ -59,24 +57,6 @@ def test_a_step_of_its_full_size_can_be_traced(spec):
         lambda leaf: (leaf.shape, leaf.dtype), state
     )
     assert metrics["loss"].shape == ()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("file", FILES, ids=name)
-def test_takes_a_step(file):
-    small = {"vocab_size": 32, "emb_dim": 16, "num_heads": 2, "mlp_dim": 24, "num_encoder_layers": 1}
-    small |= {"num_decoder_layers": 1}
-    config = read(str(file), **{f"model.{field}": value for field, value in small.items()})
-    static, hyper = split(config)
-    state = init_state(static, hyper)
-    batch = make_batch(rows=4, vocab_size=32) | {"row_ids": jnp.arange(4)}
-    after, metrics = jax.jit(make_train_step(static))(state, batch, hyper)
-    assert int(after.step) == 1
-    assert 1 < float(metrics["loss"]) < 10
-    assert float(metrics["learning_rate"]) > 0
-    changed = jax.tree.map(lambda a, b: bool((a != b).any()), state.params, after.params)
-    assert changed["embedding"]["embedding"]
-    assert all(jax.tree.leaves(changed["decoder"]["layers"]["feed_forward"]))
 
 
 @pytest.mark.parametrize("file", FILES, ids=name)

@@ -207,7 +207,6 @@ def test_steps_are_counted_and_the_schedule_follows():
     "fields",
     [
         {"model.remat": "full", "training.accumulation_steps": 2, "training.loss_chunks": 3},
-        {"model.remat": "dots", "model.scan_layers": True},
         {"model.remat": "full", "model.scan_layers": True, "model.norm_position": "pre"},
         {"model.remat": "dots", "model.tie_output": False, "model.position_encoding": "relative"},
     ],
