@@ -1,17 +1,18 @@
-"""The experiment config: the one home of every field, its default, its meaning and its valid values.
+"""The experiment config: every field with its default, its meaning and its valid values.
 
-A config travels as an `ml_collections.ConfigDict` while flags override it (`to_config_dict`) and becomes these frozen
-dataclasses again before anything runs (`from_config_dict`), which validates all of it at once and then resolves the
+A config is an `ml_collections.ConfigDict` while flags override it (`to_config_dict`). Before anything runs, it becomes
+these frozen dataclasses again (`from_config_dict`). The conversion validates all fields at once, then resolves the
 derived defaults: fields whose default is None, such as `head_dim`, that follow from other fields.
 
 Fields marked `hyper` are scalars that enter the compiled training step as arguments: a new value never recompiles.
-For those marked `switch` as well, zero turns the feature off, and off is another program than on. Those marked
-`rounding` say how the same numbers are computed: another value changes no more than their last bits.
+For fields that are marked `switch` too, zero turns the feature off. Turning a feature on or off changes the program, so
+that it compiles again. Fields marked `rounding` select how the same numbers are computed: results differ only by
+floating-point rounding.
 
-The names that a choice accepts are the keys of the table that implements them. A field with `read_by` is read with some
-values of a choice only; setting it with others is an error. An architecture or a task from outside the package may come
-with fields of its own: its `config_class` extends `ModelConfig` or `TaskConfig`, and is the class of the section
-wherever `model.architecture` or `task.name` names it.
+The names that a choice accepts are the keys of the table that implements them. A field with `read_by` is read only with
+some values of a choice; setting it with another value of that choice is an error. An architecture or a task from
+outside the package may add fields: its `config_class` extends `ModelConfig` or `TaskConfig`, and is the class of the
+section wherever `model.architecture` or `task.name` names it.
 """
 
 from transformer_jax.config.conversion import (

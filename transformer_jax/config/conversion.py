@@ -27,31 +27,32 @@ def field_types(cls: Any) -> dict[str, Any]:
 
 
 def base_type(annotation: Any) -> type:
-    """`int` for both `int` and `int | None`."""
+    """Return the type without None: `int` for both `int` and `int | None`."""
     if isinstance(annotation, types.UnionType):
         return next(a for a in typing.get_args(annotation) if a is not type(None))
     return annotation
 
 
 def section_class(base: type, values: Mapping[str, Any]) -> type:
-    """Return the class of a section: `base`, or the extension of it that its values ask for.
+    """Return the class of a section: `base`, or the subclass that its values select.
 
-    An architecture or a task from outside may come with fields of its own, in a subclass of the section's class.
+    An architecture or a task from outside the package may add fields, in a subclass of the section's class.
 
     Args:
-      base: the class that the config declares for the section. values: of the section's fields, as far as they are set.
+      base: the class that the config declares for the section.
+      values: values of the section's fields; fields may be missing.
     Raises: ConfigError if the values name an object that cannot be used.
     """
     for field in _extending(base):
         value = values.get(field.name, field.default)
-        # The default is built in: nothing has to be imported to know its class.
+        # The default is built in: its class is known without an import.
         if value != field.default and isinstance(value, str):
             return field.metadata["choices"].table.config_class(value)
     return base
 
 
 def loaded_classes(base: type) -> list[type]:
-    """Return `base` and the extensions of it by all objects from outside that are registered or imported so far."""
+    """Return `base` and its subclasses for all outside objects that are registered or imported so far."""
     classes = [base]
     for field in _extending(base):
         table = field.metadata["choices"].loaded_table
@@ -64,11 +65,11 @@ def _extending(base: Any) -> list[dataclasses.Field]:
 
 
 def with_section_classes(config: Any) -> Any:
-    """Return a config with every section of the class that `section_class` says; new fields have their defaults."""
+    """Return a config whose sections have the classes of `section_class`; new fields have their defaults."""
     sections = {}
     for name, section in _sections(config):
         base, values = field_types(type(config))[name], _values(section)
-        with contextlib.suppress(ConfigError):  # which `problems_of` reports
+        with contextlib.suppress(ConfigError):  # `problems_of` reports it
             cls = section_class(base, values)
             if type(section) is base and cls is not base:
                 sections[name] = cls(**values)
@@ -80,7 +81,7 @@ def _values(section: Any) -> dict[str, Any]:
 
 
 def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """Yields (dotted name, field, value) of every leaf field."""
+    """Yield (dotted name, field, value) of every leaf field."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -90,16 +91,16 @@ def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """' (did you mean X?)', or nothing if no known name is near."""
+    """Return " (did you mean 'X'?)", or an empty text if no known name is similar."""
     matches = close_names(name, known, 1)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
 
 
 def close_names(name: str, known: typing.Iterable[str], count: int, likeness: float = 0.5) -> list[str]:
-    """Return the known names that are most like a misspelled one, the nearest first; `count` of them at most.
+    """Return up to `count` known names that are similar to a misspelled one, the most similar first.
 
     Args:
-      likeness: least similarity of a name that is returned, from 0 to 1 for equal names.
+      likeness: lowest similarity of a returned name; 1 means equal.
     """
     return difflib.get_close_matches(name, list(known), n=count, cutoff=likeness)
 
@@ -114,7 +115,7 @@ def problems_of(config: Any) -> list[str]:
                 problem = _value_problem(field, field_types(type(section))[field.name], value)
                 if problem:
                     problems.append(f"{name and f'{name}.'}{field.name}={value!r}: {problem}")
-    # Relations between fields only make sense once each value does.
+    # Check relations between fields only if each value is valid.
     wrong, choosers = {problem.partition("=")[0].rpartition(".")[0] for problem in problems}, _choosers(config)
     for name, section in _sections(config):
         if name not in wrong:
@@ -128,11 +129,12 @@ def problems_of(config: Any) -> list[str]:
 
 
 def _own_problems(section: Any, declared: Any, unread: Collection[str]) -> list[str]:
-    """Return what a section says is wrong with it; ConfigError if the class of one from outside raises something.
+    """Return the messages of a section's method `problems`.
 
     Args:
-      declared: the class that the config declares for the section. Its relations hold for what reads their fields: a
-        message of it, which gives fields as NAME=VALUE, is left out if one of them is in `unread`.
+      declared: the class that the config declares for the section. Its messages give fields as NAME=VALUE. A message
+        with a field in `unread` is left out, because nothing reads that field.
+    Raises: ConfigError if the method of a class from outside the package raises anything.
     """
     if not hasattr(section, "problems"):
         return []
@@ -161,9 +163,10 @@ def _sections(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def unread_fields(config: Any) -> Iterator[str]:
-    """Yields a problem for every field that is set although the choices of the config leave it unread.
+    """Yield a problem for every field that is set although the choices of the config do not read it.
 
-    See `read_by` in `fields.field` for built-in choices, and the attribute `reads` of architectures and tasks.
+    Built-in choices use `read_by`, see `fields.field`. Architectures and tasks from outside use their attribute
+    `reads`.
     """
     choosers = _choosers(config)
     for section_name, section in _sections(config):
@@ -185,7 +188,7 @@ def _choosers(config: Any) -> dict[str, tuple[dataclasses.Field, Any]]:
 
 
 def _shared(config: Any, section_name: str, section: Any) -> list[dataclasses.Field]:
-    """Return the fields of a section that the config itself declares, without those that an object comes with."""
+    """Return the fields of a section that the config itself declares, without those that an object adds."""
     declared = field_types(field_types(type(config))[section_name])
     return [field for field in dataclasses.fields(section) if field.name in declared]
 
@@ -193,7 +196,7 @@ def _shared(config: Any, section_name: str, section: Any) -> list[dataclasses.Fi
 def _unread(
     config: Any, section_name: str, section: Any, choosers: Mapping[str, tuple[dataclasses.Field, Any]]
 ) -> dict[str, tuple[str, str, Collection[str]]]:
-    """Return the fields of a section that the choices leave unread: the choice, its value, and those that read it."""
+    """Return the unread fields of a section by name: the choice, its value, and the values that read the field."""
     unread = {}
     for field in _shared(config, section_name, section):
         for chooser, (chooser_field, chosen) in choosers.items():
@@ -206,14 +209,14 @@ def _unread(
 def _readers(
     name: str, field: dataclasses.Field, chooser: str, chooser_field: dataclasses.Field, chosen: str
 ) -> Collection[str] | None:
-    """Return the values of a choice with which a field is read; None if it is read with the one that is chosen."""
+    """Return the values of a choice with which a field is read; None if the choice does not restrict the field."""
     readers = field.metadata.get("read_by", {}).get(chooser)
     if not chooser_field.metadata.get("extends") or chosen == chooser_field.default:
         return readers
     table = chooser_field.metadata["choices"].table
     if table.is_built_in(chosen):
         return readers
-    # An object from outside says itself what it reads, of the fields that are its business.
+    # The attribute `reads` of an outside object covers only the sections and fields in `extends`.
     section = name.rpartition(".")[0]
     is_its_business = {name, section} & {*chooser_field.metadata["extends"]}
     if name in (chooser, *chooser_field.metadata["always_read"]) or not is_its_business:
@@ -225,7 +228,7 @@ def _readers(
 
 
 def _is_set(section: Any, field: dataclasses.Field) -> bool:
-    """Whether a field has another value than its default, or than what that is derived as."""
+    """Return whether a field differs from its default, or from the value derived for an unset field."""
     value = getattr(section, field.name)
     if value == field.default:
         return False
@@ -243,7 +246,7 @@ def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str
     if type(value) is not expected:
         return f"expected {expected.__name__}, got {type(value).__name__}"
     if "choices" in meta and value != field.default:
-        # The default is not looked up, so that a table is imported for other values only.
+        # The default needs no check, so a table is imported only for other values.
         choices = meta["choices"]
         if meta.get("extends") and value not in choices:
             return choices.table.problem(value)
@@ -263,16 +266,17 @@ def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str
 
 
 def from_mapping(cls: type, values: Mapping[str, Any], prefix: str, problems: list[str]) -> Any:
-    """Return an instance of a config class, or of the extension of it that the values ask for.
+    """Return an instance of a config class, or of the subclass that the values select.
 
     Args:
-      values: nested; fields that are missing have their defaults. prefix: of the fields' names in messages.
-      problems: what is wrong with the names of fields is appended to it.
+      values: nested; missing fields get their defaults.
+      prefix: put before the names of fields in messages.
+      problems: messages about names of fields are appended to it.
     """
     is_known = True
     try:
         cls = section_class(cls, values)
-    except ConfigError:  # which `problems_of` reports
+    except ConfigError:  # `problems_of` reports it
         is_known = False
     annotations = field_types(cls)
     kwargs = {}
@@ -310,7 +314,7 @@ def to_config_dict(section: Any) -> ml_collections.ConfigDict:
 
 
 def config_error(problems: list[str]) -> ConfigError:
-    """One error that lists every problem."""
+    """Return one error that lists every problem."""
     if len(problems) == 1:
         return ConfigError(f"config: {problems[0]}")
     return ConfigError(f"config: {len(problems)} problems\n" + "\n".join(f"  - {p}" for p in problems))

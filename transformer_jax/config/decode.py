@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from transformer_jax.config.fields import Choices, DerivedFloat, DerivedStr, choice, field, number
 
-# Samples of an input share its row of the cache, and each looks past the tokens of the others: W of them cost W^2.
+# Samples of an input share its row of the cache, and each one masks the tokens of the others. So W samples together
+# cost W^2.
 SAMPLES_TOGETHER = 8
 
 _SEARCH = {"decode.method": ("search",)}
@@ -17,7 +18,7 @@ _LENGTH_PENALTIES = "transformer_jax.decoding.beam_search:LENGTH_PENALTIES"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeConfig:
-    """How text is generated; the rules are stated in decoding/beam_search.py and decoding/sampling.py."""
+    """Settings of decoding; decoding/beam_search.py and decoding/sampling.py state the rules."""
 
     method: str = choice(
         "search", ("search", "sample"), "search: the best output of a beam search; sample: random outputs"
@@ -35,31 +36,40 @@ class DecodeConfig:
     early_stop: str = choice(
         "bound",
         ("bound", "first"),
-        "done once no live hypothesis can win, or once beam_size have ended",
+        "bound: stop when no live hypothesis can win; first: stop when beam_size hypotheses have ended",
         read_by=_SEARCH,
     )
     end_among: str = choice(
         "beam",
         ("beam", "candidates"),
-        "an end mark ends a hypothesis if among the best beam_size continuations, or the best 2 * beam_size",
+        "an end mark ends a hypothesis if it is among the best beam_size (beam) or 2 * beam_size (candidates) "
+        "continuations",
         read_by=_SEARCH,
     )
-    num_best: int = number(1, "outputs per input that a search returns, at most beam_size", 1, read_by=_SEARCH)
+    num_best: int = number(1, "`search`: outputs per input, at most beam_size", 1, read_by=_SEARCH)
     temperature: float = number(1.0, "`sample`: logits are divided by this", 1e-6, read_by=_SAMPLE)
-    top_k: int | None = number(None, "`sample`: among the k likeliest tokens only; default all", 1, read_by=_SAMPLE)
+    top_k: int | None = number(None, "`sample`: draw only from the k likeliest tokens; default all", 1, read_by=_SAMPLE)
     top_p: float = number(
         1.0,
-        "`sample`: among the likeliest tokens with this mass only (nucleus)",
+        "`sample`: draw only from the likeliest tokens that together have this probability (nucleus)",
         above=0.0,
         maximum=1.0,
         read_by=_SAMPLE,
     )
     min_p: float = number(
-        0.0, "`sample`: among tokens at least this times as likely as the likeliest only", 0.0, 1.0, read_by=_SAMPLE
+        0.0,
+        "`sample`: draw only from tokens whose probability is at least this fraction of the highest",
+        0.0,
+        1.0,
+        read_by=_SAMPLE,
     )
     num_samples: int = number(1, "`sample`: outputs per input", 1, read_by=_SAMPLE)
     seed: int = number(
-        0, "`sample`: draws follow from it and from the number of the input", 0, 2**31 - 1, read_by=_SAMPLE
+        0,
+        "`sample`: random seed; an output depends on it and on the number of the input",
+        0,
+        2**31 - 1,
+        read_by=_SAMPLE,
     )
     repetition_penalty: float = number(
         1.0, "above 1, tokens that an output already contains become less likely; 1 turns it off", above=0.0
@@ -67,14 +77,16 @@ class DecodeConfig:
     max_extra_length: int = number(50, "an output has at most the source's length plus this many tokens", 0)
     max_length: int | None = number(None, "an output has at most this many tokens, in place of max_extra_length", 1)
     min_length: int = number(0, "an output has at least this many tokens before the end mark", 0)
-    at_limit: str = choice("cut", ("cut", "end"), "an output that comes to its limit is cut there, or ended")
-    forbidden_ids: str = field("", "ids that no output has, separated by commas")
+    at_limit: str = choice(
+        "cut", ("cut", "end"), "at the length limit, an output is cut off (cut) or gets an end mark (end)"
+    )
+    forbidden_ids: str = field("", "ids that no output contains, separated by commas")
     prefix_ids: str = field("", "ids that every output begins with, separated by commas")
 
     def resolved(self) -> DecodeConfig:
         """Return the section with the defaults that follow from other fields; imports JAX.
 
-        A resolved config leaves them open, so that those of a checkpoint follow what its evaluation overrides.
+        A resolved ExperimentConfig does not set them, so that overrides in an evaluation still change them.
         """
         name, alpha = self._penalty_name, self.length_penalty_alpha
         if alpha is None:
@@ -92,7 +104,7 @@ class DecodeConfig:
 
     @property
     def num_outputs(self) -> int:
-        """Outputs per input."""
+        """Number of outputs per input."""
         return self.num_samples if self.method == "sample" else self.num_best
 
     def problems(self) -> Iterator[str]:
@@ -114,7 +126,7 @@ class DecodeConfig:
 
 
 def parse_ids(text: str) -> tuple[int, ...]:
-    """ "4,17" -> (4, 17); raises ValueError for anything that is no list of ids."""
+    """Return the ids in a text, as in "4,17" -> (4, 17); raises ValueError if the text is not a list of ids."""
     ids = tuple(int(part) for part in text.split(",")) if text.strip() else ()
     if any(i < 0 for i in ids):
         raise ValueError(text)

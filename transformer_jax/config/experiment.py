@@ -1,4 +1,4 @@
-"""The whole config, and what must hold between its sections."""
+"""The whole config, and the checks that involve several sections."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ExperimentConfig:
     def resolved(self) -> ExperimentConfig:
         """Return the config with every None replaced by its derived value; raises ConfigError with every problem.
 
-        Sections have the class that the architecture and the task come with.
+        Each section has the class that the architecture or the task defines for it.
         """
         config = with_section_classes(self)
         if problems := problems_of(config):
@@ -69,7 +69,7 @@ class ExperimentConfig:
         return dataclasses.replace(config, model=model, optimizer=optimizer)
 
     def own_hyper_fields(self, section: str) -> dict[str, Any]:
-        """Return the values of the fields marked `hyper` that an architecture or a task comes with, by name.
+        """Return the values of the fields marked `hyper` that an architecture or a task adds, by name.
 
         Args: section: `model` or `task`. A value is None for a `switch` that zero turns off.
         """
@@ -79,12 +79,12 @@ class ExperimentConfig:
         return {f.name: None if f.name in off else getattr(values, f.name) for f in own}
 
     def without_own_hyper_fields(self, section: str) -> Any:
-        """Return `model` or `task` with defaults in place of what `own_hyper_fields` returns: its static part."""
+        """Return `model` or `task` with defaults for the fields of `own_hyper_fields`: its static part."""
         values = getattr(self, section)
         return dataclasses.replace(values, **{field.name: field.default for field in _own_hyper_fields(values)})
 
     def problems(self) -> Iterator[str]:
-        """Yields problems between sections, as messages that name their fields in full."""
+        """Yield problems between sections, as messages with the dotted names of the fields."""
         optimizer, training, data = self.optimizer, self.training, self.data
         yield from self._task_problems()
         yield from self._decode_problems()
@@ -163,16 +163,16 @@ class ExperimentConfig:
             )
 
     def to_config_dict(self) -> ml_collections.ConfigDict:
-        """The config as flags override it: unset derived fields are typed placeholders, so that a flag can set them."""
+        """Return the config for overrides; unset derived fields are typed placeholders, so that a flag can set them."""
         return to_config_dict(with_section_classes(self))
 
     @classmethod
     def from_config_dict(
         cls, values: Mapping[str, Any] | ml_collections.ConfigDict, known_problems: typing.Iterable[str] = ()
     ) -> ExperimentConfig:
-        """Rebuilds, validates and resolves a config; raises ConfigError with all problems at once, the known first."""
+        """Rebuild, validate and resolve a config; raises ConfigError with all problems, `known_problems` first."""
         problems = list(known_problems)
-        # A ConfigDict is no Mapping, and resolves its placeholders by to_dict.
+        # A ConfigDict is not a Mapping; its to_dict resolves placeholders.
         plain = with_moved_fields(values if isinstance(values, Mapping) else values.to_dict())
         config = from_mapping(cls, plain, "", problems)
         problems += problems_of(config)
@@ -185,14 +185,14 @@ class ExperimentConfig:
 
 
 def _own_hyper_fields(section: Any) -> list[dataclasses.Field]:
-    shared = field_types(ModelConfig) if isinstance(section, ModelConfig) else ()  # DropoutRates has those
+    shared = field_types(ModelConfig) if isinstance(section, ModelConfig) else ()  # shared fields are in DropoutRates
     return [f for f in dataclasses.fields(section) if f.metadata.get("hyper") and f.name not in shared]
 
 
 def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config of an earlier version with the names of this one, without fields that are no more.
+    """Return a config of an earlier version with the names of this version, without removed fields.
 
-    A field that is no more and has another value than the accepted one stays, to be refused as unknown.
+    A removed field stays if its value is not the accepted one; validation then refuses it as unknown.
     """
     values = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
     for (old_section, name), (new_section, new_name) in _MOVED.items():
@@ -206,15 +206,15 @@ def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 EXTENSIBLE = ("model", "task")
-"""Sections in which architectures and tasks may have fields of their own."""
+"""Sections to which architectures and tasks may add fields."""
 
 
 def leaf_fields(values: Mapping[str, Any] | None = None) -> dict[str, tuple[Any, dataclasses.Field]]:
     """Return annotation and field of every field by its dotted name, as in `model.num_heads`.
 
     Args:
-      values: a config as nested mappings, whose architecture and task say which fields they come with. Without, those
-        of all architectures and tasks that are registered or imported so far.
+      values: a config as nested mappings; the result has the fields that its architecture and task add. Default: the
+        fields of all architectures and tasks that are registered or imported so far.
     Raises: ConfigError for an architecture or a task that cannot be used.
     """
     result = {}
@@ -234,7 +234,7 @@ def leaf_fields(values: Mapping[str, Any] | None = None) -> dict[str, tuple[Any,
 
 
 def is_rounding(name: str) -> bool:
-    """Whether a field, by its dotted name, is marked `rounding`."""
+    """Return whether the field with a dotted name is marked `rounding`."""
     _, field = leaf_fields().get(name, (None, None))
     return field is not None and bool(field.metadata.get("rounding"))
 
@@ -244,10 +244,10 @@ def _table(section: type, name: str) -> Any:
 
 
 def completed(stored: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored config with the names of this version, and with defaults for the fields that it lacks.
+    """Return a stored config with the names of this version, and with defaults for missing fields.
 
     Args:
-      config: the config that it is to be compared with, which has the fields of this version.
+      config: the config to compare it with; it has the fields of this version.
     """
     result = with_moved_fields(stored)
     annotations = field_types(ExperimentConfig)

@@ -1,4 +1,4 @@
-"""How the sections declare their fields: type, default, meaning and valid values."""
+"""Functions with which the sections declare their fields: type, default, meaning and valid values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 if typing.TYPE_CHECKING:
-    # None until the config is resolved, and a value for all code that is handed a config.
+    # None until the config is resolved. All other code sees resolved configs, and so a value.
     DerivedInt: typing.TypeAlias = int
     DerivedFloat: typing.TypeAlias = float
     DerivedStr: typing.TypeAlias = str
@@ -23,10 +23,10 @@ else:
 
 
 class Choices(Collection[str]):
-    """The keys of a table, as the names that a field may have.
+    """The valid values of a field: the keys of a table.
 
     The modules of most tables import JAX, which takes seconds. Until such a module is imported, the names are read from
-    its source, where the table is written as a dictionary.
+    the dictionary in its source.
     """
 
     def __init__(self, path: str) -> None:
@@ -35,13 +35,13 @@ class Choices(Collection[str]):
 
     @property
     def table(self) -> Mapping[str, Any]:
-        """The mapping from name to implementation."""
+        """Import the module and return the mapping from name to implementation."""
         module, _, name = self.path.partition(":")
         return getattr(importlib.import_module(module), name)
 
     @property
     def loaded_table(self) -> Mapping[str, Any] | None:
-        """The table if its module is imported already, else None."""
+        """Return the table if its module is imported already, else None."""
         module, _, name = self.path.partition(":")
         return getattr(sys.modules.get(module), name, None)
 
@@ -61,7 +61,7 @@ class Choices(Collection[str]):
 
 @functools.cache
 def names_in_source(path: str) -> tuple[str, ...]:
-    """Return the keys of a table, `MODULE:TABLE`, as its source has them; the module is not imported."""
+    """Return the keys of a table, `MODULE:TABLE`, from the source of its module, which is not imported."""
     module, _, name = path.partition(":")
     spec = importlib.util.find_spec(module)
     assert spec is not None, module
@@ -75,31 +75,31 @@ def names_in_source(path: str) -> tuple[str, ...]:
 
 
 def field(default: Any, doc: str, **metadata: Any) -> Any:
-    """A field of a section.
+    """Return a field of a section.
 
-    Metadata that all kinds of fields may have: `hyper`, `switch` and `rounding`, see the package's docstring; and
-    `read_by`, a mapping from the dotted name of a choice to those of its values with which this field is read. Setting
-    the field with another value of that choice is an error.
+    All kinds of fields may have this metadata: `hyper`, `switch` and `rounding` (see the package's docstring), and
+    `read_by`, which maps the dotted name of a choice to the values with which this field is read. Setting the field
+    with another value of that choice is an error.
     """
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
 
 
 def choice(default: str | None, names_or_table: tuple[str, ...] | str, doc: str, **metadata: Any) -> Any:
-    """A field of named values: these names, or the keys of the table at `MODULE:TABLE`.
+    """Return a field of named values: these names, or the keys of the table at `MODULE:TABLE`.
 
-    With `extends`, names of sections, the table is a `Registry`, whose objects say which fields the sections have.
+    With `extends`, which names sections, the table is a `Registry`. Its objects define the fields of these sections.
     """
     choices = Choices(names_or_table) if isinstance(names_or_table, str) else names_or_table
     return field(default, doc, choices=choices, **metadata)
 
 
 def number(default: Any, doc: str, minimum: float | None = None, maximum: float | None = None, **metadata: Any) -> Any:
-    """A field of a numeric type; `above` and `below` are bounds that the value must not have itself."""
+    """Return a field of a numeric type; `above` and `below` are exclusive bounds."""
     return field(default, doc, minimum=minimum, maximum=maximum, **metadata)
 
 
 def rate(default: Any, doc: str) -> Any:
-    """A probability below 1 that enters the step as an argument; zero removes the feature from the program."""
+    """Return a field for a probability below 1, an argument of the step; zero removes the feature from the program."""
     return number(default, doc, minimum=0.0, below=1.0, hyper=True, switch=True)
 
 

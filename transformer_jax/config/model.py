@@ -12,7 +12,7 @@ _ENCODER_DECODER = {"model.architecture": ("encoder_decoder",)}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The model. Equations stand beside the code that implements them, in `transformer_jax.nn`."""
+    """The model. The equations are in `transformer_jax.nn`, beside the code that implements them."""
 
     architecture: str = choice(
         "encoder_decoder",
@@ -21,7 +21,7 @@ class ModelConfig:
         extends=("model",),
         always_read=("model.vocab_size", "model.max_length"),
     )
-    vocab_size: int = number(8192, "rows of the embedding table, and the size the tokenizer is trained to", 8)
+    vocab_size: int = number(8192, "rows of the embedding table, and vocabulary size of a newly trained tokenizer", 8)
     emb_dim: int = number(512, "model width (the paper's d_model)", 1)
     num_heads: int = number(8, "attention heads", 1)
     num_kv_heads: DerivedInt = number(
@@ -32,7 +32,7 @@ class ModelConfig:
     mlp_dim: DerivedInt = number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1)
     num_encoder_layers: int = number(6, "encoder layers", 1, read_by=_ENCODER_DECODER)
     num_decoder_layers: int = number(6, "decoder layers", 1)
-    max_length: int = number(256, "capacity in positions: of a learned table, and of the decoder's cache", 2)
+    max_length: int = number(256, "number of positions in a learned position table and in the decoder's cache", 2)
     norm_position: str = choice(
         "post",
         "transformer_jax.nn.residual:NORM_POSITIONS",
@@ -45,30 +45,30 @@ class ModelConfig:
         "transformer_jax.nn.positions:ENCODINGS",
         "how positions of tokens enter the model; nn/positions.py",
     )
-    rotary_base: float = number(10_000.0, "slowest wavelength of `rotary` is 2 pi times this", 1.0)
-    relative_num_buckets: int = number(32, "distance buckets of `relative`", 4)
-    relative_max_distance: int = number(128, "distances from here on share the last bucket of `relative`", 2)
+    rotary_base: float = number(10_000.0, "`rotary`: the longest wavelength is 2 pi times this", 1.0)
+    relative_num_buckets: int = number(32, "`relative`: number of distance buckets", 4)
+    relative_max_distance: int = number(128, "`relative`: this distance and all greater ones share the last bucket", 2)
     activation: str = choice(
         "relu", "transformer_jax.nn.feed_forward:ACTIVATIONS", "feed-forward activation; nn/feed_forward.py"
     )
     use_bias: bool = field(True, "biases in projections, feed-forward and LayerNorm")
     attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)")
     share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_ENCODER_DECODER)
-    tie_output: bool = field(True, "the target embedding table is the output projection too")
+    tie_output: bool = field(True, "use the target embedding table as the output projection")
     scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)")
     dropout_rate: float = rate(0.1, "dropout on every sub-layer's output before it joins the residual (P_drop)")
     embedding_dropout_rate: DerivedFloat = rate(None, "dropout on embeddings + positions; default dropout_rate")
     attention_dropout_rate: float = rate(0.0, "dropout on attention weights")
     activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation")
-    # 3 is the bos of the tokenizers that this project trains; another tokenizer may have another.
-    decoder_start_id: int = number(3, "id that decoder inputs begin with", 0)
+    # 3 is the bos id of the tokenizers that this project trains; other tokenizers may use another id.
+    decoder_start_id: int = number(3, "id of the first token of every decoder input", 0)
     attention_implementation: str = choice(
         "auto",
         ("auto", "reference", "xla", "cudnn"),
-        "code that computes attention; nn/attention_kernels.py",
+        "implementation of attention; nn/attention_kernels.py",
         rounding=True,
     )
-    dtype: str = choice("float32", ("float32", "bfloat16"), "type of the computation; parameters stay float32")
+    dtype: str = choice("float32", ("float32", "bfloat16"), "number type of the computation; parameters stay float32")
     scan_layers: bool = field(
         False, "compile one layer and loop over it: faster to compile, slower to run", rounding=True
     )

@@ -9,7 +9,7 @@ from transformer_jax.config.fields import choice
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig:
-    """The task; tasks/base.py. Tasks from outside extend this class by fields of their own."""
+    """The task; tasks/base.py. A task from outside the package may extend this class with more fields."""
 
     name: str = choice(
         "translation",

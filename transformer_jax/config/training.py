@@ -14,26 +14,26 @@ _JIT = {"parallel.launcher": ("jit",)}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Adam with a warm-up schedule (Vaswani et al. 2017, section 5.3); training/optimizers.py."""
+    """Settings of Adam with a warm-up schedule (Vaswani et al. 2017, section 5.3); training/optimizers.py."""
 
     schedule: str = choice(
         "inverse_sqrt",
         "transformer_jax.training.schedules:SCHEDULES",
-        "learning rate after the warm-up; `none` is a constant without warm-up",
+        "learning rate after the warm-up; `none`: constant, without warm-up",
     )
     learning_rate: DerivedFloat = number(
         None, "peak learning rate; default (emb_dim * warmup_steps)^-0.5, the paper's", 0.0, hyper=True
     )
     warmup_steps: int = number(4000, "steps of linear warm-up from 0 to the peak", 0, MAX_STEPS, hyper=True)
     decay_steps: DerivedInt = number(
-        None, "step at which `cosine` and `linear` reach their end; default num_train_steps", 1, MAX_STEPS, hyper=True
+        None, "step at which `cosine` and `linear` end; default num_train_steps", 1, MAX_STEPS, hyper=True
     )
     end_fraction: float = number(0.0, "`cosine` and `linear` end at this fraction of the peak", 0.0, 1.0, hyper=True)
     beta1: float = number(0.9, "Adam's decay of the first moment", 0.0, below=1.0, hyper=True)
     beta2: float = number(0.98, "Adam's decay of the second moment", 0.0, below=1.0, hyper=True)
     epsilon: float = number(1e-9, "Adam's epsilon, outside the square root", 1e-30, hyper=True)
     weight_decay: float = number(
-        0.0, "decoupled weight decay, times the learning rate; kernels only", 0.0, hyper=True, switch=True
+        0.0, "decoupled weight decay, multiplied by the learning rate; kernels only", 0.0, hyper=True, switch=True
     )
     clip_norm: float = number(
         1.0, "gradients are scaled down to this global norm; 0 turns it off", 0.0, hyper=True, switch=True
@@ -42,7 +42,7 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """The training loop: length, intervals and checkpoints kept."""
+    """Settings of the training loop: length, intervals and stored checkpoints."""
 
     num_train_steps: int = number(100_000, "optimizer updates", 1, MAX_STEPS)
     init_from: str = field(
@@ -63,27 +63,27 @@ class TrainingConfig:
         0, "training ends after this many validations in a row without a better best_metric; 0: never", 0
     )
     on_nonfinite: str = choice(
-        "stop", ("stop", "skip"), "an update whose loss or gradient is not finite ends training, or is left out"
+        "stop", ("stop", "skip"), "if a loss or gradient is not finite: end training, or skip the update"
     )
     max_skipped_updates: int = number(
         10,
-        "`skip`: updates that may be left out in the whole run; one more ends training",
+        "`skip`: number of updates that a whole run may skip; one more ends training",
         0,
         read_by={"training.on_nonfinite": ("skip",)},
     )
     checkpoint_every_steps: int = number(1000, "updates between two checkpoints", 1)
     keep_last: int = number(3, "newest checkpoints kept", 1)
     keep_best: int = number(
-        1, "best checkpoints kept in addition, by best_metric, of those that fall on a validation", 0
+        1, "best checkpoints by best_metric, kept in addition; only steps with a validation are compared", 0
     )
     best_metric: str = field(
-        "loss", "validation metric of the task that ranks checkpoints; tasks/base.py. Some generate at every validation"
+        "loss", "validation metric that ranks checkpoints; tasks/base.py. Some metrics decode at every validation"
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """How a checkpoint is scored."""
+    """Settings of evaluation."""
 
     tokens_per_batch: int = number(8192, "like data.tokens_per_batch, for evaluation and translation", 16)
     average_checkpoints: int = number(1, "newest checkpoints whose parameters are averaged", 1)
@@ -91,7 +91,7 @@ class EvaluationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
-    """How one step runs on many devices; parallel/launchers.py."""
+    """Settings for several devices; parallel/launchers.py."""
 
     launcher: str = choice(
         "jit",
@@ -99,17 +99,17 @@ class ParallelConfig:
         "how the training step is compiled and divided among devices",
         rounding=True,
     )
-    num_devices: int | None = number(None, "devices that take part; default all", 1, rounding=True)
+    num_devices: int | None = number(None, "number of devices used; default all", 1, rounding=True)
     fsdp: int = number(
         1,
-        "`jit`: devices that parameters and moments are divided among by width (FSDP); batches too, by rows",
+        "`jit`: number of devices that divide the width of parameters and moments (FSDP), and the rows of batches",
         1,
         rounding=True,
         read_by=_JIT,
     )
     tensor: int = number(
         1,
-        "`jit`: devices that heads, feed-forward units and vocabulary are divided among",
+        "`jit`: number of devices that divide heads, feed-forward units and vocabulary",
         1,
         rounding=True,
         read_by=_JIT,
