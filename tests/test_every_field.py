@@ -256,7 +256,7 @@ def test_training_loop(name):
 
 def test_training_nonfinite():
     """Return how a loop with these fields reacts to a third update that is not finite."""
-    with pytest.raises(TrainingError, match="may help"):
+    with pytest.raises(TrainingError, match="try a lower optimizer"):
         BestSoFar(TrainingConfig(on_nonfinite="stop"), False, {}).record_nonfinite("loss")
     for most in (2, 3):
         best_so_far = BestSoFar(TrainingConfig(on_nonfinite="skip", max_skipped_updates=most), False, {}, skipped=2)

@@ -174,7 +174,7 @@ def test_a_finished_run_is_left_alone(tmp_path, capsys):
     folder = copy_of_trained(tmp_path / "copy")
     before = snapshot(folder)
     assert train_in_place(folder) == 0
-    assert "nothing to do, 8 of 8 steps are made" in capsys.readouterr().err
+    assert "nothing to do, 8 of 8 steps are done" in capsys.readouterr().err
     assert snapshot(folder) == before
 
 

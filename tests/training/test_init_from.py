@@ -78,7 +78,7 @@ def test_only_parameters_come_from_the_checkpoint(source, tmp_path, capsys, name
     message = capsys.readouterr().err
     count, size = len(jax.tree.leaves(new.params)), sum(leaf.size for leaf in jax.tree.leaves(new.params))
     assert f"loaded from step {step}: {count} arrays with {size:,} parameters: decoder " in message
-    assert "the tokenizer is the checkpoint's" in message
+    assert "uses the tokenizer of the checkpoint" in message
     assert "not loaded" not in message
 
 
@@ -168,7 +168,7 @@ def test_parts_that_the_model_does_not_have_are_named(source, tmp_path, capsys):
     part = {"decoder": params["decoder"]}
     loaded = opened(config_from(source), tmp_path, jax.eval_shape(lambda: part)).load(part)
     assert identical(loaded, {"decoder": stored_params(source, 8)["decoder"]})
-    assert re.search(r"in the checkpoint and not loaded: \d+ arrays .*encoder \d+", capsys.readouterr().err)
+    assert re.search(r"in the checkpoint but not loaded: \d+ arrays .*encoder \d+", capsys.readouterr().err)
 
 
 def save_without(source, folder, *paths):
@@ -226,7 +226,7 @@ def test_another_vocabulary(source, tmp_path):
         start_of(config, tmp_path)
     other = tmp_path / "new" / "tokenizer.model"
     other.write_bytes(b"transformer_jax words 1\n")
-    with pytest.raises(CheckpointError, match=rf"{other}.*delete it: the checkpoint has its own"):
+    with pytest.raises(CheckpointError, match=rf"{other}.*delete the file: the checkpoint contains its tokenizer"):
         start_of(config_from(source), tmp_path)
     shutil.copy(source / "tokenizer.model", other)
     start_of(config_from(source), tmp_path)

@@ -125,10 +125,8 @@ def test_a_log_without_its_checkpoints_is_kept(folder, capsys):
         capsys.readouterr()
         assert train(folder, *flags) == 0
         message = capsys.readouterr().err
-        assert (
-            f"warning: there are no checkpoints in {run / 'checkpoints'}, but metrics.jsonl goes to step 4" in message
-        )
-        assert f"the run begins anew, the old log is now {run / f'metrics.jsonl.{number}'}\n" in message
+        assert f"warning: {run / 'checkpoints'} has no checkpoints, but metrics.jsonl has lines up to step 4" in message
+        assert f"the run starts from step 0, the old log is now {run / f'metrics.jsonl.{number}'}\n" in message
         assert [(run / f"metrics.jsonl.{n + 1}").read_bytes() for n in range(number)] == contents
         assert [line["step"] for line in metric_lines(run)] == [3, 4, 4]
 
@@ -140,7 +138,7 @@ def test_a_log_from_before_the_first_checkpoint_is_kept(folder, capsys):
     before = "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 4'
     log.write_text(before)
     assert train(folder, "--config.training.num_train_steps=3") == 0
-    assert "metrics.jsonl goes to step 3; the run begins anew" in capsys.readouterr().err
+    assert "metrics.jsonl has lines up to step 3; the run starts from step 0" in capsys.readouterr().err
     assert log.with_name("metrics.jsonl.1").read_text() == before
     assert [line["step"] for line in metric_lines(folder / "run")] == [3, 3]
 

@@ -1,4 +1,4 @@
-"""Results of a run that decide whether it continues: the best validation and the updates that were skipped."""
+"""The results that decide whether a run continues: its best validation and the number of skipped updates."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class BestSoFar:
-    """Results of a run that a checkpoint keeps, apart from the state and the window of metrics.
+    """Results of a run that a checkpoint stores, apart from the state and the window of metrics.
 
-    metrics: of the last validation. best: value of best_metric in the best validation. stale: validations since.
-    skipped: updates that were left out because they were not finite.
+    metrics: of the last validation. best: value of best_metric in the best validation. stale: number of validations
+    since then. skipped: number of updates that were skipped because they were not finite.
     """
 
     config: TrainingConfig
@@ -30,7 +30,7 @@ class BestSoFar:
 
     @classmethod
     def of(cls, record: Mapping[str, Any], config: TrainingConfig, higher_is_better: bool) -> BestSoFar:
-        """Return the results that a checkpoint's record holds; those of a new run if the record is empty."""
+        """Return the results in a checkpoint's record; with an empty record, those of a new run."""
         result = cls(
             config, higher_is_better, dict(record.get("metrics", {})), skipped=record.get("skipped_updates", 0)
         )
@@ -52,17 +52,17 @@ class BestSoFar:
 
     @property
     def out_of_patience(self) -> str:
-        """Why training ends before its last step, for the user; empty if it does not."""
+        """The reason to end training early, as text for the user; empty if there is none."""
         if not self.config.patience or self.stale < self.config.patience:
             return ""
         return f"{self.config.best_metric} has not improved in {self.stale} validations"
 
     def record_nonfinite(self, problem: str) -> None:
-        """Count an update that was not finite; raises TrainingError if the config says that training ends."""
+        """Count an update that was not finite; raises TrainingError if the config says to end training."""
         if self.config.on_nonfinite == "stop":
             raise TrainingError(
-                f"{problem}; a lower optimizer.learning_rate, a longer optimizer.warmup_steps or norm_position='pre' "
-                "may help, and training.on_nonfinite='skip' (here with --allow_config_change) leaves such updates out"
+                f"{problem}; try a lower optimizer.learning_rate, more optimizer.warmup_steps or norm_position='pre', "
+                "or skip such updates with training.on_nonfinite='skip' (here with --allow_config_change)"
             )
         self.skipped += 1
         if self.skipped > self.config.max_skipped_updates:
@@ -71,5 +71,5 @@ class BestSoFar:
                 f"training.max_skipped_updates={self.config.max_skipped_updates}"
             )
         logger.warning(
-            "%s; the update is left out, %d of at most %d", problem, self.skipped, self.config.max_skipped_updates
+            "%s; the update is skipped, %d of at most %d", problem, self.skipped, self.config.max_skipped_updates
         )

@@ -24,8 +24,8 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -
     evaluations, checkpoints = training.eval_every_steps, training.checkpoint_every_steps
     if training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
         say_once(
-            f"of the checkpoints, made every {checkpoints:,} steps, only those that fall on a validation, every "
-            f"{evaluations:,} steps, can be among the training.keep_best={training.keep_best} best: every "
+            f"checkpoints are saved every {checkpoints:,} steps and validations run every {evaluations:,} steps; the "
+            f"training.keep_best={training.keep_best} best checkpoints come only from steps with both: every "
             f"{math.lcm(evaluations, checkpoints):,} steps, and the last"
         )
     if plan.num_dropped:
@@ -38,7 +38,8 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -
 def say_once(message: str) -> None:
     """Print a message on stderr, in process 0 only.
 
-    `terminal.say` does not ask, since that would have JAX take the devices, which a sweep leaves to its workers.
+    `terminal.say` does not check the process number. The check would make JAX take the devices, which a sweep leaves to
+    its workers.
     """
     if is_primary():
         say(message)

@@ -1,4 +1,4 @@
-"""The config split in two: the part that shapes the compiled step, and the numbers that it takes as arguments."""
+"""The two parts of a config: settings that shape the compiled step, and numbers that are its arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from transformer_jax.typing import Array
 class Hyper(NamedTuple):
     """Scalars that a compiled step takes as arguments: a new value does not recompile it.
 
-    None where the feature is off. Being part of the tree's structure, None is static: off is another program.
+    None means that the feature is off. None is part of the tree's structure, so turning a feature on or off changes the
+    program.
     """
 
     seed: Array | int
@@ -37,7 +38,7 @@ class Hyper(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StaticConfig:
-    """Everything that changes shapes or the structure of the step's program.
+    """The settings that change shapes or the structure of the step's program.
 
     Fields of `model` and `task` that are in Hyper have their defaults here, and dropout rates are zero.
     """
@@ -51,7 +52,7 @@ class StaticConfig:
 
 
 def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
-    """Splits a resolved config. Equal static parts and equal structures of Hyper are one compiled program."""
+    """Split a resolved config. Configs with equal static parts and equal Hyper structures share a compiled program."""
     optimizer = config.optimizer
     model = config.without_own_hyper_fields("model")
     hyper = Hyper(

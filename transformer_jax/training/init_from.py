@@ -1,4 +1,4 @@
-"""`training.init_from`: a new run whose first parameters are those of another checkpoint."""
+"""`training.init_from`: initial parameters of a new run, taken from the checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from transformer_jax.training.resume import check_tokenizer, read_stored_tokeniz
 from transformer_jax.typing import Params
 
 HEAD = "head"
-"""The one part of the parameters that a checkpoint may lack: a new task brings a new head."""
+"""The only part of the parameters that a checkpoint may lack, because a new task has a new head."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
     """Parameters of another run that fit this one; paths are relative to `params`.
 
-    loaded: arrays that this run takes. new: arrays of this run that the checkpoint lacks. unused: the opposite.
+    loaded: arrays that this run takes. new: arrays of this run that the checkpoint lacks. unused: arrays of the
+    checkpoint that this run lacks.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Pretrained:
     unused: Mapping[str, Leaf]
 
     def load(self, params: Params) -> Params:
-        """Return `params` with the arrays of the checkpoint in place of those of the same path; print which.
+        """Return `params` with the arrays of the checkpoint in place of those with the same path; print a summary.
 
         Args:
           params: newly initialised; the result has its shardings.
@@ -66,19 +67,19 @@ class Pretrained:
     def _describe(self) -> None:
         say_once(f"{self.name}: loaded from step {self.step}: {_summary(self.loaded)}")
         if self.unused:
-            say_once(f"{self.name}: in the checkpoint and not loaded: {_summary(self.unused)}")
+            say_once(f"{self.name}: in the checkpoint but not loaded: {_summary(self.unused)}")
         if self.new:
             say_once(f"{self.name}: not in the checkpoint, newly initialised: {_summary(self.new)}")
 
 
 def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template: Params) -> Pretrained | None:
-    """Open the checkpoint of `training.init_from` and check that this run can start from it, before it is read.
+    """Open the checkpoint of `training.init_from` and check that this run can start from it; load nothing yet.
 
     Args:
       template: shapes and types of this run's parameters.
     Returns: None if the config names no checkpoint.
-    Raises: CheckpointError if there is no such checkpoint; if it lacks parameters outside of `head/`, or has others of
-      another shape; if the work directory or the config has another tokenizer, or names another kind of one.
+    Raises: CheckpointError if there is no such checkpoint; if it lacks parameters outside of `head/`, or has parameters
+      of another shape; if the work directory or the config has another tokenizer, or another kind of tokenizer.
     """
     if not config.training.init_from:
         return None
@@ -100,10 +101,11 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, name, "leave out one of the two")
         if kind != config.data.tokenizer:
             raise CheckpointError(
-                f"{name}: its tokenizer is of data.tokenizer='{kind}', and the config has "
-                f"data.tokenizer='{config.data.tokenizer}'; the run takes the checkpoint's: set data.tokenizer={kind}"
+                f"{name}: its tokenizer has data.tokenizer='{kind}', but the config has "
+                f"data.tokenizer='{config.data.tokenizer}'; set data.tokenizer={kind}, since the run uses the "
+                "checkpoint's tokenizer"
             )
-        say_once(f"{name}: the tokenizer is the checkpoint's")
+        say_once(f"{name}: uses the tokenizer of the checkpoint")
     return Pretrained(
         name,
         store,
@@ -116,7 +118,7 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
 
 
 def _problems(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> list[str]:
-    """Return a line for every array that differs, or that is absent and no part of a head; one for an absent part."""
+    """Return a line for every array that differs or is missing outside of the head; one line for a missing part."""
     missing = [path for path in expected if path not in stored and _part(path) != HEAD]
     absent = {_part(path) for path in missing} - {_part(path) for path in stored}
     lines = [

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 as a request to save and stop, answered between two steps."""
+"""Signals as requests to save and stop after the current step: Ctrl-C, SIGTERM and SIGUSR1."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import jax
 from jax.experimental import multihost_utils
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""From a user; from a cluster that takes the machine away; and from Slurm, if it is asked to, some time before that."""
+"""SIGINT comes from a user, SIGTERM from a cluster that reclaims the machine, SIGUSR1 from Slurm as a warning."""
 
 
 class Interruption:
-    """While entered, the first of SIGNALS is noted in `signal_name`; a second SIGINT interrupts at once.
+    """Context that stores the name of the first of SIGNALS in `signal_name`; a second SIGINT interrupts at once.
 
-    Of several processes all stop after the same step, whichever has had the signal: JAX, which waits for SIGTERM in
-    each of them, has them agree. Outside the main thread, where Python delivers no signals, it does nothing.
+    Several processes all stop after the same step, even if only one gets the signal: JAX waits for SIGTERM in each
+    process and makes them agree on the step. Outside the main thread, where Python delivers no signals, the context
+    does nothing.
     """
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Interruption:
         self._several = jax.process_count() > 1
 
     def stops_after(self, step: int) -> str | None:
-        """The signal that ends the run after this step, if one does; to be asked once after every step."""
+        """Return the name of the signal that ends the run after this step, or None. Call it once after every step."""
         if not self._several:
             return self.signal_name
         return (self.signal_name or "SIGTERM") if multihost_utils.reached_preemption_sync_point(step) else None

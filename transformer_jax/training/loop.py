@@ -1,4 +1,4 @@
-"""The training loop: one step after the other, until the end or a signal, for one run or several that share a step."""
+"""The training loop: steps until the end or a signal, for one run or for several runs that share a step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from transformer_jax.training.stepper import Stepper
 
 
 class TrainResult(NamedTuple):
-    """step: updates made; reason: "finished" or the name of the signal; metrics: of the last evaluation."""
+    """Result of a run.
+
+    step: number of updates made. reason: "finished" or the name of the signal. metrics: of the last validation.
+    """
 
     step: int
     reason: str
@@ -29,15 +32,15 @@ Outcome = TrainResult | TrainingError
 
 
 def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, progress: Progress) -> list[Outcome]:
-    """Train a group of runs from `step` to the end of each: its last step, its patience, or a signal.
+    """Train a group of runs from `step` until each ends: at its last step, by its patience, or by a signal.
 
     Args:
-      sessions: of runs that log, validate and save at the same steps; an ordinary run is a group of one.
-      stepper: holds their states, in the same order.
-      progress: shows the group.
-    Returns: for every session its result, or the error that ended it: loss or gradient is not finite, and
-      `on_nonfinite` or `max_skipped_updates` of its config say to stop. Its last checkpoint is from before; the others
-      continue.
+      sessions: one per run; all runs log, validate and save at the same steps. An ordinary run is a group of one.
+      stepper: holds the states of the runs, in the same order.
+      progress: shows the progress of the group.
+    Returns: the result of every session, or the error that ended it: loss or gradient is not finite, and its config
+      says to stop (`on_nonfinite` or `max_skipped_updates`). Its last checkpoint is older than that step. The other
+      runs continue.
     Raises:
       CheckpointError: a checkpoint or the log could not be written.
     """
@@ -60,7 +63,7 @@ def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, p
                 group.validate(step)
             stopped_by = interruption.stops_after(step)
             if group.saves(step) or stopped_by is not None:
-                in_flight.drain()  # the steps still in flight belong to training
+                in_flight.drain()  # records the last steps; their time counts as training
                 group.save(step, everyone=stopped_by is not None)
             group.end_those_that_are_over(step)
         if group.active:
@@ -97,12 +100,12 @@ class _Group:
             session.start_clock()
 
     def batches(self, step: int) -> list[Batch]:
-        """Return a batch for every run; the compiled step computes those that have ended too."""
+        """Return a batch for every run, also for ended ones, because the compiled step computes all runs."""
         plans = [session.parts.plan for session in self._sessions]
         return [plan.batch(step, self._stepper.local_rows(plan.shape(step).rows)) for plan in plans]
 
     def record_metrics(self, step: int, batches: Sequence[Batch], metrics: Any) -> None:
-        """Hand each run its metrics of a step; end those that do not stay finite."""
+        """Give each run its metrics of a step; end a run that raises TrainingError."""
         for number, session in self.active.items():
             values: Mapping[str, Any] = self._stepper.metrics_of(metrics, number)
             try:
@@ -120,13 +123,13 @@ class _Group:
         return any(session.saves(step) for session in self.active.values())
 
     def show(self, step: int, progress: Progress) -> None:
-        """Move the progress bar, if it wants new numbers."""
+        """Update the progress bar, if an update is due."""
         if (sessions := list(self.active.values())) and progress.due():
             speeds = [session.tokens_per_s for session in sessions if session.tokens_per_s is not None]
             progress.update(step, _mean([s.latest_loss for s in sessions]), _mean(speeds) if speeds else None)
 
     def log(self, step: int, progress: Progress) -> None:
-        """Log each run that is due, and show the mean of all."""
+        """Log each run that is due, and show the mean over these runs."""
         logging = [session for session in self.active.values() if session.logs(step)]
         losses = [session.log(step) for session in logging]
         progress.line(step, _mean(losses), _mean([session.tokens_per_s or 0.0 for session in logging]))
@@ -138,7 +141,7 @@ class _Group:
                     session.validate(step, self._stepper.state_of(number).params)
 
     def save(self, step: int, everyone: bool) -> None:
-        """Save each run that is due, or every one."""
+        """Save each run that is due, or with `everyone` all runs."""
         with self._all_paused():
             for number, session in self.active.items():
                 if everyone or session.saves(step):
@@ -165,7 +168,7 @@ class _Group:
 
     @contextlib.contextmanager
     def _all_paused(self) -> Generator[None]:
-        """While one run validates or saves, no other trains."""
+        """Return a context that pauses the clocks of all runs: while one run validates or saves, none trains."""
         with contextlib.ExitStack() as opened:
             for session in self.active.values():
                 opened.enter_context(session.paused())

@@ -19,10 +19,10 @@ from transformer_jax.metrics_file import NAME, cut_back, format_line
 
 
 class NoLog:
-    """In place of MetricLog, in a process that writes nothing."""
+    """Replacement of MetricLog in a process that writes nothing."""
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def __enter__(self) -> NoLog:
         return self
@@ -32,7 +32,7 @@ class NoLog:
 
 
 class MetricLog:
-    """Appends lines of metrics to WORKDIR/metrics.jsonl and scalars to WORKDIR/tensorboard."""
+    """Writer of metrics: lines in WORKDIR/metrics.jsonl and scalars in WORKDIR/tensorboard."""
 
     def __init__(self, workdir: Path, step: int) -> None:
         """Open the log of a run that resumes after `step`: lines of later steps are cut off.
@@ -49,9 +49,9 @@ class MetricLog:
             self._opened = opened.pop_all()
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """One line {"step", "split", **metrics}; numbers among the metrics become TensorBoard scalars SPLIT/NAME.
+        """Write one line {"step", "split", **metrics}, and each number as a TensorBoard scalar SPLIT/NAME.
 
-        Numbers that are not finite become null, and no scalar.
+        A number that is not finite is null in the line and has no scalar.
 
         Raises: CheckpointError if the disk is full or a file cannot be written.
         """
@@ -76,19 +76,20 @@ class MetricLog:
 
 
 class _Events:
-    """A TensorBoard file of scalars.
+    """Writer of a TensorBoard file of scalars.
 
-    Written here and now: tensorboardX's SummaryWriter writes in a thread, which a full disk kills, and then waits for
-    that thread without end; its EventsWriter waits for the disk at every flush.
+    It does not use tensorboardX's writers. SummaryWriter writes in a thread; a full disk kills the thread, and the
+    writer then waits for it forever. EventsWriter waits for the disk at every flush.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
-        """Opens a new file, which hides what other files in the folder say of steps after `step`."""
+        """Open a new file; it makes TensorBoard hide values of other files in the folder for steps after `step`."""
         from tensorboardX.proto import event_pb2
 
         self._proto: Any = event_pb2
         folder.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names; a run may be resumed within a second.
+        # TensorBoard reads files in the order of their names. The time in the name has microseconds, since a run may be
+        # resumed within a second.
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
         self.path = folder / name
         self._file = self.path.open("xb")
@@ -107,7 +108,7 @@ class _Events:
         self._file.close()
 
     def _add(self, **content: Any) -> None:
-        """Appends a TFRecord of an event: length, its checksum, the bytes, their checksum."""
+        """Append a TFRecord of an event: length, checksum of the length, bytes, checksum of the bytes."""
         from tensorboardX.record_writer import masked_crc32c
 
         data = self._proto.Event(wall_time=time.time(), **content).SerializeToString()
@@ -125,7 +126,10 @@ def _named_errors(path: Path) -> Generator[None]:
 
 
 class Progress:
-    """A bar on a terminal, a line per log interval elsewhere; on stderr, from the first step of this process on."""
+    """Progress of training on stderr: a bar on a terminal, elsewhere a line per log interval.
+
+    Times are counted from the first step of this process.
+    """
 
     def __init__(self, first_step: int, num_steps: int, shown: bool = True) -> None:
         self._silent = not shown
@@ -137,11 +141,11 @@ class Progress:
             self._bar, self._task = _bar(first_step, num_steps)
 
     def due(self) -> bool:
-        """Whether the bar wants new numbers: at most once a second."""
+        """Return whether to update the bar; at most once a second."""
         return self._bar is not None and time.monotonic() - self._shown > 1.0
 
     def update(self, step: int, loss: float, tokens_per_s: float | None) -> None:
-        """Moves the bar to `step`."""
+        """Move the bar to `step`."""
         if self._bar is not None:
             speed = "" if tokens_per_s is None else f"{tokens_per_s:,.0f} tokens/s"
             self._bar.update(self._task, completed=step, loss=f"loss {loss:.3f}", speed=speed)
@@ -159,7 +163,7 @@ class Progress:
             )
 
     def say(self, message: str) -> None:
-        """A line above the bar."""
+        """Print a line, above the bar if there is one."""
         if self._bar is not None:
             self._bar.console.print(message, highlight=False, markup=False)
         elif not self._silent:

@@ -1,4 +1,4 @@
-"""Metrics of training steps: fetched from the device one step late, averaged between two lines of the log."""
+"""Metrics of training steps: fetched from the device one step late, and averaged for each line of the log."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ RecordMetrics = Callable[[int, Any, Any], None]
 class InFlight:
     """Steps whose metrics are still on the device, fetched one step late.
 
-    Fetching waits for the step before the newest. So the device always has work, but never more than two steps of it:
-    a signal is answered within these, and a loss that is not finite is seen in the step after it.
+    Fetching waits for the step before the newest one. So the device always has work, but never more than two steps. A
+    signal is answered within two steps, and a loss that is not finite is noticed one step later.
     """
 
     def __init__(self, record_metrics: RecordMetrics) -> None:
@@ -58,9 +58,9 @@ class MetricWindow:
     """
 
     def __init__(self, values: list[dict[str, float]], on_nonfinite: OnNonfinite) -> None:
-        """values: of earlier steps, as `values` has them."""
+        """values: metrics of earlier steps, in the form of the attribute `values`."""
         self.values = list(values)
-        """Metrics of every step. A step that was not finite has no `loss` and nothing that follows from it."""
+        """Metrics of every step. A step that was not finite has only `learning_rate`, `filled` and `slots`."""
         self._on_nonfinite = on_nonfinite
         self._averaged: list[str] = []
 
@@ -68,8 +68,8 @@ class MetricWindow:
         """Add the metrics of a step; raises what `on_nonfinite` raises.
 
         Args:
-          metrics: scalars on the host: `loss`, `gradient_norm`, `learning_rate`, `tokens`, and any others. `filled` and
-            `slots` count the positions of the batch with and without padding.
+          metrics: scalars on the host: `loss`, `gradient_norm`, `learning_rate`, `tokens`, and any others. `filled`
+            counts the positions of the batch that are not padding, `slots` counts all positions.
         """
         values = {name: float(value) for name, value in metrics.items()}
         # Compiled programs return dictionaries in the order of their keys; the loss comes first in a log.
@@ -88,9 +88,10 @@ class MetricWindow:
     def close(self) -> dict[str, Any]:
         """Return averages over the window, and begin the next one.
 
-        Every metric of a step is averaged over tokens, except: `gradient_norm` over steps; `learning_rate` is the last
-        one; `tokens` is a sum; `padding_efficiency` is the part of the batches' slots that hold tokens. Steps that were
-        not finite count in `nonfinite` and in nothing else; an average over no step is NaN.
+        Every metric of a step is averaged over tokens, with these exceptions: `gradient_norm` is averaged over steps;
+        `learning_rate` is the last one; `tokens` is a sum; `padding_efficiency` is the fraction of the batches' slots
+        that hold tokens. Steps that were not finite are counted in `nonfinite` and left out of the averages. An average
+        over no step is NaN.
         """
         values = self.values
         finite = [v for v in values if "loss" in v]
@@ -101,7 +102,7 @@ class MetricWindow:
         result["tokens"] = math.fsum(v["tokens"] for v in finite)
         if counted := [v for v in values if "filled" in v]:  # checkpoints of earlier versions may lack it
             filled, slots = (math.fsum(v[name] for v in counted) for name in ("filled", "slots"))
-            if slots:  # a batch may name neither `inputs_mask` nor `weights`
+            if slots:  # 0 if the batches have neither `inputs_mask` nor `weights`
                 result["padding_efficiency"] = filled / slots
         if len(finite) < len(values):
             result["nonfinite"] = len(values) - len(finite)

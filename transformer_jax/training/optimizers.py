@@ -1,4 +1,4 @@
-"""The optimizer: an Optax chain whose numbers may all be traced."""
+"""The optimizer: an Optax chain; all its numbers may be traced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from transformer_jax.typing import Array, Params
 
 
 def make_optimizer(schedule: str, hyper: Hyper) -> optax.GradientTransformation:
-    """Clipping by global norm, Adam (Kingma and Ba 2015), decoupled weight decay (Loshchilov and Hutter 2019)."""
+    """Return the optimizer.
+
+    It clips by global norm, then applies Adam (Kingma and Ba 2015) and decoupled weight decay (Loshchilov and Hutter
+    2019).
+    """
     parts = [] if hyper.clip_norm is None else [optax.clip_by_global_norm(hyper.clip_norm)]
     parts.append(optax.scale_by_adam(hyper.beta1, hyper.beta2, hyper.epsilon))
     if hyper.weight_decay is not None:
@@ -23,14 +27,14 @@ def make_optimizer(schedule: str, hyper: Hyper) -> optax.GradientTransformation:
 
 
 def updates_made(opt_state: Any) -> Array:
-    """How many updates the optimizer's state has seen, int32 []: what its schedule goes by."""
+    """Return the number of updates in the optimizer's state, int32 []; the schedule depends on it."""
     [count] = [part.count for part in opt_state if isinstance(part, optax.ScaleByScheduleState)]
     return count
 
 
 def decayed(params: Params) -> Any:
-    """Which parameters weight decay applies to: kernels, and no biases, norms or embeddings. A tree of bools.
+    """Return a tree of bools: True for parameters with weight decay, which are kernels (no biases, norms, embeddings).
 
-    By name, since rank does not tell: the scale of a norm has two axes where layers are stacked.
+    Parameters are selected by name, not by rank: the scale of a norm has two axes where layers are stacked.
     """
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)

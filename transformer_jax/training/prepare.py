@@ -1,4 +1,4 @@
-"""From a config to everything that a run needs before its first step."""
+"""Preparation of a run before its first step: launcher, checkpoints, data and state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MakeValidate = Callable[[ExperimentConfig, Data], Validate]
 
 
 class Prepared(NamedTuple):
-    """A run before its first step; `record` is that of the checkpoint it resumes from, or empty."""
+    """A run before its first step; `record` is from the checkpoint that it resumes from, or empty."""
 
     parts: RunParts
     launcher: Launcher
@@ -47,7 +47,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: ExperimentConfig, directory: WorkDirectory, make_validate: MakeValidate) -> Prepared:
-    """Prepare an ordinary run, alone or as one of several processes; raises as `training.run.train`."""
+    """Prepare an ordinary run in one process or several; raises the errors of `training.run.train`."""
     with errors_from_outside(config):
         check_attention(config)
         static, hyper = split(config)
@@ -69,10 +69,10 @@ def prepare(config: ExperimentConfig, directory: WorkDirectory, make_validate: M
 
 
 class Start(NamedTuple):
-    """Where a run starts: at a checkpoint of its own, at the parameters of another run, or anew.
+    """The start of a run: its own checkpoint, the parameters of another run, or new parameters.
 
-    state: None unless it resumes. record: empty then. tokenizer: the one that the parameters are for; None if there is
-    none yet.
+    state: of the checkpoint that the run resumes from, else None. record: of that checkpoint, else empty. tokenizer:
+    the tokenizer of the parameters; None if there is none yet.
     """
 
     state: TrainState | None = None
@@ -88,7 +88,7 @@ class Start(NamedTuple):
         """Return the state before the first step of this process.
 
         Args:
-          shardings: of every array, as a tree like the state, or one for all.
+          shardings: a tree like the state, or one sharding for all arrays.
         """
         if self.state is not None:
             return self.state
@@ -102,8 +102,8 @@ def find_start(config: ExperimentConfig, directory: WorkDirectory, store: Checkp
     """Restore the newest good checkpoint; without one, open the checkpoint of `training.init_from`, if it is set.
 
     Args:
-      shardings: of every array of the state, as a tree like it, or one for all.
-    Raises: CheckpointError and ConfigError as `restore_newest` and `open_pretrained`.
+      shardings: a tree like the state, or one sharding for all arrays.
+    Raises: CheckpointError and ConfigError, see `restore_newest` and `open_pretrained`.
     """
     template = state_template(*split(config), shardings)
     if resumed := restore_newest(config, directory, store, template):
@@ -113,16 +113,16 @@ def find_start(config: ExperimentConfig, directory: WorkDirectory, store: Checkp
 
 
 def check_attention(config: ExperimentConfig) -> None:
-    """Raise the ConfigError now that tracing the first step would raise."""
+    """Raise ConfigError early if the attention implementation cannot be used; tracing would raise it later."""
     kinds = ARCHITECTURES[config.model.architecture].attention_kinds(config.model).values()
     for kind in ("any",) if config.data.batching == "packed" else kinds:
         choose(config.model, kind)
 
 
 def check_step(config: ExperimentConfig, plan: TrainingBatches) -> None:
-    """Trace the training step of an architecture or a task from outside of this package, before anything compiles.
+    """Trace the training step of an architecture or a task from outside the package, before anything compiles.
 
-    Raises: ConfigError that names it if it raises.
+    Raises: ConfigError, which names the architecture or the task, if tracing fails.
     """
     if not objects_from_outside(config):
         return
@@ -133,7 +133,7 @@ def check_step(config: ExperimentConfig, plan: TrainingBatches) -> None:
 
 
 def open_store(config: ExperimentConfig, directory: WorkDirectory) -> CheckpointStore:
-    """Return the checkpoints of a run, for writing; raises CheckpointError if they cannot be listed."""
+    """Return the checkpoint store of a run, for writing; raises CheckpointError if it cannot be listed."""
     training, best = config.training, best_metric(config)
     return CheckpointStore(
         directory.checkpoints,
@@ -146,15 +146,15 @@ def open_store(config: ExperimentConfig, directory: WorkDirectory) -> Checkpoint
 
 
 def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) -> Data:
-    """Return the corpus of a run, as tokens.
+    """Return the tokenized corpus of a run.
 
-    Raises: DataError; ConfigError for a corpus that the config cannot have; CheckpointError if it is not the one of the
+    Raises: DataError; ConfigError if the corpus does not fit the config; CheckpointError if it is not the corpus of the
       checkpoint.
     """
     file = directory.path / TOKENIZER_FILE
     if not start.record and is_primary():
         if start.tokenizer is None:
-            # A run that died before its first checkpoint has left it, perhaps of another config or another corpus.
+            # From a run that died before its first checkpoint, perhaps with another config or another corpus.
             file.unlink(missing_ok=True)
         else:
             write_tokenizer(file, start.tokenizer)
@@ -188,12 +188,13 @@ def make_parts(
 
 
 def claim(directory: WorkDirectory, record: Mapping[str, Any]) -> None:
-    """Write config.json and set a log aside that belongs to no checkpoint.
+    """Write config.json, and rename a log that belongs to no checkpoint.
 
-    Called only once the first step can be made, so that a run that fails before does not block another config here.
+    Call it only when the first step is ready to run, so that a run that failed during preparation does not block
+    another config in this work directory.
 
     Args:
-      record: of the checkpoint that the run resumes from; empty at the start.
+      record: of the checkpoint that the run resumes from; empty for a new run.
     """
     if is_primary():
         directory.write_config()

@@ -1,4 +1,4 @@
-"""Resuming: the newest good checkpoint of a work directory, and the checks that the run may continue from it."""
+"""Resume a run from the newest good checkpoint, after checks that the checkpoint belongs to the run."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def restore_newest(
     Args:
       template: shapes, types and shardings of the state.
     Raises:
-      CheckpointError: there is no good checkpoint, or it does not belong to the work directory.
-      ConfigError: another config was in use.
+      CheckpointError: no checkpoint is good, or the checkpoint does not belong to the work directory.
+      ConfigError: the checkpoint was made with another config.
     """
-    # Of several processes one chooses, since all have to read the same.
+    # With several processes, process 0 chooses, since all must read the same checkpoint.
     several = jax.process_count() > 1
     chosen = from_primary(store.newest_good, "choosing a checkpoint") if several else None
     if chosen is None and (several or not store.steps()):
@@ -54,7 +54,7 @@ def restore_newest(
         directory.check_config(record["config"], f"checkpoint {step}")
     tokenizer = read_stored_tokenizer(store, step)
     if tokenizer is not None:
-        remedy = "bring the old one back, or choose another --workdir"
+        remedy = "restore the old file, or choose another --workdir"
         check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, f"checkpoint {step}", remedy)
     return Resumed(state, record, tokenizer)
 
@@ -69,14 +69,15 @@ def read_stored_tokenizer(store: CheckpointStore, step: int) -> Tokenizer | None
 def check_tokenizer(
     config: ExperimentConfig, file: Path, tokenizer: Tokenizer, checkpoint: str, vocabulary_remedy: str
 ) -> None:
-    """Raise CheckpointError if the work directory or the config names another tokenizer than a checkpoint's.
+    """Raise CheckpointError if the tokenizer of the work directory or of the config is not that of a checkpoint.
 
     Args:
-      file: of the work directory; may be missing. checkpoint: names it in messages.
-      vocabulary_remedy: what the user can do about another `data.vocabulary_file`.
+      file: tokenizer of the work directory; may be missing.
+      checkpoint: name of the checkpoint in messages.
+      vocabulary_remedy: advice to the user if `data.vocabulary_file` differs.
     """
     if file.exists():
-        file_remedy = "delete it: the checkpoint has its own"
+        file_remedy = "delete the file: the checkpoint contains its tokenizer"
         try:
             other = read_tokenizer(file)
         except DataError as error:
@@ -92,20 +93,20 @@ def check_tokenizer(
 
 
 def check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir: Path) -> None:
-    """Raise CheckpointError if the corpus is not the one that a checkpoint's record names."""
+    """Raise CheckpointError if the corpus differs from that in a checkpoint's record."""
     before = record["corpus"]
     if before["sha256"] != corpus["sha256"]:
         raise CheckpointError(
             f"{workdir}: the corpus has changed since its last checkpoint: sha256 {before['sha256'][:12]} then "
-            f"({before['versions']}), {corpus['sha256'][:12]} now ({corpus['versions']}); bring the old corpus back, "
+            f"({before['versions']}), {corpus['sha256'][:12]} now ({corpus['versions']}); restore the old corpus, "
             "or choose another --workdir"
         )
 
 
 def set_orphaned_log_aside(directory: WorkDirectory) -> None:
-    """Rename a log that has no checkpoint, instead of having it cut back to nothing; raises CheckpointError.
+    """Rename a log that has no checkpoint, so that it is not cut back to nothing; raises CheckpointError.
 
-    It is of a run that died before its first checkpoint, or of one whose checkpoints have been moved or lost.
+    Such a log is from a run that died before its first checkpoint, or whose checkpoints were moved or lost.
     """
     log = directory.path / metrics_file.NAME
     try:
@@ -116,9 +117,9 @@ def set_orphaned_log_aside(directory: WorkDirectory) -> None:
         aside = next(name for name in names if not name.exists())
         log.rename(aside)
     except OSError as error:
-        raise CheckpointError(f"{log}: cannot be moved aside: {error.strerror}") from error
+        raise CheckpointError(f"{log}: cannot be renamed: {error.strerror}") from error
     logger.warning(
-        "there are no checkpoints in %s, but %s goes to step %d; the run begins anew, the old log is now %s",
+        "%s has no checkpoints, but %s has lines up to step %d; the run starts from step 0, the old log is now %s",
         directory.checkpoints,
         log.name,
         last,

@@ -1,4 +1,4 @@
-"""One run from a config to a trained checkpoint, started or resumed."""
+"""One training run, started or resumed, from a config to a trained checkpoint."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ def train(
 
     Args:
       config: resolved.
-      workdir: made if it does not exist; holds config.json, tokenizer.model, metrics.jsonl, tensorboard/, checkpoints/.
-      make_validate: returns the function that scores parameters on the validation split; raises what will fail then.
-      allow_config_change: go on in a work directory where another config was in use.
+      workdir: created if missing; holds config.json, tokenizer.model, metrics.jsonl, tensorboard/ and checkpoints/.
+      make_validate: returns the function that scores parameters on the validation split; raises errors of that function
+        early.
+      allow_config_change: continue in a work directory that was used with another config.
     Raises:
-      ConfigError: another config was in use in the work directory; more devices are asked for than there are; a
-        vocabulary that the corpus cannot fill.
+      ConfigError: the work directory was used with another config; the config asks for more devices than JAX sees; the
+        corpus cannot fill the vocabulary.
       DataError: the corpus cannot be read.
       CheckpointError: checkpoints cannot be read or written; the corpus has changed since the last one; the checkpoint
         of `training.init_from` does not fit.
-      TrainingError: the loss is no longer finite; WORKDIR/nonfinite/step_STEP.npz is the batch.
+      TrainingError: the loss is no longer finite; the batch is in WORKDIR/nonfinite/step_STEP.npz.
     """
     with primary_first("opening the work directory"):
         opened = open_workdir(workdir, config.to_dict(), allow_config_change, lock=is_primary())
@@ -59,10 +60,10 @@ def train(
 
 
 def _nothing_to_do(prepared: Prepared, step: int) -> str:
-    """Return why a run has ended already; empty if it has not."""
+    """Return the reason why a run has ended already; empty if it has not."""
     training = prepared.parts.config
     if step >= training.num_train_steps:
-        return f"{step} of {training.num_train_steps} steps are made"
+        return f"{step} of {training.num_train_steps} steps are done"
     best_so_far = BestSoFar.of(prepared.record, training, prepared.parts.higher_is_better)
     why = best_so_far.out_of_patience
     return f"{why} up to step {step}" if why else ""

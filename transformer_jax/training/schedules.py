@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of jnp alone, so that warm-up, decay and peak may be traced."""
+"""Learning-rate schedules, written with jnp only, so that warm-up, decay and peak may be traced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformer_jax.typing import Array, ArrayLike
 
 
 def _warmed_up(step: Array, hyper: Hyper) -> tuple[Array, Array, Array]:
-    """Return the peak p, the warm-up w and s / w, at most 1; float32 scalars."""
+    """Return the peak p, the warm-up w and min(s / w, 1); float32 scalars."""
     peak, warmup = jnp.asarray(hyper.learning_rate, jnp.float32), jnp.asarray(hyper.warmup_steps, jnp.float32)
     return peak, warmup, jnp.minimum(step / jnp.maximum(warmup, 1.0), 1.0)
 
@@ -25,12 +25,12 @@ def _inverse_sqrt(step: Array, hyper: Hyper) -> Array:
 
 
 def _cosine(step: Array, hyper: Hyper) -> Array:
-    """p * (f + (1 - f) (1 + cos(pi x)) / 2), x = (s - w) / (d - w), at most 1 (Loshchilov and Hutter 2017)."""
+    """p * (f + (1 - f) (1 + cos(pi x)) / 2), x = min((s - w) / (d - w), 1) (Loshchilov and Hutter 2017)."""
     return _decaying(step, hyper, lambda done: 0.5 * (1.0 + jnp.cos(jnp.pi * done)))
 
 
 def _linear(step: Array, hyper: Hyper) -> Array:
-    """p * (1 - (1 - f) x), x as of `cosine`."""
+    """p * (1 - (1 - f) x), with x as in `cosine`."""
     return _decaying(step, hyper, lambda done: 1.0 - done)
 
 
@@ -58,10 +58,11 @@ SCHEDULES = {
     "constant": _constant,
     "none": _none,
 }
-"""By the values of `optimizer.schedule`: from the number of an update s, float32, counted from 1, to its learning rate.
+"""Schedules by the values of `optimizer.schedule`.
 
-With peak p, warm-up w, decay end d and end fraction f, every schedule but `none` rises as p * s / w for s <= w; the
-functions' docstrings say what follows.
+A schedule maps the number s of an update (float32, counted from 1) to its learning rate. With peak p, warm-up w, decay
+end d and end fraction f, every schedule except `none` rises as p * s / w for s <= w. The functions' docstrings give the
+learning rate after the warm-up.
 """
 
 
@@ -71,5 +72,5 @@ def learning_rate(name: str, update: ArrayLike, hyper: Hyper) -> Array:
 
 
 def as_optax(name: str, hyper: Hyper) -> optax.Schedule:
-    """The schedule as Optax counts: from 0."""
+    """Return the schedule for Optax, which counts updates from 0."""
     return lambda count: learning_rate(name, count + 1, hyper)

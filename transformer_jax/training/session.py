@@ -1,7 +1,7 @@
-"""One run between two steps of training: its metrics, validations and checkpoints, in this order.
+"""The work of one run between two training steps: metrics, validations and checkpoints, in this order.
 
-So a checkpoint holds everything that was logged at its step, and a run that resumes from it logs what the uninterrupted
-run logs.
+With this order, a checkpoint contains everything that was logged at its step, and a resumed run logs the same as an
+uninterrupted run.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from transformer_jax.typing import Params
 
 @dataclasses.dataclass(frozen=True)
 class RunParts:
-    """The objects that a run works with.
+    """The objects that a run uses.
 
     higher_is_better: direction of `config.best_metric`. evaluate: returns validation metrics of parameters by name.
-    record: the part of a checkpoint's record that does not change. side_files: content by name of the files beside the
-    arrays. keep_batch: stores the batch of a step that was not finite, and returns the file.
+    record: the constant part of a checkpoint's record. side_files: content, by name, of the files beside the arrays.
+    keep_batch: stores the batch of a step that was not finite, and returns the file.
     """
 
     config: TrainingConfig
@@ -47,7 +47,7 @@ class RunParts:
 
 
 class TrainingSession:
-    """One run while a process trains it: what it measures, logs and stores.
+    """One run in the process that trains it, with its metrics, log and checkpoints.
 
     Call `record_metrics` once per step, in order; then, if due, `log`, `validate` and `save`. Record all steps so far
     before any of these three.
@@ -56,7 +56,7 @@ class TrainingSession:
     def __init__(self, parts: RunParts, log: MetricLog | NoLog, progress: Progress, record: Mapping[str, Any]) -> None:
         """Args:
         progress: shows validations of this run.
-        record: of the checkpoint that the run resumes from; empty at the start.
+        record: of the checkpoint that the run resumes from; empty for a new run.
         """
         self.parts = parts
         self.best_so_far = BestSoFar.of(record, parts.config, parts.higher_is_better)
@@ -64,10 +64,10 @@ class TrainingSession:
         self._window = MetricWindow(record.get("window", []), self._on_nonfinite)
         self._clock = _Clock(math.fsum(values.get("tokens", 0.0) for values in record.get("window", [])))
         self.shared_by = 1
-        """Runs that train together; each logs its share of the time."""
+        """Number of runs that train together; each logs its share of the time."""
 
     def is_over(self, step: int) -> bool:
-        """Whether training ends after this step: the last one, or the one that patience ends at."""
+        """Return whether training ends after this step: it is the last one, or patience has run out."""
         return step >= self.parts.config.num_train_steps or bool(self.best_so_far.out_of_patience)
 
     def logs(self, step: int) -> bool:
@@ -90,11 +90,11 @@ class TrainingSession:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Over the last window that was logged; None before the first."""
+        """Tokens per second over the last logged window; None before the first one."""
         return self._clock.tokens_per_s
 
     def start_clock(self) -> None:
-        """Let the time of the first window begin now."""
+        """Start the clock of the first window."""
         self._clock.start()
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
@@ -111,8 +111,8 @@ class TrainingSession:
         return averages["loss"]
 
     def validate(self, step: int, params: Params) -> None:
-        """Score parameters; log the window too if that ends training."""
-        # Of several processes one decides: each may have computed another last bit.
+        """Score parameters and log the result; if that ends training, log the current window too."""
+        # With several processes, all use the numbers of process 0: theirs may differ by rounding.
         metrics = gathered(json.dumps(self.parts.evaluate(params)))[0]
         self.best_so_far.record_validation(json.loads(metrics))
         kill_point("inside_evaluation", step)
@@ -125,7 +125,8 @@ class TrainingSession:
 
     def save(self, step: int, state: TrainState) -> None:
         """Start saving a checkpoint."""
-        # The uninterrupted run has no checkpoint where this one is not due, so it cannot be the best.
+        # A checkpoint that is not due, saved because of a signal, is never ranked as the best, because an uninterrupted
+        # run does not have it.
         ranked = self.saves(step) and self.validates(step)
         record = dict(self.parts.record) | {"window": self._window.values} | self.best_so_far.record()
         values = self.best_so_far.metrics.items()
@@ -155,10 +156,10 @@ def _summary(metrics: Mapping[str, Any]) -> str:
 
 
 class _Clock:
-    """Time spent in training steps: evaluation and saving do not count."""
+    """Clock of the time in training steps, without evaluation and saving."""
 
     def __init__(self, tokens_before: float) -> None:
-        """tokens_before: tokens of the first window that another process has trained on."""
+        """tokens_before: tokens of the first window that an earlier process trained on."""
         self.seconds = 0.0
         self.tokens_per_s: float | None = None
         self._tokens_before = tokens_before

@@ -1,4 +1,4 @@
-"""The state that a run carries from step to step."""
+"""The state of a training run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from transformer_jax.typing import Array, Params
 
 
 class TrainState(NamedTuple):
-    """step: int32 scalar, updates made so far; params: float32; opt_state: Optax's.
+    """State of a run.
 
-    extra: named trees that a method keeps beside the parameters, such as their average. Checkpoints, checksums,
-    shardings and the axis of trials treat them as parameters; the step returns them unchanged unless a method says
-    otherwise.
+    step: int32 scalar, number of updates so far. params: float32. opt_state: the state of the Optax optimizer. extra:
+    named trees that a method stores beside the parameters, such as their average. Checkpoints, checksums, shardings and
+    the axis of trials treat them as parameters. The step returns them unchanged unless a method changes them.
     """
 
     step: Array
@@ -30,28 +30,28 @@ class TrainState(NamedTuple):
 
 
 def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
-    """Return the state before the first update; a function of `hyper.seed`."""
+    """Return the state before the first update; it depends only on the config and `hyper.seed`."""
     head = TASKS[static.task.name].head(static.task, static.model)
     params = init_params(static.model, hyper.seed, head)
     return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.schedule, hyper).init(params))
 
 
 def state_shapes(static: StaticConfig, hyper: Hyper) -> TrainState:
-    """Shapes and types of the state, as jax.ShapeDtypeStructs."""
+    """Return shapes and types of the state, as jax.ShapeDtypeStructs."""
     return jax.eval_shape(lambda h: init_state(static, h), hyper)
 
 
 def placed_state(static: StaticConfig, hyper: Hyper, shardings: Any) -> TrainState:
-    """The state before the first update, made where it belongs.
+    """Return the state before the first update, created on its devices.
 
     Args:
-      shardings: of every array, as a tree like the state, or one for all.
+      shardings: a tree like the state, or one sharding for all arrays.
     """
     return jax.jit(init_state, static_argnums=0, out_shardings=shardings)(static, hyper)
 
 
 def state_template(static: StaticConfig, hyper: Hyper, shardings: Any) -> TrainState:
-    """Shapes, types and sharding of the state: what a checkpoint is restored into; `shardings` as of `placed_state`."""
+    """Return shapes, types and shardings of the state, to restore a checkpoint; `shardings` as in `placed_state`."""
     shapes = state_shapes(static, hyper)
     places = jax.tree.broadcast(shardings, shapes)
     return jax.tree.map(lambda s, place: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=place), shapes, places)

@@ -1,4 +1,4 @@
-"""One update of the parameters, the same function for every launcher."""
+"""One update of the parameters; all launchers run the same function."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def train_step(
     """Update the parameters once.
 
     Args:
-      batch: what the task's loss reads, and `row_ids` [B]. Under `axis_name` it is one device's part of a batch:
-        gradients and sums are added over the axis before they are divided by the weight of all.
+      batch: the arrays that the task's loss reads, and `row_ids` [B]. With `axis_name` it is one device's part of a
+        batch: gradients and sums are added over the axis before the division by the weight of the whole batch.
     Returns: the new state, and metrics as float32 scalars: those of `Task.means`, such as `loss` in nats per target
       token; `gradient_norm` before clipping; `learning_rate`; `tokens`, the sum of the targets' weights; `slots` of
-      inputs and targets, and `filled`, how many of them are no padding. With `skip_nonfinite`, a step whose loss or
-      gradient norm is not finite changes nothing but the number of the step.
+      inputs and targets, and `filled`, the slots without padding. With `skip_nonfinite`, a step whose loss or gradient
+      norm is not finite changes only the number of the step.
     """
     grads, sums = batch_gradient(static, state.params, batch, state.step, hyper)
     filled, slots = _filled_slots(batch)
@@ -68,7 +68,7 @@ def batch_gradient(
 ) -> tuple[Params, Sums]:
     """Return gradients of the summed loss, and the task's sums.
 
-    With accumulation_steps > 1 the batch is computed in that many parts, whose sums are those of the whole.
+    With accumulation_steps > 1, the batch is computed in that many parts, and the results of the parts are added.
     """
 
     def gradient(part: Batch) -> tuple[Params, Sums]:
@@ -94,7 +94,7 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
     """Return the loss summed over a batch, and all of the task's sums.
 
     Args:
-      step: number of updates before this one, which dropout follows from, with the seed and the row.
+      step: number of updates before this one. Dropout depends on it, on the seed and on the row.
     """
     task = TASKS[static.task.name]
     module = ARCHITECTURES[static.model.architecture].module(static.model, task.head(static.task, static.model))
@@ -107,9 +107,9 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
 
 
 def _filled_slots(batch: Batch) -> tuple[Array, Array]:
-    """Return how many slots of inputs and targets are no padding, and how many there are, float32 scalars.
+    """Return the number of slots without padding, and of all slots, in inputs and targets; float32 scalars.
 
-    A batch without `inputs_mask` and `weights` counts none.
+    Sides without a mask are not counted: `inputs_mask` for the inputs, `weights` for the targets.
     """
     sides: list[Any] = [batch[name] for name in ("inputs_mask", "weights") if name in batch]
     filled = jnp.float32(sum(jnp.count_nonzero(side) for side in sides))

@@ -1,4 +1,4 @@
-"""One compiled step for a group of runs: a launcher's step for one, the step over an axis of trials for several."""
+"""One compiled step for a group of runs: the launcher's step for one run, a step over an axis of trials for several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stepper(Protocol):
         ...
 
     def metrics_of(self, metrics: Any, number: int) -> Mapping[str, Any]:
-        """Return the metrics of one run by name, of metrics that were fetched to the host."""
+        """Return the metrics of one run by name, from the metrics of all runs on the host."""
         ...
 
     def state_of(self, number: int) -> TrainState:
@@ -43,7 +43,7 @@ class SingleStepper:
     """The step of any launcher, for one run."""
 
     def __init__(self, launcher: Launcher, state: TrainState, hyper: Hyper) -> None:
-        """state: is donated to the first step."""
+        """state: donated to the first step, so it must not be used again."""
         self._launcher, self._state, self._hyper = launcher, state, hyper
 
     def local_rows(self, num_rows: int) -> slice:
@@ -65,7 +65,7 @@ class StackedStepper:
     """A step over a leading axis of runs, on one device."""
 
     def __init__(self, step: Callable[..., Any], states: Sequence[TrainState], hypers: Sequence[Hyper]) -> None:
-        """step: as `over_trials` returns it. states, hypers: of the runs, in their order; equal in structure."""
+        """step: from `over_trials`. states, hypers: one per run, in their order, with equal structure."""
         self._step = step
         self._state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         self._hyper = stacked(hypers)
@@ -85,10 +85,10 @@ class StackedStepper:
 
 
 def over_trials(step: TrainStep, axis: TrialAxis) -> Callable[[TrainState, Batch, Hyper], tuple[TrainState, Any]]:
-    """Return the training step over a leading axis of state, batch and hyperparameters, compiled.
+    """Return the jitted training step over a leading axis of state, batch and hyperparameters.
 
     Args:
-      axis: `vmap` computes all trials at once, `map` one after the other. The state is donated either way.
+      axis: `vmap` computes all trials at once, `map` one after the other. Both donate the state.
     """
 
     def together(state: TrainState, batch: Any, hyper: Hyper) -> tuple[TrainState, Any]:
@@ -100,7 +100,7 @@ def over_trials(step: TrainStep, axis: TrialAxis) -> Callable[[TrainState, Batch
 
 
 def stacked(trees: Sequence[Any]) -> Any:
-    """Return trees of arrays or Python numbers as one with a leading axis; numbers become 32 bits wide."""
+    """Return one tree with a leading axis from trees of arrays or Python numbers; numbers get 32 bits."""
     return jax.tree.map(lambda *leaves: np.stack([_typed(leaf) for leaf in leaves]), *trees)
 
 
@@ -112,5 +112,5 @@ def _typed(leaf: Any) -> np.ndarray:
 
 @jax.jit
 def _of_trial(state: Any, number: Any) -> Any:
-    """Return the state of one trial, of a state whose leaves have a leading axis of trials."""
+    """Return the state of one trial from a state with a leading axis of trials."""
     return jax.tree.map(lambda leaf: leaf[number], state)
