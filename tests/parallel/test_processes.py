@@ -157,7 +157,7 @@ def test_an_error_at_the_start_of_process_0_ends_the_others(folder):
     assert [code for code, _, _ in results] == [2, 2]
     assert "process 0 of 2: error: " in results[0][2]
     assert "train.en" in results[0][2]
-    assert "process 1 ends: process 0 has failed in preparing the data" in results[1][2]
+    assert "process 1 ends: process 0 failed while preparing the data" in results[1][2]
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_the_doctor_asks_every_process(tmp_path):
 def test_processes_with_unequal_devices_are_refused(folder):
     for words, message in (
         (["doctor"], "process 1 on .*: has 2 x cpu, process 0 1 x cpu"),
-        (argv("train", folder), "equally many devices each, and process 0 has 1, process 1 has 2"),
+        (argv("train", folder), "equally many devices each, but process 0 has 1, process 1 has 2"),
     ):
         results = job(words, 2, num_devices=[1, 2])
         assert [code for code, _, _ in results] == [2, 2], results
@@ -184,7 +184,7 @@ def test_processes_with_unequal_devices_are_refused(folder):
 def test_missing_processes_are_named(monkeypatch):
     monkeypatch.setattr(processes, "START_SECONDS", 1)
     port = free_port()
-    with pytest.raises(ConfigError, match=f"of 3 processes, 1, 2 did not come to localhost:{port} in time"):
+    with pytest.raises(ConfigError, match=f"of 3 processes, numbers 1, 2 did not connect to localhost:{port} in time"):
         processes.start(Job(f"localhost:{port}", 3, 0))
     with pytest.raises(ConfigError, match=f"process 1 of 2 did not find process 0 at localhost:{port}: Connection ref"):
         processes.start(Job(f"localhost:{port}", 2, 1))
@@ -275,14 +275,20 @@ def test_the_device_of_one_of_several_tasks_of_a_node(more, device):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({}, "SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS, SLURM_PROCID, SLURM_LOCALID not set; start .* by srun"),
+        (
+            {},
+            "SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS, SLURM_PROCID, SLURM_LOCALID not set; start .* with srun",
+        ),
         (SLURM, "SLURM_STEP_NODELIST not set"),
         (
             SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_STEP_TASKS_PER_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1,2"},
             "2 tasks of this node see 3 GPUs, .* srun --gpus-per-task=N",
         ),
         (SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "x"}, "expected numbers"),
-        (SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "4"}, "--process_id=4 is none of the 4 processes 0 to 3"),
+        (
+            SLURM | {"SLURM_STEP_NODELIST": "a", "SLURM_PROCID": "4"},
+            "--process_id=4: the 4 processes have the numbers 0 to 3",
+        ),
     ],
 )
 def test_missing_variables_of_slurm(environment, message):
@@ -296,7 +302,10 @@ def test_missing_variables_of_slurm(environment, message):
         (["--coordinator=a:1"], "--coordinator without --num_processes, --process_id: several processes need all"),
         (["--num_processes=2", "--process_id=0"], "--num_processes, --process_id without --coordinator"),
         (["--coordinator=a", "--num_processes=2", "--process_id=0"], "--coordinator=a: expected HOST:PORT"),
-        (["--coordinator=a:1", "--num_processes=2", "--process_id=2"], "--process_id=2 is none of the 2 processes"),
+        (
+            ["--coordinator=a:1", "--num_processes=2", "--process_id=2"],
+            "--process_id=2: the 2 processes have the numbers 0 to 1",
+        ),
         (["--coordinator=a:1", "--cluster=slurm"], "--cluster=slurm cannot be combined with --coordinator"),
         (["--cluster=slrum"], "--cluster=slrum"),
         (["--num_processes=0"], "--num_processes=0: expected at least 1"),

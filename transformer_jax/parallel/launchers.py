@@ -1,12 +1,12 @@
-"""Three ways to run the same training step on several devices, by the name in `parallel.launcher`.
+"""The launchers: three ways to run the same training step on several devices, selected by `parallel.launcher`.
 
-- `jit`: one program over a mesh of data x fsdp x tensor; XLA finds the communication. The main path.
-- `shard_map`: every device runs the step on its rows; gradients are added over the mesh axis by the step itself.
-- `pmap`: the same over a leading device axis of the batch. Kept for teaching and for older code built on it.
+- `jit`: one program over a mesh of data x fsdp x tensor; XLA inserts the communication. The main path.
+- `shard_map`: every device runs the step on its rows; the step itself adds gradients over the mesh axis.
+- `pmap`: like `shard_map`, over a leading device axis of the batch. Kept for teaching and for older code built on it.
 
-The last two keep a copy of the parameters on every device; `jit` divides them as `parallel/rules.py` says. All three
-make the same update, up to rounding: rows carry their dropout with them, and sums are divided by the tokens of all
-devices.
+The last two keep a copy of the parameters on every device; `jit` divides them by the rules of `parallel/rules.py`. All
+three make the same update, up to rounding: dropout depends on the row and not on its device, and sums are divided by
+the number of tokens on all devices.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from transformer_jax.parallel.rules import ParameterAxes, shardings
 from transformer_jax.typing import Array
 
 Step = Callable[..., tuple[Any, Any]]
-"""step(state, batch, hyper, axis_name=None) -> (state, metrics), as `training.step.make_train_step` returns it."""
+"""step(state, batch, hyper, axis_name=None) -> (state, metrics), from `training.step.make_train_step`."""
 
 
 @runtime_checkable
 class Launcher(Protocol):
-    """Runs training steps; a batch has B rows, B a multiple of the devices that divide them.
+    """Runner of training steps. The number of rows of a batch is a multiple of the devices that divide the rows.
 
-    Of several processes each hands in the rows of its own devices only, as host arrays.
+    With several processes, each process passes only the rows of its own devices, as host arrays.
     """
 
     mesh: Mesh
 
     def local_rows(self, num_rows: int) -> slice:
-        """Which rows of a batch of so many this process's devices compute."""
+        """Return the rows, of a batch of `num_rows` rows, that this process's devices compute."""
         ...
 
     def shardings(self, state: Any) -> Any:
-        """Where every array of a state belongs, as a tree of jax.sharding.NamedSharding.
+        """Return the sharding of every array of a state, as a tree of jax.sharding.NamedSharding.
 
         Args:
           state: arrays or jax.ShapeDtypeStructs.
@@ -54,21 +54,21 @@ class Launcher(Protocol):
         ...
 
     def step(self, state: Any, batch: Mapping[str, np.ndarray], hyper: Any) -> tuple[Any, Any]:
-        """One update of the state, which is donated and must not be used again, and its metrics."""
+        """Update the state once; return it with metrics. The old state is donated and must not be used again."""
         ...
 
     def lower(self, state: Any, batch: Any, hyper: Any) -> jax.stages.Lowered:
-        """The program of `step` for arrays of these shapes, as jax.ShapeDtypeStructs, before it is compiled."""
+        """Return the program of `step`, not yet compiled; the arguments are arrays or jax.ShapeDtypeStructs."""
         ...
 
 
 def make_launcher(config: ExperimentConfig, step: Step, parameter_axes: ParameterAxes | None) -> Launcher:
-    """Return the launcher that config.parallel names, over its number of devices, around `step`.
+    """Return the launcher of `config.parallel` for `step`, over its number of devices.
 
     Args:
       parameter_axes: logical axes of the model's parameters; see parallel/rules.py.
 
-    Raises: ConfigError if there are fewer devices, or rows of a batch cannot be divided among them.
+    Raises: ConfigError if there are too few devices, or if the rows of a batch cannot be divided among them.
     """
     devices = jax.devices()
     sizes = mesh_sizes(config)
@@ -83,30 +83,31 @@ def make_launcher(config: ExperimentConfig, step: Step, parameter_axes: Paramete
         raise ConfigError(
             f"data.row_multiple={config.data.row_multiple} is not a multiple of {dividing_rows} devices x "
             f"training.accumulation_steps={config.training.accumulation_steps}; set it to a multiple of {divisor}, or, "
-            "to go on with the same batches, choose other parallel.num_devices or parallel.tensor"
+            "to keep the same batches, change parallel.num_devices or parallel.tensor"
         )
     return LAUNCHERS[config.parallel.launcher](sizes, devices, step, parameter_axes)
 
 
 def _check_processes(count: int, devices: list[jax.Device]) -> None:
-    """Raises ConfigError unless the processes have as many devices each, and all are asked for."""
+    """Raise ConfigError unless all processes have the same number of devices and the config uses all devices."""
     if count < len(devices):
         raise ConfigError(
-            f"parallel.num_devices={count} of {len(devices)}: several processes train on all devices that they see"
+            f"parallel.num_devices={count} of {len(devices)}: several processes train on all devices that they see; "
+            "leave parallel.num_devices unset"
         )
     held = collections.Counter(device.process_index for device in devices)
     if len(set(held.values())) > 1:
         counts = ", ".join(f"process {number} has {held[number]}" for number in sorted(held))
-        raise ConfigError(f"several processes train on equally many devices each, and {counts}")
+        raise ConfigError(f"several processes must have equally many devices each, but {counts}")
 
 
 def mesh_sizes(config: ExperimentConfig, smallest: bool = False) -> dict[str, int]:
-    """The sizes of the mesh axes `data`, `fsdp` and `tensor` that the config asks for here.
+    """Return the sizes of the mesh axes `data`, `fsdp` and `tensor` for the config and the devices that JAX sees.
 
     Args:
-      smallest: where the devices here cannot be divided so, and the config does not say how many there are, the
-        smallest mesh that it fits.
-    Raises: ConfigError if the last two do not divide the number of devices.
+      smallest: if fsdp x tensor does not divide the number of devices, and the config does not set that number, return
+        the smallest mesh for the config.
+    Raises: ConfigError if fsdp x tensor does not divide the number of devices.
     """
     parallel = config.parallel
     count, divided_among = parallel.num_devices or len(jax.devices()), parallel.fsdp * parallel.tensor
@@ -121,14 +122,14 @@ def mesh_sizes(config: ExperimentConfig, smallest: bool = False) -> dict[str, in
 
 def _mesh(sizes: Mapping[str, int], devices: list[jax.Device]) -> Mesh:
     shape, axes = tuple(sizes.values()), tuple(sizes)
-    if jax.process_count() > 1:  # in the order of processes, so that the rows of each adjoin
+    if jax.process_count() > 1:  # in the order of processes, so that the rows of a process are adjacent
         return Mesh(np.array(devices).reshape(shape), axes, axis_types=(AxisType.Auto,) * len(axes))
-    # Explicit axes, the default, would have every gather of the model name its output's sharding.
+    # With explicit axes, the default, every gather in the model would have to name the sharding of its output.
     return jax.make_mesh(shape, axes, devices=devices[: math.prod(shape)], axis_types=(AxisType.Auto,) * len(axes))
 
 
 class Jit:
-    """One program for the whole mesh; parameters are divided by rules, and XLA adds what moves them."""
+    """Launcher with one program for the whole mesh; rules divide the parameters, and XLA adds the communication."""
 
     def __init__(self, mesh: Mesh, step: Step, parameter_axes: ParameterAxes | None) -> None:
         self.mesh = mesh
@@ -150,7 +151,7 @@ class Jit:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec))
 
     def _jitted(self, state: Any) -> Any:
-        """The jitted step(state, batch, hyper) for states of the shapes of this one."""
+        """Return the jitted step(state, batch, hyper) for states with the shapes of `state`."""
         if self._compiled is None:
 
             def step(state: Any, batch: Any, hyper: Any) -> tuple[Any, Any]:
@@ -221,7 +222,7 @@ class Pmap(_Replicated):
         return jax.tree.map(self._of_all_processes, self._step(state, parts, hyper))
 
     def _of_all_processes(self, x: jax.Array) -> jax.Array:
-        """pmap gives every process arrays on its own devices; a checkpoint is of arrays on all devices."""
+        """Return an array on all devices, as checkpoints need it; pmap gives a process arrays on its own devices."""
         if x.sharding.device_set == set(self.mesh.devices.flat):
             return x
         copies = [shard.data for shard in x.addressable_shards]
@@ -249,4 +250,4 @@ def _pmap(sizes: Mapping[str, int], devices: list[jax.Device], step: Step, axes:
 
 
 LAUNCHERS = {"jit": _jit, "shard_map": _shard_map, "pmap": _pmap}
-"""By the values of `parallel.launcher`: from sizes of mesh axes, devices, a step and parameter axes to the launcher."""
+"""Functions by the values of `parallel.launcher`: (sizes of mesh axes, devices, step, parameter axes) -> launcher."""

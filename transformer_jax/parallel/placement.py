@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax.errors import ConfigError
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-"""The axes of a mesh. Rows of a batch are divided over the first two together, parameters over the last two."""
+"""The axes of a mesh. The first two together divide the rows of a batch, the last two divide parameters."""
 
 
 class Rows:
@@ -28,17 +28,17 @@ class Rows:
         self._first, self._held = numbers[0], len(numbers)
         if numbers != list(range(self._first, self._first + self._held)):
             raise ConfigError(
-                f"process {jax.process_index()} holds the parts {numbers} of a batch, which do not adjoin"
+                f"process {jax.process_index()} holds the parts {numbers} of a batch, which are not adjacent"
             )
 
     def local(self, num_rows: int) -> slice:
-        """The rows of this process, of so many."""
+        """Return the rows of this process in a batch of `num_rows` rows."""
         size = num_rows // self._parts
         return slice(self._first * size, (self._first + self._held) * size)
 
     def placed(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """The rows of this process, on its devices, as its part of the whole batch."""
-        if jax.process_count() == 1:  # of several, it would compare with the others what it is given
+        """Return the whole batch as arrays on the mesh, from the rows of this process."""
+        if jax.process_count() == 1:  # with several, device_put would compare its input between the processes
             return jax.device_put(dict(batch), self.sharding)
         return {
             name: jax.make_array_from_process_local_data(
@@ -48,18 +48,18 @@ class Rows:
         }
 
     def template(self, batch: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes, types and sharding of a whole batch of these shapes."""
+        """Return shapes, types and sharding of a whole batch; only the shapes and types of `batch` are used."""
         return {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.sharding) for name, x in batch.items()}
 
 
 def mesh_of(tree: Any) -> Mesh | None:
-    """The mesh that the arrays of a tree lie on; None if they lie on one device."""
+    """Return the mesh of the arrays of a tree; None if they are on one device."""
     sharding = getattr(jax.tree.leaves(tree)[0], "sharding", None)
     return sharding.mesh if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1 else None
 
 
 def on_one_device(tree: Any) -> Any:
-    """The same arrays in full on this process's first device; as they are if they do not lie on a mesh."""
+    """Return the whole arrays of a tree on this process's first device; unchanged if they are not on a mesh."""
     mesh = mesh_of(tree)
     if mesh is None:
         return tree

@@ -18,28 +18,29 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import jax
-from jax._src import distributed  # private: jax.distributed starts the coordination service, and cannot reach it
+from jax._src import distributed  # private: jax.distributed gives no access to the service that it starts
 
 from transformer_jax.errors import ConfigError, TrainingError
 
 HEARTBEAT_SECONDS = 60
-"""A process that has not been heard of for so long is taken for dead, and the others end."""
+"""Time without a sign of life after which a process counts as dead, and the others end."""
 START_SECONDS = 300
-"""How long processes wait for each other at the start."""
+"""Time that processes wait for each other at the start."""
 FAREWELL_SECONDS = 3
-"""How long process 0, with which the coordination service ends, leaves the others to fail by themselves."""
-_WAIT_MS = 7 * 24 * 3600 * 1000  # of a process for another that works; for one that is dead nobody waits
+"""Time that a failed process 0 waits for the others before it exits, because the coordination service ends with it."""
+_WAIT_MS = 7 * 24 * 3600 * 1000  # upper limit; the heartbeat ends the wait for a dead process
 _HELLO = b"transformer_jax"
-_HELLO_SECONDS = 5  # for somebody who has called to say it
+_HELLO_SECONDS = 5  # time for a caller to send its greeting
 
-_numbers = itertools.count()  # every process asks the same questions in the same order
+_numbers = itertools.count()  # all processes make the same exchanges in the same order, so the numbers agree
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """coordinator: HOST:PORT where process 0 listens; num_processes; process_id, from 0.
+    """A process's place among the processes of a job.
 
-    device: the one of its machine's accelerators that this process uses; None for all that it sees.
+    coordinator: HOST:PORT where process 0 listens. num_processes: of the job. process_id: number of this process, from
+    0. device: number of the accelerator that this process uses; None for all that it sees.
     """
 
     coordinator: str
@@ -52,7 +53,7 @@ class Job:
             raise ConfigError(f"--coordinator={self.coordinator}: expected HOST:PORT, where process 0 listens")
         if not 0 <= self.process_id < self.num_processes:
             raise ConfigError(
-                f"--process_id={self.process_id} is none of the {self.num_processes} processes 0 to "
+                f"--process_id={self.process_id}: the {self.num_processes} processes have the numbers 0 to "
                 f"{self.num_processes - 1}"
             )
 
@@ -60,14 +61,15 @@ class Job:
 def slurm_job(environment: Mapping[str, str]) -> Job:
     """Return the job that Slurm describes to a task that `srun` has started.
 
-    Process 0 listens on the first node of the step, at a port that follows from the job's number. A task uses all GPUs
-    that it sees if they are its own, and the one of its local number if the tasks of its node see one each.
+    Process 0 listens on the first node of the step, at a port computed from the job's number. A task uses all GPUs that
+    it sees if Slurm gives it its own GPUs. If the tasks of a node see as many GPUs as there are tasks, a task uses the
+    GPU of its local number.
 
-    Raises: ConfigError if this is no task of Slurm's, or Slurm does not say which GPUs are the task's.
+    Raises: ConfigError if this process is not a Slurm task, or if its GPUs cannot be determined.
     """
     names = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
     if missing := [name for name in names if not environment.get(name)]:
-        raise ConfigError(f"--cluster=slurm: {', '.join(missing)} not set; start the command by srun")
+        raise ConfigError(f"--cluster=slurm: {', '.join(missing)} not set; start the command with srun")
     job, nodes, *numbers = (environment[name] for name in names)
     try:
         num_processes, process_id, local_id = map(int, numbers)
@@ -80,7 +82,7 @@ def slurm_job(environment: Mapping[str, str]) -> Job:
 
 
 def _slurm_device(environment: Mapping[str, str], local_id: int) -> int | None:
-    """The GPU of a task, None for all that it sees."""
+    """Return the number of a task's GPU; None if the task uses all GPUs that it sees."""
     runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))  # 2(x3),1
     tasks_by_node = [int(tasks) for tasks, nodes in runs for _ in range(int(nodes or 1))]
     tasks = tasks_by_node[min(int(environment.get("SLURM_NODEID") or 0), len(tasks_by_node) - 1)]
@@ -90,15 +92,15 @@ def _slurm_device(environment: Mapping[str, str], local_id: int) -> int | None:
     if len(visible) in (0, tasks):
         return local_id
     raise ConfigError(
-        f"--cluster=slurm: {tasks} tasks of this node see {len(visible)} GPUs, and Slurm does not say which are whose; "
-        "start them with srun --gpus-per-task=N"
+        f"--cluster=slurm: {tasks} tasks of this node see {len(visible)} GPUs, and Slurm does not assign them; "
+        "start the tasks with srun --gpus-per-task=N"
     )
 
 
 def start(job: Job) -> None:
     """Join the job's other processes; must be called before anything is computed.
 
-    Raises: ConfigError if they are not all there in five minutes; it says which are not.
+    Raises: ConfigError, which names the missing processes, if some have not connected after five minutes.
     """
     _meet(job, time.monotonic() + START_SECONDS)
     try:
@@ -144,7 +146,7 @@ def _listen(job: Job, port: int, deadline: float) -> None:
             except TimeoutError:
                 names = ", ".join(map(str, sorted(missing)))
                 raise ConfigError(
-                    f"of {job.num_processes} processes, {names} did not come to {job.coordinator} in time"
+                    f"of {job.num_processes} processes, numbers {names} did not connect to {job.coordinator} in time"
                 ) from None
             connection.settimeout(_HELLO_SECONDS)
             number = _greeted(connection)
@@ -152,10 +154,10 @@ def _listen(job: Job, port: int, deadline: float) -> None:
                 missing.remove(number)
                 connections.append(connection)
             else:
-                connection.close()  # one of ours who was too slow calls again
+                connection.close()  # a process of the job that was too slow calls again
         for connection in connections:
             connection.sendall(_HELLO)
-            connection.recv(1)  # until the other has closed it, so that the port is free for the service
+            connection.recv(1)  # wait until the other side has closed it, so that the port is free
 
 
 def _greeted(connection: socket.socket) -> int | None:
@@ -169,7 +171,7 @@ def _greeted(connection: socket.socket) -> int | None:
 
 def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
     """In another process: send process 0 this process's number, and wait until all have connected."""
-    problem: object = "nobody answers"
+    problem: object = "no answer"
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(address, timeout=5) as connection:
@@ -177,7 +179,7 @@ def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
                 connection.settimeout(max(deadline - time.monotonic(), 0.01))
                 if connection.recv(100) == _HELLO:
                     return
-                problem = "process 0 has ended, or has a process of this number already"
+                problem = "process 0 has exited, or another process already uses this --process_id"
         except OSError as error:
             problem = error.strerror or error
         time.sleep(0.2)
@@ -187,12 +189,12 @@ def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
 
 
 def farewell(job: Job) -> None:
-    """End the connection; called by a process that has failed and ends at once.
+    """Prepare the end of a process that has failed; call it directly before the process exits.
 
-    What fails in all of them is an error that each reports itself, unless process 0 is the first: the others would be
-    aborted by the runtime then, so that it waits for them a little.
+    If every process fails with the same error, each should report it. The JAX runtime aborts the others as soon as
+    process 0 exits, so process 0 waits briefly.
     """
-    if _client() is None:  # it has left the job in order
+    if _client() is None:  # never joined the job, or has left it in order
         return
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         if job.process_id:
@@ -202,11 +204,11 @@ def farewell(job: Job) -> None:
         for number in range(1, job.num_processes):
             milliseconds = max(int((deadline - time.monotonic()) * 1000), 1)
             _client().blocking_key_value_get(f"transformer_jax/ends/{number}", milliseconds)
-        time.sleep(0.5)  # the last to say so needs a moment to end
+        time.sleep(0.5)  # time for the last process to exit
 
 
 def is_primary() -> bool:
-    """Whether this is process 0, the only one that writes."""
+    """Return whether this is process 0, the only one that writes."""
     return jax.process_index() == 0
 
 
@@ -224,7 +226,7 @@ def from_primary(work: Callable[[], Any], what: str) -> Any:
 
     Args:
       what: names the work in the error of the others.
-    Raises: whatever `work` does, in process 0; TrainingError in the others then.
+    Raises: in process 0 the error of `work`; in the others a TrainingError if process 0 failed.
     """
     if jax.process_count() == 1:
         return work()
@@ -244,7 +246,7 @@ def primary_first(what: str) -> Generator[None]:
 
     Args:
       what: names the work in the error of the others.
-    Raises: TrainingError in the others if process 0 has failed, which says why itself.
+    Raises: TrainingError in the others if process 0 failed; process 0 reports the reason.
     """
     if jax.process_count() == 1:
         yield
@@ -262,10 +264,10 @@ def primary_first(what: str) -> Generator[None]:
 
 
 def _answered(key: str, what: str) -> Any:
-    """Wait for the value that process 0 puts under a key, and return it; raises TrainingError if it has failed."""
+    """Wait for the value that process 0 puts under a key, and return it; raises TrainingError if process 0 failed."""
     answer = json.loads(_client().blocking_key_value_get(key, _WAIT_MS))
     if "failed" in answer:
-        raise TrainingError(f"process {jax.process_index()} ends: process 0 has failed in {what}")
+        raise TrainingError(f"process {jax.process_index()} ends: process 0 failed while {what}")
     return answer["result"]
 
 

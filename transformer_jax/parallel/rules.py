@@ -1,9 +1,9 @@
-"""The division of parameters among the devices of a mesh, by logical axes.
+"""Rules for the division of parameters among the devices of a mesh, by logical axes.
 
-Blocks name the axes of their parameters (`PARAMETER_AXES`, beside them), by the end of a parameter's path as a regular
-expression; here each name is given the mesh axis that divides it. Axes are right-aligned, because the layers of a stack
-have one axis more, in front. Moments of the optimizer lie where their parameter does, since their paths end like its
-path.
+Each block has a table `PARAMETER_AXES`. It gives names to the axes of the block's parameters; its keys are regular
+expressions for the end of a parameter's path. This module maps each name to the mesh axis that divides it. Axes are
+right-aligned, because the layers of a stack have one more axis in front. Moments of the optimizer are divided like
+their parameter, since their paths have the same end.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _HEAD = re.compile(r"(^|/)head/")
 
 
 def shardings(tree: Any, parameter_axes: ParameterAxes | None, mesh: Mesh | AbstractMesh) -> Any:
-    """Return where every array of a state belongs: a tree of NamedShardings.
+    """Return the sharding of every array of a state, as a tree of NamedShardings.
 
     Args:
-      tree: parameters, or a state that holds them and their moments, as arrays or jax.ShapeDtypeStructs. Scalars, and
-        all of a task's `head`, are on every device.
-      parameter_axes: of every other parameter; None if the architecture names none, and all are on every device.
+      tree: parameters, or a state that holds them and their moments, as arrays or jax.ShapeDtypeStructs. Scalars and
+        the parameters of a task's `head` are on every device.
+      parameter_axes: axes of all other parameters; None if the architecture names none: all are on every device.
     Raises:
-      ConfigError: a mesh axis does not divide an array's axis; every such path is named. Or parameters are to be
-        divided, and the architecture names no axes of them.
-      ValueError: a path that no entry of parameter_axes, or more than one, is for.
+      ConfigError: a mesh axis does not divide an array's axis (the message lists every such path), or the mesh divides
+        parameters and the architecture has no parameter_axes.
+      ValueError: no entry of parameter_axes, or more than one, matches a path.
     """
     sizes, problems = dict(mesh.shape), []
     if parameter_axes is None and any(sizes.get(axis, 1) > 1 for axis in (FSDP, TENSOR)):
         raise ConfigError(
-            "config: parallel.fsdp and parallel.tensor divide parameters, and this architecture does not say how "
-            "(Architecture.parameter_axes)"
+            "config: parallel.fsdp and parallel.tensor divide parameters, but this architecture does not define "
+            "Architecture.parameter_axes; set both to 1"
         )
 
     def of_leaf(key_path: jax.tree_util.KeyPath, leaf: Any) -> NamedSharding:
@@ -56,7 +56,7 @@ def shardings(tree: Any, parameter_axes: ParameterAxes | None, mesh: Mesh | Abst
             raise ValueError(f"{path}: expected exactly one matching sharding rule, found {matching}")
         axes = tuple(None if name is None else MESH_AXES[name] for name in matching[0][1])
         problems.extend(_indivisible(path, leaf.shape, axes, sizes))
-        # An axis of one device is left out, so that a state which is nowhere divided is the same as a replicated one.
+        # An axis of one device is left out, so that an undivided state has the same shardings as a replicated one.
         used = [axis if axis is not None and sizes[axis] > 1 else None for axis in axes]
         while used and used[-1] is None:
             used.pop()
