@@ -5,7 +5,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Imported when they are first asked for, so that `--help` and a wrong flag answer at once.
+# Public names are imported at their first use, so that `--help` and the refusal of a wrong flag are fast.
 _HOMES = {
     "ExperimentConfig": "config",
     "read_config": "config_file",
@@ -24,7 +24,7 @@ _HOMES = {
     "heat_map": "inspection.heat_maps",
 }
 
-# Public names of earlier versions, and what to use now.
+# Public names of earlier versions, and their replacements.
 _GONE = {
     "EncoderDecoder": "ARCHITECTURES['encoder_decoder'].module(config.model)",
     "decoding_params": "ARCHITECTURES[NAME].decoder(config.model).prepare(params)",

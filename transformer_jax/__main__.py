@@ -7,11 +7,11 @@ from transformer_jax.huge_pages import restart_with_huge_pages
 
 
 def program() -> int:
-    """A process of its own that runs one command; returns the exit code."""
+    """Run one command as the main program of a process, and return the exit code."""
     restart_with_huge_pages()
     from transformer_jax.cli.main import main
 
-    # Libraries put a handler of theirs on the root logger, which would print our warnings a second time.
+    # Libraries add a handler to the root logger, which would print our warnings a second time.
     logging.getLogger("transformer_jax").propagate = False
     return main()
 

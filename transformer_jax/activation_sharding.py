@@ -1,9 +1,9 @@
-"""The places of a model where its activations may be sharded over devices.
+"""Sharding of a model's activations over devices.
 
-Blocks know no mesh. They name the axes of an activation at three places: after the embedding, after each layer, and at
-the logits. Tables are named too before rows are looked up in them, so that whole rows come out. A launcher that traces
-the model may give the names a meaning, in a context variable, so that no block has a parameter for it; without one,
-`constrain` is the identity.
+Blocks do not know the mesh. They name the axes of an activation at three places: after the embedding, after each layer,
+and at the logits. They also name the axes of a table before a lookup, so that the lookup returns whole rows. A launcher
+that traces the model may map the names to mesh axes. It does so in a context variable, so that blocks need no parameter
+for it. Without such a launcher, `constrain` is the identity.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ActivationSharding(Protocol):
     features: bool
 
     def constrain(self, x: Array, names: tuple[str | None, ...]) -> Array:
-        """x, sharded as its axis names say."""
+        """Return x, sharded by its axis names."""
         ...
 
 
@@ -46,7 +46,7 @@ def activations_sharded(sharding: ActivationSharding) -> Generator[None]:
 
 
 def constrain(x: Array, names: tuple[str | None, ...]) -> Array:
-    """x itself, or within `activations_sharded` x on the devices that it says.
+    """Return x, sharded by its axis names within `activations_sharded`, and unchanged elsewhere.
 
     Args:
       x: an array with one axis per name.
@@ -56,6 +56,6 @@ def constrain(x: Array, names: tuple[str | None, ...]) -> Array:
 
 
 def features_are_sharded() -> bool:
-    """Whether heads and feed-forward units are on several devices, so that their concatenation would move them."""
+    """Return whether heads and feed-forward units are on several devices; concatenating them would then move data."""
     sharding = _sharding.get()
     return sharding is not None and sharding.features

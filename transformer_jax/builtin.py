@@ -1,6 +1,6 @@
-"""Configs and studies that come with the package: found by name, in a clone and in an installed wheel alike.
+"""The configs and studies of the package, found by name in a clone and in an installed wheel.
 
-A wheel carries `configs/` and `experiments/` in `transformer_jax/builtin/`; a clone has them beside the package.
+A wheel contains `configs/` and `experiments/` in `transformer_jax/builtin/`; a clone has them beside the package.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def config_file(name: str) -> Path:
     """Return the file of a config.
 
     Args:
-      name: a path, or the name of a built-in config. A file of exactly this name wins, with a warning.
+      name: a path, or the name of a built-in config. If a file has exactly this name, the file is used, with a warning.
     Raises: ConfigError for a name that is neither a file nor built in, and for a missing file with a built-in's name.
     """
     return _find("config", name, configs(), is_one=Path.is_file, file_name=f"{name}.py")
 
 
 def study_folder(name: str) -> Path:
-    """Return the folder of a study; arguments and errors are those of `config_file`, with folders for files."""
+    """Return the folder of a study; arguments and errors as in `config_file`, with folders instead of files."""
     return _find("study", name, studies(), is_one=lambda path: (path / "study.py").is_file(), file_name=f"./{name}")
 
 

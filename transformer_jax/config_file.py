@@ -1,7 +1,7 @@
-"""From `configs/FILE.py:ARGUMENT` and overrides by dotted name to a config that is ready to run.
+"""Config files: load `configs/FILE.py:ARGUMENT` and apply overrides by dotted name.
 
 A config file defines `get_config(arg="")`, which returns `ExperimentConfig(...).to_config_dict()`. Overrides are set
-on that ConfigDict before it is validated, so that what a file derives by a FieldReference follows them.
+on that ConfigDict before it is validated, so that values that a file derives with a FieldReference follow them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _EXPECTED: dict[type, str] = {int: "an integer", float: "a number", bool: "true 
 
 
 def read_config(spec: str, overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
-    """The validated and resolved config of a file, after overrides.
+    """Return the config of a file with overrides, validated and resolved.
 
     Args:
       spec: `PATH.py` or `PATH.py:ARGUMENT`, or the name of a built-in config in place of the path.
       overrides: dotted field name -> value; text is parsed as on the command line.
-    Raises: ConfigError naming the file or every field that cannot be used, or a metric that the task does not have.
+    Raises: ConfigError, which names the file, every field that cannot be used, or a metric that the task lacks.
     """
     given = load(spec)
     config = ExperimentConfig.from_config_dict(given, override(given, overrides or {}))
@@ -64,7 +64,7 @@ def load(spec: str) -> ml_collections.ConfigDict:
 
 
 def check_argument(arg: str, valid: Iterable[str] = ()) -> None:
-    """Raises ConfigError if a config file is given an argument, `PATH.py:ARGUMENT`, that is not among its own."""
+    """Raise ConfigError if the argument of a config file, `PATH.py:ARGUMENT`, is not among the valid ones."""
     if arg and arg not in (names := list(valid)):
         expected = f"expected one of {', '.join(names)}{nearest(arg, names)}" if names else "this config has none"
         raise ConfigError(f"argument '{arg}': {expected}")
@@ -74,33 +74,33 @@ def leaf_types(values: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the annotation of every field by its dotted name, as in `model.num_heads`.
 
     Args:
-      values: a config as nested mappings, whose architecture and task say which fields they come with. Without, those
-        of all architectures and tasks that are registered or imported so far.
+      values: a config as nested mappings; the result has the fields that its architecture and task add. Default: the
+        fields of all architectures and tasks that are registered or imported so far.
     Raises: ConfigError for an architecture or a task that cannot be used.
     """
     return {name: annotation for name, (annotation, _) in leaf_fields(values).items()}
 
 
 def is_switch(name: str) -> bool:
-    """Whether a dotted name is that of a true-or-false field."""
+    """Return whether a dotted name belongs to a true-or-false field."""
     return leaf_types().get(name) is bool
 
 
 def override(config: ml_collections.ConfigDict, overrides: Mapping[str, Any]) -> list[str]:
-    """Sets fields of a config by their dotted names; returns what is wrong with those that cannot be set.
+    """Set fields of a config by their dotted names; return the problems of those that cannot be set.
 
-    Another architecture or task may be set together with the fields that it comes with. Fields that the one before came
-    with are dropped, unless they are set.
+    Overrides may select another architecture or task and set the fields that it adds. The fields that the previous one
+    added are dropped, unless they are set.
 
     Raises: ConfigError if the config lacks a whole section.
     """
     before = _fields_of(config, {})
     after = _fields_of(config, overrides)
-    if after is None:  # the architecture or task cannot be used, which validation reports, and no field of its own
+    if after is None:  # validation reports that the architecture or task cannot be used
         after = leaf_types({})
         overrides = {name: value for name, value in overrides.items() if name in after or not may_be_own(name)}
     values, problems = _parse(overrides, after)
-    # Types are checked already, and by the dataclasses: a ConfigDict refuses 0.5 where a file has written 1.
+    # The dataclasses check types. A ConfigDict would refuse 0.5 for a field that the file sets to 1.
     with config.unlocked(), config.ignore_type():
         for name in set(before or ()) - set(after):
             section, _, leaf = name.partition(".")
@@ -130,17 +130,17 @@ def _fields_of(config: ml_collections.ConfigDict, overrides: Mapping[str, Any]) 
 
 
 def may_be_own(name: str) -> bool:
-    """Whether a dotted name is in a section in which architectures or tasks may have fields of their own."""
+    """Return whether a dotted name is in a section to which architectures or tasks may add fields."""
     return name.partition(".")[0] in EXTENSIBLE
 
 
 def parse_overrides(overrides: Mapping[str, Any], allowed: Iterable[str] | None = None) -> dict[str, Any]:
-    """Overrides with text as values of the fields' types.
+    """Return overrides with texts converted to the types of their fields.
 
     Args:
       overrides: dotted field name -> text as on the command line, or a value as in Python.
       allowed: names that may be overridden; default all.
-    Raises: ConfigError with every name that is no field, and every text that is no value of its type.
+    Raises: ConfigError with every name that is not a field, and every text that is not a value of its field's type.
     """
     known = leaf_types()
     values, problems = _parse(overrides, known, known if allowed is None else allowed)
@@ -152,9 +152,9 @@ def parse_overrides(overrides: Mapping[str, Any], allowed: Iterable[str] | None 
 def _parse(
     overrides: Mapping[str, Any], known: Mapping[str, Any], allowed: Iterable[str] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the overrides that are valid, and what is wrong with the others.
+    """Return the values of the valid overrides, and the problems of the others.
 
-    Args: known: annotations of fields by name. allowed: those that may be overridden; default all.
+    Args: known: annotations of fields by name. allowed: names that may be overridden; default all.
     """
     names = list(known if allowed is None else allowed)
     values, problems = {}, []
@@ -179,10 +179,10 @@ def _unknown(name: str, names: list[str]) -> str:
 
 
 def _similar(name: str, names: Iterable[str]) -> list[str]:
-    """Fields whose own name, whatever their section, has every word of this one's, or words that begin with them.
+    """Return fields of any section whose last name contains every word of `name`, or a word that begins with it.
 
-    Those with the fewest words more, and of them those in the section that was named: `model.num_head` and `num_heads`
-    both mean model.num_heads, and `num_layers` the encoder's or the decoder's.
+    Fields with the fewest additional words win, and among these the fields of the named section. For example,
+    `model.num_head` and `num_heads` both give model.num_heads; `num_layers` gives the encoder's and the decoder's.
     """
     section, _, leaf = name.rpartition(".")
     words = [word for word in leaf.split("_") if word]
@@ -196,7 +196,7 @@ def _similar(name: str, names: Iterable[str]) -> list[str]:
 
 def _parsed(text: str, annotation: Any) -> Any:
     expected = base_type(annotation)
-    # Of a choice, `none` may be a name like others.
+    # `none` in lower case may be the name of a choice.
     if expected is not annotation and (text == "None" or (text.lower() == "none" and expected is not str)):
         return None
     if expected is bool:
@@ -207,9 +207,13 @@ def _parsed(text: str, annotation: Any) -> Any:
 
 
 def run_file(path: Path, what: str = "config file") -> types.ModuleType:
-    """Executes a Python file; not imported, so that nothing is cached beside it and equal names do not clash.
+    """Execute a Python file and return its module.
 
-    Raises: ConfigError if it cannot be read, or raises something; it names the file as a `what`, and the line.
+    The file is not imported, so that no cache is written beside it and equal names do not clash.
+
+    Args:
+      what: kind of the file, for messages.
+    Raises: ConfigError, which names the file and the line, if the file cannot be read or raises an error.
     """
     try:
         source = path.read_bytes()
@@ -239,7 +243,7 @@ def _files_near(path: Path) -> str:
 
 
 def _described(error: Exception, path: Path) -> str:
-    """Type, message and line in the config file of an exception."""
+    """Return an exception as text: type, message, and line in the config file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     message = error.msg if isinstance(error, SyntaxError) else str(error)

@@ -1,12 +1,12 @@
 """Errors that a user can fix.
 
-The command line prints their message without a traceback and exits with code 2; anything else is a defect of ours
-and keeps its traceback.
+The command line prints their message without a traceback and exits with code 2. Any other error is a defect of this
+package and keeps its traceback.
 """
 
 
 class UserError(Exception):
-    """Base of the errors whose message alone tells the user what to change."""
+    """Base of the errors whose message tells the user what to change."""
 
 
 class ConfigError(UserError):
@@ -22,4 +22,4 @@ class CheckpointError(UserError):
 
 
 class TrainingError(UserError):
-    """A training run that cannot go on, such as a loss that is no longer finite."""
+    """A training run that cannot continue, for example because the loss is not finite."""

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, locked, and hashed."""
+"""Functions that write files atomically, lock files and hash files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from transformer_jax.errors import CheckpointError
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Errors of a file system that has no locks."""
+"""Errors of a file system without locks."""
 
 LockState = Literal["locked", "in use", "no locks"]
 
@@ -24,11 +24,11 @@ class OpenFile(Protocol):
 
 
 def replace_file(file: Path, data: bytes) -> None:
-    """Replace a file so that at any moment either the old or the new content is there, whole.
+    """Replace a file atomically: at any moment it has either the complete old or the complete new content.
 
-    Raises OSError if it cannot be written; the old content is then still there, and nothing else.
+    Raises OSError if it cannot be written; the file then keeps the old content, and no temporary file is left.
     """
-    # The name is unique: of two processes that write at once, neither moves a file that the other has half written.
+    # The name is unique, so that two processes that write at once do not move each other's incomplete file.
     temporary = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
     try:
         with temporary.open("xb") as stream:
@@ -60,14 +60,14 @@ def try_lock(file: OpenFile | int) -> LockState:
 
     Returns:
       "locked": this descriptor has the lock. "in use": another one has it. "no locks": the file system has none, so
-      that nobody can be kept out.
+      that other processes cannot be kept out.
 
     Raises OSError if locking fails for another reason.
     """
-    import filelock  # takes longer to import than all that a command needs to refuse a wrong flag
+    import filelock  # here, because its import takes longer than the refusal of a wrong flag
 
-    # On the descriptor, not filelock.FileLock: callers write into the file that they lock, rename it, or name the
-    # process that has it, and where flock is missing FileLock makes lock files that outlive a killed process.
+    # Lock the descriptor instead of using filelock.FileLock: callers write into the file that they lock, rename it, or
+    # name the process that has it. Without flock, FileLock makes lock files that outlive a killed process.
     try:
         acquired = filelock.lock_descriptor(file if isinstance(file, int) else file.fileno(), blocking=False)
     except OSError as error:

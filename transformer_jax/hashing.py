@@ -1,4 +1,4 @@
-"""A hash of 32-bit words, for bits that are a function of where they stand."""
+"""A hash of 32-bit words, for random bits that depend only on their position."""
 
 import jax.numpy as jnp
 from jaxtyping import UInt32
@@ -7,7 +7,7 @@ from transformer_jax.typing import Array
 
 
 def mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
-    """A bijection of 32-bit words in which every input bit flips every output bit with probability close to 1/2.
+    """Return a bijection of 32-bit words; each input bit flips each output bit with probability close to 1/2.
 
     Two rounds of multiply and xor-shift with constants found by search (Wellons 2018, "lowbias32").
     """

@@ -1,8 +1,8 @@
-"""Huge memory pages for the heap, where Linux grants them to programs that ask.
+"""Huge memory pages for the heap, on Linux systems that give them to programs on request.
 
-XLA for CPU takes the buffers of every step anew from malloc, which for large ones maps fresh memory each time; with
-pages of 4 KiB the kernel's work on page faults took a sixth to a quarter of a training step (benchmarks/README.md).
-glibc can ask for huge pages, but reads that wish only when a process starts.
+XLA:CPU allocates the buffers of every step with malloc, which maps new memory for each large buffer. With pages of
+4 KiB, page faults took a sixth to a quarter of the time of a training step (benchmarks/README.md). glibc can request
+huge pages, but reads this setting only when a process starts.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from pathlib import Path
 VARIABLE = "GLIBC_TUNABLES"
 TUNABLE = "glibc.malloc.hugetlb"
 RESTARTED = "TRANSFORMER_JAX_RESTARTED"
-"""The process that has been restarted already; its number survives that, and the variable what drops the other one."""
+"""Variable with the PID of the process that has already restarted itself.
+
+exec keeps the PID, so a match means "do not restart again", even if a wrapper has removed GLIBC_TUNABLES.
+"""
 _POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def environment_with_huge_pages(environment: Mapping[str, str], policy: str) -> dict[str, str] | None:
-    """The environment that makes glibc ask for huge pages, or None where that changes nothing.
+    """Return the environment with which glibc requests huge pages; None if that would change nothing.
 
     Args:
       environment: of the process.
-      policy: the kernel's, "always [madvise] never" with brackets around what is on.
+      policy: the kernel's setting, as in "always [madvise] never"; brackets mark the active choice.
     """
     before = environment.get(VARIABLE, "")
     restarted = environment.get(RESTARTED) == str(os.getpid())
@@ -35,15 +38,15 @@ def environment_with_huge_pages(environment: Mapping[str, str], policy: str) -> 
 
 
 def restart_with_huge_pages() -> None:
-    """Replaces this process by itself, with the same arguments, if that gets it huge pages.
+    """Restart this process with the same arguments, if that gives it huge pages.
 
-    Call it first: what the process has done by then is lost, or done twice.
+    Call it first in a program: work done before it is lost or done twice.
     """
     try:
         policy = _POLICY.read_text()
-    except OSError:  # no Linux, or one without huge pages
+    except OSError:  # not Linux, or Linux without huge pages
         return
     environment = environment_with_huge_pages(os.environ, policy)
     if environment is not None and sys.executable:
-        with contextlib.suppress(OSError):  # slower, but as it is
+        with contextlib.suppress(OSError):  # continue without huge pages, only slower
             os.execve(sys.executable, sys.orig_argv, environment)

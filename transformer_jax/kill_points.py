@@ -1,9 +1,8 @@
-"""A test hook: named places where the process can be killed as if the machine had died.
+"""A test hook: named places where the process can be killed as if the machine had failed.
 
-`TRANSFORMER_JAX_KILL_AT=inside_save:200` makes the process send itself SIGKILL when step 200 comes to that place, so
-that a test can check what a crash exactly there leaves behind; in the token cache it is chunks that are counted. The
-variable is read once, at import; unset, which is always so outside such a test, a kill point is one comparison with
-None.
+`TRANSFORMER_JAX_KILL_AT=inside_save:200` makes the process send itself SIGKILL when step 200 reaches that place, so
+that a test can check the files after a crash there. In the token cache, the number counts chunks instead of steps. The
+variable is read once, at import. Without it, as always outside such a test, a kill point is one comparison with None.
 """
 
 import os
@@ -17,7 +16,7 @@ NAMES = ("after_batch", "inside_save", "before_commit", "inside_evaluation", "in
 
 
 def parse(value: str | None) -> tuple[str, int] | None:
-    """`NAME:STEP` as (name, step), None for None; raises ConfigError for anything that would never fire."""
+    """Return `NAME:STEP` as (name, step), or None for None; raises ConfigError for a value that would never fire."""
     if value is None:
         return None
     match = re.fullmatch(r"([a-z_]+):(\d+)", value)
@@ -30,6 +29,6 @@ _KILL_AT = parse(os.environ.get(VARIABLE))
 
 
 def kill_point(name: str, step: int) -> None:
-    """Kills this process, without any clean-up, if it was told to die at this place in this step."""
+    """Kill this process without any clean-up, if the variable names this place and step."""
     if _KILL_AT is not None and (name, step) == _KILL_AT:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def processor_facts() -> list[str]:
-    """Lines that tell processors apart, as `model name : ...`; without /proc what Python knows."""
+    """Return lines that identify the processor, such as `model name : ...`; without /proc, Python's own description."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -17,7 +17,7 @@ def processor_facts() -> list[str]:
 
 
 def processor() -> str:
-    """Its name, or at least its architecture, and how many cores of it this process may use."""
+    """Return the processor's name, or else its architecture, with the number of cores that this process may use."""
     names = [line.partition(":")[2].strip() for line in processor_facts() if line.startswith("model name")]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return f"{cores} x {names[0] if names else platform.processor() or platform.machine()}"

@@ -2,8 +2,8 @@
 
     {"step": 100, "split": "train", "loss": 2.31, ..., "seconds": 4.2, "tokens_per_s": 51000.0}
 
-Steps and splits interleave in the order of writing. A number that is not finite is null. A process that is killed may
-leave half a line at the end; the next one cuts the file back before it writes.
+Lines are in the order of writing, so steps and splits interleave. A number that is not finite is null. A killed process
+may leave an incomplete line at the end; the next process cuts the file back before it writes.
 
 | function                                | a damaged line               |
 |-----------------------------------------|------------------------------|
@@ -34,7 +34,7 @@ _TAIL_BYTES = 4096
 
 
 def format_line(step: int, split: str, metrics: Mapping[str, Any]) -> str:
-    """Return a line with its line break; floats that are not finite, which JSON cannot write, become null."""
+    """Return a line with its line break; floats that are not finite become null, since JSON has no such numbers."""
     finite = {name: None if _is_nonfinite(value) else value for name, value in metrics.items()}
     return json.dumps({"step": step, "split": split, **finite}) + "\n"
 
@@ -43,9 +43,9 @@ def read_lines(file: Path, may_be_growing: bool = False) -> list[dict[str, Any]]
     """Return every line in order; none if there is no file.
 
     Args:
-      may_be_growing: leave out a last line that cannot be read, because a process may be writing it or have died at it.
+      may_be_growing: leave out an unreadable last line, because a process may still write it or may have died there.
 
-    Raises DataError, which names the file and the line, for a line that is no object with a step and a split.
+    Raises DataError, which names the file and the line, for a line that is not an object with a step and a split.
     """
     if not file.exists():
         return []
@@ -67,15 +67,15 @@ def readable_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def last_step(file: Path) -> int:
-    """Return the highest step of the lines that can be read; 0 if there is none. Raises OSError as they do."""
+    """Return the highest step of the readable lines; 0 if there is none. Raises OSError for an unreadable file."""
     return max((line["step"] for line in readable_lines(file)), default=0)
 
 
 def last_value(file: Path, name: str) -> tuple[int, float | None] | None:
     """Return the step and the value of the last line that has the metric; None if there is none.
 
-    Reads only the end of the file, and so costs the same for a run of any length. The value is None where it was not
-    finite. An unreadable file counts as none.
+    It reads only the end of the file, so the cost does not depend on the length of the run. The value is None if it was
+    not finite. The result is None for an unreadable file too.
     """
     try:
         with file.open("rb") as opened:
@@ -92,7 +92,7 @@ def last_value(file: Path, name: str) -> tuple[int, float | None] | None:
 
 
 def cut_back(file: Path, step: int) -> None:
-    """Remove the lines after a step, and lines that cannot be read; without a file do nothing.
+    """Remove the lines after a step and the lines that cannot be read; do nothing if there is no file.
 
     Raises OSError if the file cannot be read and CheckpointError if it cannot be written.
     """
@@ -102,7 +102,7 @@ def cut_back(file: Path, step: int) -> None:
 
 
 def values_by_step(lines: Iterable[Mapping[str, Any]], quantity: str) -> dict[int, float]:
-    """Return the values of a quantity by step, without those that are no number or were not finite.
+    """Return the values of a quantity by step, without values that are not a number or were not finite.
 
     Args:
       quantity: SPLIT/METRIC, as in "valid/loss".
@@ -114,7 +114,7 @@ def values_by_step(lines: Iterable[Mapping[str, Any]], quantity: str) -> dict[in
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value of JSON is a number, which true and false are not."""
+    """Return whether a JSON value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, and nothing elsewhere."""
+"""A progress bar, shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def progress_bar(what: str, total: int | None, done: int = 0) -> Generator[Calla
     """Yield a function that advances a progress bar by a given amount.
 
     Args:
-      total: None if nobody knows.
+      total: amount of work; None if it is unknown.
     """
     if not sys.stderr.isatty():
         yield lambda _: None

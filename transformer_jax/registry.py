@@ -1,4 +1,4 @@
-"""Tables of named things that users may add to: architectures and tasks."""
+"""Tables of named objects that users may extend: architectures and tasks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """The values of one config field and the object that each of them names.
+    """A table of the values of one config field and their objects.
 
     A value is a name of this table, or `MODULE:OBJECT`: an object of any module that Python can import. The latter
-    works in every process of a sweep and for whoever evaluates the checkpoint, without a call to `register`.
+    needs no call to `register`, so it works in every process of a sweep and in a later evaluation of the checkpoint.
     """
 
     def __init__(self, field: str, kind: type[T], entries: Mapping[str, str]) -> None:
@@ -29,16 +29,16 @@ class Registry(Mapping[str, T], Generic[T]):
         self._imported: dict[str, T] = {}
 
     def register(self, name: str, value: T) -> T:
-        """Adds `value` under a name; raises ConfigError if the name is taken or the value is incomplete."""
+        """Add `value` under a name; return it. Raises ConfigError for a name in use or an incomplete value."""
         if name in self:
             raise ConfigError(f"{self.field}='{name}' is registered already")
         self._registered[name] = self._checked(name, value)
         return value
 
     def __getitem__(self, name: str) -> T:
-        """Return the object that a value of the field names, importing it if need be.
+        """Return the object for a value of the field; import it if necessary.
 
-        Raises: ConfigError for an unknown name, a module that cannot be imported, and an object that is not complete.
+        Raises: ConfigError for an unknown name, a module that cannot be imported, or an incomplete object.
         """
         if name in self._registered:
             return self._registered[name]
@@ -59,16 +59,16 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self._built_in or name in self._registered
 
     def is_built_in(self, name: str) -> bool:
-        """Whether the package itself has an object of this name."""
+        """Return whether the package itself has an object with this name."""
         return name in self._built_in
 
     def from_outside(self) -> Iterator[T]:
-        """Yields every registered object, and those of `MODULE:OBJECT` that have been imported."""
+        """Yield every registered object, and every `MODULE:OBJECT` that has been imported."""
         yield from self._registered.values()
         yield from (value for name, value in self._imported.items() if name not in self._built_in)
 
     def problem(self, name: str) -> str | None:
-        """Return why the field cannot have a value, or None if it can; a built-in name is not imported for that."""
+        """Return why the field cannot have this value, or None if it can. A built-in name needs no import."""
         if name in self:
             return None
         try:
@@ -78,11 +78,11 @@ class Registry(Mapping[str, T], Generic[T]):
         return None
 
     def config_class(self, name: str) -> type:
-        """Return the class of the config section for an object, with the fields that it comes with.
+        """Return the class of the config section for an object, with the fields that the object adds.
 
-        It is the attribute `config_class` of the object. Built-in objects share that of the table's class.
+        The class is the object's attribute `config_class`. Built-in objects use the one of the table's class.
 
-        Raises: ConfigError if there is no such object, or its `config_class` is no dataclass that extends the shared
+        Raises: ConfigError if there is no such object, or its `config_class` is not a dataclass that extends the shared
         one and has a default for every field.
         """
         base = self._kind.config_class  # ty: ignore[missing-attribute]
@@ -100,7 +100,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return cls
 
     def expected(self, name: str) -> str:
-        """Return `expected one of ...`, with the nearest name."""
+        """Return the text `expected one of ...`, with the most similar name."""
         return f"expected one of {', '.join(self)}, or MODULE:OBJECT{nearest(name, self)}"
 
     def _import(self, name: str, path: str) -> Any:

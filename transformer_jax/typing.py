@@ -19,8 +19,8 @@
 
 In einsums, the letters are lower case, and `v` is Hv.
 
-Masks are boolean and True means "attend"; what is added to logits is called a bias. Ids are int32. No id has a meaning
-by itself: masks and weights say what is padding.
+Masks are boolean and True means "attend"; arrays that are added to logits are called biases. Ids are int32. No id has a
+fixed meaning: masks and weights mark the padding.
 
 | key of a batch   | shape and type          | meaning                                                                |
 |------------------|-------------------------|------------------------------------------------------------------------|
@@ -34,7 +34,7 @@ by itself: masks and weights say what is padding.
 | `*_positions`    | int32, like the ids     | of packed rows: position within the example                            |
 | `row_ids`        | [B] int32               | number of the row in the global batch, which keys its dropout          |
 
-`*` is `inputs` or `targets`; those of `targets` hold for `decoder_inputs` too.
+`*` is `inputs` or `targets`; the arrays of `targets` apply to `decoder_inputs` too.
 """
 
 from collections.abc import Mapping
