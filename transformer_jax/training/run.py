@@ -30,7 +30,7 @@ def train(
       config: resolved.
       workdir: made if it does not exist; holds config.json, tokenizer.model, metrics.jsonl, tensorboard/, checkpoints/.
       make_validate: returns the function that scores parameters on the validation split; raises what will fail then.
-      allow_config_change: go on in a work directory where another config was in use.
+      allow_config_change: resume in a work directory where another config was used.
     Raises:
       ConfigError: another config was in use in the work directory; more devices are asked for than there are; a
         vocabulary that the corpus cannot fill.
