@@ -83,7 +83,7 @@ def make_launcher(config: ExperimentConfig, step: Step, parameter_axes: Paramete
         raise ConfigError(
             f"data.row_multiple={config.data.row_multiple} is not a multiple of {dividing_rows} devices x "
             f"training.accumulation_steps={config.training.accumulation_steps}; set it to a multiple of {divisor}, or, "
-            "to keep the same batches, change parallel.num_devices or parallel.tensor"
+            "to keep the same batches, choose other parallel.num_devices or parallel.tensor"
         )
     return LAUNCHERS[config.parallel.launcher](sizes, devices, step, parameter_axes)
 

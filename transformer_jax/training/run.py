@@ -31,7 +31,7 @@ def train(
       workdir: created if missing; holds config.json, tokenizer.model, metrics.jsonl, tensorboard/ and checkpoints/.
       make_validate: returns the function that scores parameters on the validation split; raises errors of that function
         early.
-      allow_config_change: continue in a work directory that was used with another config.
+      allow_config_change: resume in a work directory where another config was used.
     Raises:
       ConfigError: the work directory was used with another config; the config asks for more devices than JAX sees; the
         corpus cannot fill the vocabulary.

@@ -199,7 +199,7 @@ class Tpe:
     def _take(self, asked: Any) -> None:
         """Make this work directory the owner of a variant, draw its values if there are none, and add its trials.
 
-        A variant whose config is invalid is told to Optuna as failed.
+        A variant whose config is invalid is reported to Optuna as failed.
         """
         import optuna
 
