@@ -58,7 +58,7 @@ def test_full_help_has_every_field_with_default_choices_and_meaning(capsys):
     assert "--config.model.head_dim=\n" in out
     assert "--config.model.use_bias=true\n" in out
     assert "(post | pre)" in out
-    assert "\nparallel: How one step runs on many devices" in out
+    assert "\nparallel: Settings for several devices" in out
 
 
 def test_full_help_of_evaluate_has_only_what_it_accepts(capsys):
