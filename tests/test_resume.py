@@ -144,7 +144,9 @@ def test_the_tokenizer_is_that_of_the_checkpoint(tmp_path, monkeypatch, capsys):
     train_until(other, monkeypatch, "after_batch", 1, signal.SIGTERM)
     shutil.copy(other / "run" / "tokenizer.model", folder / "run" / "tokenizer.model")
     assert train(folder) == 2
-    assert re.search(r"run/tokenizer\.model is not the tokenizer of checkpoint 5; delete it", capsys.readouterr().err)
+    assert re.search(
+        r"run/tokenizer\.model is not the tokenizer of checkpoint 5; delete the file", capsys.readouterr().err
+    )
     (folder / "run" / "tokenizer.model").unlink()
     assert train(folder) == 0
     assert_same_run(folder, trained_folder())
