@@ -204,9 +204,9 @@ def test_prepared_parameters_are_the_same_numbers(tie_output):
 def test_parameters_in_the_other_form_are_refused():
     config = tiny()
     params, decoder = random_params(config), decoder_of(config)
-    with pytest.raises(ConfigError, match=r"params: decoding needs them as `prepare` returns them"):
+    with pytest.raises(ConfigError, match=r"params: not prepared for decoding; pass the result of `prepare`"):
         decoder.empty_cache(params, make_batch(2, 7), 8)
-    with pytest.raises(ConfigError, match=r"params: these are what `prepare` has returned already"):
+    with pytest.raises(ConfigError, match=r"params: they are prepared already; call `prepare` once"):
         decoder.prepare(decoder.prepare(params))
 
 

@@ -139,7 +139,7 @@ def test_the_choice(fields, kind, backend, name, why):
             {"attention_implementation": "cudnn"} | GPU,
             "any",
             "gpu",
-            "'cudnn' is not possible: it would need the mask of packed",
+            "'cudnn' is not possible: it takes the mask of packed",
         ),
         (
             {"attention_implementation": "xla", "attention_dropout_rate": 0.1},

@@ -1,7 +1,7 @@
-"""The interface of an architecture, and the one table of them.
+"""The interface of an architecture, and the table of all architectures.
 
-An architecture is a composition of blocks: which stacks there are, what they read of a batch, and how one decodes with
-them. All else that the package does with a model, it does through this interface.
+An architecture is a composition of blocks: its stacks, the columns of a batch that they read, and its decoder. The rest
+of the package uses a model only through this interface.
 """
 
 from __future__ import annotations
@@ -32,60 +32,60 @@ class Architecture(abc.ABC):
 
     - `features(batch, dropout=None, hyper={}) -> (x, weights)`: the hidden states [B, T, D] of a batch and a dict of
       attention weights [L, B, N, T, S] by name, empty unless the module was made with `return_weights`. `dropout` is
-      None for a deterministic pass; `hyper` has the values of the config's own `hyper` fields.
-    - `outputs(x, batch) -> [B, ...]`: float32 outputs of hidden states: logits over the vocabulary, or what the head
-      returns if the module has one. x may be a part [B, t, D] of the hidden states.
+      None for a deterministic pass; `hyper` holds the values of those config fields that are marked `hyper`.
+    - `outputs(x, batch) -> [B, ...]`: float32 outputs of hidden states: logits over the vocabulary, or the head's
+      output if the module has a head. x may be a part [B, t, D] of the hidden states.
     - `__call__(batch, dropout=None, hyper={})`: `outputs` of `features`, and the attention weights.
 
-    A head is a module that the task gives: `head(x, batch, embedding)` with the token embedding [V, D]. Its parameters
-    are at `head/...`.
+    The task may give a head: a module that is called as `head(x, batch, embedding)`, with the token embedding [V, D].
+    Its parameters are at `head/...`.
     """
 
     config_class: type[ModelConfig] = ModelConfig
-    """`ModelConfig`, or a subclass with fields of its own, which the config then has in its section `model`."""
+    """`ModelConfig`, or a subclass with more fields, which then is the section `model` of the config."""
     reads: frozenset[str] | None = None
-    """Names of the fields of ModelConfig that the architecture reads; setting another is an error. None: all of them.
+    """Names of the fields of ModelConfig that the architecture reads; to set any other is an error. None: all fields.
 
-    Its own fields, `vocab_size` and `max_length` need not be listed.
+    `vocab_size`, `max_length` and the fields of the subclass need not be listed.
     """
 
     @abc.abstractmethod
     def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> nn.Module:
-        """Return the module of a resolved config."""
+        """Return the module for a resolved config."""
 
     @abc.abstractmethod
     def example_batch(self, config: ModelConfig) -> Batch:
         """Return the smallest batch that the module can be initialised with."""
 
     def decoder(self, config: ModelConfig) -> Decoder | None:
-        """Return how to generate with parameters of this config; None if the architecture does not generate."""
+        """Return the decoder that generates with this config; None if the architecture cannot generate."""
         return None
 
     @property
     def generates(self) -> bool:
-        """Whether there is a decoder."""
+        """Whether the architecture has a decoder."""
         return type(self).decoder is not Architecture.decoder
 
     def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int | None:
-        """Return the operations of one training step, or None if they are not counted.
+        """Return the floating-point operations of one training step, or None if they are not known.
 
         Args:
-          rows: of the batch, B; widths: of its sequences by name, such as `inputs` and `targets`, padding included.
+          rows: B; widths: lengths of the batch's sequences by name, such as `inputs` and `targets`, with padding.
         """
         return None
 
     def activation_bytes(
         self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1
     ) -> int | None:
-        """Return roughly the memory of a training step beside parameters and moments, or None if it is not known."""
+        """Return roughly the bytes of a training step without parameters and moments, or None if they are not known."""
         return None
 
     def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes] | None:
-        """Return logical axes by the end of a parameter's path; None if no parameter can be divided among devices."""
+        """Return logical axes by the end of a parameter's path; None if parameters cannot be divided among devices."""
         return None
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
-        """Return the kind of mask (`masks.AttentionMask.kind`) of every attention, by its name; without packing."""
+        """Return the kind of mask (`masks.AttentionMask.kind`) of every attention by name, for rows without packing."""
         return {}
 
 
@@ -101,7 +101,7 @@ ARCHITECTURES: Registry[Architecture] = Registry(
 
 
 class Model(NamedTuple):
-    """A module with its parameters: what a task's loss is computed with."""
+    """A module with its parameters; a task computes its loss with it."""
 
     module: nn.Module
     params: Params
@@ -120,10 +120,10 @@ class Model(NamedTuple):
 
 
 def init_params(config: ModelConfig, seed: int | Array, head: nn.Module | None = None) -> Params:
-    """Return new parameters, float32, as a nested dict of arrays: a function of config, head and seed alone."""
+    """Return new parameters, a nested dict of float32 arrays. They depend on config, head and seed alone."""
     architecture = ARCHITECTURES[config.architecture]
     key = jax.random.key(seed, impl="threefry2x32")
-    # The reference implementation of attention takes any shape; the choice has no effect on parameters.
+    # The reference implementation of attention takes any shape; parameters do not depend on the implementation.
     module = architecture.module(dataclasses.replace(config, attention_implementation="reference"), head)
     return module.init(key, architecture.example_batch(config))["params"]
 
@@ -135,5 +135,5 @@ def example_ids(*names: str) -> Batch:
 
 
 def parameter_axes(config: ModelConfig) -> Mapping[str, Axes] | None:
-    """Return the logical axes of a model's parameters, which a launcher divides them by."""
+    """Return the logical axes by which a launcher divides a model's parameters."""
     return ARCHITECTURES[config.architecture].parameter_axes(config)

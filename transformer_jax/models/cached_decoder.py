@@ -23,9 +23,10 @@ from transformer_jax.typing import Array, Batch, Params
 
 @dataclasses.dataclass(frozen=True)
 class CachedDecoder(Decoder):
-    """Decodes with a module that has a stack `decoder`, and the methods `decode` and, with an encoder, `memory`.
+    """The decoder of a module with a stack `decoder`, a method `decode` and, with an encoder, a method `memory`.
 
-    Hypotheses of a row share its cache: W tokens of a step stand in W slots, and `visible` says which belong together.
+    The hypotheses of a row share its cache: a step writes W tokens into W slots, and `visible` says which slots belong
+    to a hypothesis.
     """
 
     config: ModelConfig
@@ -41,20 +42,19 @@ class CachedDecoder(Decoder):
         return self.config.max_length
 
     def prepare(self, params: Params) -> Params:
-        """Return one tree per decoder layer instead of one stacked [L, ...], and the kernel [D, V] of `output` even
-        where the embedding is used for it.
+        """Return parameters with one tree per decoder layer, and with an output kernel [D, V] even if it is tied.
 
-        This is a second copy, made once: otherwise the stacks would be taken apart, and the embedding transposed, for
-        every token.
+        This is a second copy, made once. Otherwise every token would split the stacked layers and transpose the
+        embedding.
 
-        Raises: ConfigError if the model has no decoder, or the parameters are such already.
+        Raises: ConfigError if the model has no decoder, or if the parameters are prepared already.
         """
         decoder = params.get("decoder")
         if decoder is None:
             raise ConfigError(f"the model has no decoder to generate with; its parts are {', '.join(params)}")
         stacked = decoder["layers"]
         if isinstance(stacked, tuple):
-            raise ConfigError("params: these are what `prepare` has returned already")
+            raise ConfigError("params: they are prepared already; call `prepare` once")
         num_layers = jax.tree.leaves(stacked)[0].shape[0]
         layers = tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))
         output = params.get("output", {"kernel": params["embedding"]["embedding"].T})
@@ -64,8 +64,7 @@ class CachedDecoder(Decoder):
         """Encode `inputs`, if there is an encoder, and read the prompts without their last tokens.
 
         Raises:
-          ConfigError: a learned position table has fewer rows than the prompts have tokens, or `prepare` has not been
-            called.
+          ConfigError: a prompt is longer than a learned position table, or the parameters are not prepared.
           DataError: inputs are longer than a learned position table.
         """
         prompts, lengths = batch["prompts"][:, :-1], batch["prompt_lengths"] - 1
@@ -75,14 +74,14 @@ class CachedDecoder(Decoder):
         return Started(cache, cache.positions >= 0, prompts.shape[1])
 
     def empty_cache(self, params: Params, batch: Batch, slots: int) -> KVCache:
-        """Encode `inputs` [B, S], if there is an encoder, and return a cache without a token.
+        """Encode `inputs` [B, S], if there is an encoder, and return a cache without tokens.
 
         Args:
-          batch: without an encoder, its `prompts` [B, P] tell the number of rows.
+          batch: without an encoder, `prompts` [B, P] gives the number of rows.
         """
         layers = params["decoder"]["layers"]
         if not isinstance(layers, tuple):
-            raise ConfigError("params: decoding needs them as `prepare` returns them")
+            raise ConfigError("params: not prepared for decoding; pass the result of `prepare`")
         memory, memory_mask = (), None
         if self.has_encoder:
             memory, memory_mask = self._apply(params, batch, layers, method="memory")
@@ -99,10 +98,10 @@ class CachedDecoder(Decoder):
         """Feed the prompt of every row to the decoder at once.
 
         Args:
-          prompts: [B, P] int32; lengths: [B] int32, how many of them are the row's.
-        Returns: logits [B, V] of the token after each row's last, zeros for a length of 0; and the cache with P slots
-          more.
-        Raises: ConfigError as `step`, or if a learned position table has fewer than P rows.
+          prompts: [B, P] int32; lengths: [B] int32, the number of tokens in each row.
+        Returns: logits [B, V] of the token after each row's last, zeros for a length of 0; and the cache, with P more
+          slots in use.
+        Raises: ConfigError if `step` does, or if a learned position table has fewer than P rows.
         """
         self.check_positions(prompts.shape[1])
         columns = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
@@ -114,16 +113,15 @@ class CachedDecoder(Decoder):
     def step(
         self, params: Params, cache: KVCache, ids: Array, positions: Array, visible: Array | None = None
     ) -> tuple[Array, KVCache]:
-        """Feed T tokens per row to the decoder, into the next T slots of the cache.
+        """Feed T tokens per row to the decoder, and write them into the next T slots of the cache.
 
         Args:
           ids: [B, T] int32; positions: [B, T] int32, -1 for padding.
-          visible: [B, T, C] bool, the slots that each token attends to, its own among them; default all that hold a
-            token at its position or before, as a row's tokens do that follow each other.
-        Returns: logits [B, T, V] of the token after each, and the cache with the T tokens in it.
-        Raises: ConfigError if there is no token, or no room for T more; the latter only outside of jit, where it is
-          known. Within, keep `cache.index` and positions below what there is room for: JAX would write over the last
-          slots.
+          visible: [B, T, C] bool, the slots that each token attends to, including its own; by default all slots with a
+            token at its position or before, which is right for rows of one hypothesis.
+        Returns: logits [B, T, V] of the token after each, and the cache with the T tokens.
+        Raises: ConfigError if there are no tokens, or not enough free slots. The second is checked only outside of jit.
+          Under jit the caller must leave room, otherwise JAX overwrites the last slots.
         """
         index = 0 if isinstance(cache.index, Tracer) else int(cache.index)
         if not ids.shape[1] or index + ids.shape[1] > cache.capacity:
@@ -144,10 +142,10 @@ class CachedDecoder(Decoder):
         return grown(cache, slots)
 
     def check_positions(self, length: int) -> None:
-        """Raise ConfigError if the decoder cannot number so many positions.
+        """Raise ConfigError if a learned position table has fewer than `length` rows.
 
-        `nn.positions.check_positions` raises DataError: a text of the corpus is too long there, and here the caller
-        has chosen how far to decode.
+        `nn.positions.check_positions` raises DataError, since a text of the corpus is too long there. Here the caller
+        chose the length.
         """
         if ENCODINGS[self.config.position_encoding].has_table and length > self.config.max_length:
             raise ConfigError(
@@ -155,6 +153,6 @@ class CachedDecoder(Decoder):
             )
 
     def _apply(self, params: Params, *args: Any, method: str) -> Any:
-        """A method of the module; `prepare` has untied the output."""
+        """Call a method of the module, with the untied output that `prepare` made."""
         module = self.module(dataclasses.replace(self.config, tie_output=False))
         return module.apply({"params": params}, *args, method=method)

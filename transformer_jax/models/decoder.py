@@ -1,4 +1,4 @@
-"""How one generates with a model: the interface that greedy search, sampling and beam search know."""
+"""The interface of decoders, which greedy search, sampling and beam search use."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from transformer_jax.typing import Array, Batch, Params
 
 
 class Started(NamedTuple):
-    """A cache that holds what was read before the first step.
+    """A cache that holds everything read before the first step.
 
-    cache: any tree. visible: [B, C] bool, the slots of the cache that every hypothesis may attend to. index: the first
-    free slot.
+    cache: any tree. visible: [B, C] bool, the slots that every hypothesis may attend to. index: the first free slot.
     """
 
     cache: Any
@@ -25,35 +24,35 @@ class Started(NamedTuple):
 class Decoder(abc.ABC):
     """Functions of one model's parameters, for B rows with W hypotheses each.
 
-    Hypotheses of a row share what is computed from its input. A step writes W tokens, one per hypothesis, into the next
-    W slots of the cache; `visible` says which slots each of them attends to. A decoder whose state is not a cache of
-    tokens (a recurrent one) ignores slots and `visible`, and keeps one state per hypothesis, which `reorder` gathers.
+    Hypotheses of a row share the encoded input. A step writes W tokens, one per hypothesis, into the next W slots of
+    the cache; `visible` says which slots each of them attends to. A decoder with another state than a cache of tokens,
+    such as a recurrent one, ignores slots and `visible`. It keeps one state per hypothesis, which `reorder` gathers.
 
-    A search is compiled per decoder: one is hashable, does not change, and equals every other of the same model, as a
-    frozen dataclass of the model's config does. It holds no array.
+    Searches are compiled once per decoder. So a decoder is hashable and immutable, holds no arrays, and equals any
+    other decoder of the same model: a frozen dataclass with the model's config is all of that.
     """
 
     @property
     @abc.abstractmethod
     def vocab_size(self) -> int:
-        """Logits per step, V."""
+        """Number of logits per step, V."""
 
     @property
     def max_length(self) -> int | None:
-        """Positions that the model can number; None if there is no bound."""
+        """Greatest number of positions that the model can represent; None if there is no bound."""
         return None
 
     def prepare(self, params: Params) -> Params:
-        """Return the parameters as decoding reads them, made once before any step."""
+        """Return the parameters in the form that decoding reads; called once, before any step."""
         return params
 
     @abc.abstractmethod
     def start(self, params: Params, batch: Batch, slots: int, width: int) -> Started:
-        """Encode what there is to encode, and read every prompt without its last token.
+        """Encode the input, if there is one, and read every prompt without its last token.
 
         Args:
-          batch: what the model reads, such as `inputs` [B, S] and `inputs_mask`; and `prompts` [B, P] int32 with
-            `prompt_lengths` [B]: the tokens before the first generated one. The search feeds the last of each.
+          batch: the columns that the model reads, such as `inputs` [B, S] and `inputs_mask`; and `prompts` [B, P] int32
+            with `prompt_lengths` [B], the tokens before the first generated one. The search feeds the last of each.
           slots: capacity of the cache; width: hypotheses per row, W.
         """
 
@@ -69,13 +68,13 @@ class Decoder(abc.ABC):
         """Feed one token per hypothesis; return float32 logits of the next one, and the new cache.
 
         Args:
-          visible: slots that each token attends to, its own among them.
+          visible: the slots that each token attends to, including its own.
         """
 
     def reorder(self, cache: Any, parents: Int[Array, "B W"]) -> Any:
-        """Return the cache in which hypothesis w of a row continues hypothesis parents[w].
+        """Return the cache after a selection: hypothesis w of a row continues hypothesis parents[w].
 
-        Keys and values stay where they are, since `visible` follows the hypotheses; states are gathered.
+        A cache of tokens stays as it is, since `visible` follows the hypotheses. States are gathered.
         """
         return cache
 

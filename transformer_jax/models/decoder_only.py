@@ -23,7 +23,7 @@ from transformer_jax.typing import Array, Batch, Params
 
 
 class DecoderOnly(nn.Module):
-    """Maps ids, shifted by one, to logits over the next id; `num_decoder_layers` layers. See `Architecture`."""
+    """Maps ids, shifted by one, to logits over the next id, with `num_decoder_layers` layers. See `Architecture`."""
 
     config: ModelConfig
     head: nn.Module | None = None
@@ -47,11 +47,11 @@ class DecoderOnly(nn.Module):
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Return the stack's output for every token that it reads.
+        """Return the stack's output for every token of `decoder_inputs`.
 
         Args:
-          batch: `decoder_inputs` [B, T], perhaps with a `prefix_mask` [B, T], whose tokens attend to each other both
-            ways; packed rows carry `targets_segment_ids` and `targets_positions`.
+          batch: `decoder_inputs` [B, T]; optionally `prefix_mask` [B, T], whose tokens attend to each other in both
+            directions; for packed rows also `targets_segment_ids` and `targets_positions`.
           dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, T, D] and, with `return_weights`, `decoder_self_attention` [L, B, N, T, T].
         """
@@ -67,7 +67,7 @@ class DecoderOnly(nn.Module):
         return x, {f"decoder_{name}": w for name, w in weights.items()}
 
     def outputs(self, x: Array, batch: Batch) -> Array:
-        """Map the stack's output [B, T, D] to logits [B, T, V] float32, or to what the head makes of it."""
+        """Map the stack's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
         if self.head is not None:
             return self.head(x, batch, self.embedding.embedding)
         return token_logits(x, self.embedding, self.output)
@@ -80,7 +80,7 @@ class DecoderOnly(nn.Module):
 
 
 class DecoderOnlyArchitecture(Architecture):
-    """One stack, causal, or attending both ways within a prefix (`prefix_mask`)."""
+    """One stack with a causal mask, or with attention in both directions within a prefix (`prefix_mask`)."""
 
     def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> DecoderOnly:
         return DecoderOnly(config, head, return_weights)

@@ -24,7 +24,7 @@ from transformer_jax.typing import Array, Batch, Params
 
 
 class Side(enum.IntEnum):
-    """The stacks, as dropout numbers them. The numbers decide which elements are dropped: they stay as they are."""
+    """The numbers of the stacks for dropout. They enter the dropout masks: do not change them."""
 
     ENCODER = 0
     DECODER = 1
@@ -59,11 +59,11 @@ class EncoderDecoder(nn.Module):
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Return the decoder's output for every token that it reads.
+        """Return the decoder's output for every token of `decoder_inputs`.
 
         Args:
-          batch: `inputs` [B, S], `inputs_mask` and `decoder_inputs` [B, T]; packed rows carry segment ids and positions
-            of both. Positions of a learned table are below `max_length`, which nothing checks here.
+          batch: `inputs` [B, S], `inputs_mask` and `decoder_inputs` [B, T]; for packed rows also segment ids and
+            positions of both. With a learned table these positions must be below `max_length`; this is not checked.
           dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, T, D] and, with `return_weights`, the attention weights
           `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and
@@ -71,7 +71,7 @@ class EncoderDecoder(nn.Module):
         """
         memory, memory_mask, encoder_weights = self.encode(batch, fold_dropout(dropout, Side.ENCODER))
         length, dropout = batch["decoder_inputs"].shape[1], fold_dropout(dropout, Side.DECODER)
-        # Padding stands after all tokens of a row, so that causality hides it.
+        # Padding stands after all tokens of a row, so the causal mask hides it.
         mask, segments = causal_mask(length), batch.get("targets_segment_ids")
         if segments is not None:
             mask = mask & segment_mask(segments, segments)
@@ -97,13 +97,13 @@ class EncoderDecoder(nn.Module):
         return x, mask, weights
 
     def outputs(self, x: Array, batch: Batch) -> Array:
-        """Map the decoder's output [B, T, D] to logits [B, T, V] float32, or to what the head makes of it."""
+        """Map the decoder's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
         if self.head is not None:
             return self.head(x, batch, self.embedding.embedding)
         return token_logits(x, self.embedding, self.output)
 
     def memory(self, batch: Batch, layers: Sequence[Params]) -> tuple[tuple[LayerCache, ...], Array | None]:
-        """Return what every decoder layer reads of the encoder, and which of it are tokens, [B, 1, 1, S]."""
+        """Return the encoder's keys and values for every decoder layer, and the mask of its tokens, [B, 1, 1, S]."""
         memory, mask, _ = self.encode(batch)
         return self.decoder.project_memory(memory, layers), None if mask is None else mask.allowed
 

@@ -1,4 +1,4 @@
-"""The cost of a training step, from the config alone: operations, and memory for activations."""
+"""The cost of a training step, from the config alone: floating-point operations and memory of activations."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
         project(q, kv) = q 2 D N (H + Hv) + kv 2 D K (H + Hv)    queries and output; keys and values
         attend(T, S)   = 2 B N T S (H + Hv)                      in full, whatever the mask
 
-    Embedding lookups, norms, softmax and other elementwise work are not counted, nor is recomputation in the backward
-    pass. The gradient with respect to each of its two factors costs a product once more.
+    Embedding lookups, norms, softmax, other elementwise work, and recomputation in the backward pass are not counted.
+    The backward pass computes two products for each product of the forward pass: one gradient per factor.
     """
     config = config.resolved()
     costs = _costs(config)
@@ -70,8 +70,8 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
 
 
 class _Costs(NamedTuple):
-    """Forward operations: of a token for queries and output, for keys and values, for the feed-forward network; and of
-    a pair of tokens for attention."""
+    """Forward operations. Per token: for queries and output, for keys and values, for the feed-forward network. Per
+    pair of tokens: for attention."""
 
     queries: int
     keys: int
@@ -90,39 +90,43 @@ def _costs(config: ModelConfig) -> _Costs:
 
 
 def palm_flops_per_token(config: ModelConfig, num_params: int, length: int) -> int:
-    """6 P + 12 L N H T: operations per token of training a decoder-only model (Chowdhery et al. 2022, appendix B).
+    """Return 6 P + 12 L N H T, the operations per token of training a decoder-only model.
+
+    Source: Chowdhery et al. 2022, appendix B.
 
     Args:
-      num_params: P, without those that no product is made with, as a table of positions.
-      length: T, of the rows.
+      num_params: P, without parameters that are in no matrix product, such as a table of positions.
+      length: T, the length of a row.
     """
     config = config.resolved()
     return 6 * num_params + 12 * config.num_decoder_layers * config.num_heads * config.head_dim * length
 
 
 def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chunks: int = 1) -> int:
-    """Return roughly the memory that one training step needs beside parameters, gradients and moments.
+    """Return roughly the bytes that one training step needs beside parameters, gradients and moments.
 
-    It counts what XLA keeps for the backward pass, fitted to its allocations on CPU over depths, heads, lengths,
-    feed-forward widths and vocabularies; with the letters of `transformer_jax.typing` and E bytes per element,
+    It counts the values that XLA keeps for the backward pass. The formula was fitted to its allocations on CPU over
+    depths, heads, lengths, feed-forward widths and vocabularies. With the letters of `transformer_jax.typing` and E
+    bytes per element,
 
         layer           E (B T (14 D + M F) + 3 B N T^2)                           M = 2, gated 4
         with memory     E (B T (24 D + M F) + 3 B N (T^2 + T S))                   with attention weights
         embeddings      E 6 D B T
         logits          12 B T V / loss_chunks                                     and their gradients, float32
 
-    and all of it is there at once. With `remat` a layer keeps less; one layer, or the logits, are in full in turn:
+    and all of it is in memory at once. With `remat` a layer keeps less, and either one layer or the logits are in
+    memory in full:
 
         full            E D a token
         dots            E (6 D + M F / 2) a token, with a memory E (9 D + M F / 2), and E 2 D a token of the memory
-        any other       as much as without `remat`, which is the most that a policy can keep
+        any other       as without `remat`, the upper bound of every policy
 
-    Other backends fuse differently, and cuDNN's kernel keeps no attention weights; `transformer-jax inspect --compile`
-    asks the compiler.
+    Other backends fuse differently, and cuDNN's kernel keeps no attention weights. For the compiler's own figure, run
+    `transformer-jax inspect --compile`.
 
     Args:
-      stacks: of one device.
-      loss_chunks: parts that the logits are computed in.
+      stacks: the share of one device.
+      loss_chunks: number of parts in which the logits are computed.
     """
     config = config.resolved()
     element, width = jnp.dtype(config.dtype).itemsize, config.emb_dim
@@ -142,7 +146,7 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
 
 
 def _whole_layer(config: ModelConfig, stack: StackCost, mlp: int) -> int:
-    """Elements that the backward pass of a layer needs."""
+    """Return the number of elements that the backward pass of a layer needs."""
     width = (24 if stack.memory_length else 14) * config.emb_dim
     weights = 3 * stack.rows * config.num_heads * stack.length * (stack.length + stack.memory_length)
     return stack.tokens * (width + mlp) + weights

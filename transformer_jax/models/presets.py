@@ -1,4 +1,4 @@
-"""Published model sizes, as configs to start from: `transformer_base(norm_position="pre")`."""
+"""Published model sizes as configs. Keyword arguments replace fields: `transformer_base(norm_position="pre")`."""
 
 from __future__ import annotations
 
@@ -40,22 +40,21 @@ _GPT2 = ModelConfig(
 
 
 def gpt2_small(**overrides: Any) -> ModelConfig:
-    """GPT-2's smallest model (Radford et al. 2019, table 2, as released), with fields replaced: 124.4 million
-    parameters in `models.decoder_only`."""
+    """Return GPT-2's smallest model (Radford et al. 2019, table 2, as released): 124.4 million parameters."""
     return dataclasses.replace(_GPT2, **overrides)
 
 
 def transformer_base(**overrides: Any) -> ModelConfig:
-    """The base model of Vaswani et al. 2017, table 3, with fields replaced: 63.1 million parameters.
+    """Return the base model of Vaswani et al. 2017, table 3: 63.1 million parameters.
 
-    The paper says 65 million, which takes a vocabulary of 40,000 rather than its "about 37,000" tokens.
+    The paper says 65 million. That needs a vocabulary of 40,000 tokens, not the "about 37,000" of the paper.
     """
     return dataclasses.replace(_BASE, **overrides)
 
 
 def transformer_big(**overrides: Any) -> ModelConfig:
-    """The big model of Vaswani et al. 2017, table 3 (English-German), with fields replaced: 214.2 million parameters.
+    """Return the big model of Vaswani et al. 2017, table 3 (English-German): 214.2 million parameters.
 
-    The paper says 213 million. For English-French it drops 0.1 instead of 0.3.
+    The paper says 213 million. For English-French its dropout rate is 0.1 instead of 0.3.
     """
     return dataclasses.replace(_BIG, **overrides)

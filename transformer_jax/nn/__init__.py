@@ -1,1 +1,1 @@
-"""Building blocks: pure functions of arrays, and thin Linen shells that own their parameters."""
+"""Building blocks: pure functions of arrays, and small Linen modules that own the parameters."""

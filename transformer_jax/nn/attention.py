@@ -1,4 +1,4 @@
-"""Attention: the function, and the shell that owns the projections of its heads."""
+"""Attention: the function, and the module that owns the projections of its heads."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def dot_product_attention(
     scale: float = 1.0,
     dropout: Dropout | None = None,
 ) -> tuple[Float[Array, "B T N Hv"], Weights]:
-    """softmax(scale * Q K^T + bias) V for every head (Vaswani et al. 2017, equation 1).
+    """Return softmax(scale * Q K^T + bias) V for every head (Vaswani et al. 2017, equation 1).
 
     Query head n reads key/value head n // G, G = N / K (Ainslie et al. 2023). Logits and softmax are float32. A query
-    that may attend to nothing gets zeros, and passes no gradient on.
+    that may attend to nothing gets zeros, and its gradient is zero.
 
     Args:
       query: [B, T, N, H].
@@ -56,8 +56,8 @@ def dot_product_attention(
 class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_N) W^O, head_n = Attention(x W_n^Q, y W_n^K, y W_n^V).
 
-    Vaswani et al. 2017, section 3.2.2. Self-attention is the case y = x. The key bias has no effect on the output
-    (it adds the same number to all logits of a query) and so an exactly zero gradient.
+    Vaswani et al. 2017, section 3.2.2. Self-attention is the case y = x. The key bias adds the same number to
+    all logits of a query. So it has no effect on the output, and its gradient is exactly zero.
     """
 
     config: ModelConfig
@@ -72,7 +72,7 @@ class MultiHeadAttention(nn.Module):
         self.out = Linear((config.num_heads, config.value_head_dim), width, bias)
 
     def project(self, x: Activations, positions: Positions) -> tuple[Heads, KeyValue]:
-        """Return queries [B, T, N, H], keys and values of x [B, T, D] itself, rotated if the config says so."""
+        """Return queries [B, T, N, H], keys and values of x [B, T, D]; rotated with rotary positions."""
         query, key, value = fused(x, [self.query, self.key, self.value])
         rotate = ENCODINGS[self.config.position_encoding].rotate
         if rotate is not None:
@@ -80,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         return query, KeyValue(key, value)
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
-        """Return keys and values of what another stack has computed, memory [B, S, D]."""
+        """Return keys and values of another stack's output, memory [B, S, D]."""
         return KeyValue(*fused(memory, [self.key, self.value]))
 
     def attend(
@@ -91,11 +91,11 @@ class MultiHeadAttention(nn.Module):
         bias: Bias | None,
         dropout: Dropout | None,
     ) -> tuple[Activations, Weights | None]:
-        """Let queries attend to tokens: to their own, to a memory's, or to those in a cache.
+        """Let queries attend to tokens: those of their own sequence, of a memory, or of a cache.
 
         Args:
           query: [B, T, N, H]; tokens: S keys and values, or C slots of a cache; bias: broadcastable to [B, N, T, S].
-        Returns: [B, T, D] and, with `return_weights`, weights [B, N, T, S]; of a cache never.
+        Returns: [B, T, D] and, with `return_weights`, weights [B, N, T, S]; None for a cache.
         """
         allowed = None if mask is None else mask.allowed
         scale = self.config.head_dim**-0.5 if self.config.attention_scale else 1.0

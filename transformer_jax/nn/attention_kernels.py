@@ -1,10 +1,11 @@
-"""Which implementation computes attention in training and evaluation, and why.
+"""The choice of the implementation that computes attention in training and evaluation.
 
-- `reference`: `attention.dot_product_attention`, the equation written out; the only one that can drop attention weights
-  or return them.
-- `xla`: `jax.nn.dot_product_attention`, the same products by the library.
-- `cudnn`: the same function on an NVIDIA GPU by cuDNN's fused kernel (Dao et al. 2022), which holds no [B, N, T, S].
-- `auto`: the first of `cudnn`, `xla` and `reference` that fits; on a CPU `reference`, which is written for it.
+- `reference`: `attention.dot_product_attention`, the equation written out. Only it can drop attention weights or
+  return them.
+- `xla`: `jax.nn.dot_product_attention`, JAX's own implementation of the same products.
+- `cudnn`: the same function on an NVIDIA GPU by cuDNN's fused kernel (Dao et al. 2022), which never stores the
+  weights [B, N, T, S].
+- `auto`: the first of `cudnn`, `xla` and `reference` that is possible; on a CPU always `reference`.
 
 Decoding with a cache has its own function, `kv_cache.cached_attention`.
 """
@@ -25,7 +26,7 @@ from transformer_jax.typing import Array, Bias, Heads
 
 
 class Choice(NamedTuple):
-    """name: `reference`, `xla` or `cudnn`. why: in words."""
+    """The chosen implementation and the reason for it, in words."""
 
     name: Literal["reference", "xla", "cudnn"]
     why: str
@@ -39,14 +40,14 @@ def choose(
     drops_weights: bool = False,
     backend: str | None = None,
 ) -> Choice:
-    """The implementation for one attention of a model.
+    """Return the implementation for one attention of a model.
 
     Args:
       config: resolved.
-      kind: of its mask, as `masks.AttentionMask` has it; `none` if there is no mask.
-      returns_weights: whether the attention weights are asked for.
-      drops_weights: whether some are dropped.
-      backend: `cpu`, `gpu` or `tpu`; default the one that JAX computes on.
+      kind: kind of its mask (`masks.AttentionMask.kind`); `none` if there is no mask.
+      returns_weights: whether the attention weights are returned.
+      drops_weights: whether dropout acts on them.
+      backend: `cpu`, `gpu` or `tpu`; by default JAX's default backend.
     Raises: ConfigError if the config asks for an implementation that cannot compute this attention here.
     """
     backend = backend or jax.default_backend()
@@ -77,7 +78,7 @@ _KINDS = {"causal": "a causal mask", "lengths": "a mask of lengths", "none": "no
 
 
 def _xla_obstacle(config: ModelConfig, drops_weights: bool) -> str:
-    """Why the library's function cannot compute the attention; empty if it can."""
+    """Return the reason why `jax.nn.dot_product_attention` cannot compute this attention; empty if it can."""
     if drops_weights:
         return "attention_dropout_rate is not 0, and only 'reference' drops attention weights"
     if config.value_head_dim != config.head_dim:
@@ -92,23 +93,23 @@ def _cudnn_obstacle(config: ModelConfig, kind: str, backend: str) -> str:
     if problem := _gpu_obstacle():
         return problem
     if kind == "any":
-        return "it would need the mask of packed rows as a bias, [B, 1, T, S]"
+        return "it takes the mask of packed rows as a bias only, [B, 1, T, S]"
     if config.dtype != "bfloat16":
-        return f"dtype='{config.dtype}', and it computes in bfloat16"
+        return f"dtype='{config.dtype}', but it computes in bfloat16 only"
     if ENCODINGS[config.position_encoding].bias is not None:
-        return f"position_encoding='{config.position_encoding}' adds a bias, which it would need for every row"
+        return f"position_encoding='{config.position_encoding}' adds a bias, which it takes only for every row"
     if config.head_dim % 8 or config.head_dim > 128:
-        return f"head_dim={config.head_dim}, and it takes multiples of 8 up to 128"
+        return f"head_dim={config.head_dim}, but it takes only multiples of 8 up to 128"
     return ""
 
 
 def _gpu_obstacle() -> str:
-    """Why the GPU that JAX sees has no cuDNN kernel; empty if it has one, or if there is none to ask."""
+    """Return the reason why JAX's GPU has no cuDNN kernel; empty if it has one, or if there is no GPU."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return ""
     if "cuda" not in device.client.platform_version.lower():
-        return "the GPU is none of NVIDIA's"
+        return "the GPU is not from NVIDIA"
     if float(getattr(device, "compute_capability", "0")) < 8.0:
         return f"the {device.device_kind} is older than Ampere"
     return ""
@@ -123,7 +124,9 @@ def library_attention(
     scale: float,
     implementation: Literal["xla", "cudnn"],
 ) -> Float[Array, "B T N H"]:
-    """`attention.dot_product_attention` by `jax.nn.dot_product_attention`, without weights and without dropout.
+    """Return the output of `attention.dot_product_attention`, computed by `jax.nn.dot_product_attention`.
+
+    There are no attention weights and no dropout.
 
     Args:
       implementation: `xla` or `cudnn`.
@@ -132,7 +135,7 @@ def library_attention(
     if mask is None:
         return jax.nn.dot_product_attention(query, key, value, bias, scale=scale, implementation=implementation)
     described = implementation == "cudnn" and mask.kind != "any"
-    # A row of padding alone attends to its first key, and is zeroed below: over no keys the kernel has no gradient.
+    # Over no keys the kernel has no gradient. So a row of padding alone attends to its first key, and is zeroed below.
     lengths = jnp.maximum(mask.lengths, 1) if described and mask.lengths is not None else None
     output = jax.nn.dot_product_attention(
         query,

@@ -1,8 +1,8 @@
-"""Dropout as a function of where it stands: seed, step, place, row and element.
+"""Dropout whose mask is a function of seed, step, place, row and element.
 
 A random generator would cost more than the rest of a layer's elementwise work, and its bits would change with the
-sharding. A hash of the element's coordinates is fused into the operation it masks, and gives every sentence the same
-mask whatever device, micro-batch or trial axis it is computed on.
+sharding. XLA fuses a hash of the element's coordinates into the operation that it masks. Every row gets the same mask
+on any device, in any micro-batch and on any trial axis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: successive multiples are spread eve
 
 
 def fold(seed: UInt32[Array, "*seed"], number: Int[Array, "*number"] | int) -> UInt32[Array, "*shape"]:
-    """A seed for the number-th thing under `seed`, uint32."""
+    """Return the seed of the number-th part below `seed`, uint32."""
     return mix(seed ^ mix(jnp.asarray(number).astype(jnp.uint32) * jnp.uint32(_GOLDEN) + jnp.uint32(_GOLDEN)))
 
 
@@ -36,17 +36,17 @@ def _computed_once(words: Array) -> Array:
 def keep_mask(
     seed: UInt32[Array, ""], row_ids: Int[Array, " B"], shape: Sequence[int], rate: Float[Array, ""] | float
 ) -> Bool[Array, "B ..."]:
-    """Which elements dropout keeps: independent bits, True with probability 1 - rate.
+    """Return which elements dropout keeps: independent bits, True with probability 1 - rate.
 
     Args:
-      seed: uint32 scalar that already tells run, step, layer and place apart.
+      seed: uint32 scalar, different for every run, step, layer and place.
       row_ids: [B] int32, the global number of every row of the batch.
       shape: the array's shape, [B, ...].
       rate: probability of dropping, in [0, 1); may be traced.
     Returns: bool [shape].
     """
-    # Two words per row, added before the first and between the rounds: one word alone would make the masks of two
-    # rows permutations of each other.
+    # Two words per row: the first is added before the first round, the second between the rounds. With one word
+    # alone, the masks of two rows would be permutations of each other.
     broadcast = (-1, *(1,) * (len(shape) - 1))
     first = _computed_once(fold(seed, row_ids))
     second = _computed_once(mix(first + jnp.uint32(_GOLDEN))).reshape(broadcast)
@@ -60,13 +60,13 @@ def keep_mask(
     x = element * jnp.uint32(_GOLDEN) + first
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D) + second
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
-    # Scaled in float32, a rate keeps 24 bits; below 2^32 because a rate is below 1.
+    # In float32 a rate keeps 24 bits. The threshold is below 2^32 since a rate is below 1.
     threshold = jnp.minimum(jnp.asarray(rate, jnp.float32) * 2.0**32, 2.0**32 - 256).astype(jnp.uint32)
     return (x ^ (x >> 16)) >= threshold
 
 
 class DropoutRates(NamedTuple):
-    """The rate of every place; None takes dropout out of the program there."""
+    """The rate of every place; with None, the program has no dropout there."""
 
     residual: Array | float | None = None
     embedding: Array | float | None = None
@@ -86,12 +86,12 @@ class Dropout(NamedTuple):
 
 
 def fold_dropout(dropout: Dropout | None, number: Array | int) -> Dropout | None:
-    """Return the dropout of the number-th part of a module: a seed of its own; None stays None."""
+    """Return the dropout of the number-th part of a module, with its own seed; None stays None."""
     return None if dropout is None else dropout._replace(seed=fold(dropout.seed, number))
 
 
 def drop(x: Float[Array, "B ..."], dropout: Dropout | None, place: str) -> Float[Array, "B ..."]:
-    """Zeroes elements of x [B, ...] with the rate of `place` and scales the rest by 1 / (1 - rate).
+    """Set elements of x [B, ...] to zero with the rate of `place`, and scale the others by 1 / (1 - rate).
 
     Srivastava et al. 2014, section 4, in the inverted form that leaves evaluation unscaled.
     """
@@ -99,6 +99,6 @@ def drop(x: Float[Array, "B ..."], dropout: Dropout | None, place: str) -> Float
         return x
     rate = getattr(dropout.rates, place)
     keep = keep_mask(dropout.seed, dropout.row_ids, x.shape, rate)
-    # In float32: rounded to bfloat16, the factor itself would be off by up to 0.4 %, always to the same side.
+    # In float32: the factor rounded to bfloat16 would be wrong by up to 0.4 %, always in the same direction.
     scaled = x.astype(jnp.float32) * (1.0 / (1.0 - jnp.asarray(rate, jnp.float32)))
     return jnp.where(keep, scaled.astype(x.dtype), jnp.zeros((), x.dtype))

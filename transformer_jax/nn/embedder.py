@@ -1,4 +1,4 @@
-"""From token embeddings to what the first layer of a stack reads."""
+"""The input of the first layer of a stack: token embeddings with positions and dropout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformer_jax.typing import Activations, Positions
 
 
 class Embedder(nn.Module):
-    """Adds positions to token embeddings, then drops (Vaswani et al. 2017, sections 3.5 and 5.4)."""
+    """Adds positions to token embeddings, then applies dropout (Vaswani et al. 2017, sections 3.5 and 5.4)."""
 
     config: ModelConfig
 

@@ -24,18 +24,18 @@ class TokenEmbedding(nn.Module):
         self.embedding = self.param("embedding", init, (config.vocab_size, config.emb_dim))
 
     def __call__(self, ids: Ids) -> Activations:
-        """Rows of the table, times sqrt(D) with `scale_embeddings` (Vaswani et al. 2017, section 3.4).
+        """Return rows of the table, times sqrt(D) with `scale_embeddings` (Vaswani et al. 2017, section 3.4).
 
         Args:
           ids: [B, T] int32.
-        Returns: [B, T, D] in the type of the computation.
+        Returns: [B, T, D] in `config.dtype`.
         """
         config = self.config
         x = constrain(self.embedding, ("vocab", "emb"))[ids].astype(config.dtype)
         return x * jnp.asarray(config.emb_dim**0.5, x.dtype) if config.scale_embeddings else x
 
     def logits(self, x: Activations) -> Float[Array, "B T V"]:
-        """x E^T for x [B, T, D]: [B, T, V] float32 (Press and Wolf 2017)."""
+        """Return x E^T for x [B, T, D]: [B, T, V] float32 (Press and Wolf 2017)."""
         return linear.logits(x, self.embedding.T)
 
 
@@ -43,7 +43,7 @@ def token_logits(x: Activations, embedding: TokenEmbedding, output: OutputProjec
     """Return logits over the vocabulary [B, T, V] float32 of x [B, T, D].
 
     Args:
-      output: None if the embedding table is the output projection too.
+      output: None if the output projection is the embedding table.
     """
     return constrain(embedding.logits(x) if output is None else output(x), LOGITS)
 
@@ -55,7 +55,7 @@ class OutputProjection(nn.Module):
 
     @nn.compact
     def __call__(self, x: Activations) -> Float[Array, "B T V"]:
-        """x W for x [B, T, D]: [B, T, V] float32."""
+        """Return x W for x [B, T, D]: [B, T, V] float32."""
         shape = (self.config.emb_dim, self.config.vocab_size)
         return linear.logits(x, self.param("kernel", lambda key: xavier_uniform(key, shape, *shape)))
 

@@ -16,7 +16,7 @@ from transformer_jax.typing import Activations, Array
 
 
 class Activation(NamedTuple):
-    """function: elementwise. gated: whether it is of a gate, which the hidden layer is multiplied by."""
+    """An elementwise function. gated: whether it acts on a gate, by which the hidden layer is multiplied."""
 
     function: Callable[[Array], Array]
     gated: bool = False
@@ -55,8 +55,8 @@ ACTIVATIONS = {
 class FeedForward(nn.Module):
     """FFN(x) = f(x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2, with f = relu).
 
-    `swiglu` and `geglu` gate the hidden layer: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, equation 6),
-    half as many parameters again for the same mlp_dim.
+    `swiglu` and `geglu` gate the hidden layer: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, equation 6).
+    For the same mlp_dim that is 1.5 times as many parameters.
     """
 
     config: ModelConfig
@@ -69,7 +69,7 @@ class FeedForward(nn.Module):
         self.out = Linear((config.mlp_dim,), (config.emb_dim,), config.use_bias)
 
     def __call__(self, x: Activations, dropout: Dropout | None) -> Activations:
-        """Maps x [B, T, D] to [B, T, D]."""
+        """Map x [B, T, D] to [B, T, D]."""
         activation = ACTIVATIONS[self.config.activation]
         if activation.gated:
             gate, linear = fused(x, [self.gate, self.hidden])

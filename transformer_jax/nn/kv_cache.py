@@ -1,4 +1,4 @@
-"""Keys and values of tokens that were read before: how they are stored, and attention over them."""
+"""The cache of keys and values of tokens read before, and attention over it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class KeyValue(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-    """Keys and values of one layer as decoding keeps them: key [B K, H, C], value [B K, C, Hv]."""
+    """Keys and values of one layer in the layout of decoding: key [B K, H, C], value [B K, C, Hv]."""
 
     # This layout keeps both products of a decoding step contiguous. With slots before heads, XLA for CPU transposes the
-    # whole cache at every step; with rows and heads on axes of their own, it copies the cache where there is one row.
+    # whole cache at every step. With separate axes for rows and heads, it copies the cache if there is one row.
     key: Array
     value: Array
 
@@ -36,12 +36,12 @@ class LayerCache(NamedTuple):
 
 
 class KVCache(NamedTuple):
-    """Keys and values of all tokens so far, one buffer pair per layer, and where the tokens stand.
+    """Keys and values of all tokens so far, one pair of buffers per layer, and the positions of the tokens.
 
     layers: L caches of the decoder's own tokens, C slots each. memory: L caches of the S tokens of the encoder,
-    computed once; empty without an encoder. memory_mask: [B, 1, 1, S] bool, which of them are tokens; None without an
-    encoder. positions: [B, C] int32, the position of the token in every slot, -1 in an empty slot. index: int32 scalar,
-    the first free slot.
+    computed once; empty without an encoder. memory_mask: [B, 1, 1, S] bool, True for tokens, False for padding; None
+    without an encoder. positions: [B, C] int32, the position of the token in every slot, -1 for an empty slot. index:
+    int32 scalar, the first free slot.
     """
 
     layers: tuple[LayerCache, ...]
@@ -64,7 +64,7 @@ def cache_layout(tokens: KeyValue) -> LayerCache:
 
 
 def empty_layer(config: ModelConfig, batch: int, capacity: int) -> LayerCache:
-    """Return a buffer pair of zeros for one layer."""
+    """Return the cache of one layer, filled with zeros."""
     matrices = batch * config.num_kv_heads
     return LayerCache(
         jnp.zeros((matrices, config.head_dim, capacity), config.dtype),
@@ -73,7 +73,7 @@ def empty_layer(config: ModelConfig, batch: int, capacity: int) -> LayerCache:
 
 
 def append(cache: LayerCache, tokens: KeyValue, index: Int[Array, ""]) -> LayerCache:
-    """Write new tokens [B, T, K, .] into the slots from index on."""
+    """Return the cache with new tokens [B, T, K, .] in T slots, the first at index."""
     new = cache_layout(tokens)
     return LayerCache(
         jax.lax.dynamic_update_slice_in_dim(cache.key, new.key, index, axis=2),
@@ -103,11 +103,11 @@ def cached_attention(
     bias: Bias | None = None,
     scale: float = 1.0,
 ) -> Float[Array, "B T N Hv"]:
-    """Return `attention.dot_product_attention` over a cache, for the few queries of a decoding step.
+    """Return the output of attention over a cache; equals `attention.dot_product_attention` over its tokens.
 
     Args:
       query: [B, T, N, H].
-      cache: C slots; mask: bool, broadcastable to [B, N, T, C]; bias: float, the same.
+      cache: C slots; mask: bool, bias: float; both broadcastable to [B, N, T, C].
     Returns: [B, T, N, Hv] in the type of query.
     """
     batch, length, heads, dim = query.shape

@@ -23,8 +23,8 @@ from transformer_jax.typing import Activations, Array
 class LayerInputs(NamedTuple):
     """Inputs that are the same for every layer of a stack.
 
-    positions: [B, T] or [1, T]; mask, bias: of the stack's own tokens, bias broadcastable to [B, N, T, S]; memory:
-    [B, S, D] with memory_mask.
+    positions: [B, T] or [1, T]; mask, bias: for attention among the stack's own tokens, bias broadcastable to
+    [B, N, T, S]; memory: [B, S, D] with memory_mask.
     """
 
     positions: Array
@@ -37,7 +37,7 @@ class LayerInputs(NamedTuple):
 class LayerState(NamedTuple):
     """The state of a layer in incremental decoding.
 
-    cache: of its own tokens; index: the slot that new tokens go to; memory: keys and values of the encoder's tokens.
+    cache: of its own tokens; index: the slot of the first new token; memory: keys and values of the encoder's tokens.
     """
 
     cache: LayerCache
@@ -46,7 +46,7 @@ class LayerState(NamedTuple):
 
 
 class Site(enum.IntEnum):
-    """Where in a layer dropout acts. The numbers decide which elements are dropped: they stay as they are."""
+    """The places in a layer where dropout acts. The numbers enter the dropout masks: do not change them."""
 
     SELF_ATTENTION_WEIGHTS = 0
     SELF_ATTENTION_OUTPUT = 1
@@ -59,8 +59,8 @@ class Site(enum.IntEnum):
 class Layer(nn.Module):
     """Self-attention, attention over a memory if there is one, feed-forward (Vaswani et al. 2017, figure 1).
 
-    Each stands in its `Residual`. With `cross_attends` it is the decoder layer of an encoder-decoder. Without, it is an
-    encoder layer, or, under a causal mask, a layer of a decoder-only model.
+    Each of them has a `Residual` around it. With `cross_attends` this is the decoder layer of an encoder-decoder.
+    Without, it is an encoder layer or, with a causal mask, a layer of a decoder-only model.
     """
 
     config: ModelConfig
@@ -83,8 +83,8 @@ class Layer(nn.Module):
         """Map x [B, T, D] to [B, T, D].
 
         Args:
-          dropout: of this layer. state: in incremental decoding; x are then the newest T tokens, inputs.mask is over
-            the C slots of the cache, and inputs.memory is not read.
+          dropout: of this layer. state: only in incremental decoding. Then x are the newest T tokens, inputs.mask is
+            over the C slots of the cache, and inputs.memory is not read.
         Returns: the output; with `return_weights` the weights `self_attention` [B, N, T, T] and `cross_attention`
           [B, N, T, S]; and the cache with the new tokens, None without a state.
         """

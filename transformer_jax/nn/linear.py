@@ -1,4 +1,4 @@
-"""Linear maps over the last axis: the function, and the shell that owns a kernel and a bias."""
+"""Linear maps over the last axis: the function, and the module that owns a kernel and a bias."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformer_jax.typing import Array
 def linear(
     x: Float[Array, "*batch D"], kernel: Float[Array, "D ..."], bias: Float[Array, "*features"] | None = None
 ) -> Array:
-    """x W + b over the last axis of x.
+    """Return x W + b over the last axis of x.
 
     Args:
       x: [..., D].
@@ -26,7 +26,7 @@ def linear(
       bias: [*features], or None.
     Returns: [..., *features].
     """
-    # Tokens are flattened first: on CPU the gradient of a product with a rank-3 left side runs at half speed.
+    # Flatten the tokens first: on CPU the gradient of a product whose left side has rank 3 takes twice the time.
     features = kernel.shape[1:]
     y = x.reshape(-1, x.shape[-1]) @ kernel.reshape(kernel.shape[0], -1).astype(x.dtype)
     if bias is not None:
@@ -35,13 +35,13 @@ def linear(
 
 
 def product_float32(equation: str, left: Array, right: Array) -> Array:
-    """jnp.einsum whose result is float32: sums of narrower operands are not rounded to the operands' type.
+    """Return jnp.einsum in float32: sums of narrower operands are not rounded to the operands' type.
 
-    For logits, whose differences a softmax turns into ratios: bfloat16 keeps 8 bits of them. The gradient is computed
-    in the operands' type, as the other products' are.
+    Meant for logits: a softmax turns their differences into ratios, and bfloat16 keeps only 8 bits of them. The
+    gradient is computed in the operands' type, as for other products.
 
     Args:
-      equation: of jnp.einsum; left, right: of one type.
+      equation: for jnp.einsum; left, right: arrays of the same type.
     """
     return jnp.einsum(equation, left, right) if left.dtype == jnp.float32 else _widened(equation, left, right)
 
@@ -64,13 +64,13 @@ _widened.defvjp(_widened_forward, _widened_backward)
 
 
 def logits(x: Float[Array, "*batch D"], kernel: Float[Array, "D V"]) -> Float[Array, "*batch V"]:
-    """x W over the last axis of x, float32: [..., D] -> [..., V]."""
+    """Return x W over the last axis of x, float32: [..., D] -> [..., V]."""
     flat = x.reshape(-1, x.shape[-1])  # as in `linear`
     return product_float32("td,dv->tv", flat, kernel.astype(x.dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 def xavier_uniform(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
-    """Uniform in +-sqrt(6 / (num_inputs + num_outputs)) (Glorot and Bengio 2010, equation 16), float32."""
+    """Return float32 samples, uniform in +-sqrt(6 / (num_inputs + num_outputs)) (Glorot and Bengio 2010, eq. 16)."""
     limit = math.sqrt(6.0 / (num_inputs + num_outputs))
     return jax.random.uniform(key, tuple(shape), jnp.float32, -limit, limit)
 
@@ -92,16 +92,16 @@ class Linear(nn.Module):
         self.bias = self.param("bias", nn.initializers.zeros, self.features) if self.use_bias else None
 
     def __call__(self, x: Array) -> Array:
-        """Maps x [..., *inputs] to [..., *features]."""
+        """Map x [..., *inputs] to [..., *features]."""
         rank = len(self.inputs)
         flat = x.reshape(*x.shape[: x.ndim - rank], math.prod(self.inputs))
         return linear(flat, self.kernel.reshape(-1, *self.features), self.bias)
 
 
 def fused(x: Float[Array, "*batch D"], maps: Sequence[Linear]) -> list[Array]:
-    """[f(x) for f in maps] as one matrix product: x is read once, and a wide product runs faster than three narrow.
+    """Return [f(x) for f in maps], computed as one matrix product: one wide product is faster than three narrow ones.
 
-    Where features are divided among devices they stay several products, since one of all would move kernels.
+    If features are divided among devices, the products stay separate: one product would move kernels between devices.
     """
     if features_are_sharded():
         return [f(x) for f in maps]

@@ -1,4 +1,4 @@
-"""Attention masks: boolean, True = attend, broadcastable to [B, N, T, S]; and what kernels want to know of them."""
+"""Attention masks: boolean, True = attend, broadcastable to [B, N, T, S]; with a description for fused kernels."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from transformer_jax.typing import Array
 
 @struct.dataclass
 class AttentionMask:
-    """A mask, and a description of it where it has one, by which a kernel need not read it.
+    """A mask, and a description of it: with one, a kernel need not read the mask.
 
-    allowed: bool, broadcastable to [B, 1, T, S]. kind: `causal`; `lengths`: the first `lengths` [B] keys, int32; or
-    `any`.
+    allowed: bool, broadcastable to [B, 1, T, S]. kind: `causal`; `lengths` if a row attends to its first `lengths` [B]
+    keys, int32; or `any`.
     """
 
     allowed: Array
@@ -22,22 +22,22 @@ class AttentionMask:
     kind: str = struct.field(pytree_node=False, default="any")
 
     def __and__(self, other: AttentionMask) -> AttentionMask:
-        """Return the mask of what both allow."""
+        """Return the mask that allows a pair if both masks do."""
         return AttentionMask(self.allowed & other.allowed)
 
 
 def padding_mask(is_token: Bool[Array, "B S"]) -> AttentionMask:
-    """Every query may attend to the keys that are tokens.
+    """Return the mask in which every query may attend to the keys that are tokens.
 
     Args:
-      is_token: [B, S]; True for the tokens of a row, which come before its padding.
+      is_token: [B, S]; True for tokens, which stand before all padding of their row.
     Returns: `allowed` [B, 1, 1, S].
     """
     return AttentionMask(is_token[:, None, None, :], is_token.sum(-1, dtype=jnp.int32), "lengths")
 
 
 def causal_mask(length: int) -> AttentionMask:
-    """Query t may attend to keys 0..t (Vaswani et al. 2017, section 3.2.3).
+    """Return the mask in which query t may attend to keys 0..t (Vaswani et al. 2017, section 3.2.3).
 
     For length 3:
       1 0 0
@@ -50,7 +50,7 @@ def causal_mask(length: int) -> AttentionMask:
 
 
 def prefix_mask(is_prefix: Bool[Array, "B T"]) -> AttentionMask:
-    """Causal, but the tokens of the prefix attend to each other in both directions (Raffel et al. 2020, figure 3).
+    """Return the causal mask with attention in both directions within the prefix (Raffel et al. 2020, figure 3).
 
     For length 3 with a prefix of 2:
       1 1 0
@@ -66,7 +66,7 @@ def prefix_mask(is_prefix: Bool[Array, "B T"]) -> AttentionMask:
 
 
 def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]) -> AttentionMask:
-    """Tokens of a packed row attend within their own segment; segment 0 is padding and attends to nothing.
+    """Return the mask of packed rows: tokens attend within their segment; segment 0 is padding, attends to nothing.
 
     Args:
       query_segments: [B, T] int32; key_segments: [B, S] int32.
@@ -77,10 +77,10 @@ def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B 
 
 
 def cache_mask(query_positions: Int[Array, "B T"], key_positions: Int[Array, "B C"]) -> AttentionMask:
-    """Causality by position, for keys that stand in a cache in any order.
+    """Return the causal mask over the slots of a cache, whose keys may stand in any order.
 
     Args:
-      query_positions: [B, T] int32; key_positions: [B, C] int32, -1 where the cache holds no token.
+      query_positions: [B, T] int32; key_positions: [B, C] int32, -1 for an empty slot.
     Returns: `allowed` [B, 1, T, C].
     """
     keys = key_positions[:, None, None, :]

@@ -17,7 +17,7 @@ from transformer_jax.typing import Array
 def layer_norm(
     x: Float[Array, "*batch D"], scale: Float[Array, " D"], bias: Float[Array, " D"] | None, epsilon: float
 ) -> Float[Array, "*batch D"]:
-    """(x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias over the last axis (Ba et al. 2016, equation 4).
+    """Return (x - mean(x)) / sqrt(var(x) + epsilon) * scale + bias over the last axis (Ba et al. 2016, equation 4).
 
     Args:
       x: [..., D]; scale, bias: [D].
@@ -31,7 +31,7 @@ def layer_norm(
 
 
 def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"], epsilon: float) -> Float[Array, "*batch D"]:
-    """x / sqrt(mean(x^2) + epsilon) * scale over the last axis (Zhang and Sennrich 2019, equation 4).
+    """Return x / sqrt(mean(x^2) + epsilon) * scale over the last axis (Zhang and Sennrich 2019, equation 4).
 
     Args:
       x: [..., D]; scale: [D].
@@ -47,7 +47,7 @@ def _as_row(vector: Array, x: Array) -> Array:
 
 
 class NormKind(NamedTuple):
-    """function: (x, scale, epsilon), or (x, scale, bias, epsilon) if it has_bias."""
+    """A function of (x, scale, epsilon), or of (x, scale, bias, epsilon) if has_bias."""
 
     function: Callable[..., Array]
     has_bias: bool
@@ -64,7 +64,7 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalises x [..., D]."""
+        """Normalise x [..., D]."""
         config, kind = self.config, NORMS[self.config.norm]
         scale = self.param("scale", nn.initializers.ones, (config.emb_dim,))
         if not kind.has_bias:
@@ -74,4 +74,4 @@ class Norm(nn.Module):
 
 
 PARAMETER_AXES = {"(scale|bias)": (None,)}
-"""Logical axes of the parameters of `Norm`: vectors of the model's width are never divided."""
+"""Logical axes of the parameters of `Norm`: vectors of the model's width are not divided among devices."""

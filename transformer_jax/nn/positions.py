@@ -1,6 +1,6 @@
 """Position encodings: one function per value of `position_encoding`.
 
-`none` has no function: an encoder then knows no order, and a decoder infers it from the causal mask alone.
+`none` has no function: an encoder then cannot see the order of tokens, and a decoder sees it only by the causal mask.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformer_jax.typing import Activations, Array, Batch, Heads, Ids, Positi
 
 
 def sinusoidal(positions: Int[Array, "*batch"], dim: int) -> Float[Array, "*batch D"]:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/dim)), PE(pos, 2i+1) = cos(same) (Vaswani et al. 2017, section 3.5).
+    """Return PE(pos, 2i) = sin(a), PE(pos, 2i+1) = cos(a), a = pos / 10000^(2i/dim) (Vaswani et al. 2017, section 3.5).
 
     Args:
       positions: [...] int32; dim: even width.
@@ -30,7 +30,7 @@ def sinusoidal(positions: Int[Array, "*batch"], dim: int) -> Float[Array, "*batc
 
 
 def rotary(x: Heads, positions: Positions, base: float) -> Heads:
-    """Rotates each pair (x_2i, x_2i+1) by the angle pos / base^(2i/H) (Su et al. 2021, equation 34).
+    """Rotate each pair (x_2i, x_2i+1) by the angle pos / base^(2i/H) (Su et al. 2021, equation 34).
 
     The product of a rotated query and a rotated key depends on their distance alone.
 
@@ -54,10 +54,10 @@ def _angles(positions: Array, dim: int, base: float) -> Array:
 def relative_buckets(
     distances: Int[Array, "*shape"], bidirectional: bool, num_buckets: int, max_distance: int
 ) -> Int[Array, "*shape"]:
-    """The bucket of every distance key position - query position (Raffel et al. 2020, section 2.1, and their code).
+    """Return the bucket of every distance, key position - query position (Raffel et al. 2020, section 2.1, and code).
 
-    Half of the buckets hold one distance each, the other half grow logarithmically up to max_distance. With
-    `bidirectional`, keys after the query have the upper half of all buckets; without, they share bucket 0.
+    Half of the buckets hold one distance each; the size of the others grows logarithmically up to max_distance. With
+    `bidirectional`, keys after the query use the upper half of all buckets. Without, they share bucket 0.
 
     Args:
       distances: [...] int32.
@@ -84,7 +84,7 @@ class RelativeBias(nn.Module):
 
     @nn.compact
     def __call__(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Float[Array, "#B N T S"]:
-        """The bias that attention adds to its logits (Raffel et al. 2020, section 2.1).
+        """Return the bias that attention adds to its logits (Raffel et al. 2020, section 2.1).
 
         Args:
           query_positions: [B, T] or [1, T] int32; key_positions: [B, S] or [1, S] int32.
@@ -99,9 +99,9 @@ class RelativeBias(nn.Module):
 
 
 def check_positions(config: ModelConfig, length: int) -> None:
-    """Raise DataError if a sequence is longer than a learned table; a gather would silently repeat its last row.
+    """Raise DataError if a sequence is longer than a learned table: a gather would silently repeat the last row.
 
-    Callers that give positions of their own, as packed rows do, keep them below `max_length`.
+    A caller with its own positions, such as packed rows, must keep them below `max_length`.
     """
     if ENCODINGS[config.position_encoding].has_table and length > config.max_length:
         raise DataError(
@@ -112,7 +112,7 @@ def check_positions(config: ModelConfig, length: int) -> None:
 def sequence_positions(config: ModelConfig, batch: Batch, name: str, length: int) -> Positions:
     """Return the positions of a packed batch, NAME_positions [B, T], or 0, 1, 2, ... [1, T].
 
-    Raises: DataError if a learned position table has fewer rows than there are positions to count.
+    Raises: DataError if a learned position table has fewer than `length` rows.
     """
     given = batch.get(f"{name}_positions")
     if given is not None:
@@ -128,7 +128,7 @@ class LearnedPositions(nn.Module):
 
     @nn.compact
     def __call__(self, positions: Ids) -> Activations:
-        """Rows of the table at positions [B, T]: [B, T, D] float32; see `check_positions`."""
+        """Return the rows of the table at positions [B, T]: [B, T, D] float32; see `check_positions`."""
         config = self.config
         table = self.param(
             "embedding", nn.initializers.normal(config.emb_dim**-0.5), (config.max_length, config.emb_dim)
@@ -139,11 +139,11 @@ class LearnedPositions(nn.Module):
 class Encoding(NamedTuple):
     """The parts of a position encoding. A new encoding is a new entry of `ENCODINGS` and no edit elsewhere.
 
-    added: (config, positions [B, T]) -> vectors [B, T, D] that are added to embeddings; called in a compact method.
-    rotate: (queries or keys [B, T, N, H], positions, config) -> the same, rotated. bias: a module of (config,
-    bidirectional) that maps positions of queries [B, T] and keys [B, S] to what is added to attention logits
-    [B or 1, N, T, S]; its parameters are at STACK/relative_bias. has_table: of `max_length` rows, so that no sequence
-    may be longer.
+    - added: (config, positions [B, T]) -> vectors [B, T, D] to add to embeddings; called in a compact method.
+    - rotate: (queries or keys [B, T, N, H], positions, config) -> rotated queries or keys, same shape.
+    - bias: a module of (config, bidirectional) that maps positions of queries [B, T] and keys [B, S] to a bias
+      [B or 1, N, T, S] for the attention logits. Its parameters are at STACK/relative_bias.
+    - has_table: whether it has a table of `max_length` rows. Then no sequence may be longer.
     """
 
     added: Callable[[ModelConfig, Positions], Activations] | None = None
@@ -165,13 +165,13 @@ ENCODINGS = {
 
 
 class PositionEmbedding(nn.Module):
-    """Adds the encodings of positions to embeddings, of those encodings that do; others act in attention."""
+    """Adds position vectors to embeddings, if the encoding has any; other encodings act in attention."""
 
     config: ModelConfig
 
     @nn.compact
     def __call__(self, x: Activations, positions: Positions) -> Activations:
-        """Return x [B, T, D] plus the encodings of positions [B, T] or [1, T]."""
+        """Return x [B, T, D] plus the vectors of positions [B, T] or [1, T]."""
         added = ENCODINGS[self.config.position_encoding].added
         return x if added is None else x + added(self.config, positions).astype(x.dtype)
 

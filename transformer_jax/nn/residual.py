@@ -1,4 +1,4 @@
-"""The residual connection around a sub-layer, and where it normalises."""
+"""The residual connection around a sub-layer, and the place of its norm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Residual(nn.Module):
     - `norm_position="post"` (Vaswani et al. 2017, section 3.1): y = Norm(x + Dropout(f(x))).
     - `norm_position="pre"` (Xiong et al. 2020, table 1): y = x + Dropout(f(Norm(x))).
 
-    A stack of "pre" layers ends in one more norm, since its output is a sum that no norm has seen (`has_final_norm`).
+    A stack of "pre" layers ends in one more norm, since its output is a sum that is not normalised (`has_final_norm`).
     """
 
     config: ModelConfig
@@ -27,7 +27,7 @@ class Residual(nn.Module):
         self.norm = Norm(self.config)
 
     def before(self, x: Activations) -> Activations:
-        """Return what the sub-layer reads of x [B, T, D]."""
+        """Return the input of the sub-layer, computed from x [B, T, D]."""
         return self.norm(x) if NORM_POSITIONS[self.config.norm_position].before else x
 
     def after(self, x: Activations, y: Activations, dropout: Dropout | None) -> Activations:
@@ -37,7 +37,7 @@ class Residual(nn.Module):
 
 
 class NormPosition(NamedTuple):
-    """Where a model normalises: before a sub-layer, after its residual sum, and once more at the end of a stack."""
+    """The places of norms: before a sub-layer, after its residual sum, at the end of a stack."""
 
     before: bool
     after: bool
@@ -52,5 +52,5 @@ NORM_POSITIONS = {
 
 
 def has_final_norm(config: ModelConfig) -> bool:
-    """Whether a stack of layers ends in a norm of its own."""
+    """Return whether a stack of layers ends in a norm."""
     return NORM_POSITIONS[config.norm_position].final

@@ -1,4 +1,4 @@
-"""L layers of one kind, with their parameters stacked on a leading axis."""
+"""L equal layers, with their parameters stacked on a leading axis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REMAT_POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-"""Values that the forward pass keeps for the backward pass, by `model.remat`; None for all values."""
+"""Policies for the values that the forward pass keeps for the backward pass, by `model.remat`; None keeps all."""
 
 
 class _LoopedLayer(Layer):
@@ -42,9 +42,9 @@ class _LoopedLayer(Layer):
 class StackState(NamedTuple):
     """The state of a stack in incremental decoding of T new tokens.
 
-    positions: [B, T], of the new tokens, -1 for padding. slot_positions: [B, C], of the tokens in the caches' slots,
-    the new ones among them. mask: over the slots, [B, 1, T, C]. layers: of every layer. memory_mask: over the S tokens
-    of the encoder.
+    positions: [B, T], of the new tokens, -1 for padding. slot_positions: [B, C], of the tokens in the slots of the
+    caches, including the new tokens. mask: over the slots, [B, 1, T, C]. layers: one state per layer. memory_mask: over
+    the S tokens of the encoder.
     """
 
     positions: Array
@@ -55,7 +55,7 @@ class StackState(NamedTuple):
 
     @property
     def token_positions(self) -> Array:
-        """Positions [B, T] that a table can be asked for: 0 for padding."""
+        """Positions [B, T] that are valid in a table: 0 for padding."""
         return jnp.maximum(self.positions, 0)
 
 
@@ -73,7 +73,7 @@ class Stack(nn.Module):
         bias = ENCODINGS[config.position_encoding].bias
         self.relative_bias = None if bias is None else bias(config, bidirectional=not self.causal)
         # Parameters are stacked [L, ...] whether the loop over layers is unrolled or not.
-        # Unrolled layers are one program, in which XLA would find what is computed twice and compute it once.
+        # Unrolled layers are one program: without prevent_cse, XLA would merge the recomputation with the first pass.
         policy, looped = REMAT_POLICIES[config.remat], _LoopedLayer
         if policy is not None:
             looped = nn.remat(looped, prevent_cse=not config.scan_layers, policy=policy)
@@ -110,10 +110,10 @@ class Stack(nn.Module):
     def decode(
         self, x: Activations, layers: Sequence[Params], states: StackState
     ) -> tuple[Activations, tuple[LayerCache, ...]]:
-        """The same for the newest T tokens, embedded x [B, T, D], which attend to caches.
+        """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], with attention over caches.
 
         Args:
-          layers: parameters of every layer, apart from each other.
+          layers: the parameters of every layer, as separate trees.
         Returns: [B, T, D] and the caches with the new tokens.
         """
         bias = self._bias(states.positions, states.slot_positions)
@@ -126,7 +126,7 @@ class Stack(nn.Module):
         return self._finished(x), tuple(caches)
 
     def project_memory(self, memory: Float[Array, "B S D"], layers: Sequence[Params]) -> tuple[LayerCache, ...]:
-        """Return what every layer reads of a memory [B, S, D], for `decode`; computed once."""
+        """Return the keys and values of a memory [B, S, D] for every layer, for `decode`; computed once."""
         block: Any = Layer(self.config, self.cross_attends, parent=None)
         return tuple(cache_layout(block.apply({"params": p}, memory, method="project_memory")) for p in layers)
 
@@ -143,4 +143,4 @@ PARAMETER_AXES = {
     "relative_bias/embedding": (None, "heads"),
     **{f"final_norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
 }
-"""Logical axes of the parameters of `Stack`, by the end of their paths; those of `layers` have one axis more, first."""
+"""Logical axes of the parameters of `Stack`, by the end of their paths; those of `layers` have one more, in front."""
