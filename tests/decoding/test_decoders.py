@@ -211,7 +211,7 @@ def test_states_follow_their_hypotheses():
 @pytest.mark.parametrize(
     ("prompts", "fields", "error", "message"),
     [
-        ([(3,), ()], {}, DataError, r"^prompts: the one of row 1 is empty"),
+        ([(3,), ()], {}, DataError, r"^prompts: row 1 is empty; a prompt needs at least one token"),
         ([(3,), (4, 6)], {}, DataError, r"^prompts, row 1: id 6 is outside"),
         ([(3,)], {"at_limit": "end"}, ConfigError, r"^decode\.at_limit=end needs a token that ends"),
     ],

@@ -468,7 +468,12 @@ def test_a_long_beam_search_equals_that_of_one_stage(monkeypatch):
         ),
         ([MODEL], {"prompts": PROMPTS[:7]}, DataError, r"^prompts: 7 for 8 inputs"),
         ([MODEL], {"prompts": [*PROMPTS[:5], (), *PROMPTS[6:]]}, DataError, r"^prompts: .*row 5 is empty"),
-        ([MODEL], {"prompts": [*PROMPTS[:7], (4,) * 12]}, DataError, r"^prompts: .*12 .*row 7.*model\.max_length=12"),
+        (
+            [MODEL],
+            {"prompts": [*PROMPTS[:7], (4,) * 12]},
+            DataError,
+            r"^prompts: row 7 has 12 tokens.*model\.max_length=12",
+        ),
         ([MODEL], {"prompts": [*PROMPTS[:7], (4, 19)]}, DataError, r"^prompts, row 7: .*19.*model\.vocab_size=19"),
         ([MODEL], {"prompts": [(-2,), *PROMPTS[1:]]}, DataError, r"^prompts, row 0: .*-2.*model\.vocab_size=19"),
     ],

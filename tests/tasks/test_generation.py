@@ -217,7 +217,9 @@ def test_prompts_that_are_refused(translator):
     lines = [Line("1", "2"), Line("3", ""), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
     translations = translator.translate_chunk(lines)
     assert [translation.problem for translation in translations[:3]] == [None, "its prompt is empty", None]
-    assert re.fullmatch(r"the \d+ tokens of its prompt leave no room .* model\.max_length=48", translations[3].problem)
+    assert re.fullmatch(
+        r"its prompt has \d+ tokens; model\.max_length=48 leaves no room for an output", translations[3].problem
+    )
     assert translations[4].problem == "is no text"
     assert translations[0].text == translator.translate_all(["1"], ["2"])[0]
     with pytest.raises(DataError, match="prompts: 1 for 2 lines"):

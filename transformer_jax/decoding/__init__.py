@@ -1,1 +1,1 @@
-"""Greedy search, sampling and beam search, by a model's `Decoder`; `generate` runs them over many rows."""
+"""Greedy search, sampling and beam search with a model's `Decoder`; `generate` runs them over many rows."""

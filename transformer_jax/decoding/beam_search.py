@@ -1,22 +1,22 @@
-"""Beam search (Graves 2012; Sutskever et al. 2014, section 3.2): the W likeliest prefixes of every input, side by side.
+"""Beam search (Graves 2012; Sutskever et al. 2014, section 3.2): the W likeliest prefixes of every input.
 
-Implementations differ in three rules, which have names here. A hypothesis Y ends with the end token, which |Y| counts.
+Implementations differ in three rules, which have names here. A hypothesis Y ends with the end token; |Y| counts it.
 
-`length_penalty`: what a hypothesis is ranked by.
+`length_penalty`: the number by which hypotheses are ranked.
 - `none`: log P(Y).
 - `gnmt`: log P(Y) / ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14, without coverage).
 - `average`: log P(Y) / |Y|^alpha (fairseq, Hugging Face).
 
-`end_among`: when the end ends a hypothesis. At every step the 2W best continuations are looked at.
-- `beam`: if it is among the best W of them (fairseq). A beam of one is then greedy search.
-- `candidates`: if it is among all 2W (tensor2tensor).
+`end_among`: the rank that an end token needs to end a hypothesis. Every step computes the 2W best continuations.
+- `beam`: it must be among the W best (fairseq). Then a beam of one is greedy search.
+- `candidates`: it must be among the 2W best (tensor2tensor).
 
-`early_stop`: when an input is done.
-- `bound`: once no live hypothesis can win. log P only falls, so the rank of a hypothesis is at most that of its present
-  log P at its greatest possible length (tensor2tensor).
-- `first`: once W hypotheses have ended (fairseq).
+`early_stop`: the condition under which an input is done.
+- `bound`: no live hypothesis can win. log P only falls, so a hypothesis cannot rank higher than its present log P at
+  its greatest possible length (tensor2tensor).
+- `first`: W hypotheses have ended (fairseq).
 
-An input whose hypotheses come to its limit is done too; those that have not ended rank behind those that have.
+An input is also done when its hypotheses reach the length limit. Hypotheses without an end rank behind all others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from transformer_jax.typing import Array, ArrayLike
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The named rules, and how many hypotheses are asked for; alpha is an argument of the search."""
+    """The named rules and the number of hypotheses to return; alpha is an argument of the search."""
 
     length_penalty: str = "gnmt"
     end_among: str = "beam"
@@ -48,8 +48,8 @@ class Rules:
 class Beam(NamedTuple):
     """State of a beam search.
 
-    scores: [B, W] float32, log P of every live hypothesis, -inf for one that does not exist; best first.
-    ended: the W best hypotheses that have ended, best first. num_ended: [B] int32, how many have.
+    scores: [B, W] float32, log P of every live hypothesis, best first; -inf for one that does not exist.
+    ended: the W best hypotheses that have ended, best first. num_ended: [B] int32, the number of all that have ended.
     done: [B] bool.
     """
 
@@ -73,9 +73,9 @@ def _average_penalty(lengths: Array, alpha: ArrayLike) -> Array:
 
 
 class LengthPenalty(NamedTuple):
-    """function: from lengths, float32, and alpha to what log P is divided by.
+    """function: (lengths [...] float32, alpha) -> the divisor of log P [...].
 
-    default_alpha: `decode.length_penalty_alpha` if the config leaves it open.
+    default_alpha: `decode.length_penalty_alpha` if the config does not set it.
     """
 
     function: Callable[[Array, ArrayLike], Array]
@@ -91,15 +91,15 @@ LENGTH_PENALTIES = {
 
 
 def penalty(rules: Rules, lengths: ArrayLike, alpha: ArrayLike) -> Array:
-    """Return what log P is divided by, float32, in the shape of lengths."""
+    """Return the divisor of log P, float32, in the shape of lengths."""
     return LENGTH_PENALTIES[rules.length_penalty].function(jnp.asarray(lengths, jnp.float32), alpha)
 
 
 def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Beam:
-    """All hypotheses of an input are the same yet, so only the first of them is live.
+    """Return the state before the first step. All hypotheses of an input are equal then, so only the first is live.
 
     Args:
-      max_lengths: tokens a hypothesis may have, the end included; 0 for a row that is padding.
+      max_lengths: greatest number of tokens of a hypothesis, with its end; 0 for a row of padding.
     """
     rows, width, _ = hypotheses.ids.shape
     nothing = jnp.full((rows, width), -jnp.inf)
@@ -121,7 +121,8 @@ def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Beam:
 class Candidates(NamedTuple):
     """The best continuations of an input's hypotheses, best first: [B, 2W] each.
 
-    scores: log P with the token; parents: the hypothesis that is continued; tokens; log_probs: of the token alone.
+    scores: log P with the token. parents: the number of the hypothesis that is continued. tokens: their ids. log_probs:
+    of the token alone.
     """
 
     scores: Array
@@ -133,10 +134,10 @@ class Candidates(NamedTuple):
 def candidates(
     logits: Float[Array, "B W V"], possible: Bool[Array, "B 1 V"], scores: Float[Array, "B W"]
 ) -> Candidates:
-    """The 2W best continuations; fewer where there are no more, and -inf then.
+    """Return the 2W best continuations; if there are fewer, the others have the score -inf.
 
-    The best of an input are among the best of each of its hypotheses: these are sought by logits, so that log
-    probabilities are only computed of a few tokens.
+    The best of an input are among the best of each of its hypotheses. These are found by their logits, so that log
+    probabilities are computed for a few tokens only.
     """
     width, size = logits.shape[1:]
     values, tokens = top_k(jnp.where(possible, logits, -jnp.inf), min(2 * width, size))
@@ -160,12 +161,12 @@ def search(
     alpha: ArrayLike = 1.0,
     reorder: Reorder | None = None,
 ) -> Beam:
-    """Grow hypotheses until all inputs are done, or they have `until` tokens.
+    """Extend hypotheses until all inputs are done, or the hypotheses have `until` tokens.
 
     Args:
-      until: at most what the cache has room for.
+      until: at most the number of tokens for which the cache has room.
       alpha: exponent of the length penalty, at least 0.
-      reorder: of the cache; None if it does not depend on the order of hypotheses.
+      reorder: reorders the cache; None if the cache does not depend on the order of hypotheses.
     """
 
     def unfinished(state: Beam) -> Bool[Array, ""]:
@@ -193,7 +194,7 @@ def search(
 def _end(
     state: Beam, found: Candidates, is_end: Bool[Array, "B E"], end_id: ArrayLike, rules: Rules, alpha: ArrayLike
 ) -> Beam:
-    """Adds the candidates that end to the best that have ended."""
+    """Add the candidates that end to the best ended hypotheses."""
     width, length = state.scores.shape[1], state.hypotheses.length
     ends = is_end & ~jnp.isneginf(found.scores) & ~state.done[:, None]
     if rules.end_among == "beam":
@@ -203,7 +204,7 @@ def _end(
     if rules.early_stop == "first":
         ends = ends & (state.num_ended[:, None] + jnp.cumsum(ends, axis=1) <= width)
     scores = jnp.where(ends, found.scores / penalty(rules, length + 1, alpha), -jnp.inf)
-    # Only those that are kept are written out: 2W new ones of `limit` tokens each would cost more than the search.
+    # Only kept hypotheses are written out: to write 2W new ones of `limit` tokens would cost more than the search.
     kept, places = jax.lax.top_k(jnp.concatenate([state.ended.scores, scores], axis=1), width)
     new = places >= width
     parents = jnp.take_along_axis(found.parents, jnp.maximum(places - width, 0), axis=1)
@@ -227,10 +228,10 @@ def _end(
 
 
 def _continue(state: Beam, found: Candidates, is_end: Bool[Array, "B E"], reorder: Reorder | None) -> Beam:
-    """The W best candidates that do not end are the next hypotheses; an input that is done keeps what it has."""
+    """Make the W best candidates without an end the next hypotheses; an input that is done keeps its hypotheses."""
     width = state.scores.shape[1]
-    going_on = jnp.where(is_end, -jnp.inf, found.scores)
-    scores, places = jax.lax.top_k(going_on, width)
+    continuing = jnp.where(is_end, -jnp.inf, found.scores)
+    scores, places = jax.lax.top_k(continuing, width)
 
     def of_places(x: Array, frozen: ArrayLike) -> Array:
         return jnp.where(state.done[:, None], frozen, jnp.take_along_axis(x, places, axis=1))
@@ -246,7 +247,7 @@ def _continue(state: Beam, found: Candidates, is_end: Bool[Array, "B E"], reorde
 
 
 def outputs(state: Beam, rules: Rules, max_lengths: Int[Array, " B"], alpha: ArrayLike = 1.0) -> Generated:
-    """The `num_best` best hypotheses of every input: those that have ended, then those that were cut at the limit."""
+    """Return the `num_best` best hypotheses of every input: first ended ones, then those cut off at the limit."""
     live = state.hypotheses
     lengths = jnp.broadcast_to(jnp.minimum(live.length, max_lengths)[:, None], state.scores.shape)
     cut = Generated(

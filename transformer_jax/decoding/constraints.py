@@ -1,4 +1,4 @@
-"""Constraints on the next token, and the penalty on tokens that came already."""
+"""Constraints on the next token, and the penalty on repeated tokens."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from transformer_jax.typing import Array, ArrayLike
 class Constraints(NamedTuple):
     """Rules that hold for all outputs.
 
-    end_id: int32 scalar, the token that ends an output; -1 if none does. forbidden: [V] bool, tokens that no output
-    has, padding among them. prefix: [P] int32, the tokens that every output begins with. min_length: int32 scalar,
-    tokens before the end. force_end: bool scalar, whether an output that comes to its limit ends in `end_id`.
-    repetition_penalty: scalar, None without; it needs `Hypotheses.seen`, and acts on what the step function returns:
-    logits of one model, averaged log probabilities of several.
+    - end_id: int32 scalar, the token that ends an output; -1 if there is none.
+    - forbidden: [V] bool, tokens that no output may have, such as padding.
+    - prefix: [P] int32, the first tokens of every output.
+    - min_length: int32 scalar, least number of tokens before the end.
+    - force_end: bool scalar, whether the last token of an output at its length limit is `end_id`.
+    - repetition_penalty: scalar, or None. It needs `Hypotheses.seen`, and acts on the result of the step function:
+      logits of one model, or averaged log probabilities of several.
     """
 
     end_id: ArrayLike
@@ -32,8 +34,8 @@ class Constraints(NamedTuple):
 class Proposal(NamedTuple):
     """The candidates for the next token.
 
-    logits: [B, W, V] float32, with the repetition penalty: their log softmax is what an output is scored by.
-    allowed: [B, 1, V] bool. hypotheses: with the cache after their last tokens.
+    logits: [B, W, V] float32, with the repetition penalty; their log softmax scores an output. allowed: [B, 1, V] bool.
+    hypotheses: with the cache after their last tokens.
     """
 
     logits: Array
@@ -42,10 +44,10 @@ class Proposal(NamedTuple):
 
 
 def propose(step: Step, hypotheses: Hypotheses, constraints: Constraints, max_lengths: Int[Array, " B"]) -> Proposal:
-    """Feeds the last tokens of all hypotheses to the model.
+    """Feed the last tokens of all hypotheses to the model, and return the candidates for the next token.
 
     Args:
-      max_lengths: tokens that an output may have, the end included.
+      max_lengths: greatest number of tokens of an output, with its end.
     """
     logits, hypotheses = feed(step, hypotheses)
     if constraints.repetition_penalty is not None:
@@ -55,10 +57,10 @@ def propose(step: Step, hypotheses: Hypotheses, constraints: Constraints, max_le
 
 
 def allowed(constraints: Constraints, length: Int[Array, ""], max_lengths: Int[Array, " B"]) -> Bool[Array, "B V"]:
-    """Return the tokens that may stand at place `length` of the outputs; those of a prefix always may.
+    """Return the tokens that may stand at position `length` of the outputs; tokens of the prefix are always allowed.
 
     Args:
-      length: tokens that the outputs have; max_lengths: that they may have, the end included.
+      length: present number of tokens of the outputs; max_lengths: the greatest, with the end.
     """
     tokens = jnp.arange(constraints.forbidden.shape[0])[None]
     is_end = tokens == constraints.end_id
@@ -75,6 +77,9 @@ def allowed(constraints: Constraints, length: Int[Array, ""], max_lengths: Int[A
 def penalise_repetition(
     logits: Float[Array, "*batch V"], seen: Bool[Array, "*batch V"], penalty: ArrayLike
 ) -> Float[Array, "*batch V"]:
-    """Divides positive logits of tokens seen before by `penalty`, and multiplies negative ones (Keskar et al. 2019,
-    section 4.1, as all implementations read it: dividing a negative logit would favour the token)."""
+    """Divide positive logits of repeated tokens by `penalty`, and multiply negative ones by it.
+
+    Source: Keskar et al. 2019, section 4.1, with the sign rule of all implementations: dividing a negative logit would
+    favour the token.
+    """
     return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)

@@ -1,8 +1,8 @@
-"""Generation with any decoder: prompts in, outputs out.
+"""Generation of outputs from prompts, with any decoder.
 
-The search runs in stages: while outputs are at most 64 tokens long the cache has room for 64, then for 128, 256, ...
-so that the cost of a token follows the length of the text and not the greatest length allowed. A stage is one compiled
-program per shape; a stage that no output reaches is never compiled.
+The search runs in stages. The KV cache has room for 64 positions in the first stage, then for 128, 256, ... So the cost
+of a token depends on the length of the text, not on the length limit. A stage is one compiled program per shape; a
+stage that no output reaches is never compiled.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Decoders = tuple[Decoder, ...]
 class Inputs(NamedTuple):
     """A request on the device.
 
-    batch: what the models read beside prompts, such as `inputs` [B, S] and `inputs_mask`; may be empty. row_ids: [B]
-    int32, which random draws of a row follow from. prompts: [B, P] int32, padded; prompt_lengths: [B] int32.
-    max_lengths: [B] int32.
+    batch: other arrays that the models read, such as `inputs` [B, S] and `inputs_mask`; may be empty. row_ids: [B]
+    int32, seeds of the random draws of a row. prompts: [B, P] int32, padded. prompt_lengths: [B] int32. max_lengths:
+    [B] int32.
     """
 
     batch: Batch
@@ -49,10 +49,12 @@ class Inputs(NamedTuple):
 class Request(NamedTuple):
     """A batch to generate outputs for, on the host.
 
-    batch: what the models read beside the prompts: arrays [B, ...]. prompts: of every row, at least one token; of an
-    encoder-decoder the start id first; not part of the output. max_lengths: int [B], tokens that an output may have,
-    its end included; 0 for a row that gets no output; see `output_limits`. limit: width of the outputs, at least the
-    largest of max_lengths.
+    - batch: other arrays [B, ...] that the models read.
+    - prompts: one per row, of at least one token; for an encoder-decoder the first is the start id. Outputs do not
+      include the prompt.
+    - max_lengths: int [B], greatest number of tokens of an output, with its end; 0 for a row without output; see
+      `output_limits`.
+    - limit: width of the outputs, at least the largest of max_lengths.
     """
 
     batch: Mapping[str, np.ndarray]
@@ -72,13 +74,13 @@ def generate(
     """Generate outputs that continue prompts.
 
     Args:
-      decoders: one, or one per member of an ensemble, which averages their log probabilities and normalises the
-        average.
-      params: of each, as its `prepare` returns them.
-      row_ids: [B] int32, numbers that sampling follows from; default 0, 1, 2, ...
+      decoders: one decoder, or one per member of an ensemble. An ensemble averages log probabilities, and normalises
+        the average.
+      params: one tree per decoder, from its method `prepare`.
+      row_ids: [B] int32, seeds of sampling; default 0, 1, 2, ...
     Raises:
-      ConfigError: vocabularies differ; outputs are to be ended at their limit, but nothing ends one.
-      DataError: prompts that the models cannot take; the row is named.
+      ConfigError: vocabularies differ; or outputs shall end at the length limit, but there is no end token.
+      DataError: the models cannot read a prompt; the message names its row.
     """
     search = prepare(decoders, params, decode, ends, request, row_ids)
     if not search.settings.sample:
@@ -92,7 +94,7 @@ def generate(
 
 
 class Search(NamedTuple):
-    """Everything that one batch is decoded with."""
+    """All data with which one batch is decoded."""
 
     decoders: Decoders
     params: tuple[Params, ...]
@@ -103,12 +105,12 @@ class Search(NamedTuple):
 
     def outputs(self) -> Generated:
         """Decode to the end."""
-        ((_, state),) = collections.deque(self.stages(), maxlen=1)  # the state of a stage is not kept beyond the next
+        ((_, state),) = collections.deque(self.stages(), maxlen=1)  # do not keep states of earlier stages
         return _outputs(self.settings, self.values, self.inputs, state)
 
     def stages(self) -> Iterator[tuple[int, State]]:
-        """Decode stage by stage until all outputs are done; yield the capacity of each and the state at its end."""
-        prefix = self.inputs.prompts.shape[1] - 1  # slots that prompts take; their last token is fed by the search
+        """Decode stage by stage until all outputs are done; yield each stage's capacity and its final state."""
+        prefix = self.inputs.prompts.shape[1] - 1  # slots of the prompts; the search feeds their last tokens
         capacity, *larger = capacities(prefix, self.limit)
         state = _begin(self.decoders, self.settings, self.limit, capacity, self.params, self.values, self.inputs)
         while True:
@@ -135,15 +137,15 @@ def prepare(
     capacity, prompts = position_capacity(decoders), request.prompts
     for row, prompt in enumerate(prompts):
         if not len(prompt):
-            raise DataError(f"prompts: the one of row {row} is empty, and the first token follows from one before it")
+            raise DataError(f"prompts: row {row} is empty; a prompt needs at least one token")
         if capacity is not None and len(prompt) > capacity:
             raise DataError(
-                f"prompts: the {len(prompt) - 1} tokens of row {row} leave no room for an output in "
+                f"prompts: row {row} has {len(prompt) - 1} tokens, which leaves no room for an output in "
                 f"model.max_length={capacity}"
             )
         check_ids(f"prompts, row {row}", np.asarray(prompt), decoders[0].vocab_size)
     prompt_lengths = np.array([len(prompt) for prompt in prompts], np.int32)
-    # All but the last token go into the cache at once: 0, 1, 2, 4, 8, ... of them, so that there are few shapes.
+    # All tokens but the last go into the cache at once, padded to 0, 1, 2, 4, 8, ... so that there are few shapes.
     longest = int(prompt_lengths.max()) - 1
     rounded = 1 << (longest - 1).bit_length() if longest else 0
     padded = np.zeros((len(prompts), 1 + (rounded if capacity is None else min(rounded, capacity))), np.int32)
@@ -163,15 +165,15 @@ def output_limits(
     source_lengths: np.ndarray,
     source_width: int,
 ) -> tuple[np.ndarray, int]:
-    """Return the tokens that every output may have, int [B], and the width of the outputs.
+    """Return the greatest number of tokens of every output, int [B], and the width of the outputs.
 
-    An output has at most as many tokens as its source plus `decode.max_extra_length` (Vaswani et al. 2017, section 6.1)
-    or `decode.max_length`, its end included, and with its prompt no more than the model can number.
+    The limit is the length of the source plus `decode.max_extra_length` (Vaswani et al. 2017, section 6.1), or
+    `decode.max_length`; the end counts. Prompt and output together fit into the model's positions.
 
     Args:
-      prompt_lengths: int [B], the first decoder input included, which is no part of a text.
-      capacity: positions that the model can number, None if there is no bound.
-      source_lengths: int [B], 0 for a row that gets no output; source_width: of the padded batch.
+      prompt_lengths: int [B], with the start id.
+      capacity: number of the model's positions; None if there is no bound.
+      source_lengths: int [B], 0 for a row without output; source_width: width of the padded batch.
     """
     if decode.max_length is None:
         wanted, limit = source_lengths + decode.max_extra_length, source_width + decode.max_extra_length
@@ -183,7 +185,7 @@ def output_limits(
 
 
 def position_capacity(decoders: Decoders) -> int | None:
-    """Return how many positions all of the decoders can number; None if there is no bound."""
+    """Return the number of positions that all decoders have; None if there is no bound."""
     return min((decoder.max_length for decoder in decoders if decoder.max_length is not None), default=None)
 
 
@@ -204,7 +206,7 @@ def check_ids(name: str, ids: np.ndarray, vocab_size: int) -> None:
 
 
 def capacities(prefix: int, limit: int) -> list[int]:
-    """Return the positions that the cache has room for in every stage of decoding `limit` tokens behind a prefix."""
+    """Return the capacity of the cache in every stage of decoding `limit` tokens after a prefix."""
     result = [FIRST_CAPACITY]
     while result[-1] <= prefix:
         result[-1] *= 2
@@ -233,7 +235,7 @@ def _begin(
     caches = tuple(one.cache for one in started)
     hypotheses = start(caches, last, inputs.prompt_lengths, started[0].visible, started[0].index, settings.width, limit)
     if values.constraints.repetition_penalty is not None:
-        # The first token of a prompt is no part of a text.
+        # The first token of a prompt is not text.
         is_token = jnp.arange(1, prefix + 1)[None] < inputs.prompt_lengths[:, None]  # [B, P - 1]
         known = jnp.zeros((*last.shape, decoders[0].vocab_size), bool)
         known = known.at[rows[:, None], inputs.prompts[:, 1:]].max(is_token)
@@ -252,7 +254,7 @@ def _stage(
     inputs: Inputs,
     state: State,
 ) -> State:
-    """Decode until all outputs are done, or have `until` tokens."""
+    """Decode until all outputs are done, or they have `until` tokens."""
     step = ensemble_step(decoders, params)
     if isinstance(state, beam_search.Beam):
         assert settings.rules is not None
@@ -274,8 +276,11 @@ def _stage(
 
 
 def ensemble_step(decoders: Decoders, params: Sequence[Params]) -> Step:
-    """Return one decoding step of all models over a tuple of their caches: the logits of one, or for several the
-    average of their log probabilities, which are logits of the normalised geometric mean of their distributions."""
+    """Return the decoding step of all models over a tuple of their caches.
+
+    For one model it returns its logits. For several it returns the average of their log probabilities, which are the
+    logits of the normalised geometric mean of their distributions.
+    """
 
     def step(ids: Array, positions: Array, visible: Array, cache: tuple[Any, ...]) -> tuple[Array, Any]:
         results = [
@@ -290,7 +295,7 @@ def ensemble_step(decoders: Decoders, params: Sequence[Params]) -> Step:
 
 
 def ensemble_reorder(decoders: Decoders) -> Reorder:
-    """Return the reordering of a tuple of caches."""
+    """Return the function that reorders a tuple of caches."""
 
     def reorder(cache: tuple[Any, ...], parents: Array) -> tuple[Any, ...]:
         return tuple(decoder.reorder(own, parents) for decoder, own in zip(decoders, cache, strict=True))

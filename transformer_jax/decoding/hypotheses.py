@@ -1,9 +1,9 @@
-"""The state of every search: W outputs of each input, growing by one token a step.
+"""The state of every search: W outputs of each input, which grow by one token per step.
 
-The model is a function `step` and a cache, so that a search knows nothing of models. All W hypotheses of an input share
-one row of the cache: a step appends W tokens to it, one per hypothesis, and `visible` says which slots each hypothesis
-attends to, namely its own ancestors. A beam that reorders its hypotheses reorders these bits; keys and values never
-move. A model whose state is not made of slots gathers it by the hypotheses' parents (`Reorder`).
+A search sees a model only as a function `step` and a cache. All W hypotheses of an input share one row of the cache: a
+step appends W tokens to it, one per hypothesis. `visible` says which slots a hypothesis attends to: those of its own
+ancestors. A beam search reorders only these bits; keys and values never move. A model whose state does not consist of
+slots gathers its state by the hypotheses' parents (`Reorder`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformer_jax.typing import Array
 
 @runtime_checkable
 class Step(Protocol):
-    """Feeds W tokens per row to a decoder."""
+    """A function that feeds W tokens per row to a decoder."""
 
     def __call__(
         self,
@@ -29,7 +29,7 @@ class Step(Protocol):
         visible: Bool[Array, "B W C"],
         cache: Any,
     ) -> tuple[Float[Array, "B W V"], Any]:
-        """Writes ids into the first W free slots and attends to the slots that are visible, which include them.
+        """Write ids into the first W free slots, and attend to the visible slots, which include these.
 
         Returns: float32 logits of the token after each, and the cache.
         """
@@ -44,11 +44,11 @@ class Hypotheses(NamedTuple):
     """B inputs with W hypotheses each, of `length` tokens so far.
 
     length: int32 scalar. index: int32 scalar, the first free slot of the cache.
-    last: [B, W] int32, the token that is fed next; positions: [B, W] int32, where it stands.
+    last: [B, W] int32, the token to feed next; positions: [B, W] int32, its position.
     ids: [B, W, limit] int32, without meaning from `length` on; log_probs: [B, W, limit] float32, of every token under
     the model.
     visible: [B, W, C] bool, the slots that hold a hypothesis' tokens and its prompt.
-    seen: [B, W, V] bool, tokens that a hypothesis has, for a repetition penalty; None without.
+    seen: [B, W, V] bool, the tokens of a hypothesis, for a repetition penalty; None without it.
     """
 
     length: Array
@@ -63,12 +63,13 @@ class Hypotheses(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """Outputs of B inputs, n each: those of a search best first, samples in the order of their numbers.
+    """n outputs for each of B inputs: those of a search best first, samples in the order of their numbers.
 
-    ids: [B, n, limit] int32, the end included. lengths: [B, n] int32, tokens of each; ids after them have no meaning.
-    log_probs: [B, n, limit] float32, of every token under the model, with a repetition penalty if there is one.
-    scores: [B, n] float32, what a search ranks by; -inf for an output that does not exist.
-    finished: [B, n] bool, False where the limit came before the end.
+    - ids: [B, n, limit] int32, with the end.
+    - lengths: [B, n] int32, number of tokens; later ids have no meaning.
+    - log_probs: [B, n, limit] float32, of every token, after the repetition penalty if there is one.
+    - scores: [B, n] float32, by which a search ranks; -inf for an output that does not exist.
+    - finished: [B, n] bool, False for an output cut off at the length limit.
     """
 
     ids: Array
@@ -87,15 +88,15 @@ def start(
     width: int,
     limit: int,
 ) -> Hypotheses:
-    """Hypotheses without a token, after a prompt.
+    """Return hypotheses without tokens, after a prompt.
 
     Args:
       cache: holds every prompt without its last token.
       last: the last token of every prompt.
-      prompt_lengths: tokens of every prompt, the last included.
+      prompt_lengths: number of tokens of every prompt, with the last.
       visible: the slots of the prompt.
       index: the first free slot.
-      width: hypotheses per input, W; limit: tokens that one may have.
+      width: hypotheses per input, W; limit: greatest number of tokens of one.
     """
     rows = last.shape[0]
 
@@ -116,7 +117,7 @@ def start(
 
 
 def feed(step: Step, hypotheses: Hypotheses) -> tuple[Float[Array, "B W V"], Hypotheses]:
-    """Feeds the last tokens to the model: logits of the next ones."""
+    """Feed the last tokens to the model; return the logits of the next tokens."""
     width, capacity = hypotheses.visible.shape[1:]
     own = (hypotheses.index + jnp.arange(width))[:, None] == jnp.arange(capacity)[None]
     visible = hypotheses.visible | own[None]
@@ -134,8 +135,8 @@ def extend(
     """Append a token to every hypothesis.
 
     Args:
-      parents: which hypothesis of its input each one continues; None for itself.
-      reorder: gathers the cache by parents; None if it does not depend on the order of hypotheses.
+      parents: number of the hypothesis that each one continues; None if each continues itself.
+      reorder: gathers the cache by parents; None if the cache does not depend on the order of hypotheses.
     """
     ids, known, visible, seen = hypotheses.ids, hypotheses.log_probs, hypotheses.visible, hypotheses.seen
     cache = hypotheses.cache

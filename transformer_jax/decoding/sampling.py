@@ -1,4 +1,4 @@
-"""Choosing the next token: the likeliest, or one drawn from a distribution that temperature and cuts have shaped."""
+"""Greedy search and sampling: the next token is the likeliest, or drawn after temperature, top-k, top-p and min-p."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Step, ext
 from transformer_jax.decoding.top_k import top_k
 from transformer_jax.typing import Array, ArrayLike
 
-# What float32 sums of probabilities may be off by, so that a set with a mass of exactly p counts as one.
+# Bound of the rounding errors of float32 sums of probabilities. With it, a set of mass p reaches p.
 _ROUNDING = 1e-6
 
 
 def keep_top_k(logits: Float[Array, "*batch V"], k: int) -> Float[Array, "*batch V"]:
-    """-inf for all but the k largest; all that equal the k-th are kept (Fan et al. 2018, section 5.4).
+    """Return -inf for all but the k largest logits; all that equal the k-th are kept (Fan et al. 2018, section 5.4).
 
     Args:
-      logits: [..., V]; k: any k of at least V keeps all.
+      logits: [..., V]; k: with V or more, all are kept.
     """
     if k >= logits.shape[-1]:
         return logits
@@ -29,8 +29,9 @@ def keep_top_k(logits: Float[Array, "*batch V"], k: int) -> Float[Array, "*batch
 
 
 def keep_top_p(logits: Float[Array, "*batch V"], p: ArrayLike) -> Float[Array, "*batch V"]:
-    """-inf for all but the smallest set of the likeliest tokens whose mass is at least p (Holtzman et al. 2020,
-    equation 3); all that are as likely as its last one are kept.
+    """Return -inf for all but the smallest set of likeliest tokens with a total probability of p or more.
+
+    Tokens as likely as the last one of the set are kept too. Source: Holtzman et al. 2020, equation 3.
 
     Args:
       logits: [..., V]; p: in (0, 1].
@@ -43,7 +44,7 @@ def keep_top_p(logits: Float[Array, "*batch V"], p: ArrayLike) -> Float[Array, "
 
 
 def keep_min_p(logits: Float[Array, "*batch V"], min_p: ArrayLike) -> Float[Array, "*batch V"]:
-    """-inf for tokens less likely than min_p times the likeliest (Nguyen et al. 2024, section 3).
+    """Return -inf for tokens less likely than min_p times the likeliest (Nguyen et al. 2024, section 3).
 
     Args:
       logits: [..., V]; min_p: in (0, 1].
@@ -52,7 +53,7 @@ def keep_min_p(logits: Float[Array, "*batch V"], min_p: ArrayLike) -> Float[Arra
 
 
 class Sampling(NamedTuple):
-    """The distribution that tokens are drawn from; None where a cut is off. top_k is static, the others are scalars.
+    """The settings of sampling; None turns one off. top_k is static, the others are scalars.
 
     keys: [B, W], one random key per output.
     """
@@ -65,7 +66,7 @@ class Sampling(NamedTuple):
 
 
 def row_keys(seed: ArrayLike, rows: Int[Array, " B"], width: int, first_sample: ArrayLike = 0) -> Array:
-    """Random keys [B, W] that follow from the seed, the number of the row and that of the sample alone."""
+    """Return random keys [B, W]. A key depends on the seed, the number of the row and that of the sample alone."""
 
     def key(row: Array, sample: Array) -> Array:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), row), sample)
@@ -74,7 +75,7 @@ def row_keys(seed: ArrayLike, rows: Int[Array, " B"], width: int, first_sample: 
 
 
 def shaped(logits: Float[Array, "*batch V"], sampling: Sampling) -> Float[Array, "*batch V"]:
-    """Temperature, then top-k, top-p and min-p, each of what the one before has left, as the field orders them."""
+    """Apply temperature, then top-k, top-p and min-p, each to the result of the one before (the usual order)."""
     logits = logits / sampling.temperature
     if sampling.top_k is not None:
         logits = keep_top_k(logits, sampling.top_k)
@@ -86,7 +87,7 @@ def shaped(logits: Float[Array, "*batch V"], sampling: Sampling) -> Float[Array,
 
 
 def draw(logits: Float[Array, "B W V"], sampling: Sampling, length: Int[Array, ""]) -> Int[Array, "B W"]:
-    """One token per output from softmax(shaped(logits)); the key of place `length` of an output is its own."""
+    """Draw one token per output from softmax(shaped(logits)); every position of an output has its own key."""
 
     def one(key: Array, logits: Array) -> Array:
         return jax.random.categorical(jax.random.fold_in(key, length), logits)
@@ -97,8 +98,8 @@ def draw(logits: Float[Array, "B W V"], sampling: Sampling, length: Int[Array, "
 class Growing(NamedTuple):
     """State of greedy search and of sampling.
 
-    done: [B, W] bool. lengths: [B, W] int32, tokens of the output so far. ended: [B, W] bool, whether the last of them
-    is the end.
+    done: [B, W] bool. lengths: [B, W] int32, number of tokens so far. ended: [B, W] bool, whether the last token is the
+    end.
     """
 
     hypotheses: Hypotheses
@@ -111,7 +112,7 @@ def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Growing:
     """Return the state before the first token.
 
     Args:
-      max_lengths: tokens an output may have, the end included; 0 for a row that is padding.
+      max_lengths: greatest number of tokens of an output, with its end; 0 for a row of padding.
     """
     shape = hypotheses.last.shape
     done = jnp.broadcast_to(max_lengths[:, None] <= 0, shape)
@@ -126,11 +127,11 @@ def grow(
     until: ArrayLike,
     sampling: Sampling | None = None,
 ) -> Growing:
-    """Appends tokens until all outputs are done, or have `until` tokens: the likeliest, or drawn ones.
+    """Append tokens until all outputs are done, or they have `until` tokens.
 
     Args:
-      until: at most what the cache has room for.
-      sampling: None for the likeliest token.
+      until: at most the number of tokens for which the cache has room.
+      sampling: how to draw tokens; None to take the likeliest.
     """
 
     def unfinished(state: Growing) -> Bool[Array, ""]:
@@ -151,7 +152,7 @@ def grow(
 
 
 def outputs(state: Growing) -> Generated:
-    """Return the outputs of each input, in the order of their numbers: samples are not ranked."""
+    """Return the outputs of each input in the order of their numbers; samples are not ranked."""
     ids, log_probs = state.hypotheses.ids, state.hypotheses.log_probs
     scores = jnp.where(state.lengths > 0, log_probs.sum(-1), -jnp.inf)
     return Generated(ids, state.lengths, log_probs, scores, state.ended)

@@ -1,4 +1,4 @@
-"""A config of decoding split in two: the part that shapes the compiled program, and the numbers that it is given."""
+"""The two parts of a decode config: settings of the compiled program, and numbers that are its arguments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from transformer_jax.typing import ArrayLike
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """rules: of a beam search, None for greedy search and sampling. sample: whether tokens are drawn.
-    width: hypotheses per input. top_k: of sampling."""
+    """Settings of the compiled program.
+
+    rules: of a beam search; None for greedy search and sampling. sample: whether tokens are drawn. width: hypotheses
+    per input. top_k: of sampling.
+    """
 
     rules: Rules | None
     sample: bool
@@ -27,7 +30,7 @@ class Settings:
 
 
 class Values(NamedTuple):
-    """Arguments of the compiled program: a new value does not recompile it. None where a feature is off."""
+    """Arguments of the compiled program: a new value does not recompile it. None turns a feature off."""
 
     constraints: Constraints
     alpha: ArrayLike
@@ -39,17 +42,19 @@ class Values(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Ids that generation needs from the tokenizer: the one that ends an output, None if none does, and those that no
-    output may have, such as padding."""
+    """The tokenizer's special ids that generation needs.
+
+    end_id: ends an output; None if there is none. never: ids that no output may have, such as padding.
+    """
 
     end_id: int | None
     never: tuple[int, ...]
 
 
 def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> tuple[Settings, Values]:
-    """Split a config. Equal settings, and values with None in the same places, are one compiled program.
+    """Split a config. Equal settings, and values with None in the same places, share a compiled program.
 
-    Raises: ConfigError if outputs are to be ended at their limit, but nothing ends one.
+    Raises: ConfigError if outputs shall end at the length limit, but there is no end token.
     """
     decode = decode.resolved()
     if decode.at_limit == "end" and ends.end_id is None:

@@ -12,10 +12,11 @@ _BLOCK = 32
 
 
 def top_k(x: Float[Array, "*batch V"], k: int) -> tuple[Float[Array, "*batch k"], Int[Array, "*batch k"]]:
-    """`jax.lax.top_k`: the k largest along the last axis, in descending order, and where they are; the first of equals.
+    """Return the k largest numbers of the last axis in descending order, and their indices; equals `jax.lax.top_k`.
 
-    The k largest numbers lie in the k blocks with the largest maxima, so that only these have to be sorted: one pass
-    over x and a sort of k * 32 numbers. On two CPU cores and [128, 8192], k = 8, it takes 0.39 ms and XLA's 2.10.
+    Of equal numbers the first comes first. The k largest numbers lie in the k blocks with the largest maxima. So one
+    pass over x and a sort of k * 32 numbers are enough. On two CPU cores, with [128, 8192] and k = 8, it takes 0.39 ms,
+    XLA's function 2.10 ms.
 
     Args:
       x: [..., V] without NaN; k: at most V.
@@ -26,7 +27,7 @@ def top_k(x: Float[Array, "*batch V"], k: int) -> tuple[Float[Array, "*batch k"]
         return values, indices
     blocks = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -size % _BLOCK)], constant_values=-jnp.inf)
     blocks = blocks.reshape(*x.shape[:-1], -1, _BLOCK)
-    # In ascending order, for the first of equal numbers to stay the first.
+    # In ascending order, so that the first of equal numbers stays the first.
     chosen = jnp.sort(jax.lax.top_k(blocks.max(-1), k)[1], axis=-1)
     candidates = jnp.take_along_axis(blocks, chosen[..., None], axis=-2).reshape(*x.shape[:-1], k * _BLOCK)
     values, places = jax.lax.top_k(candidates, k)

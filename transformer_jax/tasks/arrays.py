@@ -1,7 +1,7 @@
-"""Arrays of batches of text, made on the host from the columns of a split; tasks call these functions.
+"""Arrays of batches of text, made on the host from the columns of a split; called by tasks.
 
-Letters as in `transformer_jax.typing`. Padding follows from lengths and never from the value of an id: every id may be
-a token.
+Letters as in `transformer_jax.typing`. Padding is found by lengths, never by the value of an id: every id may be a
+token.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from transformer_jax.data.packing import numbers_within
 class Sequences(NamedTuple):
     """One ragged column of the rows of a batch, all [B, T].
 
-    ids: int32. mask: bool, where there is a token. segment_ids: int32, number of the example in its row from 1, 0 for
-    padding; positions: int32, within the example. The last two are None where rows are not packed.
+    ids: int32. mask: bool, True for tokens. segment_ids: int32, number of the example in its row from 1, 0 for
+    padding. positions: int32, within the example. The last two are None for rows that are not packed.
     """
 
     ids: np.ndarray
@@ -41,7 +41,7 @@ def sequences(split: EncodedSplit, name: str, rows: Rows, width: int, pad_id: in
 
 
 def shift_right(ids: np.ndarray, start_id: int, segment_ids: np.ndarray | None = None) -> np.ndarray:
-    """Return what a decoder reads to predict `ids`: the start id, then the ids without their last, per segment.
+    """Return the decoder's input to predict `ids`: the start id, then the ids without the last one, per segment.
 
     Args:
       ids: [B, T] int32; segment_ids: [B, T] int32 of packed rows.
@@ -63,10 +63,9 @@ def sequence_to_sequence_arrays(
     Args:
       shape: has the widths of `inputs`, S, and `targets`, T.
       start_id: first decoder input of every example.
-      pad_id: id that stands where there is no token; masks and weights tell what is padding, so that any will do, and
-        None is 0.
+      pad_id: id of padding positions. Any id will do, since masks and weights mark the padding; None means 0.
     Returns: `inputs` [B, S], `inputs_mask` [B, S], `decoder_inputs`, `targets` and `weights` [B, T], `row_ids` [B] and,
-      of packed rows, segment ids and positions of both; types as in `transformer_jax.typing`.
+      for packed rows, segment ids and positions of both; types as in `transformer_jax.typing`.
     Raises: ValueError if an example is longer than the widths.
     """
     sides = {name: sequences(split, name, rows, shape.width(name), pad_id or 0) for name in ("inputs", "targets")}

@@ -1,7 +1,7 @@
-"""The interface of a task, where its metrics are declared, and the one table of tasks.
+"""The interface of a task with its metrics, and the table of all tasks.
 
-This module and those of the built-in tasks import JAX inside functions only: a config, a study and a report read the
-declared metrics, and none of them needs a device.
+This module and those of the built-in tasks import JAX only inside functions: configs, studies and reports read the
+declared metrics without a device.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ TRAIN = "train"
 SAMPLES = 1000
 """Resamples of a paired bootstrap."""
 SEED = 12345
-"""Of the resamples; sacreBLEU's own, so that its command line gives the same numbers."""
+"""Seed of the resamples; it is sacreBLEU's, whose command line gives the same numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricSpec:
     """A metric, declared once; tables, rankings, studies, searches and reports read it from here.
 
-    direction: `max` or `min`, whichever is better; empty if neither is. unit: as reports show it. heading: of a
-    table's column, without the unit; a metric without one has no column. format: of a value, as for `str.format`.
-    needs_generation: whether it takes generated output, which is slow, and not only a forward pass. logged: whether
-    the log of training has it at a validation; a metric that is not cannot rank checkpoints.
+    - direction: `max` if higher values are better, `min` if lower ones are; empty if neither.
+    - unit: as reports show it.
+    - heading: heading of a table's column, without the unit; a metric without a heading has no column.
+    - format: format of a value, as for `str.format`.
+    - needs_generation: whether it needs generated output, which is slow, or only a forward pass.
+    - logged: whether a validation during training logs it; only logged metrics can rank checkpoints.
     """
 
     name: str
@@ -85,7 +87,7 @@ class Scores(NamedTuple):
     """A split's scores.
 
     metrics: by name, those of `Task.metrics` and others that are only written to the file. outputs: one line per
-    example, if the task generates or predicts text, and was asked to.
+    example, if the task generates or predicts text and this was requested.
     """
 
     metrics: dict[str, Any]
@@ -96,8 +98,8 @@ class SystemScore(NamedTuple):
     """One system's score in one metric, under a paired bootstrap; evaluation/significance.py has the definitions.
 
     mean: over the draws. interval: half the width of the 95 % interval of a draw's score. difference: to the first
-    system. always_equal: whether it scores as the first system on every draw, so that the p-value says nothing. The
-    first system has no difference and no p-value.
+    system. always_equal: whether its score equals that of the first system on every draw, which makes the p-value
+    meaningless. The first system has no difference and no p-value.
     """
 
     score: float
@@ -109,7 +111,7 @@ class SystemScore(NamedTuple):
 
 
 class PairedBootstrap(NamedTuple):
-    """scores: by metric, one per system. signatures: by metric, with the seed and the number of draws."""
+    """Scores by metric, one per system; and signatures by metric, with the seed and the number of draws."""
 
     scores: dict[str, list[SystemScore]]
     signatures: dict[str, str]
@@ -126,11 +128,11 @@ class Evaluation(Protocol):
     def data(self) -> Data: ...
 
     def check(self, split: str) -> None:
-        """Raises DataError if there is no such split, or the model cannot take one of its examples."""
+        """Raise DataError if there is no such split, or if an example is too long for the model."""
         ...
 
     def batches(self, params: Params, split: str) -> Iterator[tuple[Batch, np.ndarray]]:
-        """Yield the batches of a split, and the example of each of their rows, int32 [B]; -1 for an empty row."""
+        """Yield the batches of a split, and the example of every row, int32 [B]; -1 for an empty row."""
         ...
 
     def sums(self, params: Params, split: str) -> dict[str, float]:
@@ -142,34 +144,34 @@ class Evaluation(Protocol):
         ...
 
     def made_once(self, params: Params, make: Callable[[Params], _T]) -> _T:
-        """Return what `make` returns for the parameters, all of them on one device; it is called once for each."""
+        """Return `make` of the parameters, all of them on one device; it is called once per parameters."""
         ...
 
 
 class Task(abc.ABC):
     """Examples, loss and metrics. A task holds no state: every method receives the config, or an `Evaluation` with it.
 
-    A module of a task that imports JAX at its top makes reading a config of that task slower, and nothing else.
+    If the module of a task imports JAX at its top, only the reading of configs becomes slower.
     """
 
     config_class: type[TaskConfig] = TaskConfig
-    """`TaskConfig`, or a subclass with fields of its own; those marked `hyper` arrive as `hyper.task[NAME]`.
+    """`TaskConfig`, or a subclass with more fields; values of those marked `hyper` are in `hyper.task[NAME]`.
 
-    Of a task from outside of this package; the fields of built-in tasks are fields of `TaskConfig` that say who reads
-    them.
+    A subclass is for tasks from outside of this package. The fields of built-in tasks are in `TaskConfig`, with
+    `read_by`.
     """
     architectures: tuple[str, ...] | None = None
-    """Built-in architectures that the task trains; one from outside needs a decoder then. None: any architecture."""
+    """Built-in architectures that the task can train; any other needs a decoder. None: all architectures."""
     reads: frozenset[str] | None = None
     """Dotted names of the fields that the task reads of `task`, `decode`, `training.label_smoothing` and
-    `training.loss_chunks`; setting another of them is an error. None: all of them.
+    `training.loss_chunks`; to set any other of these is an error. None: all fields.
 
-    A whole section may be listed by its name, as `decode`. The task's own fields need not be listed.
+    The name of a section, such as `decode`, lists all its fields. The fields of the subclass need not be listed.
     """
     logged: tuple[MetricSpec, ...] = (MetricSpec("loss", "min"),)
-    """The averages that training logs, which `means` returns."""
+    """The averages that training logs; `means` returns them."""
     compares_outputs: bool = False
-    """Whether `compare` takes `compare_outputs`, which written outputs are enough for, and not `statistics`."""
+    """Whether `compare` uses `compare_outputs`, which needs only the written outputs, instead of `statistics`."""
 
     @property
     @abc.abstractmethod
@@ -177,18 +179,18 @@ class Task(abc.ABC):
         """Return the metrics of a split in the order of a table's columns; `loss` is among them."""
 
     def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
-        """Return those of `metrics` that a corpus of this config has."""
+        """Return the metrics that a corpus of this config has."""
         return self.metrics
 
     # From examples to a loss.
 
     @abc.abstractmethod
     def columns(self, config: ExperimentConfig) -> tuple[Column, ...]:
-        """Return the columns of an example, as the token cache stores them."""
+        """Return the columns of an example for the token cache."""
 
     @abc.abstractmethod
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
-        """Return how long each example's sequences are in a batch, int32 [examples] by name; one or two names."""
+        """Return the lengths of each example's sequences in a batch, int32 [examples] by name; one or two names."""
 
     @abc.abstractmethod
     def arrays(
@@ -197,18 +199,18 @@ class Task(abc.ABC):
         """Return the arrays of a batch; keys as in `transformer_jax.typing`.
 
         Args:
-          rows: which examples are in which row. shape: rows and width of every sequence of `lengths`.
-          step: of training; random corruption follows from it, config.seed and the row's number. None in evaluation,
-            where it follows from the example's number alone.
+          rows: the examples of every row. shape: rows and width of every sequence of `lengths`.
+          step: number of the training step; random corruption depends on it, on config.seed and the row's number. None
+            in evaluation, where corruption depends on the example's number alone.
         """
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int] | None:
         """Return the width of every sequence of `lengths` in a batch of the longest examples, for `inspect`.
 
-        None if they are not known; the operations of a step are not counted then.
+        None if they are not known; then the operations of a step are not counted.
 
         Args:
-          length: the longest that `data` admits.
+          length: greatest length that `data` allows.
         """
         return None
 
@@ -219,60 +221,60 @@ class Task(abc.ABC):
         return None
 
     def head(self, config: TaskConfig, model: ModelConfig) -> nn.Module | None:
-        """Return the module that computes outputs in place of logits over the vocabulary; None for those."""
+        """Return the module that computes outputs; None for logits over the vocabulary."""
         return None
 
     @abc.abstractmethod
     def loss(
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
     ) -> Sums:
-        """Return sums over a batch: `loss`, `weight` and what `means` needs.
+        """Return sums over a batch: `loss`, `weight` and all that `means` needs.
 
         Args:
-          batch: as `arrays` makes it, on the device.
+          batch: the arrays of `arrays`, on the device.
           hyper: scalars, `training.hyper.Hyper`; in evaluation its `label_smoothing` is None.
-          chunks: parts that outputs are computed in, to save memory.
+          chunks: number of parts in which outputs are computed, to save memory.
         """
 
     def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what `logged` declares, per unit of weight, from sums of one batch, of several or of draws."""
+        """Return the metrics of `logged` per unit of weight, from sums of one batch, of several or of draws."""
         return {"loss": sums["loss"] / sums["weight"]}
 
     def side_files(self, data: Data) -> dict[str, bytes]:
-        """Return what a checkpoint needs beside its arrays, such as the tokenizer, by file name."""
+        """Return files that a checkpoint needs beside its arrays, such as the tokenizer, by name."""
         return data.side_files()
 
     # From parameters to scores.
 
     def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
-        """Return a split's scores; here `means` of the sums of its losses, as far as `metrics` declares them.
+        """Return a split's scores; here those of `means` that `metrics` declares.
 
         Args:
-          generate: measure what needs generated output too.
+          generate: also measure metrics that need generated output.
         Raises: DataError as `Evaluation.check`.
         """
         means = self.means(evaluator.sums(params, split))
         return Scores({spec.name: float(means[spec.name]) for spec in self.metrics if spec.name in means})
 
     def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str] | None:
-        """Return the reference of every example as text, by which `compare` tells that two corpora are the same.
+        """Return the reference of every example as text; `compare` checks with it that two corpora are the same.
 
-        None where there is no such text: then the corpora must be equal as a whole.
+        None if there is no such text: then the whole corpora must be equal.
         """
         return None
 
     def statistics(self, evaluator: Evaluation, params: Params, split: str) -> Mapping[str, np.ndarray]:
-        """Return numbers of each example, float64 [examples] by name, which add up; here the sums of its loss."""
+        """Return additive numbers of each example, float64 [examples] by name; here the sums of its loss."""
         return evaluator.sums_by_example(params, split)
 
     def from_sums(self, sums: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Return metrics by name, [...], from `statistics` [...] that were added over examples; here `means`."""
+        """Return metrics by name, [...], from `statistics` [...] summed over examples; here `means`."""
         return self.means(sums)
 
     def compare_outputs(
         self, systems: Sequence[Sequence[str]], references: Sequence[str], samples: int, seed: int
     ) -> PairedBootstrap:
-        """Return the paired bootstrap of each system's outputs; only of a task that `compares_outputs`."""
+        """Return the paired bootstrap of each system's outputs; only called if `compares_outputs`."""
         raise NotImplementedError(f"{type(self).__name__} compares statistics, not outputs")
 
 
@@ -291,12 +293,12 @@ TASKS: Registry[Task] = Registry("task.name", Task, {"translation": "transformer
 
 
 def training_metrics(task: Task) -> tuple[MetricSpec, ...]:
-    """Return what a line of training's log has, without the times."""
+    """Return the metrics of a line of training's log, without times."""
     return (*task.logged, *LOGGED_BY_LOOP)
 
 
 def declared(task: Task, metric: str) -> MetricSpec:
-    """Return the declaration of SPLIT/METRIC; one with the name alone for what a study measures by itself."""
+    """Return the declaration of SPLIT/METRIC; for a study's own metric, a declaration with the name alone."""
     split, _, name = metric.rpartition("/")
     of_training = (*training_metrics(task), *LOGGED_BY_CLOCK)
     specs = (*of_training, *task.metrics) if split == TRAIN else (*task.metrics, *of_training)
@@ -304,20 +306,20 @@ def declared(task: Task, metric: str) -> MetricSpec:
 
 
 def validation_metrics(config: ExperimentConfig, generate: bool) -> tuple[MetricSpec, ...]:
-    """Return what a validation during training logs.
+    """Return the metrics that a validation during training logs.
 
     Args:
-      generate: also what needs generated output.
+      generate: include metrics that need generated output.
     """
     specs = TASKS[config.task.name].measured(config)
     return tuple(spec for spec in specs if spec.logged and (generate or not spec.needs_generation))
 
 
 def higher_is_better(config: Mapping[str, Any]) -> bool:
-    """Return whether a larger `training.best_metric` is a better one.
+    """Return whether higher values of `training.best_metric` are better.
 
     Args:
-      config: nested dictionaries, as a checkpoint's record has them.
+      config: nested dictionaries, as in a checkpoint's record.
     """
     name = config.get("task", {}).get("name", TaskConfig.name)  # records of earlier versions know one task
     return declared(TASKS[name], f"valid/{config['training']['best_metric']}").direction == "max"
@@ -326,7 +328,7 @@ def higher_is_better(config: Mapping[str, Any]) -> bool:
 def best_metric(config: ExperimentConfig) -> MetricSpec:
     """Return the declaration of `training.best_metric`.
 
-    Raises: ConfigError if a validation has no such metric, or neither more nor less of it is better.
+    Raises: ConfigError if a validation has no such metric, or the metric has no direction.
     """
     specs = {spec.name: spec for spec in validation_metrics(config, generate=True) if spec.direction}
     name = config.training.best_metric

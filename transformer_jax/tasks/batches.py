@@ -1,4 +1,4 @@
-"""The batches of a split, as the task that a config names makes them."""
+"""The batches of a split, made by the task that the config names."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def evaluation_batches(
     """Return the batches of an evaluation.
 
     Args:
-      max_width: capacity of the model, if it has one; see `batching.length_batches`.
-      tokens_per_batch: default that of the config's section `evaluation`.
+      max_width: number of the model's positions, if it is bounded; see `batching.length_batches`.
+      tokens_per_batch: default `evaluation.tokens_per_batch`.
     """
     task = TASKS[config.task.name]
     return EvaluationBatches(

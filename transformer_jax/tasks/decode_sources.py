@@ -1,4 +1,4 @@
-"""Generation from sources: ids of one text in, ids of another out."""
+"""Generation from sources: an encoder-decoder reads the ids of one text and generates those of another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformer_jax.errors import DataError
 
 
 def ends_of(special_ids: SpecialIds) -> Ends:
-    """Return what generation needs to know of a tokenizer's special ids."""
+    """Return the special ids of a tokenizer that generation needs."""
     return Ends(special_ids.eos, () if special_ids.pad is None else (special_ids.pad,))
 
 
@@ -26,22 +26,23 @@ def source_request(
     lengths: np.ndarray,
     prompts: Sequence[Sequence[int]] | None = None,
 ) -> Request:
-    """Return what an encoder-decoder generates from: an output per source.
+    """Return the request for one output per source from an encoder-decoder.
 
     Args:
       start_id: the first decoder input.
-      ids: [B, S] int32 sources; lengths: [B] int, tokens of each; a row of length 0 gets no output.
-      prompts: what every output begins with, without the start id; not part of the output. Default nothing.
-    Raises: DataError if there are no sources, or prompts do not fit them; ids outside the vocabulary.
+      ids: [B, S] int32 sources; lengths: [B] int, number of tokens of each; a row of length 0 gets no output.
+      prompts: the beginning of every output, without the start id; outputs do not include it. Default: empty.
+    Raises: DataError if there are no sources, or another number of prompts; if a prompt is empty; or if an id is
+      outside the vocabulary.
     """
     if not len(ids):
-        raise DataError("inputs: there are none")
+        raise DataError("inputs: no rows; expected one or more")
     check_ids("inputs", ids, decoders[0].vocab_size)
     if prompts is not None and len(prompts) != len(ids):
         raise DataError(f"prompts: {len(prompts)} for {len(ids)} inputs")
     for row, prompt in enumerate(prompts or ()):
         if not len(prompt):
-            raise DataError(f"prompts: the one of row {row} is empty; without prompts, outputs are free")
+            raise DataError(f"prompts: row {row} is empty; give every row a prompt, or none of them")
     given = [[start_id, *prompt] for prompt in prompts or [()] * len(ids)]
     max_lengths, limit = output_limits(
         decode, np.array(list(map(len, given))), position_capacity(decoders), lengths, ids.shape[1]

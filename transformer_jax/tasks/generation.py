@@ -1,4 +1,4 @@
-"""Translating text: any number of lines, in any order and length."""
+"""Translation of any number of lines, of any length, in any order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from transformer_jax.tasks.lines import Line, Output, Translated
 from transformer_jax.typing import Params
 
 CHUNK = 2_000
-"""Lines that are sorted by length and translated together: bounds memory, and the wait for the first output."""
+"""Number of lines that are sorted by length and translated together; bounds memory and the time to the first output."""
 
 
 class Member(NamedTuple):
@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Translator:
-    """Parameters and tokenizer, ready to translate; `config` is resolved, and its `decode` says how."""
+    """Parameters and tokenizer, ready to translate; `config` is resolved and has the settings in `decode`."""
 
     config: ExperimentConfig
     params: Params
@@ -46,24 +46,24 @@ class Translator:
     others: tuple[Member, ...] = ()
 
     def translate(self, lines: Iterable[Line], first_number: int = 1) -> Iterator[list[Translated]]:
-        """Translations in the order of the lines, a chunk of lines at a time; a line with a problem says so.
+        """Yield translations in the order of the lines, a chunk at a time; for a line with a problem, the problem.
 
         Lines, prompts and translations are in the form of the corpus, `data.text_form`.
 
         Args:
-          first_number: of the first line; random draws follow from the number of a line. Either all lines have a prompt
-            or none.
+          lines: all with a prompt, or all without.
+          first_number: number of the first line; random draws depend on the number of a line.
         """
         numbered = enumerate(lines, start=first_number)
         while chunk := list(itertools.islice(numbered, CHUNK)):
             yield self.translate_chunk([line for _, line in chunk], chunk[0][0])
 
     def translate_all(self, lines: Sequence[str], prompts: Sequence[str] | None = None) -> list[str]:
-        """The best translation of every line as one writes it, batched by length; an empty line stays empty.
+        """Return the best translation of every line as plain text; an empty line stays empty.
 
         Args:
-          prompts: what each translation begins with.
-        Raises: DataError naming the number of a line that the model cannot take.
+          prompts: the beginning of each translation.
+        Raises: DataError, which names the line, if a line cannot be translated.
         """
         if prompts is not None and len(prompts) != len(lines):
             raise DataError(f"prompts: {len(prompts)} for {len(lines)} lines")
@@ -75,7 +75,7 @@ class Translator:
         return [readable(translation.text, self.config.data) for translation in translations]
 
     def translate_chunk(self, lines: Sequence[Line], first_number: int = 1) -> list[Translated]:
-        """Translations of all lines, batched by length, in the corpus's own form; arguments as of `translate`."""
+        """Return translations of all lines in the corpus's own form, batched by length; arguments as in `translate`."""
         eos, ends = self.tokenizer.special_ids.required("eos"), ends_of(self.tokenizer.special_ids)
         sources = self.tokenizer.encode_batch([line.text for line in lines])
         prompts = self._prompts(lines)
@@ -98,7 +98,7 @@ class Translator:
             source_lengths[: len(chosen)] = lengths[chosen]
             numbers = np.zeros(len(inputs), np.int32)
             numbers[: len(chosen)] = first_number + chosen
-            # Rows of padding have a prompt too, whichever.
+            # Rows of padding need a prompt too; any will do.
             of_rows = None if prompts is None else [prompts[i] for i in np.resize(chosen, len(inputs))]
             request = source_request(
                 self._decoders, self.config.decode, self.config.model.decoder_start_id, inputs, source_lengths, of_rows
@@ -110,7 +110,7 @@ class Translator:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All models, the first among them."""
+        """All models, including the first."""
         return (Member(self.config.model, self.params), *self.others)
 
     @property
@@ -138,7 +138,7 @@ class Translator:
     def _problems(
         self, lines: Sequence[Line], sources: EncodedTexts, prompts: Sequence[Sequence[int]] | None
     ) -> dict[int, str]:
-        """Why a line cannot be translated, by its place among the lines."""
+        """Return the reasons why lines cannot be translated, by index."""
         problems: dict[int, str] = {}
         for model in self._models:
             problems |= length_problems(dataclasses.replace(self.config, model=model), np.diff(sources.offsets) + 1)
@@ -148,14 +148,14 @@ class Translator:
                 problems[i] = "its prompt is empty"
             elif capacity is not None and len(prompt) >= capacity:
                 problems[i] = (
-                    f"the {len(prompt)} tokens of its prompt leave no room for an output in model.max_length={capacity}"
+                    f"its prompt has {len(prompt)} tokens; model.max_length={capacity} leaves no room for an output"
                 )
         return problems | {i: line.problem for i, line in enumerate(lines) if line.problem}
 
     def _outputs(self, generated: Generated, prompts: Sequence[Sequence[int]] | None) -> Iterator[list[Output]]:
-        """The outputs of every row of a batch."""
+        """Yield the outputs of every row of a batch."""
         rows, num_outputs, _ = generated.ids.shape
-        # Ids beyond an output's length are no padding of the tokenizer: they have no meaning.
+        # Ids beyond an output's length are not the tokenizer's padding: they have no meaning.
         whole = [
             [*(prompts[row] if prompts else ()), *generated.ids[row, n, : generated.lengths[row, n]].tolist()]
             for row in range(rows)

@@ -1,4 +1,4 @@
-"""Limits of the length of a text: nothing is cut, so a text that is too long is refused, with its place."""
+"""Limits of the length of a text. Texts are never cut: one that is too long is refused, with its place."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from transformer_jax.nn.positions import ENCODINGS
 
 
 def position_table_rows(model: ModelConfig) -> int | None:
-    """Return how many positions the model's table has; None without a table, where there is no end to them.
+    """Return the number of rows of the model's position table; None if it has no table, and so no bound.
 
-    It bounds the texts that a model reads. A decoder may number fewer: `decoding.generate.position_capacity`.
+    It bounds the texts that a model reads. A decoder may have fewer positions: `decoding.generate.position_capacity`.
     """
     return model.max_length if ENCODINGS[model.position_encoding].has_table else None
 
 
 def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable[[int], str]) -> None:
-    """Raises DataError for the first text that the model cannot number, or that no batch holds.
+    """Raise DataError for the first text that is too long; see `length_problems`.
 
     Args:
       lengths: int [texts], in tokens with eos.
@@ -31,7 +31,7 @@ def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable
 
 
 def length_problems(config: ExperimentConfig, lengths: np.ndarray) -> dict[int, str]:
-    """Return why a text is too long, by its number: the position table is shorter, or no batch has room for it.
+    """Return the reasons why texts are too long, by index: the position table is shorter, or no batch has room.
 
     Args:
       lengths: int [texts], in tokens with eos.
@@ -39,7 +39,7 @@ def length_problems(config: ExperimentConfig, lengths: np.ndarray) -> dict[int, 
     limit = position_table_rows(config.model)
     reason = f"the learned position table has model.max_length={config.model.max_length}"
     if limit is None:
-        # Memory grows with the square of the length. A text that the decoder has room for is never refused.
+        # Memory grows with the square of the length. A text for which the decoder has room is never refused.
         rows, tokens = config.data.row_multiple, config.evaluation.tokens_per_batch
         limit = max(tokens // rows, config.model.max_length)
         reason = f"evaluation.tokens_per_batch={tokens} leaves each of data.row_multiple={rows} rows {tokens // rows}"

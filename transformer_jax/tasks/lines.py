@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Line(NamedTuple):
     """A text to translate.
 
-    prompt: the beginning of its translation. problem: why it cannot be translated; it keeps its place all the same.
+    prompt: the beginning of its translation. problem: the reason why it cannot be translated; the line keeps its place.
     """
 
     text: str
@@ -19,10 +19,10 @@ class Line(NamedTuple):
 class Output(NamedTuple):
     """One output of a line.
 
-    text: with the prompt, if there was one, in the corpus's own form. ids: its tokens without the prompt and, if it has
-    ended, the end mark.
-    log_probs: of each of the ids under the model, natural logarithms, with the repetition penalty if there is one.
-    score: what outputs of a line are ranked by; decoding/beam_search.py.
+    - text: in the corpus's own form, with the prompt if there was one.
+    - ids: its tokens without the prompt, with the end mark if it has ended.
+    - log_probs: natural logarithms of the probabilities of the ids, after the repetition penalty if there is one.
+    - score: the number by which outputs of a line are ranked; decoding/beam_search.py.
     """
 
     text: str
@@ -35,8 +35,8 @@ class Output(NamedTuple):
 class Translated(NamedTuple):
     """The translation of a line.
 
-    outputs: of a search best first; empty for an empty line and for one with a problem. problem: why the line was not
-    translated.
+    outputs: of a search best first; empty for an empty line and for one with a problem. problem: the reason why the
+    line was not translated.
     """
 
     number: int
@@ -49,14 +49,14 @@ class Translated(NamedTuple):
 
     @property
     def unfinished(self) -> bool:
-        """Whether the best output came to the length limit and ends there."""
+        """Whether the best output was cut off at the length limit."""
         return bool(self.outputs) and not self.outputs[0].finished
 
 
 def on_one_line(text: str) -> str:
-    """Text with a space in place of whatever a program may take for the end of a line.
+    """Return the text with spaces in place of all characters that programs take for the end of a line.
 
-    A tokenizer that falls back to bytes lets a model write any character; line n of the output has to stay line n of
-    the input all the same.
+    With a tokenizer that falls back to bytes, a model can write any character. Line n of the output must still belong
+    to line n of the input.
     """
     return " ".join(text.splitlines())

@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing, as sums over the batch, which are divided once all devices have added theirs."""
+"""Cross-entropy with label smoothing, as sums over a batch; they are divided after all devices have been added."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def chunked_cross_entropy(
     label_smoothing: Array | float | None,
     num_chunks: int,
 ) -> Sums:
-    """Return `cross_entropy` of logits(x), computed a part of the targets' length at a time.
+    """Return `cross_entropy` of logits(x), computed for one part of the targets' length at a time.
 
-    Neither the forward nor the backward pass holds the logits of more than one part, [B, T / num_chunks, V]: they are
-    computed again for the gradient.
+    Forward and backward pass hold the logits of one part only, [B, T / num_chunks, V]. They are recomputed for the
+    gradient.
 
     Args:
       logits: maps [B, t, D] to [B, t, V].
       x: [B, T, D]; targets: [B, T] int32; weights: [B, T] float32.
-      num_chunks: parts; the last may be shorter.
+      num_chunks: number of parts; the last may be shorter.
     """
     if num_chunks == 1:
         return cross_entropy(logits(x), targets, weights, label_smoothing)
     (rows, length), width = targets.shape, -(-targets.shape[1] // num_chunks)
-    num_chunks = -(-length // width)  # none of padding alone
+    num_chunks = -(-length // width)  # no part consists of padding alone
     missing = num_chunks * width - length
     parts = jnp.pad(x, ((0, 0), (0, missing), (0, 0))).reshape(rows, num_chunks, width, -1).swapaxes(0, 1)
 
@@ -53,15 +53,15 @@ def chunked_cross_entropy(
 
 
 def cross_entropy(logits: Array, targets: Array, weights: Array, label_smoothing: Array | float | None = None) -> Sums:
-    """-sum_v q(v) log p(v) with q = (1 - e) [v = target] + e / V (Szegedy et al. 2016, section 7).
+    """Return -sum_v q(v) log p(v) with q = (1 - e) [v = target] + e / V (Szegedy et al. 2016, section 7).
 
-    The mass e is spread over the whole vocabulary, the target included. Computed as
-    logsumexp - (1 - e) logit[target] - e mean(logits), so no [B, T, V] array of target distributions exists.
+    The mass e is spread over the whole vocabulary, including the target. It is computed as
+    logsumexp - (1 - e) logit[target] - e mean(logits), without an array of target distributions [B, T, V].
 
     Args:
       logits: [..., V]; targets: [...] int32; weights: [...] float32, 0 for padding.
     Returns: sums over all targets, float32 scalars: `loss`, label-smoothed cross-entropy in nats; `nll`, cross-entropy
-      of the targets in nats; `correct`, targets whose logit is the largest; `weight`. All are weighted.
+      of the targets in nats; `correct`, the targets whose logit is the largest; `weight`. All are weighted.
     """
     logits = logits.astype(jnp.float32)
     normaliser = jax.nn.logsumexp(logits, axis=-1)

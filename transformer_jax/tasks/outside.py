@@ -1,4 +1,4 @@
-"""Errors of architectures and tasks from outside of this package name where they come from."""
+"""Errors in architectures and tasks from outside of this package, with the name of their origin."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def objects_from_outside(config: ExperimentConfig) -> list[str]:
 def errors_from_outside(
     config: ExperimentConfig, doing: str = "config", kind: type[UserError] = ConfigError
 ) -> Generator[None]:
-    """Turn what an architecture or a task from outside of this package raises into an error that names it.
+    """Turn exceptions of an architecture or a task from outside of this package into an error that names it.
 
     Args:
-      doing: begins the message. kind: of the error.
+      doing: beginning of the message. kind: class of the error.
     """
     outside = objects_from_outside(config)
     try:

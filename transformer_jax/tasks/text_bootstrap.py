@@ -1,4 +1,4 @@
-"""sacreBLEU's paired bootstrap of translations; evaluation/significance.py says what its numbers mean."""
+"""sacreBLEU's paired bootstrap of translations; evaluation/significance.py defines its numbers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def paired_bootstrap(
 
     Args:
       systems: two or more, each with a translation per reference.
-      samples: N, at least 1. Memory grows with it: about 0.1 kB for every sentence of every draw.
-      seed: of the draws, at least 1; 0 would leave sacreBLEU's draws to chance.
-    Raises: ValueError for arguments that are not so.
+      samples: number of draws, at least 1. Memory is about 0.1 kB per sentence and draw.
+      seed: of the draws, at least 1; with 0, sacreBLEU's draws would not be repeatable.
+    Raises: ValueError for other arguments.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -47,7 +47,7 @@ def paired_bootstrap(
         scores[metric] = [SystemScore(first.score, float(first.mean), float(first.ci), None, None)]
         for other in others:
             difference = other.score - first.score
-            # No |d_n| is above the mean: all are equal, and to zero unless every draw is the same.
+            # No |d_n| is above the mean, so all are equal; they are zero unless every draw is the same.
             always_equal = difference == 0 and other.p_value == 1 / (samples + 1)
             values = other.score, float(other.mean), float(other.ci), difference, other.p_value
             scores[metric].append(SystemScore(*values, always_equal))
@@ -56,7 +56,7 @@ def paired_bootstrap(
 
 @contextlib.contextmanager
 def _sacrebleu_seed(seed: int) -> Generator[None, None, None]:
-    """sacreBLEU takes the seed from the environment and from nowhere else."""
+    """Set the environment variable with the seed; sacreBLEU has no argument for it."""
     before = os.environ.get(_SEED_VARIABLE)
     os.environ[_SEED_VARIABLE] = str(seed)
     try:

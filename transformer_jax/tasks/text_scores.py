@@ -1,4 +1,4 @@
-"""Scores of translations against references: sacreBLEU's, and exact match."""
+"""Scores of translations against references: BLEU and chrF by sacreBLEU, and exact match."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def translation_scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Corpus scores of detokenised text.
+    """Return corpus scores of detokenised text.
 
     Returns: `exact_match`, percent of translations equal to their reference; `sacrebleu` and `chrf`, 0 to 100, with
       the signatures that make them comparable, `sacrebleu_signature` and `chrf_signature`.
@@ -28,11 +28,12 @@ def translation_scores(translations: Sequence[str], references: Sequence[str]) -
 
 
 def token_scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Corpus scores of text that is tokenised already, as papers on such corpora report them.
+    """Return corpus scores of tokenised text, as papers on such corpora report them.
 
     Returns: `exact_match`, percent of translations with the tokens of their reference; `tokenized_bleu`, 0 to 100, of
-      the tokens as they stand, upper and lower case alike: what `multi-bleu.perl -lc` and fairseq's own scorer of
-      lower-case text give where no count of n-grams is zero, which they do not smooth; `tokenized_bleu_signature`.
+      the given tokens, in lower case; `tokenized_bleu_signature`. `tokenized_bleu` equals the score of
+      `multi-bleu.perl -lc`, and of fairseq's scorer on lower-case text, unless a count of n-grams is zero: these two do
+      not smooth.
     """
     from sacrebleu.metrics.bleu import BLEU
 
@@ -48,7 +49,7 @@ def token_scores(translations: Sequence[str], references: Sequence[str]) -> dict
 def family_scores(
     translations: Sequence[str], references: Sequence[str], families: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Exact match in percent and number of pairs of every template family, by name."""
+    """Return exact match in percent and the number of pairs for every template family, by name."""
     counts: dict[str, list[int]] = {}
     for translation, reference, family in zip(translations, references, families, strict=True):
         count = counts.setdefault(family, [0, 0])

@@ -1,4 +1,4 @@
-"""Translation: a source text to a target text, scored by the loss of the references and by what the model writes."""
+"""Translation of a source text to a target text, scored by the loss of the references and by generated outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NATS = "nats per token"
 
 
 class Translation(Task):
-    """One text from another, token by token."""
+    """Predict a target text from a source text, token by token."""
 
     architectures = ("encoder_decoder",)
     metrics = (
@@ -117,13 +117,13 @@ class Translation(Task):
     # Scores.
 
     def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
-        """Return the scores of teacher forcing over every pair of a split, none left out or cut; and of translations.
+        """Return the scores of teacher forcing over all pairs of a split, without any cut; and of translations.
 
         Returns: metrics `loss` in nats per target token without label smoothing, `perplexity` = exp(loss), `accuracy`
-          of the next token in percent, `tokens` of the targets, eos included, and `over_length`, the pairs that
-          training leaves out. With `generate` those of `text_scores` as well, by template family too where the corpus
-          has them; and as outputs the translations as one writes them. Where the corpus is tokens, these are scored
-          too.
+          of the next token in percent, `tokens` of the targets with eos, and `over_length`, the number of pairs that
+          training leaves out. With `generate` also those of `text_scores`, in addition by template family if the corpus
+          has families; the outputs are the translations as plain text. If the corpus consists of tokens, these are
+          scored too.
         """
         sums = evaluator.sums(params, split)
         loss, weight = sums["nll"] / sums["weight"], sums["weight"]
@@ -159,7 +159,7 @@ class Translation(Task):
         return scores, lines
 
     def translations(self, evaluator: Evaluation, params: Params, split: str) -> list[Translated]:
-        """Return translations of every source of a split, as the config's `decode` says, in the corpus's own form.
+        """Return translations of every source of a split with the settings of `decode`, in the corpus's own form.
 
         Raises: DataError as `Evaluation.check`.
         """
@@ -175,7 +175,7 @@ class Translation(Task):
         return evaluator.made_once(params, make).translate_chunk(lines)
 
     def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str]:
-        """Return the targets of a split, as one writes them: what translations are scored against."""
+        """Return the targets of a split as plain text, against which translations are scored."""
         from transformer_jax.data.text_form import readable
 
         return [readable(line, config.data) for line in data.text(split).features["targets"]]
