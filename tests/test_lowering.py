@@ -58,9 +58,18 @@ def check_train_step(static, hyper, batch, platform):
     check_lowering(lambda s, b, h: step(s, b, h), platform, state, batch, jax.tree.map(jnp.asarray, hyper))
 
 
+def alternating(kinds):
+    """Every config on every platform, and every kind on every platform: (config, kind, platform)."""
+    names, platforms = list(kinds), list(BACKENDS)
+    return [
+        pytest.param(path, names[(i + j) % len(names)], platform, id=f"{path.stem}, {platform}")
+        for i, path in enumerate(CONFIGS)
+        for j, platform in enumerate(platforms)
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", FIELDS)
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("path", "fields", "platform"), alternating(FIELDS), indirect=["platform"])
 def test_the_training_step(path, fields, platform):
     config = read_config(str(path), FIELDS[fields])
     batch = TASKS[config.task.name].batch_template(config, ROWS, {"inputs": LENGTH, "targets": LENGTH})
@@ -81,8 +90,7 @@ DECODE = {"search": DecodeConfig(beam_size=4), "sample": DecodeConfig(method="sa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", DECODE)
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(("path", "method", "platform"), alternating(DECODE), indirect=["platform"])
 def test_decoding(path, method, platform):
     config = read_config(str(path), {}).model
     batch = {"inputs": np.ones((ROWS, LENGTH), np.int32), "inputs_mask": np.ones((ROWS, LENGTH), bool)}

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 TINY = [
     *("--config.model.emb_dim=16", "--config.model.mlp_dim=16", "--config.model.num_heads=2"),
     *("--config.model.scan_layers=true", "--config.training.num_train_steps=2", "--config.optimizer.warmup_steps=1"),
+    "--config.data.num_buckets=1",
 ]
 CORPUS = ["--config.data.num_train_pairs=200", "--config.data.num_eval_pairs=20", "--config.model.vocab_size=400"]
 DECODE = ["--config.decode.max_length=6"]  # models that have learned nothing write until the limit

@@ -78,9 +78,8 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [["parallel.fsdp=2"], ["parallel.launcher=pmap"]], ids=str)
-def test_two_processes_train_as_one_does(folder, flags):
-    results = job(argv("train", folder, *(f"--config.{flag}" for flag in flags)), 2)
+def test_two_processes_train_as_one_does(folder):
+    results = job(argv("train", folder, "--config.parallel.launcher=pmap"), 2)
     assert [code for code, _, _ in results] == [0, 0], results
     assert "step 8  valid" in results[0][2]
     assert "step" not in results[1][2]  # only the first logs and writes

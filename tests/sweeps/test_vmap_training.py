@@ -54,18 +54,7 @@ def alone(tmp_path_factory):
 
 @pytest.mark.parametrize("axis", ["map", "vmap"])
 def test_trials_of_one_program_equal_single_runs(tmp_path, alone, axis):
-    """They have their own seeds, schedules and dropout rates, checkpoints and metrics."""
-    found = configs(tmp_path)
-    outcomes = train_together(found, make_validate, axis)
-    assert {outcome.reason for outcome in outcomes.values()} == {"finished"}
-    for path, expected in zip(found, alone, strict=True):
-        assert losses(path) == pytest.approx(expected, rel=1e-4)
-        assert saved_steps_of(path) == [5, 8]
-    assert len({tuple(losses(path)) for path in found}) == len(found)
-
-
-def test_every_trial_has_its_own_rows(tmp_path):
-    """Each has the rows on which its run alone would train, step by step."""
+    """They have their own seeds, schedules and dropout rates, checkpoints, metrics and rows."""
     found, seen = configs(tmp_path), []
 
     def recording(step, axis):
@@ -78,7 +67,17 @@ def test_every_trial_has_its_own_rows(tmp_path):
         return record
 
     with mock.patch.object(vmap_training, "over_trials", recording):
-        train_together(found, make_validate, "map")
+        outcomes = train_together(found, make_validate, axis)
+    check_rows(found, seen)
+    assert {outcome.reason for outcome in outcomes.values()} == {"finished"}
+    for path, expected in zip(found, alone, strict=True):
+        assert losses(path) == pytest.approx(expected, rel=1e-4)
+        assert saved_steps_of(path) == [5, 8]
+    assert len({tuple(losses(path)) for path in found}) == len(found)
+
+
+def check_rows(found, seen):
+    """Each trial had the rows on which its run alone would train, step by step."""
     assert len(seen) == 8
     for number, (path, config) in enumerate(found.items()):
         plan = training_batches(config, prepared(config, path).splits["train"])
