@@ -24,7 +24,8 @@ from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import training_batches
 from transformer_jax.tasks.decode_sources import source_request
-from transformer_jax.training.hyper import split
+from transformer_jax.training.hyper import StaticOptimizer, split
+from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
 
 CHOICES = {name: field for name, field, _ in walk(ExperimentConfig()) if "choices" in field.metadata}
@@ -76,6 +77,11 @@ def decode(field: str, value: str) -> None:
     generate((decoder,), (params,), config, Ends(1, (0,)), request)
 
 
+def optimizer(field: str, value: str) -> None:
+    hyper = split(ExperimentConfig().resolved())[1]._replace(weight_decay=0.1)
+    make_optimizer(StaticOptimizer(**{field: value}), hyper).init({"kernel": np.zeros(2, np.float32)})
+
+
 # The code that reads a field, as a function of a temporary folder and the field's value.
 USES = {
     "model.architecture": lambda _, value: ARCHITECTURES.config_class(value),
@@ -91,6 +97,10 @@ USES = {
     "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),
     "data.batching": lambda _, value: batches(value),
     "optimizer.schedule": lambda _, value: learning_rate(value, 1, split(ExperimentConfig().resolved())[1]),
+    **{
+        f"optimizer.{field}": lambda _, value, field=field: optimizer(field, value)
+        for field in ("name", "decay_mask", "momentum_dtype", "second_moment_dtype")
+    },
     "training.on_nonfinite": lambda _, value: split(changed("training.on_nonfinite", value)),
     "parallel.launcher": lambda _, value: make_launcher(changed("parallel.launcher", value), lambda *args: args, None),
     **{

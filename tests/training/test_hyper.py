@@ -102,7 +102,7 @@ def test_a_field_without_the_mark_is_static_or_not_in_the_step(name):
     changed = replaced(config, name, other_value(config, name, field, value))
     (static, hyper), (other_static, other) = split(config), split(changed)
     in_training = [f"training.{field}" for field in ("accumulation_steps", "loss_chunks", "on_nonfinite")]
-    in_step = name.startswith(("model.", "task.")) or name in ("optimizer.schedule", *in_training)
+    in_step = name.startswith(("model.", "task.", "optimizer.")) or name in in_training
     assert (other_static != static) == in_step
     assert scalars(other) == scalars(hyper)
 

@@ -31,11 +31,11 @@ def test_the_default_is_the_schedule_of_the_paper():
         {**unset, "optimizer.schedule": "inverse_sqrt", "optimizer.warmup_steps": 4000, "model.emb_dim": 512}
     )
     static, default = split(config)
-    assert static.schedule == "inverse_sqrt"
-    np.testing.assert_allclose(rates(static.schedule, list(PAPER), default), list(PAPER.values()), rtol=1e-6)
+    assert static.optimizer.schedule == "inverse_sqrt"
+    np.testing.assert_allclose(rates(static.optimizer.schedule, list(PAPER), default), list(PAPER.values()), rtol=1e-6)
     s = np.arange(1, 20_000, 7)
     equation = 512**-0.5 * np.minimum(s**-0.5, s * 4000**-1.5)
-    np.testing.assert_allclose(rates(static.schedule, s, default), equation, rtol=1e-6)
+    np.testing.assert_allclose(rates(static.optimizer.schedule, s, default), equation, rtol=1e-6)
 
 
 # The tables of transformers' tests/optimization/test_optimization.py, for s = 0, 1, ..., 9, cut after 2 decimals.

@@ -165,7 +165,7 @@ def test_an_update_applies_the_optimizer_to_the_gradient_of_the_mean():
     norm = np.sqrt(sum(np.square(np.asarray(g, np.float64)).sum() for g in jax.tree.leaves(grads)))
     assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-5)
     assert norm > 1.5 * hyper.clip_norm  # so that the norm after clipping would be another number
-    update = jax.jit(lambda g, s, p, h: make_optimizer(static.schedule, h).update(g, s, p))
+    update = jax.jit(lambda g, s, p, h: make_optimizer(static.optimizer, h).update(g, s, p))
     updates, opt_state = update(grads, state.opt_state, state.params, hyper)
     assert distance(after.opt_state, opt_state) < 1e-5
     # Where the gradient is only rounding, Adam makes a whole step; such parameters are not compared.
@@ -198,7 +198,7 @@ def test_steps_are_counted_and_the_schedule_follows():
         state, metrics = compiled_step(static)(state, uneven_batch(seed=update), hyper)
         assert state.step == update
         assert state.step.dtype == jnp.int32
-        expected = learning_rate(static.schedule, jnp.int32(update), hyper)
+        expected = learning_rate(static.optimizer.schedule, jnp.int32(update), hyper)
         assert metrics["learning_rate"] == pytest.approx(float(expected), rel=1e-6)
 
 
@@ -263,7 +263,9 @@ def test_an_update_that_is_not_finite_can_be_left_out(parts):
     assert after.step == 2
     assert identical(after[1:], broken[1:])
     after, metrics = compiled_step(static)(state._replace(step=jnp.int32(2)), uneven_batch(seed=2), hyper)
-    assert metrics["learning_rate"] == pytest.approx(float(learning_rate(static.schedule, 2, hyper)), rel=1e-6)
+    assert metrics["learning_rate"] == pytest.approx(
+        float(learning_rate(static.optimizer.schedule, 2, hyper)), rel=1e-6
+    )
     # If all is finite, the policy changes nothing.
     plain, _ = split(small_config(overrides | {"training.on_nonfinite": "stop"}))
     expected, _ = compiled_step(plain)(state._replace(step=jnp.int32(2)), uneven_batch(seed=2), hyper)

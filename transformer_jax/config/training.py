@@ -14,8 +14,13 @@ _JIT = {"parallel.launcher": ("jit",)}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Settings of Adam with a warm-up schedule (Vaswani et al. 2017, section 5.3); training/optimizers.py."""
+    """Settings of the optimizer and of its learning rate (Vaswani et al. 2017, section 5.3); training/optimizers.py."""
 
+    name: str = choice(
+        "adam",
+        "transformer_jax.training.optimizers:OPTIMIZERS",
+        "rule of the update; `adam` is AdamW if weight_decay is set",
+    )
     schedule: str = choice(
         "inverse_sqrt",
         "transformer_jax.training.schedules:SCHEDULES",
@@ -29,11 +34,61 @@ class OptimizerConfig:
         None, "step at which `cosine` and `linear` end; default num_train_steps", 1, MAX_STEPS, hyper=True
     )
     end_fraction: float = number(0.0, "`cosine` and `linear` end at this fraction of the peak", 0.0, 1.0, hyper=True)
-    beta1: float = number(0.9, "Adam's decay of the first moment", 0.0, below=1.0, hyper=True)
-    beta2: float = number(0.98, "Adam's decay of the second moment", 0.0, below=1.0, hyper=True)
-    epsilon: float = number(1e-9, "Adam's epsilon, outside the square root", 1e-30, hyper=True)
+    beta1: float = number(
+        0.9,
+        "`adam`, `lion`: decay of the first moment; `sgd`: momentum",
+        0.0,
+        below=1.0,
+        hyper=True,
+        read_by={"optimizer.name": ("adam", "lion", "sgd")},
+    )
+    beta2: float = number(
+        0.98,
+        "`adam`: decay of the second moment; `lion`: of the momentum",
+        0.0,
+        below=1.0,
+        hyper=True,
+        read_by={"optimizer.name": ("adam", "lion")},
+    )
+    epsilon: float = number(
+        1e-9, "`adam`: outside the square root", 1e-30, hyper=True, read_by={"optimizer.name": ("adam",)}
+    )
+    nesterov: bool = field(False, "`sgd`: Nesterov's momentum", read_by={"optimizer.name": ("sgd",)})
+    decay_exponent: float = number(
+        0.8,
+        "`adafactor`: the decay of the second moment at step t is 1 - t^-decay_exponent",
+        0.0,
+        1.0,
+        read_by={"optimizer.name": ("adafactor",)},
+    )
+    scale_by_parameter: bool = field(
+        True,
+        "`adafactor`: an update is relative to the size of its parameter",
+        read_by={"optimizer.name": ("adafactor",)},
+    )
     weight_decay: float = number(
-        0.0, "decoupled weight decay, multiplied by the learning rate; kernels only", 0.0, hyper=True, switch=True
+        0.0,
+        "decoupled weight decay, multiplied by the learning rate; of the parameters of decay_mask",
+        0.0,
+        hyper=True,
+        switch=True,
+    )
+    decay_mask: str = choice(
+        "matrices",
+        "transformer_jax.training.optimizers:DECAY_MASKS",
+        "parameters with weight decay: kernels; all but norms and biases; or all",
+    )
+    momentum_dtype: str = choice(
+        "float32",
+        ("float32", "bfloat16"),
+        "type in which the first moment, or momentum, is stored",
+        read_by={"optimizer.name": ("adam", "lion", "sgd")},
+    )
+    second_moment_dtype: str = choice(
+        "float32",
+        ("float32", "bfloat16"),
+        "type in which the second moment is stored; bfloat16 needs a beta2 of at most about 0.99",
+        read_by={"optimizer.name": ("adam",)},
     )
     clip_norm: float = number(
         1.0, "gradients are scaled down to this global norm; 0 turns it off", 0.0, hyper=True, switch=True
@@ -57,8 +112,10 @@ class TrainingConfig:
         1, "number of parts of the target length whose logits are computed in turn, to save memory", 1, rounding=True
     )
     label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
-    log_every_steps: int = number(100, "updates between two lines of metrics", 1)
-    eval_every_steps: int = number(1000, "updates between two validations, on the split `valid`", 1)
+    log_every_steps: int = number(100, "updates between two lines of metrics", 1, bookkeeping=True)
+    eval_every_steps: int = number(
+        1000, "updates between two validations, on the split `valid`", 1, bookkeeping={"training.patience": 0}
+    )
     patience: int = number(
         0, "training ends after this many validations in a row without a better best_metric; 0: never", 0
     )
@@ -71,10 +128,13 @@ class TrainingConfig:
         0,
         read_by={"training.on_nonfinite": ("skip",)},
     )
-    checkpoint_every_steps: int = number(1000, "updates between two checkpoints", 1)
-    keep_last: int = number(3, "newest checkpoints kept", 1)
+    checkpoint_every_steps: int = number(1000, "updates between two checkpoints", 1, bookkeeping=True)
+    keep_last: int = number(3, "newest checkpoints kept", 1, bookkeeping=True)
     keep_best: int = number(
-        1, "best checkpoints by best_metric, kept in addition; only steps with a validation are compared", 0
+        1,
+        "best checkpoints by best_metric, kept in addition; only steps with a validation are compared",
+        0,
+        bookkeeping=True,
     )
     best_metric: str = field(
         "loss", "validation metric that ranks checkpoints; tasks/base.py. Some metrics decode at every validation"

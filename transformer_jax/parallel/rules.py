@@ -8,6 +8,7 @@ their parameter, since their paths have the same end.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,14 +27,15 @@ MESH_AXES: Mapping[str, str] = {"vocab": TENSOR, "heads": TENSOR, "mlp": TENSOR,
 every matrix (Rajbhandari et al. 2020, section 5.3; Xu et al. 2021). Vectors of the model's width stay whole."""
 
 _HEAD = re.compile(r"(^|/)head/")
+_FACTORS = re.compile(r"(^|/)v_(row|col)/")  # of Adafactor's second moments: vectors per matrix
 
 
 def shardings(tree: Any, parameter_axes: ParameterAxes | None, mesh: Mesh | AbstractMesh) -> Any:
     """Return the sharding of every array of a state, as a tree of NamedShardings.
 
     Args:
-      tree: parameters, or a state that holds them and their moments, as arrays or jax.ShapeDtypeStructs. Scalars and
-        the parameters of a task's `head` are on every device.
+      tree: parameters, or a state that holds them and their moments, as arrays or jax.ShapeDtypeStructs. Scalars, the
+        factors of Adafactor's moments and the parameters of a task's `head` are on every device.
       parameter_axes: axes of all other parameters; None if the architecture names none: all are on every device.
     Raises:
       ConfigError: a mesh axis does not divide an array's axis (the message lists every such path), or the mesh divides
@@ -49,7 +51,7 @@ def shardings(tree: Any, parameter_axes: ParameterAxes | None, mesh: Mesh | Abst
 
     def of_leaf(key_path: jax.tree_util.KeyPath, leaf: Any) -> NamedSharding:
         path = jax.tree_util.keystr(key_path, simple=True, separator="/")
-        if not leaf.shape or parameter_axes is None or _HEAD.search(path):
+        if math.prod(leaf.shape) == 1 or parameter_axes is None or _HEAD.search(path) or _FACTORS.search(path):
             return NamedSharding(mesh, PartitionSpec())
         matching = [(end, axes) for end, axes in parameter_axes.items() if re.search(rf"(^|/){end}$", path)]
         if len(matching) != 1:

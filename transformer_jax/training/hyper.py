@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig, TaskConfig
 from transformer_jax.nn.dropout import DropoutRates
 from transformer_jax.typing import Array
 
@@ -37,6 +37,24 @@ class Hyper(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class StaticOptimizer:
+    """The settings of the optimizer that change its program; the fields are those of `OptimizerConfig`."""
+
+    name: str = OptimizerConfig.name
+    schedule: str = OptimizerConfig.schedule
+    nesterov: bool = OptimizerConfig.nesterov
+    decay_exponent: float = OptimizerConfig.decay_exponent
+    scale_by_parameter: bool = OptimizerConfig.scale_by_parameter
+    decay_mask: str = OptimizerConfig.decay_mask
+    momentum_dtype: str = OptimizerConfig.momentum_dtype
+    second_moment_dtype: str = OptimizerConfig.second_moment_dtype
+
+    @classmethod
+    def of(cls, config: OptimizerConfig) -> StaticOptimizer:
+        return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})
+
+
+@dataclasses.dataclass(frozen=True)
 class StaticConfig:
     """The settings that change shapes or the structure of the step's program.
 
@@ -45,7 +63,7 @@ class StaticConfig:
 
     model: ModelConfig
     task: TaskConfig
-    schedule: str
+    optimizer: StaticOptimizer
     accumulation_steps: int
     loss_chunks: int
     skip_nonfinite: bool
@@ -83,7 +101,7 @@ def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
     static = StaticConfig(
         model=without_rates,
         task=config.without_own_hyper_fields("task"),
-        schedule=optimizer.schedule,
+        optimizer=StaticOptimizer.of(optimizer),
         accumulation_steps=training.accumulation_steps,
         loss_chunks=training.loss_chunks,
         skip_nonfinite={"stop": False, "skip": True}[training.on_nonfinite],

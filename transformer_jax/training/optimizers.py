@@ -1,29 +1,88 @@
-"""The optimizer: an Optax chain; all its numbers may be traced."""
+"""The optimizer: an Optax chain. All numbers of `Hyper` may be traced."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import optax
 
-from transformer_jax.training.hyper import Hyper
+from transformer_jax.training.hyper import Hyper, StaticOptimizer
 from transformer_jax.training.schedules import as_optax
 from transformer_jax.typing import Array, Params
 
+_LEAST_FACTORED = 128  # Shazeer and Stern factor all matrices; small ones gain nothing
 
-def make_optimizer(schedule: str, hyper: Hyper) -> optax.GradientTransformation:
+
+def make_optimizer(static: StaticOptimizer, hyper: Hyper) -> optax.GradientTransformation:
     """Return the optimizer.
 
-    It clips by global norm, then applies Adam (Kingma and Ba 2015) and decoupled weight decay (Loshchilov and Hutter
-    2019).
+    It clips by global norm, then applies the rule of `OPTIMIZERS`, decoupled weight decay (Loshchilov and Hutter 2019)
+    and the learning rate.
     """
     parts = [] if hyper.clip_norm is None else [optax.clip_by_global_norm(hyper.clip_norm)]
-    parts.append(optax.scale_by_adam(hyper.beta1, hyper.beta2, hyper.epsilon))
+    parts += OPTIMIZERS[static.name](static, hyper)
     if hyper.weight_decay is not None:
-        parts.append(optax.add_decayed_weights(hyper.weight_decay, mask=decayed))
-    parts.append(optax.scale_by_learning_rate(as_optax(schedule, hyper)))
+        parts.append(optax.add_decayed_weights(hyper.weight_decay, mask=DECAY_MASKS[static.decay_mask]))
+    parts.append(optax.scale_by_learning_rate(as_optax(static.schedule, hyper)))
     return optax.chain(*parts)
+
+
+Rule = Callable[[StaticOptimizer, Hyper], list[optax.GradientTransformation]]
+
+
+def _adam(static: StaticOptimizer, hyper: Hyper) -> list[optax.GradientTransformation]:
+    """m / (sqrt(v) + epsilon) with bias-corrected moments (Kingma and Ba 2015, algorithm 1)."""
+    rule = optax.scale_by_adam(hyper.beta1, hyper.beta2, hyper.epsilon)
+    return [_stored(rule, mu=static.momentum_dtype, nu=static.second_moment_dtype)]
+
+
+def _sgd(static: StaticOptimizer, hyper: Hyper) -> list[optax.GradientTransformation]:
+    """m = beta1 m + g; with `nesterov`, g + beta1 m (Sutskever et al. 2013, section 2)."""
+    return [_stored(optax.trace(hyper.beta1, nesterov=static.nesterov), trace=static.momentum_dtype)]
+
+
+def _lion(static: StaticOptimizer, hyper: Hyper) -> list[optax.GradientTransformation]:
+    """sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g (Chen et al. 2023, algorithm 2)."""
+    return [_stored(optax.scale_by_lion(hyper.beta1, hyper.beta2), mu=static.momentum_dtype)]
+
+
+def _adafactor(static: StaticOptimizer, hyper: Hyper) -> list[optax.GradientTransformation]:
+    """g / sqrt(v) without momentum, its root mean square clipped to 1 (Shazeer and Stern 2018, algorithm 4).
+
+    For matrices with two axes of 128 or more, v is the product of its averages over rows and columns.
+    """
+    parts = [
+        optax.scale_by_factored_rms(decay_rate=static.decay_exponent, min_dim_size_to_factor=_LEAST_FACTORED),
+        optax.clip_by_block_rms(1.0),
+    ]
+    return [*parts, optax.scale_by_param_block_rms()] if static.scale_by_parameter else parts
+
+
+OPTIMIZERS: dict[str, Rule] = {"adam": _adam, "sgd": _sgd, "adafactor": _adafactor, "lion": _lion}
+"""Update rules by the values of `optimizer.name`: transformations of clipped gradients to updates, before the decay."""
+
+
+def _stored(rule: optax.GradientTransformation, **dtypes: str) -> optax.GradientTransformation:
+    """Return the rule with fields of its state stored in other types; it computes in float32.
+
+    Args:
+      dtypes: type by name of the field.
+    """
+    narrow = {field: dtype for field, dtype in dtypes.items() if dtype != "float32"}
+    if not narrow:
+        return rule
+
+    def cast(state: Any, dtype: str | None = None) -> Any:
+        trees = {field: optax.tree.cast(getattr(state, field), dtype or stored) for field, stored in narrow.items()}
+        return state._replace(**trees)
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = rule.update(updates, cast(state, "float32"), params)
+        return updates, cast(state)
+
+    return optax.GradientTransformation(lambda params: cast(rule.init(params)), update)
 
 
 def updates_made(opt_state: Any) -> Array:
@@ -32,9 +91,17 @@ def updates_made(opt_state: Any) -> Array:
     return count
 
 
-def decayed(params: Params) -> Any:
-    """Return a tree of bools: True for parameters with weight decay, which are kernels (no biases, norms, embeddings).
+def _by_name(decays: Callable[[str], bool]) -> Callable[[Params], Any]:
+    """Return the function from parameters to a tree of bools by the last part of their paths.
 
     Parameters are selected by name, not by rank: the scale of a norm has two axes where layers are stacked.
     """
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
+    return lambda params: jax.tree_util.tree_map_with_path(lambda path, _: decays(path[-1].key), params)
+
+
+DECAY_MASKS = {
+    "matrices": _by_name(lambda name: name == "kernel"),
+    "all_but_norms_and_biases": _by_name(lambda name: name not in ("scale", "bias")),
+    "all": _by_name(lambda name: True),
+}
+"""By the values of `optimizer.decay_mask`: from parameters to a tree of bools, True for weight decay."""

@@ -33,7 +33,7 @@ def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
     """Return the state before the first update; it depends only on the config and `hyper.seed`."""
     head = TASKS[static.task.name].head(static.task, static.model)
     params = init_params(static.model, hyper.seed, head)
-    return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.schedule, hyper).init(params))
+    return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.optimizer, hyper).init(params))
 
 
 def state_shapes(static: StaticConfig, hyper: Hyper) -> TrainState:

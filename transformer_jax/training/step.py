@@ -46,10 +46,10 @@ def train_step(
     if axis_name is not None:
         grads, sums, filled, slots = jax.lax.psum((grads, sums, filled, slots), axis_name)
     grads = jax.tree.map(lambda g: g / sums["weight"], grads)
-    updates, opt_state = make_optimizer(static.schedule, hyper).update(grads, state.opt_state, state.params)
+    updates, opt_state = make_optimizer(static.optimizer, hyper).update(grads, state.opt_state, state.params)
     metrics = TASKS[static.task.name].means(sums) | {
         "gradient_norm": optax.tree.norm(grads),
-        "learning_rate": learning_rate(static.schedule, updates_made(state.opt_state) + 1, hyper),
+        "learning_rate": learning_rate(static.optimizer.schedule, updates_made(state.opt_state) + 1, hyper),
         "tokens": sums["weight"],
         "filled": filled,
         "slots": slots,
