@@ -72,5 +72,5 @@ class FakeSource:
     def split(self, name: str) -> Split:
         return self._split
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self, split: str | None = None) -> dict[str, Any]:
         return {"sha256": self._sha256, "versions": {}}

@@ -55,7 +55,8 @@ def test_exit_code_says_why_training_ended(train, evaluate, tmp_path, reason, co
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "--config=... is missing"),
+        (["--workdir=nowhere"], "--config=... is missing, and nowhere has no config.json to resume with"),
+        ([], "--workdir=... is missing"),
         ([f"--config={CONFIG}"], "--workdir=... is missing"),
         (["--config=nope.py", "--workdir=x"], "nope.py: no such config file"),
         ([f"--config={CONFIG}:x", "--workdir=x"], "argument 'x': this config has none"),
@@ -78,11 +79,12 @@ def test_a_bad_config_is_one_message_and_nothing_starts(train, capsys, argv, mes
 
 def test_evaluate_passes_typed_overrides(evaluate):
     assert main(["evaluate", "--checkpoint=runs/x"]) == 0
-    assert evaluate.call_args == mock.call(Path("runs/x"), None, {}, generate=True)
+    assert evaluate.call_args == mock.call(Path("runs/x"), None, {}, generate=True, files=None)
     argv = ["--splits=test, valid", "--evaluation.average_checkpoints=5", "--data.dir=d", "--nogenerate"]
     assert main(["evaluate", "--checkpoint=runs/x/checkpoints/7", *argv]) == 0
     overrides = {"evaluation.average_checkpoints": 5, "data.dir": "d"}
-    assert evaluate.call_args == mock.call(Path("runs/x/checkpoints/7"), ["test", "valid"], overrides, generate=False)
+    checkpoint, splits = Path("runs/x/checkpoints/7"), ["test", "valid"]
+    assert evaluate.call_args == mock.call(checkpoint, splits, overrides, generate=False, files=None)
 
 
 @pytest.mark.parametrize(

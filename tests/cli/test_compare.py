@@ -23,7 +23,9 @@ def compare(monkeypatch):
 
 def test_defaults(compare):
     assert main(["compare", "runs/a", "runs/b"]) == 0
-    assert compare.call_args == mock.call([Path("runs/a"), Path("runs/b")], ["test"], {}, samples=1000, seed=12345)
+    assert compare.call_args == mock.call(
+        [Path("runs/a"), Path("runs/b")], ["test"], {}, samples=1000, seed=12345, files=None
+    )
     assert (significance.SAMPLES, significance.SEED) == (1000, 12345)
 
 
@@ -32,7 +34,7 @@ def test_passes_its_arguments(compare):
     assert main(["compare", "a", *flags[:3], "b/checkpoints/best", *flags[3:], "c"]) == 0
     paths = [Path("a"), Path("b/checkpoints/best"), Path("c")]
     overrides = {"decode.beam_size": 5, "data.dir": "d"}
-    assert compare.call_args == mock.call(paths, ["valid", "test"], overrides, samples=50, seed=3)
+    assert compare.call_args == mock.call(paths, ["valid", "test"], overrides, samples=50, seed=3, files=None)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class FakeSource:
         self.num_examples(name)
         return self._texts
 
-    def fingerprint(self):
+    def fingerprint(self, split=None):
         return self._fingerprint
 
 

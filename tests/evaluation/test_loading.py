@@ -226,7 +226,9 @@ def test_more_checkpoints_may_be_averaged_than_training_kept():
     ],
 )
 def test_other_overrides_are_refused(name, hint):
-    with pytest.raises(ConfigError, match=rf"^{name}: only evaluation\.\*, decode\.\* and data\.dir .*{hint}"):
+    with pytest.raises(
+        ConfigError, match=rf"^{name}: only evaluation\.\*, decode\.\*, data\.dir and data\.test_sets .*{hint}"
+    ):
         apply_overrides(CONFIG.to_dict(), {name: 1})
 
 

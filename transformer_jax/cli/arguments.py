@@ -122,7 +122,8 @@ def config_flag(values: flags.FlagValues, default: str | None = None) -> None:
     path_flag(
         values,
         CONFIG,
-        "config file, FILE.py or FILE.py:ARGUMENT, or a built-in config's name; --config.FIELD=VALUE overrides a field",
+        "config file (FILE.py, FILE.py:ARGUMENT or WORKDIR/config.json) or a built-in config's name; "
+        "--config.FIELD=VALUE overrides a field",
         default,
     )
 
@@ -137,6 +138,36 @@ CHECKPOINT = (
 
 def checkpoint_flag(values: flags.FlagValues) -> None:
     path_flag(values, "checkpoint", CHECKPOINT)
+
+
+def test_file_flags(values: flags.FlagValues) -> None:
+    """Declare the flags of a test set that is no part of the corpus; `test_files_of` reads them."""
+    path_flag(
+        values, "input", "score this file in place of the corpus: sentences, FILE.tsv, FILE.jsonl or tfds:DATASET:SPLIT"
+    )
+    path_flag(values, "reference", "its translations, line by line, if --input does not have both sides")
+    text(values, "name", "name of the scores of --input; default: the file's name up to its first dot")
+    text(values, "columns", "of --input: TSV columns, JSONL keys or TFDS features of both sides, as INPUT,TARGET")
+
+
+def test_files_of(values: flags.FlagValues) -> Any:
+    """Return the `data.sources.TestFiles` of the flags; None without --input. Raises ConfigError for bad flags."""
+    if not values.input:
+        if given := [name for name in ("reference", "name", "columns") if values[name].value]:
+            raise ConfigError(f"--{given[0]} is for a test set of your own and needs --input=FILE")
+        return None
+    if values["splits"].present:
+        raise ConfigError("--splits names splits of the corpus, and --input is scored in place of it; leave one out")
+    columns = None if values.columns is None else tuple(comma_separated("columns", values.columns))
+    if columns is not None and len(columns) != 2:
+        raise ConfigError(f"--columns={values.columns}: expected two, INPUT,TARGET")
+    name = values.name or os.path.basename(values.input).partition(".")[0].rpartition(":")[2]
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ConfigError(f"--name={name}: expected a name of letters, digits, '_', '.' and '-', for the files")
+
+    from transformer_jax.data.sources import TestFiles
+
+    return TestFiles(name, values.input, values.reference, columns)
 
 
 def comma_separated(flag: str, given: str) -> list[str]:

@@ -1,13 +1,19 @@
 """Score a checkpoint: loss, perplexity, accuracy, exact match, sacreBLEU and chrF.
 
     transformer-jax evaluate --checkpoint=runs/first --splits=test --evaluation.average_checkpoints=2
+    transformer-jax evaluate --checkpoint=runs/first --input=flickr2017.en --reference=flickr2017.de
 
 Prints a table and writes WORKDIR/evaluation/SPLIT.json and SPLIT.txt. For a checkpoint that is named by its step or as
 `best`, the folder is WORKDIR/evaluation/step_STEP.
 
 The corpus, the tokenizer and the config are those of the checkpoint. The embedded corpus is generated from its
 settings. Text files or a TFDS dataset must be there, with all splits as they were in training; --data.dir=FOLDER gives
-their place if they have moved. --evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
+their place if they have moved. --data.test_sets=NAME=SPLIT,NAME=SPLIT adds test sets from the same place.
+
+--input and --reference score any other files, and the corpus need not be there. --input also takes FILE.tsv and
+FILE.jsonl, which have both sides, and tfds:DATASET:SPLIT; --columns names the columns, keys or features.
+
+--evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
 --decode.FIELD=VALUE how it decodes: --decode.beam_size=5 selects beam search. The files of scores record both.
 """
 
@@ -16,14 +22,23 @@ from pathlib import Path
 from absl import flags
 
 from transformer_jax import exit_codes
-from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, switch, text
+from transformer_jax.cli.arguments import (
+    Arguments,
+    checkpoint_flag,
+    comma_separated,
+    switch,
+    test_file_flags,
+    test_files_of,
+    text,
+)
 
-OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir")
+OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets")
 
 
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     text(values, "splits", "splits to score, separated by commas; default all but train")
+    test_file_flags(values)
     switch(values, "generate", "decode too; sacreBLEU, chrF and exact match need it", default=True)
 
 
@@ -31,10 +46,11 @@ def run(arguments: Arguments) -> int:
     checkpoint = Path(arguments.required("checkpoint"))
     given = arguments.flags.splits
     splits = None if given is None else comma_separated("splits", given)
+    files = test_files_of(arguments.flags)
 
     from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.run import evaluate
 
     use_compilation_cache()
-    evaluate(checkpoint, splits, arguments.overrides, generate=arguments.flags.generate)
+    evaluate(checkpoint, splits, arguments.overrides, generate=arguments.flags.generate, files=files)
     return exit_codes.OK

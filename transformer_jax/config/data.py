@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 
 from transformer_jax.config.fields import choice, field, number
@@ -11,6 +12,29 @@ _FILES_OR_TFDS = {"data.source": ("text", "tfds")}
 
 # Only the source `embedded` reads the sizes of the embedded corpus, but the fields have no `read_by`: a user can put
 # another corpus into a config that sets them.
+
+CORPUS_SPLITS = ("train", "valid", "test")
+_TEST_SET = re.compile(r"[\w.-]+=")
+
+
+def parse_test_sets(text: str) -> dict[str, str]:
+    """Return the splits of `data.test_sets` by name; a part without NAME= belongs to the split before it.
+
+    Raises: ValueError for a text of another form, a name given twice, and the name of a split of the corpus.
+    """
+    result: dict[str, str] = {}
+    name = ""
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if match := _TEST_SET.match(part):
+            name, split = match[0][:-1], part[match.end() :].strip()
+            if name in result or name in CORPUS_SPLITS:
+                raise ValueError(f"'{name}' is {'given twice' if name in result else 'a split of the corpus'}")
+            result[name] = split
+        elif name:
+            result[name] += f",{part}"
+        if not name or not result[name]:
+            raise ValueError("expected NAME=SPLIT,NAME=SPLIT with names of letters, digits, '_', '.' and '-'")
+    return result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +79,12 @@ class DataConfig:
         "valid", "validation split, like train_split; empty: there is none", read_by=_FILES_OR_TFDS
     )
     test_split: str = field("test", "test split, like train_split; empty: there is none", read_by=_FILES_OR_TFDS)
+    test_sets: str = field(
+        "",
+        "further splits to score: NAME=SPLIT,NAME=SPLIT, each like test_split; they are no part of the corpus",
+        read_by=_FILES_OR_TFDS,
+        bookkeeping=True,
+    )
     text_form: str = choice(
         "plain",
         ("plain", "moses_bpe"),
@@ -104,11 +134,23 @@ class DataConfig:
         rounding=True,
     )
 
+    def split_texts(self) -> dict[str, str]:
+        """Return the values of train_split, valid_split and test_split by the names of the splits, without empty ones.
+
+        The test sets follow; they are splits to score, but no part of the corpus.
+        """
+        of_corpus = {"train": self.train_split, "valid": self.valid_split, "test": self.test_split}
+        return {name: text for name, text in of_corpus.items() if text} | parse_test_sets(self.test_sets)
+
     def problems(self) -> Iterator[str]:
         if self.format == "parallel" and self.source == "text":
             for name in ("input_feature", "target_feature"):
                 if getattr(self, name) is not None:
                     yield f"{name}={getattr(self, name)!r} is not read with format='parallel'"
+        try:
+            parse_test_sets(self.test_sets)
+        except ValueError as error:
+            yield f"test_sets={self.test_sets!r}: {error}"
         if not self.train_split:
             yield "train_split is empty; name the training split"
         if self.batching == "packed" and self.packed_length < self.max_length:

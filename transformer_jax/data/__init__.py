@@ -1,1 +1,1 @@
-"""Data: where pairs come from, how text becomes ids, how ids become batches. NumPy only; nothing here imports JAX."""
+"""Data: sources of examples, tokenizers, and batches. It uses NumPy only; nothing here imports JAX."""

@@ -1,7 +1,7 @@
-"""Batches of examples: planned by length, reached by their number, and made by the task.
+"""Batches of examples: planned by length, accessible by number, and made by the task.
 
-A plan decides which examples are in which row of which batch, and how wide the batch's sequences are. A callable,
-`Arrays`, turns that into the arrays of the batch, whose keys `transformer_jax.typing` lists.
+A plan assigns examples to rows and rows to batches, and sets the widths of a batch's sequences. A callable, `Arrays`,
+makes the arrays of the batch from that; `transformer_jax.typing` lists their keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformer_jax.errors import ConfigError, DataError
 
 Batch = dict[str, np.ndarray]
 Lengths = Mapping[str, np.ndarray]
-"""How long each example's sequences are, int32 [examples] by name; one or two names."""
+"""Lengths of each example's sequences, int32 [examples] by name; one or two names."""
 
 
 class BatchShape(NamedTuple):
@@ -30,13 +30,16 @@ class BatchShape(NamedTuple):
         """Return the width of a sequence; raises KeyError if there is none of this name."""
         return dict(self.widths)[name]
 
+    def __str__(self) -> str:
+        return ", ".join([f"{self.rows} rows", *(f"{name} {width}" for name, width in self.widths)])
+
 
 class Rows(NamedTuple):
     """The examples in some rows of a batch.
 
-    examples: int [n], those of the first row, then those of the second, and so on; -1 is an example without tokens.
-    counts: int [B], how many examples each row has; not `packed`, each has one. row_ids: int32 [B], numbers of the rows
-    in the global batch: they travel with the rows to whatever device computes them, and key their dropout.
+    - examples: int [n], those of the first row, then those of the second, and so on; -1 is an example without tokens.
+    - counts: int [B], number of examples of each row; 1 unless `packed`.
+    - row_ids: int32 [B], numbers of the rows in the global batch. They are the seeds of dropout on any device.
     """
 
     examples: np.ndarray
@@ -46,17 +49,19 @@ class Rows(NamedTuple):
 
 
 Arrays = Callable[[Rows, BatchShape, int | None], Batch]
-"""Makes the arrays of a batch from its rows, which may be a part of it, its shape, whose `rows` are those of the whole
-batch, and the step of training or None."""
+"""A function that makes the arrays of a batch from its rows, its shape and the training step (None in evaluation).
+
+The rows may be a part of the batch; the `rows` of the shape are those of the whole batch."""
 
 
 @runtime_checkable
 class TrainingBatches(Protocol):
     """The interface of a plan of training batches: `BatchPlan`, or `packing.PackedPlan`.
 
-    num_examples: of an epoch. num_dropped: examples left out because a sequence is too long. padding_efficiency: tokens
-    over slots of all sequences, in an epoch. shapes: every one that a batch may have. epoch: which pass over the corpus
-    batch `step` belongs to, from 0. batch: number `step`, or some of its rows, which keep their `row_ids`.
+    num_examples: examples of an epoch. num_dropped: examples left out because a sequence is too long.
+    padding_efficiency: tokens divided by slots of all sequences, in an epoch. shapes: all possible shapes of a batch.
+    epoch: number of the epoch of batch `step`, from 0. batch: batch number `step`, or some of its rows, which keep
+    their `row_ids`.
     """
 
     num_examples: int
@@ -77,11 +82,11 @@ class TrainingBatches(Protocol):
 
 
 def two_sides(lengths: Lengths) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lengths on two sides, as the algorithms of buckets and packing take them.
+    """Return the lengths of two sides, for the algorithms of buckets and packing.
 
-    A sequence alone stands on both sides: then both have the same widths, and ratios of tokens to slots are its own.
+    With one sequence, both sides are this sequence: then both have the same widths.
 
-    Raises: ValueError if there is neither one name nor two.
+    Raises: ValueError unless there are one or two names.
     """
     if not 1 <= len(lengths) <= 2:
         raise ValueError(f"expected lengths of one or two sequences, got {', '.join(lengths) or 'none'}")
@@ -97,17 +102,17 @@ def batch_shape(rows: int, lengths: Lengths, shape: Shape) -> BatchShape:
 class BatchPlan:
     """The training batches: random access, every kept example exactly once per epoch.
 
-    Which shape batch `step` has follows from the corpus, the limits and the epoch alone, so runs with other seeds
-    have the same shapes at the same steps; which examples fill it follows from the seed as well. Only the current
-    epoch's order is held in memory.
+    The shape of batch `step` depends on the corpus, the limits and the epoch alone, so runs with other seeds have the
+    same shapes at the same steps. The examples of the batch also depend on the seed. Only the order of the current
+    epoch is held in memory.
 
     Args:
       lengths: of the training split's examples. arrays: makes a batch.
       tokens_per_batch: limit of rows times the longest width.
-      max_length: examples with a longer sequence, eos included, are left out; `num_dropped` says how many.
+      max_length: examples with a longer sequence (with eos) are left out; `num_dropped` is their number.
       row_multiple: rows of every batch are a multiple of this.
-      num_buckets: at most so many shapes.
-      seed: which examples share a batch, and when.
+      num_buckets: greatest number of shapes.
+      seed: determines which examples share a batch, and the order.
 
     Raises:
       ConfigError: `row_multiple` rows of the largest shape exceed `tokens_per_batch`.
@@ -130,9 +135,9 @@ class BatchPlan:
         inputs, targets = two_sides(lengths)
         kept = np.flatnonzero((inputs <= max_length) & (targets <= max_length)).astype(np.int32)
         self.num_examples = len(kept)
-        """Examples of an epoch."""
+        """Number of examples of an epoch."""
         self.num_dropped = len(inputs) - len(kept)
-        """Examples left out because a sequence is longer than `max_length`."""
+        """Number of examples left out because a sequence is longer than `max_length`."""
         if not len(kept):
             raise DataError(f"all {len(inputs)} training examples are longer than data.max_length={max_length}")
         inputs, targets = inputs[kept], targets[kept]
@@ -155,7 +160,7 @@ class BatchPlan:
         self.padding_efficiency = float(
             (inputs.sum(dtype=np.int64) + targets.sum(dtype=np.int64)) / sum(b.num_slots for b in self._buckets)
         )
-        """Tokens over slots of all sequences, in an epoch."""
+        """Tokens divided by slots of all sequences, in an epoch."""
 
     @property
     def batches_per_epoch(self) -> int:
@@ -163,20 +168,20 @@ class BatchPlan:
 
     @property
     def shapes(self) -> tuple[BatchShape, ...]:
-        """Every shape that a batch may have, smallest first."""
+        """All possible shapes of a batch, smallest first."""
         return tuple(s for s, bucket in zip(self._shapes, self._buckets, strict=True) if bucket.num_batches)
 
     def epoch(self, step: int) -> int:
-        """Which pass over the corpus batch `step` belongs to, from 0."""
+        """Return the number of the epoch of batch `step`, from 0."""
         return step // self.batches_per_epoch
 
     def shape(self, step: int) -> BatchShape:
-        """Shape of batch `step`; the same for every seed."""
+        """Return the shape of batch `step`; it is the same for every seed."""
         order = self._order(self.epoch(step))
         return self._shapes[self._bucket_of(int(order[step % self.batches_per_epoch]))]
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
-        """Batch `step`, or some of its rows, which keep their `row_ids`."""
+        """Return batch `step`, or some of its rows, which keep their `row_ids`."""
         order, filled = self._plan(self.epoch(step))
         number = int(order[step % self.batches_per_epoch])
         k = self._bucket_of(number)
@@ -190,14 +195,14 @@ class BatchPlan:
         return generator(ORDER_STREAM, 0, epoch, 0).permutation(self.batches_per_epoch)
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Order of the batches, and for every bucket the examples of its batches."""
+        """Return the order of the batches, and for every bucket the examples of its batches."""
         current = self._epoch
         if current is None or current[0] != epoch:
 
             def shuffle(bucket: int, examples: np.ndarray) -> np.ndarray:
                 return generator(ROWS_STREAM, self._seed, epoch, bucket).permutation(examples)
 
-            self._epoch = current = None  # so that memory never holds two epochs
+            self._epoch = current = None  # first, so that memory never holds two epochs
             current = epoch, self._order(epoch), fill(self._buckets, self._members, shuffle)
             self._epoch = current
         return current[1:]
@@ -214,17 +219,17 @@ class LengthBatch(NamedTuple):
 def length_batches(
     lengths: np.ndarray, tokens_per_batch: int, row_multiple: int, max_width: int | None = None
 ) -> list[LengthBatch]:
-    """Groups rows by length: every one exactly once, sorted, nothing left out or cut.
+    """Group rows by length: every row exactly once, sorted, none left out or cut.
 
-    Widths come from 8, 16, 24, 32, 48, 64, 96, ... and rows are `row_multiple` times a power of two, or as many as
-    `tokens_per_batch` allows, so there are few shapes however many calls there are. A row that alone exceeds
-    `tokens_per_batch` still gets its batch, of `row_multiple` rows.
+    Widths come from 8, 16, 24, 32, 48, 64, 96, ... The number of rows is `row_multiple` times a power of two, or the
+    greatest that `tokens_per_batch` allows. So there are few shapes, for any number of calls. A row that exceeds
+    `tokens_per_batch` alone gets a batch of `row_multiple` rows.
 
     Args:
       lengths: int [rows], at least 1 each.
       tokens_per_batch: limit of rows times width.
       row_multiple: rows of every batch are a multiple of this.
-      max_width: capacity of the model, if it has one: no width is larger, except for rows that are longer themselves.
+      max_width: number of the model's positions, if it is bounded. Only rows that are longer get a larger width.
     """
     if not len(lengths):
         return []
@@ -240,15 +245,15 @@ def length_batches(
 
 
 class EvaluationBatches:
-    """The batches of an evaluation: every example exactly once, sorted by length, nothing left out or cut.
+    """The batches of an evaluation: every example exactly once, sorted by length, none left out or cut.
 
-    Iterating yields (batch, indices): `indices`, int32 [B], is each row's example, -1 for rows of padding.
+    Iteration yields (batch, indices); `indices`, int32 [B], is the example of each row, -1 for rows of padding.
 
     Args:
       lengths: of the split's examples. arrays: makes a batch.
       tokens_per_batch: limit of rows times the longest width; a longer example still gets its batch.
       row_multiple: rows of every batch are a multiple of this.
-      max_width: capacity of the model, if it has one; see `length_batches`.
+      max_width: number of the model's positions, if it is bounded; see `length_batches`.
     """
 
     def __init__(
@@ -264,7 +269,7 @@ class EvaluationBatches:
         self._arrays = arrays
         sides = two_sides(lengths)
         self._groups = length_batches(np.maximum(*sides), tokens_per_batch, row_multiple, max_width)
-        # Within one width, the shorter side may need less: as where a summary is a twentieth of its document.
+        # The shorter side may need less than the width: a summary may have a twentieth of its document's length.
         self._widths: dict[int, Shape] = {}
         for width in {group.width for group in self._groups}:
             indices = np.concatenate([group.indices for group in self._groups if group.width == width])
@@ -279,15 +284,15 @@ class EvaluationBatches:
 
     @property
     def shapes(self) -> tuple[BatchShape, ...]:
-        """Every shape that a batch may have, smallest first."""
+        """All possible shapes of a batch, smallest first."""
         return tuple(sorted({self._shape(group) for group in self._groups}))
 
     def num_rows(self, number: int) -> int:
-        """Rows of batch `number`, those of padding among them."""
+        """Return the number of rows of batch `number`, including padding."""
         return len(self._groups[number].indices)
 
     def batch(self, number: int, rows: slice | None = None) -> tuple[Batch, np.ndarray]:
-        """Batch `number` and its examples, or some of its rows, which keep their `row_ids`."""
+        """Return batch `number` and its examples, or some of its rows, which keep their `row_ids`."""
         group = self._groups[number]
         chosen = _rows(group.indices, rows)
         return self._arrays(chosen, self._shape(group), None), chosen.examples
@@ -297,7 +302,7 @@ class EvaluationBatches:
 
 
 def _ladder(longest: int, max_width: int | None) -> list[int]:
-    """Widths 8, 16, 24, 32, 48, 64, 96, ..., up to one that holds `longest`; none passes both it and `max_width`."""
+    """Return the widths 8, 16, 24, 32, 48, 64, 96, ... up to one for `longest`, within `max_width` if possible."""
     widths = [8]
     while widths[-1] < longest:
         power = 1 << (widths[-1].bit_length() - 1)

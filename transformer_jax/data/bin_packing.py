@@ -1,7 +1,7 @@
-"""Bin packing: which pairs of sentences share a row, so that rows are full on both sides. Lengths count eos.
+"""Bin packing: the choice of pairs that share a row, so that rows are full on both sides. Lengths count eos.
 
-Pairs of equal lengths are a class and interchangeable, so it is classes that are packed: a row that is composed once
-is used as often as its classes have pairs for it, and the work hardly depends on the size of the corpus.
+Pairs of equal lengths form a class and are interchangeable. Classes are packed instead of pairs: a row is composed
+once, and used while its classes have pairs for it. So the work hardly depends on the size of the corpus.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import numpy as np
 
 from transformer_jax.data.buckets import Shape
 
-# With more cells a side, lengths that are close to each other make one class, of the longest.
+# With more cells per side, similar lengths form one class, with the greatest of them.
 _MAX_CELLS = 256
 # The narrower side is a multiple of this, which suits accelerators.
 _ALIGNMENT = 8
-# The next pair of a row is looked for among so many classes, the largest that may fit, before it is among all.
+# The next pair of a row is first looked for among this number of classes, the largest that may fit; then among all.
 _CANDIDATES = 1024
 _NONE = np.int64(1) << 62
 
 
 class Packing(NamedTuple):
-    """Which class of pair is in which slot of which row."""
+    """The classes of pairs in the slots of all rows."""
 
     classes: np.ndarray
     """uint16 [pairs]: the class of every pair."""
@@ -49,9 +49,9 @@ class _Classes(NamedTuple):
 
 
 def row_shape(input_lengths: np.ndarray, target_lengths: np.ndarray, packed_length: int) -> Shape:
-    """The widths of a row: `packed_length` on the side with more tokens, as much less as it has fewer on the other.
+    """Return the widths of a row: `packed_length` for the side with more tokens, proportionally less for the other.
 
-    With equal widths the side with fewer tokens would never be full.
+    With equal widths, the side with fewer tokens would never be full.
 
     Args:
       input_lengths, target_lengths: int [pairs], from 1 to `packed_length`, at least one pair.
@@ -68,11 +68,11 @@ def row_shape(input_lengths: np.ndarray, target_lengths: np.ndarray, packed_leng
 
 
 def pack(input_lengths: np.ndarray, target_lengths: np.ndarray, shape: Shape) -> Packing:
-    """Composes rows of pairs whose lengths fit into `shape` on both sides, few rows in all.
+    """Compose as few rows as possible of pairs whose lengths fit into `shape` on both sides.
 
-    Best fit decreasing: a row begins with the largest class, inputs and targets together. The next class is the one
-    that leaves the least room on the side that then has more of it, which keeps both sides equally full. Measured on
-    the lengths of sentences, it needs under 1 % more rows than there are tokens for.
+    The method is best fit decreasing. A row begins with the largest class, inputs and targets together. The next class
+    is the one that leaves the least room on the emptier side, which keeps both sides equally full. On the lengths of
+    sentences, it was measured to need less than 1 % more rows than the number of tokens requires.
 
     Args:
       input_lengths, target_lengths: int [pairs], at least 1 and no longer than the widths of `shape`.
@@ -86,7 +86,7 @@ def pack(input_lengths: np.ndarray, target_lengths: np.ndarray, shape: Shape) ->
 
 
 def _classes(input_lengths: np.ndarray, target_lengths: np.ndarray, shape: Shape) -> tuple[np.ndarray, _Classes]:
-    """The class of every pair, and all classes."""
+    """Return the class of every pair, and all classes."""
     grain = math.ceil(max(input_lengths.max(), target_lengths.max()) / _MAX_CELLS)
     num_columns = int(target_lengths.max() - 1) // grain + 1
     cells = (input_lengths.astype(np.int32) - 1) // grain * num_columns + (target_lengths.astype(np.int32) - 1) // grain
@@ -105,7 +105,7 @@ def _classes(input_lengths: np.ndarray, target_lengths: np.ndarray, shape: Shape
 
 
 def _compose(classes: _Classes) -> tuple[list[list[int]], list[int]]:
-    """Rows, each a list of indices into the classes, and how often each is used."""
+    """Return rows, each a list of indices of classes, and how often each row is used."""
     rows, repeats = [], []
     inputs, targets, counts, _, room = classes
     index = np.arange(len(counts))
@@ -124,7 +124,7 @@ def _compose(classes: _Classes) -> tuple[list[list[int]], list[int]]:
 
 
 def _compose_row(inputs: np.ndarray, targets: np.ndarray, free: np.ndarray, room: int) -> list[int]:
-    """One row; `free`, the pairs that each class has left, is used up."""
+    """Return one row, and remove its pairs from `free`, the number of pairs left in each class."""
     row, smaller_first = [], -(inputs + targets)
     room_inputs = room_targets = room
     chosen: int | None = 0

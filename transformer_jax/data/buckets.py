@@ -1,6 +1,6 @@
-"""Length buckets: the few shapes that pairs of sentences are padded to, and how pairs fill batches of these shapes.
+"""Length buckets: the few shapes to which pairs of sentences are padded, and the distribution of pairs over batches.
 
-Every shape is compiled once, so there are few; they are placed where they save the most padding. Lengths count eos.
+Every shape is compiled once, so there are few. They are placed where they save the most padding. Lengths count eos.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-# The finest grid on which widths are chosen has at most this many cells a side, so that choosing takes well under a
-# second whatever the lengths are.
+# The finest grid of widths has at most this many cells per side, so that the choice takes much less than a second for
+# all lengths.
 _MAX_CELLS = 128
-# Widths that are multiples of 8, 4 or 2 suit accelerators; they are taken where they cost at most this much padding.
+# Widths that are multiples of 8, 4 or 2 suit accelerators; they are used if they cost at most this much padding.
 _ALIGNMENT_TOLERANCE = 0.01
 
 Shape = tuple[int, int]
@@ -22,36 +22,36 @@ Shape = tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """One compiled shape and how much of it an epoch needs."""
+    """One compiled shape, and the number of its batches in an epoch."""
 
     shape: Shape
     rows: int
     """Rows of each batch."""
     num_batches: int
     num_examples: int
-    """Pairs that its batches hold: its own and those that smaller buckets had left over."""
+    """Number of pairs in its batches: its own, and those left over from smaller buckets."""
     leftovers_to: int | None
-    """Bucket that takes the pairs of its last, short batch; None if it keeps them."""
+    """Number of the bucket that takes the pairs of its last, short batch; None if it keeps them."""
 
     @property
     def num_slots(self) -> int:
-        """Padded tokens of both sides, in all batches."""
+        """Number of tokens with padding of both sides, in all batches."""
         return self.num_batches * self.rows * sum(self.shape)
 
 
 def choose_shapes(
     input_lengths: np.ndarray, target_lengths: np.ndarray, num_shapes: int, max_width: int
 ) -> list[Shape]:
-    """Chooses at most `num_shapes` shapes that together need few slots, smallest first.
+    """Return at most `num_shapes` shapes, smallest first, that together need few slots.
 
-    A pair costs the slots, inputs plus targets, of the cheapest shape that holds it. The largest shape holds
-    everything. The others start at quantiles and move in turn to where they save the most, given the rest, until none
-    moves: each move is exact, the result a local optimum that restarts from random places improve by under 0.2 %.
+    A pair costs the slots, inputs plus targets, of the cheapest shape that holds it. The largest shape holds all pairs.
+    The other shapes start at quantiles. In turn, each moves to the place where it saves the most, given the others,
+    until none moves. The result is a local optimum; random restarts improve it by less than 0.2 %.
 
     Args:
       input_lengths, target_lengths: int [pairs], each from 1 to `max_width`.
-      num_shapes: at most so many.
-      max_width: no width is larger.
+      num_shapes: greatest number of shapes.
+      max_width: greatest width.
     """
     longest = int(max(input_lengths.max(), target_lengths.max()))
     finest = 1
@@ -73,7 +73,7 @@ def choose_shapes(
 
 
 def assign(input_lengths: np.ndarray, target_lengths: np.ndarray, shapes: Sequence[Shape]) -> np.ndarray:
-    """Index of the cheapest shape that holds each pair, int16 [pairs]; `shapes` ascend and the last holds all."""
+    """Return the index of the cheapest shape for each pair, int16 [pairs]; `shapes` ascend, and the last holds all."""
     index = np.full(len(input_lengths), len(shapes) - 1, np.int16)
     for k in reversed(range(len(shapes) - 1)):
         width, target_width = shapes[k]
@@ -84,7 +84,7 @@ def assign(input_lengths: np.ndarray, target_lengths: np.ndarray, shapes: Sequen
 def make_buckets(
     counts: Sequence[int], shapes: Sequence[Shape], tokens_per_batch: int, row_multiple: int, balanced: bool
 ) -> list[Bucket]:
-    """Decides rows per batch, batches per bucket, and who takes the pairs of short last batches.
+    """Return the buckets: rows per batch, number of batches, and the bucket that takes the pairs of a short last batch.
 
     A batch has at most the largest multiple of `row_multiple` rows that keeps its longer side within
     `tokens_per_batch`, and at least one multiple. The pairs of a bucket's short last batch move into a larger bucket
@@ -95,9 +95,9 @@ def make_buckets(
       shapes: ascending; the last one holds all others.
       tokens_per_batch: limit of rows times the longer width.
       row_multiple: rows are a multiple of this.
-      balanced: whether a bucket's batches share its pairs evenly, each having fewer rows than the limit allows, which
-        needs the fewest slots; if not, only a bucket that fills less than one batch has fewer, by a power of two, so
-        that other sets of pairs are likely to need the same shapes.
+      balanced: whether the batches of a bucket share its pairs evenly, with fewer rows than the limit allows; this
+        needs the fewest slots. Otherwise only a bucket that fills less than one batch has fewer rows, by a power of
+        two, so that other sets of pairs probably need the same shapes.
     """
     limits = [max(row_multiple, tokens_per_batch // max(s) // row_multiple * row_multiple) for s in shapes]
     destinations: list[int | None] = [None] * len(shapes)
@@ -133,12 +133,13 @@ def make_buckets(
 def fill(
     buckets: Sequence[Bucket], members: Sequence[np.ndarray], arrange: Callable[[int, np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
-    """Distributes the pairs over the batches: every one exactly once, the last batch of a bucket padded with -1.
+    """Return the pairs of every batch: each pair exactly once, the last batch of a bucket padded with -1.
 
     Args:
       buckets: from `make_buckets`, for these members.
       members: the rows of each bucket's own pairs.
-      arrange: orders the rows of bucket k, those left over from smaller buckets first; its last ones move on.
+      arrange: orders the rows of bucket k, in which those left over from smaller buckets come first; the last ones move
+        to the next bucket.
 
     Returns:
       For each bucket int32 [num_batches, rows].
@@ -156,18 +157,18 @@ def fill(
 
 
 def _coarsened(counts: np.ndarray, factor: int) -> np.ndarray:
-    """Sums cells factor by factor: [I, J] -> [ceil(I / factor), ceil(J / factor)]."""
+    """Return sums of factor x factor cells: [I, J] -> [ceil(I / factor), ceil(J / factor)]."""
     summed = np.add.reduceat(counts, np.arange(0, counts.shape[0], factor), axis=0)
     return np.add.reduceat(summed, np.arange(0, counts.shape[1], factor), axis=1)
 
 
 def _optimise(counts: np.ndarray, grain: int, num_shapes: int, max_width: int) -> tuple[list[Shape], int]:
-    """Shapes and the slots they need; cell [i, j] counts pairs that need widths (i + 1) * grain, (j + 1) * grain."""
+    """Return shapes and their slots; cell [i, j] counts pairs that need widths (i + 1) * grain, (j + 1) * grain."""
     input_widths, target_widths = (np.minimum(grain * np.arange(1, n + 1), max_width) for n in counts.shape)
     slots = input_widths[:, None] + target_widths
     last = (counts.shape[0] - 1, counts.shape[1] - 1)
     cells = [*_quantiles(counts, num_shapes), last]
-    for _ in range(50):  # converges in about ten
+    for _ in range(50):  # it converges in about ten
         before = list(cells)
         for k in range(len(cells) - 1):
             cells[k] = _best_cell(counts, slots, _cheapest(slots, cells[:k] + cells[k + 1 :]))
@@ -178,7 +179,7 @@ def _optimise(counts: np.ndarray, grain: int, num_shapes: int, max_width: int) -
 
 
 def _quantiles(counts: np.ndarray, num_shapes: int) -> list[tuple[int, int]]:
-    """`num_shapes` - 1 cells that divide the pairs evenly by their longer side."""
+    """Return `num_shapes` - 1 cells that divide the pairs evenly by their longer side."""
     i, j = np.indices(counts.shape)
     by_longer = np.bincount(np.maximum(i, j).ravel(), weights=counts.ravel()).cumsum()
     levels = np.arange(1, num_shapes) / num_shapes * by_longer[-1]
@@ -187,7 +188,7 @@ def _quantiles(counts: np.ndarray, num_shapes: int) -> list[tuple[int, int]]:
 
 
 def _cheapest(slots: np.ndarray, cells: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Slots of the cheapest of the shapes that holds each cell; one of them holds all."""
+    """Return the slots of the cheapest shape that holds each cell; one of the shapes holds all."""
     cheapest = np.full(slots.shape, slots[-1, -1])
     for i, j in cells:
         held = cheapest[: i + 1, : j + 1]
@@ -196,10 +197,10 @@ def _cheapest(slots: np.ndarray, cells: Sequence[tuple[int, int]]) -> np.ndarray
 
 
 def _best_cell(counts: np.ndarray, slots: np.ndarray, cheapest: np.ndarray) -> tuple[int, int]:
-    """The shape that saves the most, given what each cell costs without it.
+    """Return the shape that saves the most, given the cost of each cell without it.
 
-    A shape at [i, j] saves sum over cells i' <= i, j' <= j of count * max(0, cheapest - slots[i, j]); `cheapest` has
-    few distinct values, so a cumulative sum for each gives all shapes' savings at once.
+    A shape at [i, j] saves the sum over cells i' <= i, j' <= j of count * max(0, cheapest - slots[i, j]). `cheapest`
+    has few distinct values, so one cumulative sum per value gives the savings of all shapes at once.
     """
     savings = np.zeros(counts.shape, np.int64)
     for value in np.unique(cheapest):

@@ -1,8 +1,8 @@
-"""Columns of an example: how the values of a source become arrays, and a split that is stored as such arrays.
+"""Columns of an example: they encode the values of a source as arrays. And a split stored as such arrays.
 
 A task names its columns. A source has features, lists of values such as texts; a column reads one feature and encodes
 its values, either as rows of ids of different lengths (ragged) or as one array of a fixed shape per example. The token
-cache stores what columns return. A column of one's own is a subclass with an `encode`:
+cache stores these arrays. For a new column, write a subclass with a method `encode`:
 
     class LengthColumn(Column):
         def encode(self, values, tokenizer):
@@ -28,20 +28,20 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 @dataclasses.dataclass(frozen=True)
 class Column(abc.ABC):
-    """How one feature of a source is stored.
+    """The encoding of one feature of a source.
 
-    A subclass with parameters of its own is a frozen dataclass too, of values that JSON can hold. Raises ValueError if
-    the name is no identifier, since files are named after it.
+    A subclass with parameters is a frozen dataclass too; JSON must be able to hold their values. Raises ValueError if
+    the name is not an identifier, since it becomes part of file names.
     """
 
     name: str
     """Name of the column in `EncodedSplit`."""
     feature: str
-    """Name of the source's feature that it is made of."""
+    """Name of the source's feature that it encodes."""
     ragged: ClassVar[bool] = False
     """Whether `encode` returns rows of ids of different lengths."""
     version: ClassVar[int] = 1
-    """To be raised when `encode` changes: caches of another version are not read."""
+    """Increase it when `encode` changes: caches of another version are not read."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -49,7 +49,7 @@ class Column(abc.ABC):
 
     @property
     def key(self) -> dict[str, Any]:
-        """Everything that the stored values depend on beside source and tokenizer, ready for JSON."""
+        """Return everything except source and tokenizer that determines the stored values, ready for JSON."""
         cls = type(self)
         return {"class": f"{cls.__module__}:{cls.__qualname__}", "version": cls.version, **dataclasses.asdict(self)}
 
@@ -59,9 +59,9 @@ class Column(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, values: Sequence[Any], tokenizer: Tokenizer) -> EncodedTexts | np.ndarray:
-        """Return the values of some examples as ids with their offsets, if `ragged`, or as an array [examples, ...].
+        """Return the values of some examples: ids with their offsets if `ragged`, otherwise an array [examples, ...].
 
-        The token cache stores them as `stored_dtype` and refuses what is not a value of this type.
+        The token cache stores them as `stored_dtype`, and refuses other values.
 
         Raises: DataError for values that the column cannot hold.
         """
@@ -69,13 +69,13 @@ class Column(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class TextColumn(Column):
-    """Texts as ids of the tokenizer, with its end-of-sequence id behind each of them if `end`."""
+    """Texts as ids of the tokenizer, each followed by the end-of-sequence id if `end`."""
 
     end: bool = True
     ragged: ClassVar[bool] = True
 
     def stored_dtype(self, tokenizer: Tokenizer) -> str:
-        """Return uint16 where the vocabulary allows."""
+        """Return uint16 if the vocabulary is small enough, otherwise int32."""
         return "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
 
     def encode(self, values: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
@@ -84,13 +84,13 @@ class TextColumn(Column):
         if not self.end:
             return EncodedTexts(ids, offsets)
         eos = tokenizer.special_ids.required("eos")
-        # Every row has grown by its eos, and begins later by those of the rows before it.
+        # Every row is longer by its eos, and begins later by the number of rows before it.
         return EncodedTexts(np.insert(ids, offsets[1:], eos), offsets + np.arange(len(offsets)))
 
 
 @dataclasses.dataclass(frozen=True)
 class IdsColumn(Column):
-    """Lists of ids, or of other integers, as the source gives them."""
+    """Lists of ids or other integers from the source, unchanged."""
 
     ragged: ClassVar[bool] = True
 
@@ -167,7 +167,7 @@ class RaggedIds:
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """int32 [number of rows]."""
+        """Return the lengths of all rows, int32 [number of rows]."""
         return np.diff(self._offsets).astype(np.int32)
 
     def take(self, rows: np.ndarray, width: int, pad: int = 0) -> np.ndarray:
@@ -208,7 +208,7 @@ class EncodedSplit:
         return tuple(name for name, column in self._columns.items() if isinstance(column, RaggedIds))
 
     def lengths(self, name: str) -> np.ndarray:
-        """Return how many ids each example has in a ragged column, with eos, int32 [examples]."""
+        """Return the number of ids of each example in a ragged column, with eos, int32 [examples]."""
         return self._ragged(name).lengths
 
     def take(self, name: str, rows: np.ndarray, width: int, pad: int = 0) -> np.ndarray:
@@ -216,7 +216,7 @@ class EncodedSplit:
         return self._ragged(name).take(rows, width, pad)
 
     def values(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return rows of a fixed column, [len(rows), ...]; those of row -1 are zeros."""
+        """Return rows of a fixed column, [len(rows), ...]; zeros for row -1."""
         column = self._columns[name]
         if isinstance(column, RaggedIds):
             raise TypeError(f"column '{name}' is ragged")

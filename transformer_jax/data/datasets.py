@@ -36,7 +36,7 @@ _SAMPLED_CHUNK = 1 << 14
 
 
 class EncodedSplits:
-    """The splits by name; each is opened, and encoded if need be, when it is first asked for."""
+    """The splits by name. A split is opened, and encoded if necessary, at its first use."""
 
     def __init__(
         self, source: Source, tokenizer: Tokenizer, columns: Sequence[Column], directory: Path, say: Say | None
@@ -49,7 +49,7 @@ class EncodedSplits:
         self._opened: dict[str, EncodedSplit] = {}
 
     def __getitem__(self, name: str) -> EncodedSplit:
-        """Raises DataError if there is no such split, or it cannot be encoded or cached."""
+        """Return a split; raise DataError if there is none of that name, or if it cannot be encoded or cached."""
         if name not in self._source.split_names:
             raise no_such_split(name, self._source.split_names)
         if name not in self._opened:
@@ -70,7 +70,7 @@ class EncodedSplits:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A corpus, as its source has it and as encoded columns."""
+    """A corpus: its source, and its encoded columns."""
 
     source: Source
     tokenizer: Tokenizer
@@ -78,17 +78,17 @@ class Data:
     max_length: int
 
     def text(self, split: str) -> Split:
-        """Return the examples of a split as they were written, which evaluation compares with."""
+        """Return the examples of a split as text, for comparison with outputs."""
         return self.source.split(split)
 
     def num_over_length(self, split: str) -> int:
-        """Return how many examples have a column of more than `max_length` tokens, eos included."""
+        """Return the number of examples with a column of more than `max_length` tokens (with eos)."""
         encoded = self.splits[split]
         longest = [encoded.lengths(name) for name in encoded.ragged_names]
         return int((np.max(longest, axis=0) > self.max_length).sum()) if longest else 0
 
     def side_files(self) -> dict[str, bytes]:
-        """Return what a checkpoint needs beside its arrays to read and write text, by file name."""
+        """Return the files with which a checkpoint reads and writes text, by name."""
         return {TOKENIZER_FILE: self.tokenizer.model_bytes}
 
 
@@ -99,25 +99,27 @@ def prepare_data(
     tokenizer: Tokenizer | None = None,
     say: Say | None = None,
     needed: Sequence[str] = (),
+    source: Source | None = None,
 ) -> Data:
     """Load the source and its tokenizer; splits are encoded when they are first used.
 
     Args:
-      config: what to load.
+      config: names the source and the tokenizer.
       columns: the columns of an example; the texts of those that are a `TextColumn` train the tokenizer.
-      directory: holds `tokenizer.model`, which, if it is missing, is `config.data.vocabulary_file` or else trained on
-        the training split; and the token cache unless `config.data.cache_dir` says where.
-      tokenizer: used instead, for instance the one of a checkpoint; then `directory` gets no tokenizer.
-      say: called as the tokenizer is trained, or a split encoded, which may take minutes.
-      needed: splits that there must be, asked for before anything takes long.
+      directory: holds `tokenizer.model`. If that is missing, it is made from `config.data.vocabulary_file`, or trained
+        on the training split. It also holds the token cache, unless `config.data.cache_dir` names another folder.
+      tokenizer: used instead, for instance that of a checkpoint; then no tokenizer is written.
+      say: called before a tokenizer is trained or a split encoded, which may take minutes.
+      needed: splits that must exist; checked before anything takes long.
+      source: used instead of the one that the config names.
 
     Raises:
-      ConfigError: `model.vocab_size` is not what the tokenizer has, or not one that the training split can fill; or
-        `decode.prefix_ids` has ids that no output can begin with.
+      ConfigError: `model.vocab_size` is not the tokenizer's number of ids, or the training split cannot fill it; or
+        `decode.prefix_ids` has ids with which no output can begin.
       DataError: the corpus, the vocabulary or the tokenizer file is bad, or `directory` cannot be written.
     """
     directory = Path(directory)
-    source = load_source(config.data)
+    source = load_source(config.data) if source is None else source
     for name in needed:
         if name not in source.split_names:
             raise no_such_split(name, source.split_names)
@@ -144,7 +146,7 @@ def prepare_data(
 
 
 def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> TrainingBatches:
-    """Return training batches, in buckets or packed as `config.data.batching` says; see their classes.
+    """Return training batches, in buckets or packed (`config.data.batching`); see their classes.
 
     Args:
       lengths: of the training split's examples; arrays: makes a batch.
@@ -176,7 +178,7 @@ def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> 
 def _trained_tokenizer(
     config: ExperimentConfig, source: Source, columns: Sequence[Column], say: Say | None
 ) -> Tokenizer:
-    """Return a tokenizer of the training split, or the same one that another run has left in the cache directory."""
+    """Return a tokenizer of the training split, or the same one from the cache directory if another run has made it."""
     data, train = config.data, source.split_names[0]
     features = list(dict.fromkeys(column.feature for column in columns if isinstance(column, TextColumn)))
     shared = None
@@ -195,7 +197,7 @@ def _trained_tokenizer(
         if shared.exists():
             return read_tokenizer(shared)
     num_examples = source.num_examples(train)
-    if data.tokenizer != "words":  # which are counted, in no time; a sample would lack the rare ones
+    if data.tokenizer != "words":  # words are only counted, which is fast; a sample would lack the rare ones
         num_examples = min(num_examples, data.tokenizer_pairs)
     if say is not None:
         say(f"training the tokenizer on {num_examples:,} examples")

@@ -1,4 +1,4 @@
-"""Packed batches: several examples to a row, kept apart by segment ids, so that hardly any slot is padding."""
+"""Packed batches: several examples per row, separated by segment ids, so that few slots are padding."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _ROWS, _EXAMPLES = 0, 1
 class PackedPlan:
     """Training batches of packed rows: random access, every kept example exactly once per epoch.
 
-    How many examples of which lengths share a row is decided once, by the lengths alone. An epoch shuffles which
-    examples of equal lengths take whose place, and which rows share a batch; both follow from the seed and the epoch.
-    Only the current epoch's order is held in memory: with it there are three int32 arrays, as long as there are
-    examples.
+    The lengths of the examples that share a row are chosen once, from the lengths alone. Every epoch shuffles examples
+    of equal lengths, and the rows that share a batch; both depend on the seed and the epoch. Only the order of the
+    current epoch is held in memory: three int32 arrays with one number per example.
 
     Args:
       lengths: of the training split's examples. arrays: makes a batch.

@@ -22,15 +22,15 @@ def join_subwords(text: str) -> str:
 
 
 def detokenize(text: str, locale: str) -> str:
-    """Text as one writes it, of Moses tokens, by the rules of the locale's language; general ones if it has none.
+    """Return plain text of Moses tokens, by the rules of the locale's language, or by general rules if it has none.
 
-    What tokenising has lost does not come back: `3 , 5` becomes `3, 5` whatever it was before.
+    Information lost by tokenising is not restored: `3 , 5` always becomes `3, 5`.
     """
     return _detokenizer(re.split("[-_]", locale)[0].lower())(text.split())
 
 
 def readable(text: str, data: DataConfig) -> str:
-    """A target of a corpus, or what a model writes that was trained on it, as one writes it."""
+    """Return a target of a corpus, or the output of a model trained on it, as plain text."""
     return _READABLE[data.text_form](text, data.target_locale)
 
 

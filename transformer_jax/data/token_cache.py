@@ -1,10 +1,10 @@
 """The token cache: the columns of a split are encoded once, into files that later runs map into memory.
 
-A cache folder belongs to one (corpus, split, tokenizer, columns, format), which its name is a hash of. A ragged column
-NAME is stored as NAME.ids, the ids of all examples one after the other, and NAME.offsets, where each example starts;
-another one as NAME.array. Limits such as `max_length` are no part of it: batching applies them. It appears under its
-name complete or not at all, whoever else builds it or is killed meanwhile, and every file is checked against its sha256
-when it is opened.
+A cache folder belongs to one combination of corpus, split, tokenizer, columns and format; its name is their hash. A
+ragged column NAME is stored as NAME.ids, the ids of all examples one after the other, and NAME.offsets, the starts of
+the examples; any other column as NAME.array. Limits such as `max_length` are applied by batching, not here. A folder
+appears under its name only when it is complete, even if several processes build it or one is killed. Every file is
+checked against its sha256 when it is opened.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _ABANDONED_SECONDS = 3600
 _log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
-"""Shows the user a line."""
+"""A function that shows the user a line."""
 
 
 class _DamagedCacheError(Exception):
-    """A cache folder whose content is not what was written."""
+    """The content of a cache folder is damaged."""
 
 
 def _key_parts(
@@ -72,14 +72,14 @@ def open_split(
     columns: Sequence[Column],
     say: Say | None = None,
 ) -> EncodedSplit:
-    """Opens a split's cache, building it first where it is missing or damaged.
+    """Open a split's cache; build it first if it is missing or damaged.
 
     Args:
       directory: holds the cache folders; made if missing.
       source: the corpus; its text is read only if the cache has to be built, a part at a time.
       split_name: the split.
       tokenizer: encodes text. columns: the columns of an example; their names differ.
-      say: called when the cache has to be built, which may take minutes; on a terminal there is a progress bar too.
+      say: called before the cache is built, which may take minutes; on a terminal there is a progress bar too.
 
     Raises:
       DataError: the corpus is bad or lacks a column's feature, or the folder cannot be written (a full disk, no
@@ -87,7 +87,7 @@ def open_split(
     """
     if len({column.name for column in columns}) < len(columns) or not columns:
         raise ValueError(f"expected columns with different names, got {[column.name for column in columns]}")
-    parts = _key_parts(source.fingerprint(), split_name, tokenizer, columns)
+    parts = _key_parts(source.fingerprint(split_name), split_name, tokenizer, columns)
     key = _digest(parts)
     name = re.sub(r"[^A-Za-z0-9_-]", "_", split_name)
     folder = directory / f"{name}-{key[:16]}"
@@ -99,7 +99,7 @@ def open_split(
         except _DamagedCacheError as error:
             _log.warning("token cache %s is damaged (%s); rebuilding it", folder, error)
             damaged = True
-        num_examples = source.num_examples(split_name)  # which may take a while
+        num_examples = source.num_examples(split_name)  # this may take a while
         if not num_examples:
             raise DataError(f"split '{split_name}' is empty")
         try:
@@ -130,7 +130,7 @@ def _why(directory: Path, name: str, parts: Mapping[str, Any]) -> str:
 
 
 def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenizer) -> EncodedSplit:
-    """Raises FileNotFoundError if there is no such cache and _DamagedCacheError if its content is not intact."""
+    """Open a cache; raise FileNotFoundError if there is none, and _DamagedCacheError if it is damaged."""
     if not folder.is_dir():
         raise FileNotFoundError(folder)
     try:
@@ -142,7 +142,7 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
             path = folder / name
             if sha256_of(path) != entry["sha256"]:
                 raise _DamagedCacheError(f"{name} does not match its checksum")
-            # An empty file, of examples without ids, cannot be mapped.
+            # An empty file (examples without ids) cannot be mapped.
             stored = np.memmap(path, entry["dtype"], "r") if path.stat().st_size else np.zeros(0, entry["dtype"])
             arrays[name] = stored.reshape(-1, *entry["shape"])
         stored_columns = {
@@ -157,7 +157,7 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
 
 
 class _ArrayFile:
-    """An array file that is appended to while its checksum is taken."""
+    """An array file to append to, with a running checksum."""
 
     def __init__(self, file: BinaryIO, dtype: str, shape: Sequence[int] = ()) -> None:
         """shape: of one row."""
@@ -187,7 +187,7 @@ def _build(
     columns: Sequence[Column],
     show: bool,
 ) -> None:
-    """Writes a cache beside its final place and moves it there; leaves nothing behind when it fails."""
+    """Write a cache beside its final place, then move it there; leave nothing behind on failure."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder.parent)
     building = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex}")
@@ -218,7 +218,7 @@ def _write_arrays(
     columns: Sequence[Column],
     advance: Callable[[int], None],
 ) -> dict[str, dict[str, Any]]:
-    """Encodes chunk by chunk, so that memory does not grow with the corpus; returns the files' entries."""
+    """Encode chunk by chunk, so that memory does not grow with the corpus; return the files' entries."""
     num_ids = dict.fromkeys((column.name for column in columns), 0)
     num_chunks = 0
     files: dict[str, _ArrayFile] = {}
@@ -265,9 +265,9 @@ def _encoded(column: Column, chunk: Split, tokenizer: Tokenizer) -> EncodedTexts
 
 
 def _discard(folder: Path, check: Callable[[Path], Any]) -> None:
-    """Removes a damaged cache; another process may be doing the same, and its new one is put back.
+    """Remove a damaged cache. If another process has replaced it meanwhile, put the new one back.
 
-    check: opens a folder; raises _DamagedCacheError if its content is not intact.
+    check: opens a folder; raises _DamagedCacheError if it is damaged.
     """
     aside = folder.with_name(f".building-{folder.name}-{uuid.uuid4().hex}")
     try:
@@ -281,7 +281,7 @@ def _discard(folder: Path, check: Callable[[Path], Any]) -> None:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Removes what killed builds left behind."""
+    """Remove the remains of killed builds."""
     for folder in directory.glob(".building-*"):
         try:
             newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))

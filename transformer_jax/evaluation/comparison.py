@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.data.sources import TestFiles
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.run import Scorer
 from transformer_jax.evaluation.significance import compare_statistics
@@ -25,6 +26,7 @@ def compare(
     *,
     samples: int = SAMPLES,
     seed: int = SEED,
+    files: TestFiles | None = None,
 ) -> dict[str, PairedBootstrap]:
     """Compare checkpoints with the first, and print a table for each split.
 
@@ -34,6 +36,7 @@ def compare(
 
     Args:
       paths: two or more; overrides apply to all. samples, seed: of the paired bootstrap.
+      files: a test set to compare on in place of the corpus; `splits` is its name.
     Raises: ConfigError, CheckpointError, DataError as `evaluate`; ConfigError if the tasks differ; DataError if the
       references of a split differ, or the task has no metric with a direction. All of these are raised before anything
       is scored. DataError after the statistics are computed, if no metric with a direction follows from them.
@@ -42,7 +45,7 @@ def compare(
         raise ConfigError(
             f"{len(paths)} checkpoints, {len(splits)} splits: expected two checkpoints and a split, or more"
         )
-    scorers = [Scorer.from_checkpoint(path, overrides) for path in paths]
+    scorers = [Scorer.from_checkpoint(path, overrides, files) for path in paths]
     task = scorers[0].evaluator.task
     for path, scorer in zip(paths, scorers, strict=True):
         if scorer.evaluator.task is not task:
@@ -89,7 +92,7 @@ def _references(split: str, names: Sequence[str], scorers: Sequence[Scorer]) -> 
     first, *others = (scorer.references(split) for scorer in scorers)
     for number, (name, other) in enumerate(zip(names[1:], others, strict=True), start=1):
         if first is None or other is None:
-            if scorers[0].loaded.corpus["sha256"] != scorers[number].loaded.corpus["sha256"]:
+            if scorers[0].corpus(split) != scorers[number].corpus(split):
                 raise DataError(f"{names[0]} and {name} have different corpora, so that scores cannot be compared")
             continue
         for line, (a, b) in enumerate(itertools.zip_longest(first, other), start=1):

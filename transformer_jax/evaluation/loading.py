@@ -163,12 +163,12 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     """
     sections = with_moved_fields(values)
     known = [f"{section}.{field}" for section, cls in _OVERRIDABLE.items() for field in field_types(cls)]
-    known += ["data.dir", "data.cache_dir"]
+    known += ["data.dir", "data.cache_dir", "data.test_sets"]
     for dotted, value in overrides.items():
         section, _, name = dotted.partition(".")
         if dotted not in known:
             raise ConfigError(
-                f"{dotted}: only evaluation.*, decode.* and data.dir can differ from the checkpoint's"
+                f"{dotted}: only evaluation.*, decode.*, data.dir and data.test_sets can differ from the checkpoint's"
                 f"{nearest(dotted, known)}"
             )
         sections.setdefault(section, {})[name] = value

@@ -22,6 +22,7 @@ from typing import Any
 
 from transformer_jax.config import TaskConfig
 from transformer_jax.data.datasets import Data, prepare_data
+from transformer_jax.data.sources import TestFiles, open_test_set
 from transformer_jax.data.sources.base import no_such_split
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
@@ -31,7 +32,7 @@ from transformer_jax.files import write_atomically
 from transformer_jax.kill_points import kill_point
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.lines import on_one_line
-from transformer_jax.terminal import say
+from transformer_jax.terminal import doing, say
 
 
 def evaluate(
@@ -40,17 +41,19 @@ def evaluate(
     overrides: Mapping[str, Any] | None = None,
     *,
     generate: bool = True,
+    files: TestFiles | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Score a checkpoint on splits of its corpus, print a table and write SPLIT.json for each split.
+    """Score a checkpoint on splits of its corpus, or on other files; print a table and write SPLIT.json for each split.
 
     Args:
       splits: names; None means all but the training split.
       generate: also generate outputs, such as translations, score them and write them to SPLIT.txt. Otherwise, scores
         of outputs that the files already have of the same checkpoints stay in them.
+      files: a test set to score in place of the corpus, which is not read then.
     Returns: metrics by split.
     Raises: CheckpointError, ConfigError as `load`; DataError if the corpus is not the checkpoint's or lacks a split.
     """
-    scorer = Scorer.from_checkpoint(path, overrides)
+    scorer = Scorer.from_checkpoint(path, overrides, files)
     all_names = scorer.evaluator.data.source.split_names
     names = [name for name in all_names if name != "train"] if splits is None else list(splits)
     if not names:
@@ -67,17 +70,26 @@ def evaluate(
 
 @dataclasses.dataclass(frozen=True)
 class Scorer:
-    """A checkpoint, ready to be scored on the corpus that it was trained on; `folder` is the folder of its files."""
+    """A checkpoint, ready to be scored.
+
+    evaluator: has the corpus that the checkpoint was trained on, or other files. folder: of SPLIT.json and SPLIT.txt.
+    """
 
     loaded: Loaded
     evaluator: Evaluator
     folder: Path
+    files: TestFiles | None = None
 
     @classmethod
-    def from_checkpoint(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> Scorer:
+    def from_checkpoint(
+        cls, path: Path, overrides: Mapping[str, Any] | None = None, files: TestFiles | None = None
+    ) -> Scorer:
         """Load a checkpoint and its corpus, and print its steps to stderr; arguments and errors are those of `load`.
 
-        Raises: DataError if the corpus is not the checkpoint's.
+        Args:
+          files: a test set to score in place of the corpus, which is not read then.
+        Raises: DataError if the corpus is not the checkpoint's, or the files cannot be used; ConfigError if SPLIT.json
+          of the test set's name has the scores of a split of the corpus.
         """
         loaded = load(path, overrides)
         if loaded.config.decode.num_samples > 1:
@@ -87,9 +99,21 @@ class Scorer:
         steps = ", ".join(map(str, loaded.steps))
         say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
         columns = TASKS[loaded.config.task.name].columns(loaded.config)
-        data = prepare_data(loaded.config, columns, loaded.workdir, loaded.tokenizer, say)
-        _check_corpus(loaded, data)
-        return cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"))
+        source = None if files is None else open_test_set(loaded.config.data, files)
+        data = prepare_data(loaded.config, columns, loaded.workdir, loaded.tokenizer, say, source=source)
+        if source is None:
+            _check_corpus(loaded, data)
+        scorer = cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"), files)
+        if files is not None:
+            scorer._check_name(files.name)
+        return scorer
+
+    def _check_name(self, name: str) -> None:
+        """Raise ConfigError if the name of a test set is that of a split of the corpus."""
+        file, _ = self._files(name)
+        earlier = _read_scores(file)
+        if name in self.loaded.config.data.split_texts() or (earlier and "input" not in earlier):
+            raise ConfigError(f"--name={name}: is a split of the corpus, with scores in {file}; choose another name")
 
     def check_splits(self, names: Sequence[str]) -> None:
         """Check names of splits; raises DataError for a split that the corpus does not have."""
@@ -102,7 +126,8 @@ class Scorer:
         """Score one split, write its files and return its metrics; `generate` as of `evaluate`."""
         metrics = self._model_and_split(split)
         try:
-            scores = self.evaluator.score(self.loaded.params, split, generate)
+            with doing(f"scoring {split}"):
+                scores = self.evaluator.score(self.loaded.params, split, generate)
         finally:
             self.evaluator.forget()  # a copy of the parameters on one device; `compare` loads several checkpoints
         metrics |= scores.metrics
@@ -164,8 +189,15 @@ class Scorer:
             **({} if task == TaskConfig() else {"task": dataclasses.asdict(task)}),  # older versions had only one task
             "checkpoints": list(self.loaded.steps),
             "fingerprint": self._fingerprint,
-            "corpus": self.loaded.corpus["sha256"],
+            "corpus": self.corpus(split),
+            **({} if self.files is None else {"input": self.files.input, "reference": self.files.reference}),
         }
+
+    def corpus(self, split: str) -> str:
+        """Return the digest of the corpus, or of the split if it is a test set that is no part of the corpus."""
+        of_split = self.evaluator.data.source.fingerprint(split)["sha256"]
+        own = self.files is not None or of_split != self.evaluator.data.source.fingerprint()["sha256"]
+        return of_split if own else self.loaded.corpus["sha256"]
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that determine the outputs."""

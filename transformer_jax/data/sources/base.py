@@ -1,4 +1,4 @@
-"""The interface of a source, and the splits that it yields."""
+"""The interface of a source, and its splits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from transformer_jax.errors import DataError
 class Split:
     """One split of a corpus, or a part of it: equally long lists of values, one per example, by feature.
 
-    Pairs have `inputs`, and `targets`, their translations. Those of the embedded corpus have `families` too, the
-    template family of every pair, so that each family is scored by itself. Raises ValueError if there is no feature,
-    or their lists differ in length.
+    Pairs have `inputs`, and `targets`, their translations. The embedded corpus also has `families`, the template family
+    of every pair, so that each family is scored separately. Raises ValueError if there is no feature, or if their lists
+    differ in length.
     """
 
     features: dict[str, list[Any]]
@@ -28,16 +28,15 @@ class Split:
 
     @property
     def num_examples(self) -> int:
-        """Examples of the split, or of this part of it."""
+        """Number of examples of the split, or of this part of it."""
         return len(next(iter(self.features.values())))
 
 
 @runtime_checkable
 class Source(Protocol):
-    """A corpus, which need not fit into memory; made by `load_source`.
+    """A corpus, which may be larger than memory; made by `load_source`.
 
-    Methods that take the name of a split raise DataError if there is none of that name, naming those that exist, or if
-    what they read is bad.
+    Methods that take the name of a split raise DataError for an unknown name, with the known ones, and for bad data.
     """
 
     @property
@@ -46,19 +45,23 @@ class Source(Protocol):
         ...
 
     def num_examples(self, name: str) -> int:
-        """Return the examples of a split; `chunks` may leave out some that lack a text."""
+        """Return the number of examples of a split; `chunks` may leave out some without a text."""
         ...
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
-        """A split in order, `size` examples at a time and the rest at the end."""
+        """Yield a split in order, `size` examples at a time, and the rest at the end."""
         ...
 
     def split(self, name: str) -> Split:
-        """A whole split in memory: for those that are scored, which are small."""
+        """Return a whole split in memory; for splits that are scored, which are small."""
         ...
 
-    def fingerprint(self) -> dict[str, Any]:
-        """`{"sha256": hex digest of the whole corpus, "versions": {library: version}}`, ready for JSON."""
+    def fingerprint(self, split: str | None = None) -> dict[str, Any]:
+        """Return `{"sha256": hex digest of the whole corpus, "versions": {library: version}}`, ready for JSON.
+
+        Args:
+          split: a test set that is no part of the corpus (`data.test_sets`) has its own digest.
+        """
         ...
 
 
@@ -69,7 +72,7 @@ def no_such_split(name: str, known: Iterable[str]) -> DataError:
 
 
 def joined(chunks: Iterable[Split]) -> Split:
-    """Return the parts of a split as one; raises ValueError if there is none."""
+    """Return the parts of a split as one; raise ValueError if there are none."""
     parts = list(chunks)
     if not parts:
         raise ValueError("a split without parts")

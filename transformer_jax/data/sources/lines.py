@@ -1,7 +1,7 @@
 """Lines of a text file, checked and read a block at a time.
 
-Files are UTF-8, plain or .gz, with lines ended by LF or CR LF and by nothing else (U+2028 and its like are text), and a
-line keeps its own spaces. Nothing is repaired or left out: what cannot be text is a DataError that says where it is.
+Files are UTF-8, plain or .gz. Only LF or CR LF ends a line (U+2028 and similar characters are text), and a line keeps
+its spaces. Nothing is repaired or left out: bytes that are not text raise a DataError with their place.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Contents(NamedTuple):
 
 
 class TextFile:
-    """One file; nothing is read before it is asked for. Raises DataError wherever it cannot be read or is damaged."""
+    """One file, which is read at its first use. Methods raise DataError if it cannot be read or is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @functools.cached_property
     def contents(self) -> Contents:
-        """From one pass over the bytes. Raises DataError for an empty file, and for one that is not UTF-8."""
+        """Digest and number of lines; raises DataError for an empty file, and for bytes that are not UTF-8."""
         digest, num_lines, size, last = hashlib.sha256(), 0, 0, b""
         decoder = codecs.getincrementaldecoder("utf-8")()
         with _opened(self.path) as file:
@@ -49,7 +49,7 @@ class TextFile:
                 self._try(decoder, block, False)
                 digest.update(block)
                 num_lines += block.count(b"\n")
-                # A byte order mark alone is no text.
+                # A byte order mark alone is not text.
                 size += len(block.removeprefix(codecs.BOM_UTF8) if not size else block)
                 last = block[-1:]
         self._try(decoder, b"", True)
@@ -58,14 +58,14 @@ class TextFile:
         return Contents(digest.hexdigest(), num_lines + (last != b"\n"))
 
     def blocks(self) -> Iterator[list[str]]:
-        """The lines in order, some at a time. Raises DataError also if the file changes meanwhile."""
+        """Yield the lines in order, some at a time; raise DataError also if the file changes meanwhile."""
         expected, digest = self.contents, hashlib.sha256()
         yield from self._read(digest.update)
         if digest.hexdigest() != expected.sha256:
             raise DataError(f"{self.path} has changed while it was being read")
 
     def _read(self, see: Callable[[bytes], None]) -> Iterator[list[str]]:
-        """see: is shown the bytes of each block."""
+        """Yield blocks of lines. see: called with the bytes of each block."""
         offset, number = 0, 0
         with _opened(self.path) as file:
             while lines := file.readlines(_BLOCK_BYTES):
@@ -77,7 +77,7 @@ class TextFile:
                 offset, number = offset + len(content), number + len(block)
 
     def _try(self, decoder: codecs.IncrementalDecoder, block: bytes, final: bool) -> None:
-        """Raises DataError if the bytes are not UTF-8, which names the line: for that the file is read anew."""
+        """Raise DataError if the bytes are not UTF-8; to name the line, read the file again."""
         try:
             decoder.decode(block, final)
         except UnicodeDecodeError as error:
@@ -86,7 +86,7 @@ class TextFile:
             raise DataError(f"{self.path}: not UTF-8: {error.reason}") from error
 
     def _decoded(self, content: bytes, offset: int, number: int) -> list[str]:
-        """offset: bytes, number: lines that come before."""
+        """Return the lines of a block. offset: bytes before it; number: lines before it."""
         start = len(codecs.BOM_UTF8) if not offset and content.startswith(codecs.BOM_UTF8) else 0
         try:
             text = content[start:].decode("utf-8")
@@ -101,7 +101,7 @@ class TextFile:
         return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
     def _check(self, block: list[str], before: int) -> None:
-        """before: lines that come before the block."""
+        """Raise DataError for a bad line of a block. before: lines before the block."""
         for number, line in enumerate(block, before + 1):
             if len(line) > MAX_LINE_CHARACTERS:
                 raise DataError(
@@ -119,7 +119,7 @@ class TextFile:
 
 
 def find(folder: Path, name: str) -> Path:
-    """The file, or with .gz behind its name. Raises DataError with the nearest names if there is neither."""
+    """Return the path of a file, or of the same with .gz; raise DataError, with the nearest names, if there is none."""
     for path in (folder / name, folder / f"{name}.gz"):
         try:
             kind = path.stat().st_mode

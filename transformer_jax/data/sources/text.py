@@ -1,12 +1,12 @@
-"""Text files: a file a language, or both in one as TSV or JSONL; plain or .gz, one or several to a split.
+"""Text files: one file per language, or both languages in one TSV or JSONL file; plain or .gz; one or more per split.
 
 | format     | files of the prefix `train` | an example                                                           |
 |------------|-----------------------------|----------------------------------------------------------------------|
 | `parallel` | `train.en`, `train.de`      | line i of one, line i of the other                                   |
 | `tsv`      | `train.tsv`                 | two columns of a line, by number, between tabs; no quotes, no header |
-| `jsonl`    | `train.jsonl`               | two strings of an object a line, by key                              |
+| `jsonl`    | `train.jsonl`               | two strings of one object per line, by key                          |
 
-The rules for lines in lines.py hold for all of them.
+The rules of lines.py hold for all of them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import DataConfig
+from transformer_jax.config.data import CORPUS_SPLITS
 from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.lines import TextFile, find
 from transformer_jax.errors import ConfigError, DataError
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _Pick = Callable[[str], list[str]]
-"""The sides of an example from its line; raises ValueError that says what is wrong."""
+"""A function that returns the sides of an example from its line; it raises ValueError with the problem."""
 
 
 class TextSource:
     """A corpus of text files; see the module's docstring."""
 
     def __init__(self, config: DataConfig) -> None:
-        """Find the files; raises DataError for a missing folder or file. Their content is checked when it is read."""
+        """Find the files; raise DataError for a missing folder or file. Their content is checked when it is read."""
         if not config.dir:
             raise DataError("data.dir is not set: data.source=text needs the folder of the text files")
         folder = Path(os.path.expanduser(config.dir))
@@ -43,16 +44,32 @@ class TextSource:
             raise DataError(f"data.dir={config.dir!r} {problem}")
         self._names = _names(config)
         self._pick = _pick(config.format, self._names)
-        # Part of the fingerprint, which checkpoints hold: written as by the first versions, which had one format only,
-        # and then a choice of one side, which is the False.
+        # Part of the fingerprint that checkpoints store, in the form of the first versions: these had one format only,
+        # and later the choice of one side (False).
         self._chosen = [] if config.format == "parallel" else [f"{config.format} {self._names} False"]
-        splits = {"train": config.train_split, "valid": config.valid_split, "test": config.test_split}
-        # A file of each language or one of both, for every prefix.
+        # For every prefix, one file per language or one file for both.
         self._files = {
             split: [self._of_prefix(config, folder, prefix.strip()) for prefix in prefixes.split(",")]
-            for split, prefixes in splits.items()
-            if prefixes
+            for split, prefixes in config.split_texts().items()
         }
+        self._corpus = [split for split in self._files if split in CORPUS_SPLITS]
+
+    @classmethod
+    def of_files(cls, config: DataConfig, name: str, *files: Path) -> TextSource:
+        """Return a source with one split, a test set that is no part of a corpus.
+
+        Args:
+          config: its format and features say how to read the files.
+          files: one file for both languages, or the inputs and the targets.
+        Raises: DataError for a missing file.
+        """
+        source = cls.__new__(cls)
+        source._names = _names(config)
+        source._pick = _pick(config.format, source._names)
+        source._chosen = [] if config.format == "parallel" else [f"{config.format} {source._names} False"]
+        source._files = {name: [tuple(TextFile(find(file.parent, file.name)) for file in files)]}
+        source._corpus = []
+        return source
 
     def _of_prefix(self, config: DataConfig, folder: Path, prefix: str) -> tuple[TextFile, ...]:
         if config.format != "parallel":
@@ -66,11 +83,11 @@ class TextSource:
         return tuple(self._files)
 
     def num_examples(self, name: str) -> int:
-        """Raises DataError for an unknown split or a file that cannot be read."""
+        """Return the number of examples; raise DataError for an unknown split or a file that cannot be read."""
         return sum(files[0].contents.num_lines for files in self._of_split(name))
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
-        """A split in the order of the files. Raises DataError for an unknown split or a bad file."""
+        """Yield a split in the order of the files; raise DataError for an unknown split or a bad file."""
         sides = [self._lines(files) for files in self._of_split(name)]
         examples = itertools.chain.from_iterable(sides)
         while chunk := list(itertools.islice(examples, size)):
@@ -78,16 +95,16 @@ class TextSource:
             yield Split({"inputs": inputs, "targets": targets})
 
     def split(self, name: str) -> Split:
-        """A whole split. Raises as `chunks`."""
+        """Return a whole split; errors as in `chunks`."""
         return joined(self.chunks(name, 1 << 16))
 
-    def fingerprint(self) -> dict[str, Any]:
-        """sha256 over all files' contents (the same for plain and .gz) and over what is taken from them.
+    def fingerprint(self, split: str | None = None) -> dict[str, Any]:
+        """Return the sha256 of all files' contents (the same for plain and .gz) and of the chosen columns.
 
-        No library takes part in them. Raises DataError for files that are not as long as each other, or not text.
+        It does not depend on libraries. Raises DataError for files of different lengths, or other than text.
         """
         parts = list(self._chosen)
-        for name in self._files:
+        for name in self._corpus if split is None or split in self._corpus else [split]:
             parts += [f"{name} {file.contents.sha256}" for files in self._of_split(name) for file in files]
         return {"sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(), "versions": {}}
 
@@ -104,7 +121,7 @@ class TextSource:
         return self._files[name]
 
     def _lines(self, files: tuple[TextFile, ...]) -> Iterator[tuple[str, ...]]:
-        """The sides of one example after the other."""
+        """Yield the sides of every example."""
         if self._pick is None:
             yield from zip(*(itertools.chain.from_iterable(file.blocks()) for file in files), strict=True)
             return
@@ -117,13 +134,13 @@ class TextSource:
 
 
 def _names(config: DataConfig) -> list[str]:
-    """The columns or keys of the sides, the targets last."""
+    """Return the columns or keys of the sides, the targets last."""
     defaults = ("1", "2") if config.format == "tsv" else (config.source_locale, config.target_locale)
     return [config.input_feature or defaults[0], config.target_feature or defaults[1]]
 
 
 def _pick(format: str, names: list[str]) -> _Pick | None:
-    """Return the function that finds the sides in a line, if they share one; raises ConfigError for a bad column."""
+    """Return the function that splits a line into sides; None for parallel files. Raise ConfigError for a bad name."""
     if format == "parallel":
         return None
     if format == "jsonl":
@@ -162,7 +179,7 @@ def _values(line: str, keys: list[str]) -> list[str]:
             raise ValueError(f"{key!r} is {type(value[key]).__name__}, not text")
         if not value[key].strip():
             raise ValueError(f"{key!r} is empty")
-        # An escape can say what the file itself cannot hold.
+        # JSON escapes can contain characters that the file cannot.
         if bad := _NO_TEXT.search(value[key]):
             raise ValueError(f"{key!r} has the character U+{ord(bad[0]):04X}, which is no text")
     return [value[key] for key in keys]

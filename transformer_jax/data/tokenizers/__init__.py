@@ -1,7 +1,7 @@
 """Tokenizers: text to ids and back.
 
-Every tokenizer names its special ids (pad, eos, ...; those of this project reserve 0 to 3) and is fully described by
-its model bytes, which travel with the work directory and with every checkpoint.
+Every tokenizer names its special ids (pad, eos, ...; those of this project reserve 0 to 3). Its model bytes describe it
+completely; they are stored in the work directory and in every checkpoint.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _JSON = b"{"  # a model of byte-level BPE; SentencePiece's begin otherwise
 
 
 def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
-    """A tokenizer of `vocab_size` ids, the reserved ones included, that fits `texts` of both languages.
+    """Train a tokenizer of `vocab_size` ids, including the reserved ones, on `texts` of both languages.
 
     Args:
       kind: a name of `TRAINERS`.
 
     Raises:
-      ConfigError: the texts cannot fill so large a vocabulary, or so small a one cannot hold what it must.
+      ConfigError: the texts cannot fill so large a vocabulary, or it is too small for the ids that it must have.
       DataError: there is no text.
     """
     return TRAINERS[kind](texts, vocab_size)
@@ -66,7 +66,7 @@ TRAINERS = {"unigram": _unigram, "bpe": _bpe, "byte_bpe": _byte_bpe, "words": tr
 
 
 def load_tokenizer(model_bytes: bytes) -> Tokenizer:
-    """The tokenizer that was stored as `model_bytes`; raises DataError if they are damaged."""
+    """Return the tokenizer of stored `model_bytes`; raise DataError if they are damaged."""
     if model_bytes.startswith(WORDS_MAGIC):
         return WordTokenizer(model_bytes)
     if model_bytes.startswith(_JSON):
@@ -79,7 +79,7 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Loads a tokenizer file; raises DataError, naming the file, if it cannot be read or is damaged."""
+    """Return the tokenizer of a file; raise DataError, which names the file, if it cannot be read or is damaged."""
     try:
         return load_tokenizer(path.read_bytes())
     except OSError as error:
@@ -89,7 +89,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def write_tokenizer(path: Path, tokenizer: Tokenizer) -> None:
-    """Stores a tokenizer whole or not at all; raises DataError, naming the folder, if that cannot be written."""
+    """Write a tokenizer atomically; raise DataError, which names the folder, if that cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, tokenizer.model_bytes)

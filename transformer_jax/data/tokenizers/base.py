@@ -16,7 +16,7 @@ from transformer_jax.errors import ConfigError, DataError
 
 
 class SpecialIds(NamedTuple):
-    """Ids with a role, of one tokenizer; None for a role that it has no id for."""
+    """Ids with a role in one tokenizer; None if there is none for a role."""
 
     pad: int | None = None
     eos: int | None = None
@@ -35,20 +35,20 @@ class SpecialIds(NamedTuple):
 
 
 OWN_SPECIAL_IDS = SpecialIds(pad=0, eos=1, unk=2, bos=3)
-"""Of every tokenizer that this project trains."""
+"""The special ids of every tokenizer that this project trains."""
 RESERVED = dict(zip((i for i in OWN_SPECIAL_IDS if i is not None), ("<pad>", "</s>", "<unk>", "<s>"), strict=True))
-"""The same ids, which are no tokens of text, and their names."""
+"""Names of these ids, which are not tokens of text."""
 
 SPACE = "\u2581"
 """The character that stands for a space where a token is shown: SentencePiece's `▁`."""
 
-# Trainers need minutes for a word of a million characters, or leave it out; cut into parts of this many characters,
-# such lines count like others.
+# Trainers need minutes for a word of a million characters, or leave it out. Lines are cut into parts of this many
+# characters.
 _TRAINING_CHARACTERS = 1000
 
 
 class EncodedTexts(NamedTuple):
-    """Ids of several texts, one after the other: text `i` is `ids[offsets[i]:offsets[i + 1]]`."""
+    """The ids of several texts, one after the other: text `i` is `ids[offsets[i]:offsets[i + 1]]`."""
 
     ids: np.ndarray
     """int32 [sum of lengths]."""
@@ -58,11 +58,11 @@ class EncodedTexts(NamedTuple):
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Text to ids and back. Encoding adds no eos or bos: the token cache and the decoder add what they need."""
+    """Text to ids and back. Encoding adds no eos and no bos: the token cache and the decoder add them."""
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, the special ones included."""
+        """Number of ids, including the special ones."""
         ...
 
     @property
@@ -72,7 +72,7 @@ class Tokenizer(Protocol):
 
     @property
     def model_bytes(self) -> bytes:
-        """Everything that `load_tokenizer` needs."""
+        """The bytes from which `load_tokenizer` makes the tokenizer again."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
-        """Ids of every text, without eos."""
+        """Return the ids of every text, without eos."""
         ...
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
@@ -89,16 +89,16 @@ class Tokenizer(Protocol):
         ...
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
-        """`decode` of every row, which may be an int array [B, T]."""
+        """Return `decode` of every row; rows may be an int array [B, T]."""
         ...
 
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """Return every id as text by itself: a reserved one by its name, a space as `SPACE`."""
+        """Return the text of every single id: the name of a reserved one, `SPACE` for a space."""
         ...
 
 
 class ModelBytes:
-    """The common part of this project's tokenizers: their special ids, bytes that describe them, and a digest."""
+    """The common part of this project's tokenizers: special ids, model bytes, and a digest."""
 
     special_ids = OWN_SPECIAL_IDS
 
@@ -115,7 +115,7 @@ class ModelBytes:
 
 
 def concatenated(rows: Sequence[Sequence[int]]) -> EncodedTexts:
-    """The ids of every text as two arrays."""
+    """Return the ids of all texts as two arrays."""
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
     ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1]))
@@ -134,7 +134,7 @@ def with_text(ids: Iterable[int] | np.ndarray, special_ids: SpecialIds) -> list[
 
 
 def check_decode_ids(decode: DecodeConfig, special_ids: SpecialIds) -> None:
-    """Check what only the tokenizer tells; raises ConfigError if `prefix_ids` has padding or end-of-sequence."""
+    """Raise ConfigError if `decode.prefix_ids` contains padding or end-of-sequence of the tokenizer."""
     prefix = parse_ids(decode.prefix_ids)
     roles = {"padding": special_ids.pad, "end-of-sequence": special_ids.eos}
     if any(id in prefix for id in roles.values()):
@@ -143,7 +143,7 @@ def check_decode_ids(decode: DecodeConfig, special_ids: SpecialIds) -> None:
 
 
 def training_lines(texts: Iterable[str]) -> Iterator[str]:
-    """The texts for a trainer, long ones in parts."""
+    """Yield the texts for a trainer, long ones in parts."""
     for text in texts:
         for start in range(0, len(text), _TRAINING_CHARACTERS):
             yield text[start : start + _TRAINING_CHARACTERS]

@@ -1,7 +1,7 @@
-"""Byte-level BPE as of GPT-2, by the library `tokenizers`: any text to tokens and back, without loss.
+"""Byte-level BPE as in GPT-2, by the library `tokenizers`: any text to tokens and back, without loss.
 
-Text is divided where letters, digits, other characters and spaces meet, and the UTF-8 bytes of each part are merged by
-the pairs that were most frequent in training; tokens never span two parts. No space is put in front and nothing is
+Text is divided between letters, digits, other characters and spaces. The UTF-8 bytes of each part are merged by the
+pairs that were most frequent in training; no token spans two parts. No space is added in front, and nothing is
 normalised.
 """
 
@@ -29,9 +29,9 @@ _SMALLEST = 256 + len(RESERVED)
 
 
 class ByteBPETokenizer(ModelBytes):
-    """A model in the library's JSON. Raises DataError if the bytes are none, or one with other reserved ids.
+    """A model in the library's JSON. Raises DataError for other bytes, and for a model with other reserved ids.
 
-    Names of reserved ids in a text, such as `</s>`, are text like any other: encoding yields no reserved id.
+    Names of reserved ids in a text, such as `</s>`, are ordinary text: encoding yields no reserved id.
     """
 
     def __init__(self, model_bytes: bytes) -> None:
@@ -50,7 +50,8 @@ class ByteBPETokenizer(ModelBytes):
         ids = tuple(self._tokenizer.token_to_id(name) for name in RESERVED.values())
         if ids != tuple(RESERVED):
             raise DataError(f"tokenizer: ids of {', '.join(RESERVED.values())} are {ids}, expected {tuple(RESERVED)}")
-        self._tokenizer.encode_special_tokens = True  # as text; the model's bytes do not tell
+        # Names of reserved ids are text. The model's bytes do not store this setting.
+        self._tokenizer.encode_special_tokens = True
 
     @property
     def vocab_size(self) -> int:
@@ -61,7 +62,7 @@ class ByteBPETokenizer(ModelBytes):
         return concatenated([encoding.ids for encoding in encodings])
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """As of `Tokenizer`; bytes that are no UTF-8, which encoding never yields, become U+FFFD."""
+        """See `Tokenizer`; bytes that are not UTF-8, which encoding never yields, become U+FFFD."""
         return self._tokenizer.decode(with_text(ids, self.special_ids), skip_special_tokens=False)
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
@@ -70,7 +71,7 @@ class ByteBPETokenizer(ModelBytes):
         )
 
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """As of `Tokenizer`; bytes that are no character are written as the library stores them, as in `Ã`."""
+        """See `Tokenizer`; bytes that are not a character are written as the library stores them, such as `Ã`."""
         return [self._token(int(id)) for id in ids]
 
     def _token(self, id: int) -> str:
@@ -83,12 +84,12 @@ class ByteBPETokenizer(ModelBytes):
 
 
 def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> ByteBPETokenizer:
-    """Trains one vocabulary for all texts: the reserved ids, the 256 bytes, and merges.
+    """Train one vocabulary for all texts: the reserved ids, the 256 bytes, and merges.
 
-    The same texts give the same bytes on any number of threads.
+    The result does not depend on the number of threads.
 
-    Raises: ConfigError if the texts have not so many pairs to merge, or `vocab_size` cannot hold what is always there;
-      DataError if there is no text.
+    Raises: ConfigError if the texts have too few pairs to merge, or `vocab_size` is too small for reserved ids and
+      bytes; DataError if there is no text.
     """
     if vocab_size < _SMALLEST:
         raise ConfigError(

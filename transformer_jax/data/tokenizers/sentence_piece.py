@@ -22,19 +22,19 @@ from transformer_jax.data.tokenizers.base import (
 )
 from transformer_jax.errors import ConfigError, DataError
 
-# SentencePiece's unigram tokens depend on how many threads share the corpus, so the number is part of the recipe.
+# SentencePiece's unigram tokens depend on the number of threads, so it is fixed.
 _TRAINING_THREADS = 8
-# More threads than this do not help: making Python lists of the ids is serial.
+# More threads do not help, since Python lists of the ids are made serially.
 _ENCODING_THREADS = min(8, os.cpu_count() or 1)
 _BYTES_AND_SPECIALS = 256 + 4
 
 
 class SentencePieceTokenizer(ModelBytes):
-    """A SentencePiece model. Raises DataError if the bytes are none, or one with other reserved ids."""
+    """A SentencePiece model. Raises DataError for other bytes, and for a model with other reserved ids."""
 
     def __init__(self, model_bytes: bytes) -> None:
         super().__init__(model_bytes)
-        if not self._model_bytes:  # SentencePiece loads nothing without complaint, and fails at the first use
+        if not self._model_bytes:  # SentencePiece loads empty bytes without an error, and fails at the first use
             raise DataError("tokenizer: the model is empty")
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self._model_bytes)
@@ -61,19 +61,18 @@ class SentencePieceTokenizer(ModelBytes):
         return [self.decode(row) for row in rows]
 
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """As of `Tokenizer`; a byte is written `<0x41>`."""
+        """See `Tokenizer`; a byte is written `<0x41>`."""
         return [RESERVED[int(id)] if int(id) in RESERVED else self._processor.id_to_piece(int(id)) for id in ids]
 
 
 def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int) -> SentencePieceTokenizer:
-    """Trains one vocabulary for all texts.
+    """Train one vocabulary for all texts.
 
-    Text is neither normalised nor trimmed: what is encoded decodes to the same string, double, leading and trailing
-    spaces, tabs and every character included, so BLEU is computed against references that the model could produce.
-    (SentencePiece's own default, NFKC with spaces folded, turns `…` into three dots and a no-break space into a space,
-    for good.) To normalise text, preprocess the files. Characters that are too rare for a token of their own become
-    their UTF-8 bytes, so encoding never yields unk. One exception: `▁` (U+2581), by which
-    SentencePiece writes a space, decodes to a space.
+    Text is neither normalised nor trimmed: encoded text decodes to the same string with all its spaces, tabs and other
+    characters. So a model can produce the references that BLEU compares with. (SentencePiece's default, NFKC with
+    merged spaces, irreversibly turns `…` into three dots and a no-break space into a space.) To normalise text,
+    preprocess the files. Characters too rare for their own token become their UTF-8 bytes, so encoding never yields
+    unk. One exception: `▁` (U+2581), with which SentencePiece writes a space, decodes to a space.
 
     Args:
       texts: of both languages.
@@ -81,13 +80,13 @@ def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int)
       vocab_size: number of ids, with the 4 reserved ones and the 256 bytes.
 
     Raises:
-      ConfigError: the text cannot fill so large a vocabulary, or so small a one cannot hold its characters.
+      ConfigError: the text cannot fill so large a vocabulary, or it is too small for the text's characters.
       DataError: there is no text.
     """
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            # SentencePiece leaves lines with its private unk mark out, and lines of more than 4,192 bytes.
+            # SentencePiece leaves out lines with its private unk mark, and lines of more than 4,192 bytes.
             sentence_iterator=(line.replace("\u2585", " ") for line in training_lines(texts)),
             model_writer=model,
             model_type=model_type,

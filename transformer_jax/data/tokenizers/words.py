@@ -1,10 +1,10 @@
-"""Words between spaces, each an id of a fixed vocabulary: for text that has been cut into tokens already.
+"""Words between spaces, each with an id of a fixed vocabulary; for text that is already tokenised.
 
-Papers distribute such text, often as BPE subwords with `@@` at the end of all but a word's last (Sennrich et al. 2016).
-A word that the vocabulary lacks becomes unk, for good.
+Papers distribute such text, often as BPE subwords that end in `@@` except for the last of a word (Sennrich et al.
+2016). A word that is not in the vocabulary becomes unk; this cannot be undone.
 
-Spaces of every kind divide words, U+00A0 and U+2028 among them, as they do for fairseq and for sacreBLEU's count of
-n-grams; decoding writes one plain space between two words.
+All kinds of spaces divide words, including U+00A0 and U+2028, as in fairseq and in sacreBLEU's count of n-grams.
+Decoding writes one plain space between two words.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Ids(dict[str, int]):
 
 
 class WordTokenizer(ModelBytes):
-    """A list of words, the first of which has id 4. Raises DataError if the bytes are no such list."""
+    """A list of words; the first has id 4. Raises DataError for other bytes."""
 
     def __init__(self, model_bytes: bytes) -> None:
         """model_bytes: `MAGIC`, then the words in UTF-8, each followed by a line feed."""
@@ -66,26 +66,27 @@ class WordTokenizer(ModelBytes):
         return concatenated([list(map(get, text.split())) for text in texts])
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """As of `Tokenizer`; unk is written `<unk>`."""
+        """See `Tokenizer`; unk is written `<unk>`."""
         return " ".join([self._words[id] for id in with_text(ids, self.special_ids)])
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]
 
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
-        """As of `Tokenizer`; a token is a word, and no token has a space."""
+        """See `Tokenizer`; a token is a word, and no token contains a space."""
         return [self._words[id] for id in ids]
 
 
 def train_words(texts: Iterable[str], vocab_size: int) -> WordTokenizer:
-    """The `vocab_size` - 4 most frequent words of the texts; among equally frequent ones, those that sort first.
+    """Return a tokenizer with the `vocab_size` - 4 most frequent words; of equally frequent ones, those that sort
+    first.
 
-    Raises: ConfigError if there are not so many, or `vocab_size` leaves room for none; DataError if there are none.
+    Raises: ConfigError if there are fewer words, or `vocab_size` leaves no room for one; DataError if there are none.
     """
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text.split())
-    for name in RESERVED.values():  # the text has lost such a word already: it stays unk
+    for name in RESERVED.values():  # the text has an unk here: it stays unk
         counts.pop(name, None)
     if not counts:
         raise DataError("tokenizer: the training split has no words")
@@ -104,13 +105,12 @@ def train_words(texts: Iterable[str], vocab_size: int) -> WordTokenizer:
 
 
 def read_vocabulary(path: Path, vocab_size: int) -> WordTokenizer:
-    """A vocabulary as papers distribute it: a word a line, perhaps with its count behind a space or a tab.
+    """Return the tokenizer of a vocabulary file: one word per line, optionally a space or tab and its count.
 
-    The names of reserved ids (`<pad>`, `<s>`, `</s>`, `<unk>`) may be among them and are left out: these ids are there
-    anyway. So may empty lines.
+    Empty lines and the names of reserved ids (`<pad>`, `<s>`, `</s>`, `<unk>`) are skipped: these ids always exist.
 
-    Raises: DataError if the file cannot be read or is no such list; ConfigError if it has another number of words than
-      `vocab_size` has ids for.
+    Raises: DataError if the file cannot be read or has another form; ConfigError if its number of words does not fit
+      `vocab_size`.
     """
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")

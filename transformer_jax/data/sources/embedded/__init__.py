@@ -47,12 +47,12 @@ _LIBRARIES = ("babel", "num2words", "numpy")
 
 
 class EmbeddedSource:
-    """Sentence pairs in two locales, rendered from CLDR data and number words. Made when first asked for."""
+    """Sentence pairs in two locales, rendered from CLDR data and number words at their first use."""
 
     def __init__(
         self, source_locale: str, target_locale: str, num_train_pairs: int, num_eval_pairs: int, seed: int = 0
     ) -> None:
-        """num_eval_pairs: of each of valid, test and test_longer. Raises DataError for an unknown locale."""
+        """num_eval_pairs: pairs of each of valid, test and test_longer. Raises DataError for an unknown locale."""
         self._grammar = Grammar(_lexicon(source_locale), _lexicon(target_locale))
         if not self._grammar.templates:
             raise DataError(f"the embedded corpus has no sentence for {source_locale!r} and {target_locale!r}")
@@ -64,7 +64,7 @@ class EmbeddedSource:
 
     @functools.cached_property
     def families(self) -> tuple[str, ...]:
-        """Families that this pair of locales has, in alphabetical order."""
+        """Families of this pair of locales, in alphabetical order."""
         return tuple(sorted({template.family for template in self._grammar.templates}))
 
     @property
@@ -73,21 +73,21 @@ class EmbeddedSource:
         return SPLIT_NAMES
 
     def split(self, name: str) -> Split:
-        """Pairs of a split. Raises DataError for an unknown split or if there are too few distinct sentences."""
+        """Return a split; raise DataError for an unknown one, and if there are too few distinct sentences."""
         if name not in SPLIT_NAMES:
             raise no_such_split(name, SPLIT_NAMES)
         return self._splits[name]
 
     def num_examples(self, name: str) -> int:
-        """Pairs of a split; raises as `split`."""
+        """Return the number of pairs of a split; errors as in `split`."""
         return self.split(name).num_examples
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
-        """A split, `size` pairs at a time; raises as `split`."""
+        """Yield a split, `size` pairs at a time; errors as in `split`."""
         return divided(self.split(name), size)
 
-    def fingerprint(self) -> dict[str, Any]:
-        """sha256 of the text of all splits, and the versions that it depends on."""
+    def fingerprint(self, split: str | None = None) -> dict[str, Any]:
+        """Return the sha256 of the text of all splits, and the library versions on which it depends."""
         return {"sha256": self._sha256, "versions": {name: metadata.version(name) for name in _LIBRARIES}}
 
     @functools.cached_property
@@ -101,7 +101,7 @@ class EmbeddedSource:
 
 @functools.cache
 def known_locales() -> tuple[str, ...]:
-    """Locales that Babel has data for and whose language num2words can count in."""
+    """Return the locales for which Babel has data and num2words has number words."""
     from babel.localedata import locale_identifiers
     from num2words import CONVERTER_CLASSES
 

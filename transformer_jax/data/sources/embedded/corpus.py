@@ -1,4 +1,4 @@
-"""Sentences from the grammar: what two locales can both say, drawn from a seed and dealt into splits."""
+"""Sentences from the grammar that both locales can say, drawn from a seed and divided into splits."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Pair(NamedTuple):
 
 
 def count_words(text: str) -> int:
-    """Runs of letters and digits, and single marks: the unit of MAX_WORDS."""
+    """Return the number of runs of letters and digits and of single marks, the unit of MAX_WORDS."""
     return len(_WORDS.findall(text))
 
 
 def split_of(source: str) -> str:
-    """Split that a source sentence belongs to, whatever the seed: a hash of its text."""
+    """Return the split of a source sentence, which depends on the hash of its text alone."""
     digest = hashlib.blake2b(source.encode(), digest_size=8).digest()
     slot = int.from_bytes(digest, "little") % _HASH_SLOTS
     return {0: "valid", 1: "test"}.get(slot, "train")
@@ -74,7 +74,7 @@ _NUMBERS = {
 
 
 def shared_domains(source: Lexicon, target: Lexicon) -> dict[str, Domain]:
-    """The domains of meanings.py, without what either locale cannot say or the source says ambiguously."""
+    """Return the domains of meanings.py without meanings that a locale lacks or that are ambiguous in the source."""
     shared = domains()
     texts: dict[Any, list[tuple[str, str]]] = {}
     for domain, write in _NAMES.items():
@@ -95,7 +95,7 @@ def shared_domains(source: Lexicon, target: Lexicon) -> dict[str, Domain]:
 
 
 def _tells_years(source: Lexicon, target: Lexicon, year: int) -> bool:
-    """False if the target has words for a year that the source writes as any other number."""
+    """Return False if the target has words for a year that the source writes like any other number."""
     try:
         sides = [(lex.words.year(year), lex.words.cardinal(year)) for lex in (source, target)]
     except Missing:
@@ -105,7 +105,7 @@ def _tells_years(source: Lexicon, target: Lexicon, year: int) -> bool:
 
 
 class Grammar:
-    """The grammar restricted to what two locales can both say."""
+    """The grammar, restricted to the meanings that both locales can say."""
 
     def __init__(self, source: Lexicon, target: Lexicon) -> None:
         self._lexicons = (source, target)
@@ -124,7 +124,7 @@ class Grammar:
         return any(texts is not None for texts in drawn)
 
     def _draw(self, phrase: Phrase, rng: np.random.Generator, count: int) -> list[tuple[str, str] | None]:
-        """`count` random meanings in both locales; None for what one of them cannot say."""
+        """Return `count` random meanings in both locales; None for meanings that a locale lacks."""
         columns = [self._domains[domain].draw(rng, count) for domain in phrase.domains]
         render = phrase.render
         source, target = self._lexicons
@@ -137,7 +137,7 @@ class Grammar:
         return drawn
 
     def _draw_phrases(self, template: Template, rng: np.random.Generator, count: int) -> list[tuple[str, str] | None]:
-        """`count` phrases of a template, each kind as often as the others."""
+        """Return `count` phrases of a template, all kinds equally often."""
         kinds = rng.integers(len(template.phrases), size=count)
         phrases: list[tuple[str, str] | None] = [None] * count
         for kind, name in enumerate(template.phrases):
@@ -147,7 +147,7 @@ class Grammar:
         return phrases
 
     def _join(self, phrases: Sequence[tuple[str, str] | None], template: Template) -> Pair | None:
-        """The sentence, or None if a phrase is missing or said twice."""
+        """Return the sentence, or None if a phrase is missing or occurs twice."""
         if None in phrases or len(set(phrases)) < len(phrases):
             return None
         sources, targets = zip(*phrases, strict=True)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ class Grammar:
             return None
 
     def sentences(self, rng: np.random.Generator, count: int) -> list[Pair]:
-        """About `count` sentences within MAX_WORDS and MAX_CHARACTERS, in random order."""
+        """Return about `count` sentences within MAX_WORDS and MAX_CHARACTERS, in random order."""
         weights = np.array([template.weight for template in self.templates], float)
         pairs = []
         for template, share in zip(self.templates, weights / weights.sum(), strict=True):
@@ -172,7 +172,7 @@ class Grammar:
         return [pairs[place] for place in rng.permutation(len(pairs))]
 
     def longer_sentences(self, rng: np.random.Generator, count: int) -> list[Pair]:
-        """Some `count` sentences of the same templates, with just enough more phrases to be longer than both limits."""
+        """Return about `count` sentences of the same templates with just enough phrases to exceed both limits."""
         share = -(-count // len(self.templates))
         pairs = []
         for template in self.templates:
@@ -184,7 +184,7 @@ class Grammar:
         return [pairs[place] for place in rng.permutation(len(pairs))]
 
     def _chain(self, phrases: Iterable[tuple[str, str] | None], template: Template) -> list[Pair]:
-        """Sentences that each take as many of the phrases, in their order, as make them long enough."""
+        """Return sentences that each take phrases, in their order, until they are long enough."""
         source, target = self._lexicons
         pairs: list[Pair] = []
         chosen: list[tuple[str, str]] = []
@@ -202,9 +202,9 @@ class Grammar:
 
 
 def build(grammar: Grammar, num_train_pairs: int, num_eval_pairs: int, seed: int) -> dict[str, Split]:
-    """All splits. A smaller corpus of the same seed is the beginning of a larger one, split by split.
+    """Return all splits. A smaller corpus of the same seed is the beginning of a larger one, split by split.
 
-    Raises DataError if the grammar has too few distinct sentences.
+    Raises: DataError if the grammar has too few distinct sentences.
     """
     wanted = {name: num_train_pairs if name == "train" else num_eval_pairs for name in SPLIT_NAMES}
     short = _distinct(grammar.sentences, np.random.default_rng([seed, 0]), _CHUNK)
@@ -226,7 +226,7 @@ def build(grammar: Grammar, num_train_pairs: int, num_eval_pairs: int, seed: int
 def _distinct(
     draw: Callable[[np.random.Generator, int], list[Pair]], rng: np.random.Generator, chunk: int
 ) -> Iterator[Pair | None]:
-    """Endless sentences, each source once; None when hardly anything new comes."""
+    """Yield sentences without end, each source once; None when hardly any new ones are drawn."""
     seen: set[str] = set()
     while True:
         fresh = 0

@@ -114,12 +114,12 @@ class Domain:
         self.strata = [list(stratum) for stratum in strata]
 
     def keep(self, predicate: Callable[[Any], bool]) -> Domain:
-        """The values that the predicate accepts; strata left empty vanish."""
+        """Return the values that the predicate accepts, without empty strata."""
         kept = ([value for value in stratum if predicate(value)] for stratum in self.strata)
         return Domain(*(stratum for stratum in kept if stratum))
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Any]:
-        """`count` values, with repetition. The domain must not be empty."""
+        """Return `count` values, with repetition. The domain must not be empty."""
         which = rng.integers(len(self.strata), size=count).tolist()
         where = rng.random(count).tolist()
         chosen = (self.strata[stratum] for stratum in which)
@@ -130,12 +130,12 @@ class Domain:
 
 
 def _tenths(low: int, high: int) -> list[Decimal]:
-    """Decimals low/10 to high/10 with one digit behind the point, whole numbers left out."""
+    """Return the decimals low/10 to high/10 with one digit after the point, without whole numbers."""
     return [Decimal(tenths) / 10 for tenths in range(low, high) if tenths % 10]
 
 
 def domains() -> dict[str, Domain]:
-    """All meanings that phrases are made of, by name; `grammar.Grammar` keeps what both locales can say."""
+    """Return all domains of meanings by name; `grammar.Grammar` keeps those that both locales can say."""
     return {
         "country": Domain(COUNTRIES),
         "language": Domain(LANGUAGES),
@@ -174,9 +174,9 @@ def domains() -> dict[str, Domain]:
 
 
 def unambiguous(texts: dict[Hashable, list[tuple[str, str]]]) -> set[Hashable]:
-    """Keys none of whose source texts has a second translation.
+    """Return the keys whose source texts have only one translation.
 
-    texts: by key, the (source, target) pairs that the key is written as.
+    texts: by key, the (source, target) pairs of the key.
     """
     translations: dict[str, set[str]] = {}
     for pairs in texts.values():

@@ -1,5 +1,5 @@
-"""The exception for a meaning that a locale of the embedded corpus has no text for."""
+"""The exception for a meaning without a text in a locale of the embedded corpus."""
 
 
 class Missing(LookupError):
-    """A locale has no text, or no correct text, for a meaning. Never reaches the caller: the meaning is left out."""
+    """A locale has no text, or no correct text, for a meaning. It never reaches the caller: the meaning is left out."""

@@ -46,7 +46,7 @@ _WRONG = {
 
 
 class NumberWords:
-    """Number words of one language. Every method raises Missing for what num2words does not get right."""
+    """Number words of one language. Every method raises Missing for numbers that num2words writes wrongly."""
 
     def __init__(self, identifier: str, converter: str) -> None:
         """identifier: of the locale, such as "de_CH"; converter: num2words' own name, such as "pt_BR"."""
@@ -58,7 +58,7 @@ class NumberWords:
         self._texts: dict[tuple[int, str], str] = {}
 
     def allows(self, number: int, use: str) -> bool:
-        """Whether the limits permit a number in a use: "cardinal", "counting", "ordinal" or "year"."""
+        """Return whether the limits allow a number in a use: "cardinal", "counting", "ordinal" or "year"."""
         limits = self._limits
         if use == "year":
             return limits.years and 1100 <= number <= 2099

@@ -40,12 +40,12 @@ _CHARACTERS = {ord(space): " " for space in "\u00a0\u2007\u2009\u202f"} | dict.f
 
 
 def uniform(text: str) -> str:
-    """Text in NFC with plain spaces and without soft hyphens and direction marks."""
+    """Return the text in NFC with plain spaces, without soft hyphens and direction marks."""
     return unicodedata.normalize("NFC", text.translate(_CHARACTERS))
 
 
 def clean(text: str) -> str:
-    """`uniform` text with single spaces, and none at its ends."""
+    """Return `uniform` text with single spaces, and none at its ends."""
     return " ".join(uniform(text).split())
 
 
@@ -57,7 +57,7 @@ class DatePattern(NamedTuple):
 
 
 def parse_pattern(pattern: str) -> DatePattern:
-    """Parses a CLDR date pattern (letters are fields, 'quoted' text is literal)."""
+    """Parse a CLDR date pattern (letters are fields, 'quoted' text is literal)."""
     from babel.dates import tokenize_pattern
 
     template, fields = [], []
@@ -73,7 +73,7 @@ def parse_pattern(pattern: str) -> DatePattern:
 
 
 class DateWriter:
-    """Fills date patterns in for one locale."""
+    """Writes dates by patterns, in one locale."""
 
     def __init__(self, locale: Any) -> None:
         self._locale = locale
@@ -81,9 +81,9 @@ class DateWriter:
         self._texts: dict[tuple[str, int, Any], str] = {}
 
     def write(self, pattern: str, when: datetime, given: Mapping[str, str] | None = None) -> str:
-        """Text of `when`; `given` holds the texts of fields that do not follow from a datetime, by letter.
+        """Return the text of `when`; `given` has the texts of fields that do not follow from a datetime, by letter.
 
-        Raises Missing for a field that is neither known nor given, such as the era in a Buddhist year.
+        Raises: Missing for a field that is neither known nor given, such as the era in a Buddhist year.
         """
         parsed = self._parsed.get(pattern)
         if parsed is None:

@@ -1,6 +1,7 @@
 """Names of datasets, folders of prepared ones, and the builders that prepare them.
 
-A dataset is named NAME, NAME/CONFIG or NAME/CONFIG:VERSION. The project's own builders go before TFDS's catalogue.
+A dataset is named NAME, NAME/CONFIG or NAME/CONFIG:VERSION. The project's own builders take precedence over TFDS's
+catalogue.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ ARRAY_RECORD = "array_record"
 _EMBEDDED = "embedded_translate"
 _NAME = re.compile(r"(?P<name>[A-Za-z]\w*)(?:/(?P<config>[^/:]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
-# The catalogue's oldest datasets are registered as these are imported. TFDS does so itself, in an order in which the
-# first that lacks an optional library, of reinforcement learning perhaps, hides all that follow.
+# Importing these modules registers the catalogue's oldest datasets. TFDS imports them too, but stops at the first one
+# that lacks an optional library, for example of reinforcement learning.
 _LEGACY = ("question_answering", "summarization", "text", "text_simplification", "translate")
 
 
 class DatasetName(NamedTuple):
-    """NAME/CONFIG:VERSION in its parts; what is not given is empty."""
+    """The parts of NAME/CONFIG:VERSION; missing parts are empty."""
 
     name: str
     config: str
@@ -35,7 +36,7 @@ class DatasetName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> DatasetName:
-        """Raises DataError if it is not of that form."""
+        """Return the parts of a name; raise DataError for another form."""
         match = _NAME.fullmatch(text)
         if not match:
             raise DataError(f"dataset {text!r}: expected NAME, NAME/CONFIG or NAME/CONFIG:VERSION")
@@ -46,7 +47,7 @@ class DatasetName(NamedTuple):
 
 
 def data_root(data_dir: str) -> Path:
-    """Where datasets are prepared; an empty `data_dir` is TFDS's default."""
+    """Return the folder of prepared datasets; for an empty `data_dir`, TFDS's default."""
     if not data_dir:
         from tensorflow_datasets.core import constants
 
@@ -55,17 +56,17 @@ def data_root(data_dir: str) -> Path:
 
 
 def prepare_command(dataset: str | DatasetName, data_dir: str) -> str:
-    """The command line that prepares a dataset."""
+    """Return the command line that prepares a dataset."""
     flags = [f"--dataset={dataset}", *([f"--data_dir={data_dir}"] if data_dir else [])]
     return shlex.join(["transformer-jax", "prepare", *flags])
 
 
 def prepared_folder(dataset: str, data_dir: str) -> Path:
-    """The folder NAME/CONFIG/VERSION of a prepared dataset, the newest version if none is asked for.
+    """Return the folder NAME/CONFIG/VERSION of a prepared dataset; the newest version if none is given.
 
     Args:
       dataset: its name; may be empty if `data_dir` is the folder itself.
-      data_dir: where datasets are prepared, or the folder itself; empty for TFDS's default.
+      data_dir: the folder of prepared datasets, or the dataset's own folder; empty for TFDS's default.
 
     Raises:
       DataError: there is no such dataset, or it is not prepared; the message has the command that prepares it.
@@ -99,7 +100,7 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
 
 
 def _check_same(folder: Path, dataset: str) -> None:
-    """Raises DataError if a folder does not hold the dataset of that name, which may be empty."""
+    """Raise DataError if a folder does not hold the dataset of that name; an empty name is not checked."""
     try:
         info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
         held = DatasetName(info["name"], info.get("configName", ""), info["version"])
@@ -111,12 +112,12 @@ def _check_same(folder: Path, dataset: str) -> None:
 
 
 def open_folder(folder: Path) -> Any:
-    """A builder that reads the dataset of a folder. Raises DataError if it cannot, or if TFDS would need TensorFlow."""
+    """Return a builder that reads the dataset of a folder; raise DataError if it cannot, or only with TensorFlow."""
     import tensorflow_datasets as tfds
 
     try:
         builder = tfds.builder_from_directory(folder)
-    except Exception as error:  # TFDS lets through whatever its parsers of the files raise
+    except Exception as error:  # TFDS does not catch the errors of its file parsers
         raise DataError(f"{folder}: TFDS cannot read what this dataset is: {error}") from error
     found = builder.info.file_format
     if found is None or found.value != ARRAY_RECORD:
@@ -130,7 +131,7 @@ def open_folder(folder: Path) -> Any:
 
 
 def make_builder(dataset: str, data_dir: str) -> Any:
-    """The builder that downloads and prepares a dataset. Raises DataError for a name that does not exist."""
+    """Return the builder that downloads and prepares a dataset; raise DataError for an unknown name."""
     import tensorflow_datasets as tfds
 
     wanted = DatasetName.parse(dataset)
@@ -149,12 +150,12 @@ def make_builder(dataset: str, data_dir: str) -> Any:
 def _constructed(make: Any, *names: str, **options: Any) -> Any:
     try:
         return make(*names, **options)
-    except (ValueError, AssertionError) as error:  # such as a version that its code no longer has
+    except (ValueError, AssertionError) as error:  # for example a version that the code no longer has
         raise DataError(str(error)) from error
 
 
 def _check_name(wanted: DatasetName) -> None:
-    """Raises DataError, with the nearest names, if no such dataset or config is known."""
+    """Raise DataError, with the nearest names, for an unknown dataset or config."""
     if wanted.name == _EMBEDDED:
         from transformer_jax.data.sources.tfds.embedded_translate import config_of
 
@@ -170,7 +171,7 @@ def _check_name(wanted: DatasetName) -> None:
     if wanted.config:
         try:
             configs = list(tfds.builder_cls(wanted.name).builder_configs)
-        except ImportError:  # its code needs what is not installed: then nobody knows
+        except ImportError:  # its code needs a library that is not installed, so this cannot be known
             return
         if wanted.config not in configs:
             raise DataError(
@@ -185,7 +186,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _versions(folder: Path) -> list[Path]:
-    """Prepared versions, the newest last."""
+    """Return the prepared versions, the newest last."""
     found = [path for path in _folders(folder) if _VERSION.fullmatch(path.name) and _is_dataset(path)]
     return sorted(found, key=lambda path: [int(number) for number in path.name.split(".")])
 

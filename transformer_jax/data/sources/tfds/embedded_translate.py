@@ -1,7 +1,7 @@
 """The embedded corpus as a dataset of TFDS, so that TFDS can be tried without a network.
 
-A config is SOURCE-TARGET or SOURCE-TARGET-TRAIN-EVAL: two locales and, if not the defaults of `data.num_train_pairs`
-and `data.num_eval_pairs`, the pairs of the training split and of each other; as in en-de, or pt_BR-it-5000-500.
+A config is SOURCE-TARGET or SOURCE-TARGET-TRAIN-EVAL, such as en-de or pt_BR-it-5000-500: two locales, the number of
+training pairs and that of each other split. Defaults are those of `data.num_train_pairs` and `data.num_eval_pairs`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class EmbeddedConfig(tfds.core.BuilderConfig):
 
 
 def config_of(name: str) -> EmbeddedConfig:
-    """The config of that name; the default one if it is empty. Raises DataError for a name or a locale of no sense."""
+    """Return the config of a name, the default one if it is empty; raise DataError for a bad name or locale."""
     name = name or _DEFAULT
     match = _CONFIG.fullmatch(name)
     if not match or match[1] == match[2]:
@@ -54,7 +54,7 @@ def config_of(name: str) -> EmbeddedConfig:
 
 @functools.lru_cache(maxsize=1)
 def _source(source_locale: str, target_locale: str, num_train_pairs: int, num_eval_pairs: int) -> EmbeddedSource:
-    """Kept, since to know that the locales exist is half the work."""
+    """Return the corpus; cached, since checking the locales takes half of the time."""
     return EmbeddedSource(source_locale, target_locale, num_train_pairs, num_eval_pairs)
 
 

@@ -14,17 +14,17 @@ from transformer_jax.errors import DataError
 
 
 def prepare_dataset(dataset: str, data_dir: str, manual_dir: str, show_progress: bool) -> tuple[Any, bool]:
-    """Prepares a dataset unless it is there already.
+    """Prepare a dataset, unless it is prepared already.
 
     Args:
       dataset: NAME, NAME/CONFIG or NAME/CONFIG:VERSION.
-      data_dir: where; empty for TFDS's default.
-      manual_dir: holds the files that TFDS must not download, of the datasets that have such; or empty.
+      data_dir: folder of prepared datasets; empty for TFDS's default.
+      manual_dir: folder of files that the user must download; empty if the dataset has none.
       show_progress: show TFDS's progress bars.
-    Returns: a builder that reads it, and whether it was there already.
+    Returns: a builder that reads it, and whether it was prepared already.
 
     Raises:
-      DataError: no such dataset, or it cannot be downloaded, or its preparation needs what is not installed.
+      DataError: there is no such dataset, it cannot be downloaded, or a library for its preparation is not installed.
     """
     import tensorflow_datasets as tfds
 
@@ -63,7 +63,7 @@ def _quiet() -> Generator[None]:
 
 @contextlib.contextmanager
 def _told(dataset: str) -> Generator[None]:
-    """Raise errors of TFDS as a DataError that says what to do."""
+    """Turn errors of TFDS into a DataError with the remedy."""
     from tensorflow_datasets.core.download import download_manager, extractor, util
 
     download_errors = (util.DownloadError, download_manager.NonMatchingChecksumError, extractor.ExtractError)

@@ -1,11 +1,11 @@
 """Datasets of TensorFlow Datasets, read without TensorFlow from the array_record files that `prepare` writes.
 
-A dataset is a folder, NAME/CONFIG/VERSION, with a description of its content, so that neither the code that made it nor
-a network is needed. `data.train_split`, `valid_split` and `test_split` name TFDS's own splits or parts of them, such as
-`train[:90%]` or `train+validation`; for the rest of the project they are `train`, `valid` and `test`.
+A dataset is a folder, NAME/CONFIG/VERSION, which describes its own content: neither the code that made it nor a network
+is needed. `data.train_split`, `valid_split` and `test_split` name TFDS's own splits or parts of them, such as
+`train[:90%]` or `train+validation`; the rest of the project calls them `train`, `valid` and `test`.
 
-The files are nobody's to edit, and real ones, such as wmt14_translate, have pairs that lack a side. Those are left out
-and counted in a warning, of each split once. Any other defect is a DataError.
+Real datasets, such as wmt14_translate, have pairs without a text on one side. They are left out; one warning per split
+has their number. Any other defect is a DataError.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import DataConfig, nearest
+from transformer_jax.config.data import CORPUS_SPLITS
 from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.tfds.catalogue import open_folder, prepared_folder
 from transformer_jax.errors import DataError
@@ -27,27 +28,26 @@ from transformer_jax.files import sha256_of
 
 _READ_RECORDS = 1 << 12
 _WHOLE_SPLIT = 1 << 16
-_SPLIT_FIELDS = {"train": "train_split", "valid": "valid_split", "test": "test_split"}
 _log = logging.getLogger(__name__)
 
 _Pair = tuple[str, str]
 
 
 class TfdsSource:
-    """A prepared dataset of TFDS. Holds no more of it in memory than it is asked for."""
+    """A prepared dataset of TFDS; only the requested part is in memory."""
 
     def __init__(self, config: DataConfig) -> None:
-        """Raises DataError if there is no such dataset, it is not prepared, or it lacks a split or a feature."""
+        """Open the dataset; raise DataError if it does not exist, is not prepared, or lacks a split or a feature."""
         folder = prepared_folder(config.dataset, config.dir)
         self._builder = open_folder(folder)
         self._target = self._text_feature("target_feature", config.target_feature or config.target_locale)
         self._input = self._text_feature("input_feature", config.input_feature or config.source_locale)
-        fields = {name: getattr(config, field) for name, field in _SPLIT_FIELDS.items()}
-        self._parts = {name: text for name, text in fields.items() if text}
+        self._parts = config.split_texts()
         self._infos = {name: self._split_info(name, text) for name, text in self._parts.items()}
         if not self._infos:
             raise DataError(f"data.train_split is empty; {self._name} has {', '.join(self._builder.info.splits)}")
         self._told: set[str] = set()
+        self._digests: dict[tuple[str, ...], str] = {}
 
     @property
     def _name(self) -> str:
@@ -55,17 +55,17 @@ class TfdsSource:
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """Those of train, valid and test that the config names a split of the dataset for."""
+        """Names of the splits that the config sets: train, valid, test, and test sets."""
         return tuple(self._infos)
 
     def num_examples(self, name: str) -> int:
-        """Pairs of a split, with those that `chunks` leaves out. Raises DataError if there is no such split."""
+        """Return the number of pairs, with those that `chunks` leaves out; raise DataError for an unknown split."""
         return int(self._info(name).num_examples)
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
-        """A split, `size` pairs at a time, in the order of the files.
+        """Yield a split, `size` pairs at a time, in the order of the files.
 
-        Raises DataError for an unknown split, a file that cannot be read, a text that is not UTF-8 or has a NUL
+        Raises: DataError for an unknown split, a file that cannot be read, a text that is not UTF-8 or has a NUL
         character, and a split in which every pair lacks a side.
         """
         pairs = self._pairs(name)
@@ -74,23 +74,28 @@ class TfdsSource:
             yield Split({"inputs": inputs, "targets": targets})
 
     def split(self, name: str) -> Split:
-        """A whole split in memory; raises as `chunks`."""
+        """Return a whole split in memory; errors as in `chunks`."""
         return joined(self.chunks(name, _WHOLE_SPLIT))
 
-    def fingerprint(self) -> dict[str, Any]:
-        """sha256 of the files that the splits are in, of which parts of them, and of the names of the features.
+    def fingerprint(self, split: str | None = None) -> dict[str, Any]:
+        """Return the sha256 of the files of the splits, of the parts that are used, and of the names of the features.
 
-        It is the same for a copy of the folder. No library takes part in the text. Raises DataError if a file cannot
-        be read.
+        It is the same for a copy of the folder, and does not depend on libraries. Raises DataError if a file cannot be
+        read.
         """
-        return {"sha256": self._sha256, "versions": {}}
+        of_corpus = tuple(name for name in self._infos if name in CORPUS_SPLITS)
+        return {"sha256": self._sha256(of_corpus if split is None or split in of_corpus else (split,)), "versions": {}}
 
-    @functools.cached_property
-    def _sha256(self) -> str:
+    def _sha256(self, names: tuple[str, ...]) -> str:
+        if names not in self._digests:
+            self._digests[names] = self._digest(names)
+        return self._digests[names]
+
+    def _digest(self, names: tuple[str, ...]) -> str:
         digest = hashlib.sha256(f"{self._name}\n{self._input}\n{self._target}\n".encode())
         sha256 = functools.cache(_sha256)
-        for name, info in self._infos.items():
-            for file in info.file_instructions:
+        for name in names:
+            for file in self._info(name).file_instructions:
                 digest.update(f"{name} {file.skip} {file.take} {sha256(Path(file.filename))}\n".encode())
         return digest.hexdigest()
 
@@ -107,7 +112,8 @@ class TfdsSource:
         raise DataError(f"data.{field}={name!r}: this feature of {self._name} {problem}; {have}")
 
     def _split_info(self, name: str, text: str) -> Any:
-        splits, field = self._builder.info.splits, f"data.{_SPLIT_FIELDS[name]}={text!r}"
+        splits = self._builder.info.splits
+        field = f"data.{name}_split={text!r}" if name in CORPUS_SPLITS else f"test set {name}={text}"
         have = f"{self._name} has {', '.join(splits)}"
         try:
             info = splits[text]
