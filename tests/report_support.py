@@ -74,7 +74,7 @@ def write_workdir(root: Path, fields: str = "", text: str = STUDY) -> tuple[Path
     folder, workdir = write_study(root, fields, text), root / "runs" / "heads"
     claim(workdir, folder)
     study = load_study(folder)
-    trials = grid(study, root, {"data.cache_dir": str(workdir / "token_cache"), "model.mlp_dim": "40"}).trials
+    trials = grid(study, {"data.cache_dir": str(workdir / "token_cache"), "model.mlp_dim": "40"}).trials
     order = list(dict.fromkeys(trial.variant for trial in trials))
     for trial in trials:
         place = workdir / TRIALS / trial.name

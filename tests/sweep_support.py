@@ -94,7 +94,7 @@ def tiny_study(folder: Path, seeds: tuple[int, ...] = (0, 1)) -> Study:
 
 def trained(study: Study, workdir: Path, executor, show=lambda standings: None):
     """Run trials with an executor and return the metrics and logs of each."""
-    trials = grid(study, ROOT).trials
+    trials = grid(study).trials
     assert Sweep(Listed(trials), study.metrics, workdir, executor).run(show)
     found = [read_result(workdir / TRIALS / trial.name) for trial in trials]
     assert {result.status for result in found} == {"finished"}

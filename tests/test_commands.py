@@ -187,7 +187,7 @@ def test_an_uncached_beam_is_refused(nano, capsys):
 @pytest.mark.parametrize("steps", [20, sweep.parser().get_default("steps")])
 def test_the_study_of_the_sweep_benchmark_is_valid(tmp_path, steps):
     study = sweep.write_study(tmp_path, "tiny", trials=12, steps=steps)
-    trials = grid(load_study(study), tmp_path).trials
+    trials = grid(load_study(study)).trials
     assert len(trials) == 12
     assert len(list(groups(trials))) == 1  # otherwise `vmap` would need several programs
 
@@ -257,7 +257,7 @@ def test_command_lines_in_documents_are_valid(document, program, words, monkeypa
             config = read_config(arguments.flags.config, arguments.overrides)
             assert config == config.resolved()
         elif "study" in arguments.flags and arguments.flags.study:
-            Space(load_study(study_folder(arguments.flags.study)), ROOT, arguments.overrides).check()
+            Space(load_study(study_folder(arguments.flags.study)), arguments.overrides).check()
         elif words[0] != "list":
             assert arguments.positionals or {"checkpoint", "dataset", "cluster", "workdir"}.intersection(
                 arguments.flags.flag_values_dict()

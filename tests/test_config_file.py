@@ -1,3 +1,7 @@
+import dataclasses
+import json
+import re
+
 import ml_collections
 import pytest
 
@@ -30,6 +34,45 @@ def test_reads_a_file_and_passes_its_argument(tmp_path):
     assert read_config(file).model.head_dim == 4  # resolved
     with pytest.raises(ConfigError, match=r"some\.py: argument 'wid': expected one of wide, narrow .*'wide'"):
         load(file + ":wid")
+
+
+def test_the_config_of_a_work_directory_is_a_config(tmp_path):
+    file = tmp_path / "config.json"
+    config = dataclasses.replace(
+        ExperimentConfig(model=ModelConfig(emb_dim=64, norm_position="pre")), seed=3
+    ).resolved()
+    file.write_text(json.dumps(config.to_dict()))
+    assert read_config(str(file)) == config
+    changed = read_config(str(file), {"model.num_heads": "4", "optimizer.warmup_steps": "64"})
+    assert (changed.model.num_heads, changed.seed) == (4, 3)
+    assert (changed.model.num_kv_heads, changed.model.head_dim) == (4, 16)  # derived values follow
+    assert changed.optimizer.learning_rate == 64**-1.0
+    own = dataclasses.replace(config, model=dataclasses.replace(config.model, head_dim=10))
+    file.write_text(json.dumps(own.to_dict()))
+    assert read_config(str(file), {"model.num_heads": "4"}).model.head_dim == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "argument", "message"),
+    [
+        ("{", "", "is not JSON: "),
+        ("[1]", "", "expected the config.json of a work directory"),
+        ('{"model": {"num_head": 3}}', "", "num_head"),
+        ('{"model": 3}', "", "model"),
+        ("[" * 100_000, "", "is not JSON"),
+        ("{}", ":big", "takes no argument, but ':big' was given"),
+    ],
+)
+def test_a_damaged_json_config(tmp_path, text, argument, message):
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=rf"(?s)config\.json: .*{re.escape(message)}"):
+        read_config(f"{file}{argument}")
+
+
+def test_a_missing_json_config(tmp_path):
+    with pytest.raises(ConfigError, match=r"nothing\.json: cannot be read: No such file"):
+        read_config(str(tmp_path / "nothing.json"))
 
 
 def test_a_config_is_locked(tmp_path):

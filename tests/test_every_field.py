@@ -46,7 +46,8 @@ from transformer_jax.tasks.decode_sources import source_request
 from transformer_jax.training import loop, prepare, run
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.hyper import split as split_config
-from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.metric_log import MetricLog
+from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import RunParts, TrainingSession
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.stepper import SingleStepper
@@ -158,6 +159,7 @@ DATA = {
     "train_split": (fingerprint, "train", "other"),
     "valid_split": (fingerprint, "valid", "other"),
     "test_split": (fingerprint, "test", "other"),
+    "test_sets": (lambda c, test_sets: load_source(text_config(c, test_sets=test_sets).data).split_names, "", "a=test"),
     "text_form": (lambda c, text_form: readable("ein@@ s , zwei", text_config(c, text_form=text_form).data), *FORMS),
     "tokenizer": (tokenizer, "unigram", "bpe"),
     "tokenizer_pairs": (tokenizer, 100, 121),
@@ -423,7 +425,8 @@ def test_every_field_is_tested():
         | {f"parallel.{name}" for name in ("launcher", "num_devices", "fsdp", "tensor")}
     )
     elsewhere = {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)}
-    elsewhere.add("optimizer.schedule")  # training/test_schedules.py
+    # training/test_optimizers.py, training/test_schedules.py
+    elsewhere |= {name for name, _, _ in walk(ExperimentConfig()) if name.startswith("optimizer.")}
     elsewhere.add("task.name")  # test_own_fields.py
     fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}
     assert fields - elsewhere == listed

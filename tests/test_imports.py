@@ -11,11 +11,11 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
-BASE = {"activation_sharding", "config", "errors", "typing", "files", "hashing", "progress", "registry"}
+BASE = {"activation_sharding", "config", "errors", "typing", "files", "hashing", "progress", "registry", "terminal"}
 MODEL = BASE | {"nn", "models"}
 TASKS = MODEL | {"decoding", "data", "tasks"}
 SERVICES = TASKS | {"parallel", "checkpoints", "kill_points"}
-HOMES = {"exit_codes", "metrics_file", "terminal", "versions"}  # one file each, in the root of the package
+HOMES = {"exit_codes", "metrics_file", "versions"}  # one file each, in the root of the package
 PROGRAM = {"builtin", "compilation_cache", "config_file", "huge_pages", "machine"}  # for modules that start processes
 RUNS = SERVICES | HOMES | {"training", "evaluation"}
 
@@ -35,7 +35,7 @@ ALLOWED = {
     "metrics_file": {"errors", "files"},
     "versions": {"__version__"},
     "huge_pages": set(),
-    "progress": set(),
+    "progress": {"terminal"},
     "terminal": set(),
     "machine": set(),
     "compilation_cache": {"machine"},

@@ -49,7 +49,7 @@ def python_blocks(page):
 
 
 def check_study(names):
-    assert len(grid(names["STUDY"], ROOT, {}).trials) == 4 * 3
+    assert len(grid(names["STUDY"], {}).trials) == 4 * 3
 
 
 def check_model(names):

@@ -109,7 +109,7 @@ def test_an_error_in_the_middle_of_a_step_loses_nothing_that_was_saved(tmp_path,
     with pytest.raises(RuntimeError, match="on fire"):
         train(folder)
     assert [line["step"] for line in metric_lines(folder / "run")] == [3, 4, 6, 8]
-    assert train(folder) == 0
+    assert run_main(["train", f"--workdir={folder / 'run'}"]) == 0  # with the config of the folder
     assert_same_run(folder, trained_folder())
 
 

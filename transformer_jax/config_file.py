@@ -1,12 +1,15 @@
-"""Config files: load `configs/FILE.py:ARGUMENT` and apply overrides by dotted name.
+"""Config files: load `configs/FILE.py:ARGUMENT` or `WORKDIR/config.json`, and apply overrides by dotted name.
 
 A config file defines `get_config(arg="")`, which returns `ExperimentConfig(...).to_config_dict()`. Overrides are set
 on that ConfigDict before it is validated, so that values that a file derives with a FieldReference follow them.
+
+The config.json of a work directory is a config too. Values that are equal to their derived defaults follow overrides.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import operator
 import traceback
 import types
@@ -30,7 +33,7 @@ def read_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Experi
     """Return the config of a file with overrides, validated and resolved.
 
     Args:
-      spec: `PATH.py` or `PATH.py:ARGUMENT`, or the name of a built-in config in place of the path.
+      spec: `PATH.py` or `PATH.py:ARGUMENT`, the name of a built-in config in place of the path, or `PATH.json`.
       overrides: dotted field name -> value; text is parsed as on the command line.
     Raises: ConfigError, which names the file, every field that cannot be used, or a metric that the task lacks.
     """
@@ -41,11 +44,16 @@ def read_config(spec: str, overrides: Mapping[str, Any] | None = None) -> Experi
 
 
 def load(spec: str) -> ml_collections.ConfigDict:
-    """Return what `get_config` of `PATH.py[:ARGUMENT]` returns, locked; raises ConfigError if that fails."""
+    """Return what `get_config` of `PATH.py[:ARGUMENT]` returns, or the config in `PATH.json`; locked.
+
+    Raises: ConfigError if that fails.
+    """
     import ml_collections
 
     name, _, arg = spec.partition(":")
     path = config_file(name)
+    if path.suffix == ".json":
+        return _load_json(path, arg).lock()
     get_config = getattr(run_file(path), "get_config", None)
     if not callable(get_config):
         raise ConfigError(f"{path}: has no function get_config(arg=''), which a config file must define")
@@ -61,6 +69,23 @@ def load(spec: str) -> ml_collections.ConfigDict:
             "expected ExperimentConfig(...).to_config_dict()"
         )
     return config.lock()
+
+
+def _load_json(path: Path, arg: str) -> ml_collections.ConfigDict:
+    if arg:
+        raise ConfigError(f"{path}: takes no argument, but ':{arg}' was given")
+    try:
+        values = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected the config.json of a work directory, an object with a section per key")
+    try:
+        return ExperimentConfig.from_config_dict(values).with_derived_unset().to_config_dict()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def check_argument(arg: str, valid: Iterable[str] = ()) -> None:

@@ -6,6 +6,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Generator
 
+from transformer_jax.terminal import bar_shown
+
 
 @contextlib.contextmanager
 def progress_bar(what: str, total: int | None, done: int = 0) -> Generator[Callable[[int], None]]:
@@ -28,6 +30,6 @@ def progress_bar(what: str, total: int | None, done: int = 0) -> Generator[Calla
     )
 
     columns = (TextColumn(what), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bar:
+    with bar_shown(), Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as bar:
         task = bar.add_task("", total=total, completed=done)
         yield lambda more: bar.advance(task, more)

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import fcntl
 import json
@@ -124,6 +125,29 @@ def test_the_same_change_is_reported_once(tmp_path, caplog):
         assert len(caplog.records) == 1
         workdir.check_config(changed(model__num_heads=2), "checkpoint 5")
     assert "model.num_heads: 2 in checkpoint 5, 4 now" in caplog.records[1].getMessage()
+
+
+def test_intervals_of_logs_and_checkpoints_may_change(tmp_path, caplog):
+    config = ExperimentConfig().resolved()
+    intervals = {"log_every_steps": 7, "eval_every_steps": 8, "checkpoint_every_steps": 9, "keep_last": 4}
+    other = dataclasses.replace(config, training=dataclasses.replace(config.training, **intervals)).to_dict()
+    claim(tmp_path, config.to_dict())
+    with caplog.at_level(logging.WARNING):
+        claim(tmp_path, other)
+    [record] = caplog.records
+    assert "resuming the same training\n  - training.log_every_steps: 100 in" in record.getMessage()
+    assert read_config(tmp_path) == other
+
+
+def test_with_a_patience_the_interval_of_validations_decides_when_training_ends(tmp_path):
+    config = ExperimentConfig().resolved()
+    first, second = (
+        dataclasses.replace(config, training=dataclasses.replace(config.training, patience=2, eval_every_steps=every))
+        for every in (50, 60)
+    )
+    claim(tmp_path, first.to_dict())
+    with pytest.raises(ConfigError, match=r"another config is in use here\n  - training.eval_every_steps: 50 in"):
+        claim(tmp_path, second.to_dict())
 
 
 def test_equal_configs_do_not_differ():

@@ -146,7 +146,7 @@ def test_resources_that_a_cluster_lacks(tmp_path, address, monkeypatch):
 def test_a_trial_that_is_stopped_saves(tmp_path, address):
     study = tiny_study(tmp_path / "corpus")
     executor = make_executor("ray", Options(), tmp_path / "ray", ray=RayOptions(address))
-    sweep = Sweep(Listed(grid(study, ROOT).trials), study.metrics, tmp_path / "ray", executor)
+    sweep = Sweep(Listed(grid(study).trials), study.metrics, tmp_path / "ray", executor)
     stopped = []
 
     def stop(standings):

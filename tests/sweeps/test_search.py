@@ -26,7 +26,7 @@ LAYERS = Range("model.num_encoder_layers", 2, 5)
 
 
 def space(*axes, **fields):
-    return Space(study(*axes, **fields), ROOT, {})
+    return Space(study(*axes, **fields), {})
 
 
 def draws(axis, count=4000):
@@ -109,7 +109,7 @@ def test_a_sweep_of_random_draws(tmp_path, monkeypatch):
     options = SearchOptions("random", 5)
     for expected in (10, 0):
         executor = FakeExecutor(num_workers=2)
-        search = make_search(study(), ROOT, {}, options, tmp_path, 2)
+        search = make_search(study(), {}, options, tmp_path, 2)
         sweep = Sweep(search, study().metrics, tmp_path, executor)
         assert sweep.run(lambda standings: None)
         assert len(executor.started) == expected
@@ -117,13 +117,13 @@ def test_a_sweep_of_random_draws(tmp_path, monkeypatch):
     assert line.startswith("best of 5 variants: learning_rate=")
     assert line.endswith(", mean of 2 seeds")
     with pytest.raises(ConfigError, match=r"belongs to --search=random --search_seed=0; choose another"):
-        make_search(study(), ROOT, {}, dataclasses.replace(options, seed=1), tmp_path, 2)
+        make_search(study(), {}, dataclasses.replace(options, seed=1), tmp_path, 2)
 
 
 def test_the_search_is_recorded_with_the_largest_number_of_trials(tmp_path):
     assert recorded(tmp_path) == SearchOptions()
     for asked, noted in ((3, 3), (5, 5), (2, 5)):
-        make_search(study(), ROOT, {}, SearchOptions("random", asked, 4), tmp_path, 1)
+        make_search(study(), {}, SearchOptions("random", asked, 4), tmp_path, 1)
         assert recorded(tmp_path) == SearchOptions("random", noted, 4)
     (tmp_path / "search.json").write_text('{"search": "tpe", "seed": 1}')  # format of earlier versions
     assert recorded(tmp_path) == SearchOptions("tpe", None, 1)
@@ -137,7 +137,7 @@ def test_a_grid_cannot_become_a_search(tmp_path):
     claim(tmp_path, Path("rates"))
     (tmp_path / "trials").mkdir()
     with pytest.raises(ConfigError, match="belongs to --search=grid"):
-        make_search(study(), ROOT, {}, SearchOptions("random", 2), tmp_path, 1)
+        make_search(study(), {}, SearchOptions("random", 2), tmp_path, 1)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_options_that_are_refused(options, message):
 )
 def test_spaces_that_are_refused(axes, overrides, message):
     with pytest.raises(ConfigError, match=message):
-        random_search(Space(study(*axes), ROOT, overrides), 3, 0)
+        random_search(Space(study(*axes), overrides), 3, 0)
 
 
 def test_every_invalid_draw_is_named():

@@ -1,11 +1,14 @@
 """Studies: their files, and the errors in them."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from transformer_jax import builtin
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, load_study, over, zipped
+from transformer_jax.sweeps.trials import grid
 from transformer_jax.tasks.base import TASKS
 
 TRANSLATION = TASKS["translation"]
@@ -149,3 +152,41 @@ def test_files_that_are_not_a_study(tmp_path, text, message):
 def test_a_missing_study():
     with pytest.raises(ConfigError, match=r"there are .*positions.* .did you mean 'positions'\?"):
         load_study(Path(__file__).parent.parent.parent / "experiments" / "postions")
+
+
+OWN = """
+from transformer_jax.sweeps.study import Metric, Study, over
+
+STUDY = Study("?", BASELINE, (over("model.num_heads", 1, 2),), (Metric("test/loss"),))
+"""
+
+
+def own_study(folder, baseline):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "study.py").write_text(OWN.replace("BASELINE", repr(baseline)))
+    return load_study(folder)
+
+
+def test_a_baseline_is_looked_for_beside_the_study_then_around_it_then_among_those_built_in(tmp_path, monkeypatch):
+    here, study_folder = tmp_path / "here", tmp_path / "experiments" / "mine"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    found = own_study(study_folder, "quickstart")
+    assert found.find_baseline() == str(builtin.configs()["quickstart"])
+    found = own_study(study_folder, "configs/wmt14.py:big")
+    assert found.find_baseline() == f"{builtin.root() / 'configs' / 'wmt14.py'}:big"
+    found = own_study(study_folder, "base.py:wide")
+    with pytest.raises(ConfigError) as raised:
+        grid(found)
+    assert f"neither in {study_folder} nor in {tmp_path} nor in {here}, nor among the built-in" in str(raised.value)
+    for folder in (here, tmp_path, study_folder):
+        (folder / "base.py").write_text("")
+        assert found.find_baseline() == f"{folder / 'base.py'}:wide"
+
+
+def test_a_study_in_any_folder(tmp_path):
+    config = {"model": {"emb_dim": 32, "mlp_dim": 64}}
+    (tmp_path / "base.json").write_text(json.dumps(config))
+    found = own_study(tmp_path, "base.json")
+    assert [trial.config.model.num_heads for trial in grid(found).trials] == [1, 1, 1, 2, 2, 2]
+    assert {trial.config.model.emb_dim for trial in grid(found).trials} == {32}

@@ -39,7 +39,7 @@ def no_waiting(monkeypatch):
 
 def make(workdir, what, num_trials, num_workers=1, **options):
     claim(workdir, Path("rates"))
-    return make_search(what, ROOT, {}, SearchOptions("tpe", num_trials, **options), workdir, num_workers)
+    return make_search(what, {}, SearchOptions("tpe", num_trials, **options), workdir, num_workers)
 
 
 def run(workdir, executor, num_trials, what=None, show=lambda standings: None, **options):
@@ -67,7 +67,7 @@ def test_it_finds_the_least_loss_sooner_than_random_draws(tmp_path):
         values = [trial.value for trial in in_database(tmp_path / str(seed))]
         assert len(values) == 24
         chosen += values[12:]
-        drawn += [loss_of(trial.config) for trial in random_search(Space(what, ROOT, {}), 24, seed).next([])[12:]]
+        drawn += [loss_of(trial.config) for trial in random_search(Space(what, {}), 24, seed).next([])[12:]]
     assert sum(chosen) < 0.5 * sum(drawn)
     assert min(chosen) < min(drawn)
 
@@ -149,7 +149,7 @@ def show(standings):
     if sum(standing.has_ended for standing in standings) >= 5 and any(s.status == "running" for s in standings):
         os.kill(os.getpid(), signal.SIGKILL)
 
-search = make_search(study(), ROOT, {}, SearchOptions("tpe", 6), workdir, num_workers)
+search = make_search(study(), {}, SearchOptions("tpe", 6), workdir, num_workers)
 sweep.Sweep(search, study().metrics, workdir, FakeExecutor(num_workers=num_workers, validations=3)).run(show)
 """
 
@@ -272,7 +272,7 @@ def test_work_directories_of_one_database_have_separate_token_caches(tmp_path):
     def search(name, **overrides):
         claim(tmp_path / name, Path("rates"))
         overrides |= {"data.cache_dir": str(tmp_path / name)}
-        return make_search(study(), ROOT, overrides, options, tmp_path / name, 1)
+        return make_search(study(), overrides, options, tmp_path / name, 1)
 
     one, two = search("one"), search("two")
     first, second = one.next([]), two.next([])

@@ -17,7 +17,7 @@ def study(*axes, **fields):
 
 
 def test_every_variant_with_every_seed():
-    found = grid(study(over("model.num_heads", 1, 2), over("model.norm_position", "post", "pre")), ROOT)
+    found = grid(study(over("model.num_heads", 1, 2), over("model.norm_position", "post", "pre")))
     assert [trial.name for trial in found.trials] == [
         f"num_heads={heads},norm_position={position},seed={seed}"
         for heads in (1, 2)
@@ -32,23 +32,23 @@ def test_every_variant_with_every_seed():
 
 def test_axes_win_over_overrides_and_an_override_without_effect_is_refused():
     warm_up = Axis("warmup", {"yes": {}, "no": {"optimizer.warmup_steps": 0}})
-    found = grid(study(warm_up), ROOT, {"optimizer.warmup_steps": "60"}).trials
+    found = grid(study(warm_up), {"optimizer.warmup_steps": "60"}).trials
     assert {trial.labels["warmup"]: trial.config.optimizer.warmup_steps for trial in found} == {"yes": 60, "no": 0}
     with pytest.raises(ConfigError, match=r"--config\.model\.num_heads: has no effect: the axis 'num_heads' sets it"):
-        grid(study(over("model.num_heads", 1, 2)), ROOT, {"model.num_heads": "4"})
+        grid(study(over("model.num_heads", 1, 2)), {"model.num_heads": "4"})
 
 
 def test_every_seed_is_validated_like_that_of_a_run():
     with pytest.raises(ConfigError, match="seed"):
-        grid(study(over("model.num_heads", 1, 2), seeds=(0, -1)), ROOT)
+        grid(study(over("model.num_heads", 1, 2), seeds=(0, -1)))
 
 
 def test_settings_apply_to_all_and_overrides_win():
     two = study(over("model.num_heads", 1, 2), settings={"training.num_train_steps": 7, "optimizer.warmup_steps": 3})
-    configs = [trial.config for trial in grid(two, ROOT, {"optimizer.warmup_steps": "4"}).trials]
+    configs = [trial.config for trial in grid(two, {"optimizer.warmup_steps": "4"}).trials]
     assert {(c.training.num_train_steps, c.optimizer.warmup_steps) for c in configs} == {(7, 4)}
     with pytest.raises(ConfigError, match=r"--config\.seed cannot"):
-        grid(two, ROOT, {"seed": "1"})
+        grid(two, {"seed": "1"})
 
 
 def test_two_variants_with_one_config_share_a_trial():
@@ -56,7 +56,7 @@ def test_two_variants_with_one_config_share_a_trial():
         Axis("heads", {"default": {}, "one": {"model.num_heads": 1}, "four": {"model.num_heads": 4}}),
         over("model.norm_position", "post", "pre"),
     )
-    found = grid(study(*axes), ROOT, {"model.dropout_rate": "0.1"})
+    found = grid(study(*axes), {"model.dropout_rate": "0.1"})
     assert found.same == {
         "heads=four,norm_position=post": "heads=default,norm_position=post",
         "heads=four,norm_position=pre": "heads=default,norm_position=pre",
@@ -66,12 +66,12 @@ def test_two_variants_with_one_config_share_a_trial():
 
 def test_an_axis_that_changes_nothing_is_refused():
     with pytest.raises(ConfigError, match="axis 'nothing' changes nothing: a, b are the same experiment"):
-        grid(study(over("model.num_heads", 1, 2), Axis("nothing", {"a": {}, "b": {}})), ROOT)
+        grid(study(over("model.num_heads", 1, 2), Axis("nothing", {"a": {}, "b": {}})))
 
 
 def test_every_variant_is_validated_like_a_run():
     with pytest.raises(ConfigError) as caught:
-        grid(study(over("model.num_heads", 1, 3, 7)), ROOT)
+        grid(study(over("model.num_heads", 1, 3, 7)))
     assert "num_heads=3: " in str(caught.value)
     assert "num_heads=7: " in str(caught.value)
     assert "num_heads=1: " not in str(caught.value)
@@ -79,12 +79,12 @@ def test_every_variant_is_validated_like_a_run():
 
 def test_two_axes_that_set_a_field_differently_are_refused():
     with pytest.raises(ConfigError, match=r"'model.num_heads' is set to 1 and to 4"):
-        grid(study(over("model.num_heads", 1, 2), Axis("b", {"x": {"model.num_heads": 4}, "y": {}})), ROOT)
+        grid(study(over("model.num_heads", 1, 2), Axis("b", {"x": {"model.num_heads": 4}, "y": {}})))
 
 
 def test_a_range_is_refused_in_a_grid():
     with pytest.raises(ConfigError, match=r"optimizer\.learning_rate is a range"):
-        grid(study(Range("optimizer.learning_rate", 1e-4, 1e-2)), ROOT)
+        grid(study(Range("optimizer.learning_rate", 1e-4, 1e-2)))
 
 
 def test_trials_of_one_program():
@@ -94,7 +94,7 @@ def test_trials_of_one_program():
         over("optimizer.learning_rate", 1e-3, 2e-3),
         over("training.label_smoothing", 0.0, 0.1, 0.2),
     )
-    trials = grid(study(*axes), ROOT).trials
+    trials = grid(study(*axes)).trials
     found = list(groups(trials))
     assert sorted(map(len, found)) == [4, 4, 8, 8]  # smoothing or none, one head or two
     for group in found:

@@ -15,7 +15,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batching import BatchShape
 from transformer_jax.errors import CheckpointError, TrainingError
 from transformer_jax.training.interruption import SIGNALS, Interruption
-from transformer_jax.training.metric_log import Progress
+from transformer_jax.training.progress import Progress
 
 
 def without_type_checks(name):
@@ -62,6 +62,10 @@ class World:
 
     def shape(self, step):
         return BatchShape(4, (("inputs", 3), ("targets", 50)))
+
+    @property
+    def shapes(self):
+        return (self.shape(0),)
 
     def batch(self, step, rows):
         """Return 6 + step ids in 106 slots: two of four rows."""
@@ -392,7 +396,8 @@ def test_a_save_that_fails_ends_the_run():
 
 def test_without_a_terminal_there_is_a_line_per_log_interval(capsys):
     World(num_train_steps=3).train()
-    lines = capsys.readouterr().err.splitlines()
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "compiling program 1 of 1: 4 rows, inputs 3, targets 50"
     assert lines[0].startswith("step 3/3  loss 2.0")
     assert "tokens/s" in lines[0]
     assert lines[0].endswith("0:00 spent, 0:00 left")
@@ -444,7 +449,7 @@ def test_a_group_treats_every_run_like_a_single_run(capsys):
             (*line[:2], without_clock(line[2])) for line in alone.lines
         ]
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["step 3/8", "step 6/8", "step 8/8"]  # one line for all
+    assert [line.split("  ")[0] for line in lines[1:]] == ["step 3/8", "step 6/8", "step 8/8"]  # one line for all
 
 
 def test_each_run_of_a_group_logs_its_share_of_the_time(monkeypatch):

@@ -1,12 +1,10 @@
-"""metrics.jsonl, TensorBoard events and the progress bar."""
+"""metrics.jsonl and TensorBoard events."""
 
 import errno
-import io
 import json
 import os
 import re
 import struct
-import sys
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -14,8 +12,7 @@ from tensorboardX.record_writer import RecordWriter
 
 from transformer_jax.errors import CheckpointError
 from transformer_jax.metrics_file import CLOCK_FIELDS
-from transformer_jax.training import metric_log
-from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.metric_log import MetricLog
 
 
 def written(folder):
@@ -141,59 +138,3 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path):
 
 def test_clock_fields_are_those_that_the_loop_measures():
     assert CLOCK_FIELDS == ("seconds", "tokens_per_s")
-
-
-# Progress.
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_without_a_terminal_there_are_lines_and_no_bar(capsys, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(metric_log.time, "monotonic", lambda: now[0])
-    with Progress(20, 100) as progress:
-        assert not progress.due()
-        progress.update(25, 3.0, 5.0)
-        now[0] += 65.0
-        progress.line(40, 2.3456, 12345.6)
-        progress.say("step 40  valid  loss [1]")
-    assert capsys.readouterr().err.splitlines() == [
-        "step 40/100  loss 2.346  12,346 tokens/s  1:05 spent, 3:15 left",
-        "step 40  valid  loss [1]",
-    ]
-
-
-def terminal(monkeypatch):
-    """Not a fixture: pytest installs its own stderr before the test starts."""
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
-    return stream
-
-
-def test_a_terminal_gets_a_bar(monkeypatch):
-    stream = terminal(monkeypatch)
-    with Progress(20, 100) as progress:
-        assert progress.due()
-        progress.update(40, 2.3456, 12345.6)
-        assert not progress.due()  # at most once a second
-        progress.line(50, 2.0, 10.0)
-        progress.say("step 40  valid  [loss] 1")
-    text = stream.getvalue()
-    assert "step 40  valid  [loss] 1" in text
-    assert "50/100" in text
-    assert "loss 2.000" in text
-    assert "10 tokens/s" in text
-    assert "spent" not in text
-
-
-def test_a_dumb_terminal_gets_lines(monkeypatch):
-    stream = terminal(monkeypatch)
-    monkeypatch.setenv("TERM", "dumb")
-    with Progress(0, 10) as progress:
-        progress.line(5, 1.0, 10.0)
-    assert stream.getvalue().startswith("step 5/10")

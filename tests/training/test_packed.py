@@ -21,7 +21,8 @@ from transformer_jax.tasks.batches import training_batches
 from transformer_jax.training import loop
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import run_loop
-from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.metric_log import MetricLog
+from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import RunParts, TrainingSession
 from transformer_jax.training.state import placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step

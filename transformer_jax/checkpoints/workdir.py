@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from transformer_jax.config import completed, is_rounding
+from transformer_jax.config import completed, is_bookkeeping, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.files import try_lock, write_atomically
 
@@ -42,16 +42,20 @@ class WorkDirectory:
           stored: the earlier config, as nested dictionaries.
           where: the place where it was found, for the message.
 
-        Fields that change only how the same numbers are computed may differ; a warning lists them. For any other field
-        that differs, this raises ConfigError, or only warns if `allow_config_change` is set. The message names all of
-        them.
+        Fields may differ that change only how the same numbers are computed, or when something is logged, validated or
+        saved; a warning lists them. For any other field that differs, this raises ConfigError, or only warns if
+        `allow_config_change` is set. The message names all of them.
         """
-        differences = config_differences(completed(stored, self._config), self._config, where)
+        before = completed(stored, self._config)
+        differences = config_differences(before, self._config, where)
         if not differences or _plain(stored) == self._accepted:
             return
         listing = "\n".join(f"  - {line}" for line in differences.values())
-        if all(map(is_rounding, differences)):
-            logger.warning("%s: resuming with the same batches, but computed differently\n%s", self.path, listing)
+        configs = dict(_flat(_plain(before))), dict(_flat(self._config))
+        others = [name for name in differences if not all(is_bookkeeping(name, config) for config in configs)]
+        if all(map(is_rounding, others)):
+            how = "with the same batches, but computed differently" if others else "the same training"
+            logger.warning("%s: resuming %s\n%s", self.path, how, listing)
             self._accepted = _plain(stored)
             return
         if not self._allow_config_change:

@@ -17,6 +17,7 @@ from transformer_jax.cli.help import COMMANDS, command_help, command_module, pro
 from transformer_jax.cli.streams import STDOUT, name_stdout, release_stdout
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
+from transformer_jax.terminal import signs_of_life
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +66,9 @@ def _dispatch(argv: list[str]) -> int:
         print(command_help(name, full="--helpfull" in asked))
     else:
         command = command_module(name)
-        return command.run(parse(command, f"transformer-jax {name}", rest))
+        arguments = parse(command, f"transformer-jax {name}", rest)
+        with signs_of_life():
+            return command.run(arguments)
     return exit_codes.OK
 
 

@@ -16,6 +16,7 @@ from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, choice_flag, integer, text
 from transformer_jax.cli.failures import lost_process, user_message
 from transformer_jax.errors import ConfigError
+from transformer_jax.terminal import be_silent
 
 if TYPE_CHECKING:
     from transformer_jax.parallel.processes import Job
@@ -67,6 +68,7 @@ def joined(job: Job | None) -> Generator[None]:
     start(job)
     if job.process_id:  # process 0 prints the warnings
         logging.getLogger("transformer_jax").setLevel(logging.ERROR)
+        be_silent()
     try:
         yield
         jax.distributed.shutdown()

@@ -9,7 +9,8 @@ trials stay, a trial whose process died resumes from its newest checkpoint, and 
 A trial whose loss becomes infinite or NaN has diverged; that is a result, not an error.
 
 --search=grid runs every variant; random draws --num_trials of them; tpe lets Optuna choose each variant by the results
-of the others. --executor=local runs one process per trial, --num_workers at once; vmap trains trials together in one
+of the others. --dry_run prints what a sweep would train, with parameters, operations and the expected minutes, and
+trains nothing. --executor=local runs one process per trial, --num_workers at once; vmap trains trials together in one
 compiled program if they differ only in seeds, rates and other scalars; slurm submits a job per trial; ray runs the
 trials on the nodes of a cluster. --config.FIELD=VALUE overrides a field of every trial. `report` makes tables and
 figures of the results.
@@ -23,7 +24,7 @@ from absl import flags
 
 from transformer_jax import exit_codes
 from transformer_jax.builtin import study_folder
-from transformer_jax.cli.arguments import Arguments, choice_flag, integer, path_flag, text
+from transformer_jax.cli.arguments import Arguments, choice_flag, integer, path_flag, switch, text
 from transformer_jax.errors import ConfigError
 
 OVERRIDES = ("config",)
@@ -44,6 +45,7 @@ def define(values: flags.FlagValues) -> None:
     integer(values, "search_seed", "`random`, `tpe`: seed of the choice of variants", SearchOptions.seed, 0)
     choice_flag(values, "pruner", "`tpe`: rule that ends bad trials early", SearchOptions.pruner, PRUNERS)
     text(values, "storage", "`tpe`: URL of its database; default sqlite:///WORKDIR/search.db")
+    switch(values, "dry_run", "print trials, compiled programs and the expected time, measured in a few steps of each")
     choice_flag(values, "executor", "where trials run", "local", EXECUTORS)
     integer(values, "num_workers", "trials or jobs at once; default as many as fit, `slurm`: 1", None, 1)
     integer(values, "max_together", "`vmap`: most trials in one program", Options.max_together, 1)
@@ -67,7 +69,10 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    folder, workdir = study_folder(arguments.required("study")), Path(arguments.required("workdir"))
+    folder = study_folder(arguments.required("study"))
+    if arguments.flags.dry_run:
+        return _dry_run(arguments, folder)
+    workdir = Path(arguments.required("workdir"))
 
     from transformer_jax.data.sources import load_source
     from transformer_jax.sweeps.progress_of_trials import Table
@@ -85,13 +90,12 @@ def run(arguments: Arguments) -> int:
     _check_flags_of_executors(values)
     study = load_study(folder)
     overrides = {"data.cache_dir": str((workdir / "token_cache").absolute())} | dict(arguments.overrides)
-    root = folder.absolute().parent.parent
-    first = Space(study, root, overrides).first()
+    first = Space(study, overrides).first()
     study = study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
     claim(workdir, folder)
     check_trials(workdir, study, folder)
     executor = _executor(values, workdir)
-    search = make_search(study, root, overrides, options, workdir, executor.num_workers)
+    search = make_search(study, overrides, options, workdir, executor.num_workers)
     with Table(search.notes) as table:
         sweep = Sweep(search, study.metrics, workdir, executor, folder if study.measure else None)
         complete = sweep.run(table.show)
@@ -104,6 +108,35 @@ def run(arguments: Arguments) -> int:
         return exit_codes.SOME_FAILED
     if options.name != "grid":
         print(best(sweep.standings, study), file=sys.stderr)
+    return exit_codes.OK
+
+
+def _dry_run(arguments: Arguments, folder: Path) -> int:
+    from transformer_jax.data.sources import load_source
+    from transformer_jax.sweeps.dry_run import print_plan, programs_of
+    from transformer_jax.sweeps.search.base import SearchOptions, Space, check_options
+    from transformer_jax.sweeps.search.random import random_search
+    from transformer_jax.sweeps.study import load_study
+    from transformer_jax.sweeps.trials import grid
+    from transformer_jax.tasks.base import TASKS
+
+    values = arguments.flags
+    options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
+    check_options(options)
+    study = load_study(folder)
+    space = Space(study, arguments.overrides)
+    first = space.first()
+    study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
+    if options.name == "grid":
+        found = grid(study, arguments.overrides)
+        trials = found.trials
+        notes = [f"{name} is the same experiment as {other}" for name, other in found.same.items()]
+    else:
+        search = random_search(space, options.num_trials or 1, options.seed)
+        trials, notes = search.next([]), list(search.notes)
+        if options.name == "tpe":
+            notes.append("tpe chooses its variants by results; these are random draws, as many as it would choose")
+    print_plan(trials, programs_of(trials), notes)
     return exit_codes.OK
 
 

@@ -1,6 +1,11 @@
 """Train a model; the same command run again resumes the training.
 
     transformer-jax train --config=quickstart --workdir=runs/first --config.model.norm_position=post
+    transformer-jax train --workdir=runs/first
+
+Without --config, training resumes with the config of the work directory, WORKDIR/config.json. It may be changed with
+--config.FIELD=VALUE in fields that only say when something is logged, validated or saved (such as
+training.log_every_steps), or how the same numbers are computed; other changes need --allow_config_change.
 
 The files are WORKDIR/config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. On Ctrl-C, SIGTERM or SIGUSR1 the
 command saves a checkpoint, within two steps, and exits with code 130, 143 or 138. A job queue can use the code to start
@@ -16,10 +21,13 @@ from pathlib import Path
 from absl import flags
 
 from transformer_jax import exit_codes
+from transformer_jax.checkpoints.workdir import CONFIG
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
+from transformer_jax.errors import ConfigError
+from transformer_jax.terminal import say
 
 OVERRIDES = ("config",)
 
@@ -32,12 +40,25 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    spec, workdir = arguments.required("config"), Path(arguments.required("workdir"))
+    workdir = Path(arguments.required("workdir"))
+    spec = arguments.flags.config or _stored(workdir)
     config, job = read_config(spec, arguments.overrides), job_of(arguments)
+    if job is None or not job.process_id:
+        say(f"training in {workdir}")  # the imports that follow take seconds
     reasons = []
     with joined(job):
         reasons.append(start(config, workdir, arguments.flags.allow_config_change))
     return exit_codes.OF_REASON[reasons[0]]
+
+
+def _stored(workdir: Path) -> str:
+    """Return the path of the work directory's config; raises ConfigError if there is none."""
+    file = workdir / CONFIG
+    if not file.is_file():
+        raise ConfigError(
+            f"--config=... is missing, and {workdir} has no {CONFIG} to resume with; name a config (see --help)"
+        )
+    return str(file)
 
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:

@@ -7,7 +7,8 @@ derived defaults: fields whose default is None, such as `head_dim`, that follow 
 Fields marked `hyper` are scalars that enter the compiled training step as arguments: a new value never recompiles.
 For fields that are marked `switch` too, zero turns the feature off. Turning a feature on or off changes the program, so
 that it compiles again. Fields marked `rounding` select how the same numbers are computed: results differ only by
-floating-point rounding.
+floating-point rounding. Fields marked `bookkeeping` only select when something is logged, validated, saved or deleted;
+they change no parameter. A mapping in place of True gives values of other fields with which this holds.
 
 The names that a choice accepts are the keys of the table that implements them. A field with `read_by` is read only with
 some values of a choice; setting it with another value of that choice is an error. An architecture or a task from
@@ -31,6 +32,7 @@ from transformer_jax.config.experiment import (
     EXTENSIBLE,
     ExperimentConfig,
     completed,
+    is_bookkeeping,
     is_rounding,
     leaf_fields,
     with_moved_fields,
@@ -63,6 +65,7 @@ __all__ = [
     "completed",
     "config_error",
     "field_types",
+    "is_bookkeeping",
     "is_rounding",
     "leaf_fields",
     "nearest",

@@ -16,6 +16,7 @@ from transformer_jax.config.conversion import (
     problems_of,
     section_class,
     to_config_dict,
+    walk,
     with_section_classes,
 )
 from transformer_jax.config.data import DataConfig
@@ -24,6 +25,7 @@ from transformer_jax.config.fields import number, section
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import EvaluationConfig, OptimizerConfig, ParallelConfig, TrainingConfig
+from transformer_jax.errors import ConfigError
 
 if typing.TYPE_CHECKING:
     import ml_collections
@@ -67,6 +69,19 @@ class ExperimentConfig:
         if optimizer.decay_steps is None:
             optimizer = dataclasses.replace(optimizer, decay_steps=self.training.num_train_steps)
         return dataclasses.replace(config, model=model, optimizer=optimizer)
+
+    def with_derived_unset(self) -> ExperimentConfig:
+        """Return a resolved config with None for every value that is equal to its derived default."""
+        config = self
+        for name, field, value in walk(self):
+            if field.default is not None or value is None:
+                continue
+            section, _, leaf = name.rpartition(".")
+            unset = _replaced(config, section, leaf, None)
+            with contextlib.suppress(ConfigError):
+                if unset.resolved() == self:
+                    config = unset
+        return config
 
     def own_hyper_fields(self, section: str) -> dict[str, Any]:
         """Return the values of the fields marked `hyper` that an architecture or a task adds, by name.
@@ -184,6 +199,13 @@ class ExperimentConfig:
         return dataclasses.asdict(self)
 
 
+def _replaced(config: ExperimentConfig, section: str, name: str, value: Any) -> ExperimentConfig:
+    changed: dict[str, Any] = {name: value}
+    if section:
+        changed = {section: dataclasses.replace(getattr(config, section), **changed)}
+    return dataclasses.replace(config, **changed)
+
+
 def _own_hyper_fields(section: Any) -> list[dataclasses.Field]:
     shared = field_types(ModelConfig) if isinstance(section, ModelConfig) else ()  # shared fields are in DropoutRates
     return [f for f in dataclasses.fields(section) if f.metadata.get("hyper") and f.name not in shared]
@@ -237,6 +259,19 @@ def is_rounding(name: str) -> bool:
     """Return whether the field with a dotted name is marked `rounding`."""
     _, field = leaf_fields().get(name, (None, None))
     return field is not None and bool(field.metadata.get("rounding"))
+
+
+def is_bookkeeping(name: str, values: Mapping[str, Any]) -> bool:
+    """Return whether the field with a dotted name is marked `bookkeeping`.
+
+    Args:
+      values: the values of a config by dotted name, for fields that are so marked only with some values of others.
+    """
+    _, field = leaf_fields().get(name, (None, None))
+    marked = field is not None and field.metadata.get("bookkeeping")
+    if isinstance(marked, Mapping):
+        return all(values.get(other) == value for other, value in marked.items())
+    return bool(marked)
 
 
 def _table(section: type, name: str) -> Any:

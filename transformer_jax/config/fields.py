@@ -77,9 +77,9 @@ def names_in_source(path: str) -> tuple[str, ...]:
 def field(default: Any, doc: str, **metadata: Any) -> Any:
     """Return a field of a section.
 
-    All kinds of fields may have this metadata: `hyper`, `switch` and `rounding` (see the package's docstring), and
-    `read_by`, which maps the dotted name of a choice to the values with which this field is read. Setting the field
-    with another value of that choice is an error.
+    All kinds of fields may have this metadata: `hyper`, `switch`, `rounding` and `bookkeeping` (see the package's
+    docstring), and `read_by`, which maps the dotted name of a choice to the values with which this field is read.
+    Setting the field with another value of that choice is an error.
     """
     return dataclasses.field(default=default, metadata={"doc": doc, **metadata})
 

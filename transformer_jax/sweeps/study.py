@@ -19,6 +19,7 @@ values of one field; `zipped` joins axes whose values belong together into one a
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import math
 import re
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax import builtin
 from transformer_jax.config import EXTENSIBLE, base_type, nearest
 from transformer_jax.config_file import leaf_types, load, may_be_own, run_file
 from transformer_jax.errors import ConfigError
@@ -50,6 +52,7 @@ RESERVED_NAMES = frozenset(
 )
 """Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_folder = contextvars.ContextVar("folder of the study.py that is being loaded", default=Path())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +144,7 @@ class Study:
     """A question and all that is needed to answer it.
 
     Attributes:
-      baseline: a config file, PATH.py[:ARGUMENT], relative to the folder that holds `experiments`.
+      baseline: a config file, PATH.py[:ARGUMENT] or PATH.json, or the name of a built-in config; see `find_baseline`.
       axes: crossed with each other; a `Range` needs a random or TPE search.
       seeds: every variant is trained with each.
       metrics: the first answers the question; it needs a direction, from the study or the task.
@@ -152,6 +155,7 @@ class Study:
         variant is compared with the one that differs only in one of these axes, where it has the reference's value.
       measure: a function of study.py that measures further numbers of a trained trial.
       figures: of the report.
+      folder: the folder of study.py; `load_study` sets it.
     """
 
     question: str
@@ -164,8 +168,11 @@ class Study:
     contrasts: tuple[str, ...] = ()
     measure: Measure | None = None
     figures: tuple[Figure, ...] = ()
+    folder: Path = dataclasses.field(default_factory=lambda: _folder.get(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.baseline, str):
+            raise ConfigError(f"baseline={self.baseline!r}: expected the path of a config file as text")
         if not (self.axes and self.metrics and self.seeds):
             raise ConfigError("a study has at least one axis, one metric and one seed")
         for kind, names in (
@@ -218,11 +225,31 @@ class Study:
                     leaf_types({section: {leaf: values[name]}})
         if all(name in leaf_types() or not may_be_own(name) for values in overrides for name in values):
             return
-        file = self.baseline.partition(":")[0]
-        for root in map(Path, ["", *sys.path]):
-            if (root / file).is_file():
-                leaf_types(load(str(root / self.baseline)).to_dict())
-                return
+        leaf_types(load(self.find_baseline()).to_dict())
+
+    def find_baseline(self) -> str:
+        """Return the absolute path of the baseline, with its argument.
+
+        A relative path is looked for beside study.py, in the folder that holds `experiments`, if study.py is in such a
+        folder, in the current folder, and among the built-in configs.
+
+        Raises: ConfigError, which names these places, if there is no such file.
+        """
+        name, colon, argument = self.baseline.partition(":")
+        file = Path(name).expanduser()
+        folder = self.folder.absolute()
+        places = [folder, *([folder.parent.parent] if folder.parent.name == "experiments" else []), Path.cwd()]
+        for place in [*places, builtin.root()]:
+            if (place / file).is_file():
+                return f"{place / file}{colon}{argument}"
+        known = builtin.configs()
+        if name in known:
+            return f"{known[name]}{colon}{argument}"
+        where = " nor in ".join(map(str, dict.fromkeys(places)))
+        raise ConfigError(
+            f"baseline='{self.baseline}': neither in {where}, nor among the built-in configs ({', '.join(known)})"
+            f"{nearest(file.stem, known)}"
+        )
 
     def for_task(self, task: Task, splits: Sequence[str] | None = None) -> Study:
         """Return the study with the direction that the task declares for each metric.
@@ -318,7 +345,11 @@ def load_study(folder: Path) -> Study:
         there = f"; there are {', '.join(others)}{nearest(folder.name, others)}" if others else ""
         raise ConfigError(f"--study={folder}: there is no {file}{there}")
     _import_from(folder.absolute().parent.parent)
-    module = run_file(file, "study")
+    loading = _folder.set(folder)
+    try:
+        module = run_file(file, "study")
+    finally:
+        _folder.reset(loading)
     study = getattr(module, "STUDY", None)
     if not isinstance(study, Study):
         raise ConfigError(f"{file}: does not define STUDY, a transformer_jax.sweeps.study.Study")

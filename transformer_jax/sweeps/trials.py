@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, walk
@@ -51,11 +50,10 @@ def variant_name(labels: Mapping[str, str]) -> str:
     return ",".join(f"{axis}={value}" for axis, value in labels.items())
 
 
-def grid(study: Study, root: Path, overrides: Mapping[str, Any] | None = None) -> Grid:
+def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
     """Return all variants of a study with all its seeds.
 
     Args:
-      root: the folder that holds `experiments` and the baseline.
       overrides: config fields by dotted name, as on the command line. They replace values of the baseline and of the
         study's settings; an axis that sets the same field takes precedence.
     Raises: ConfigError for a `Range`, which a grid cannot cross; for an axis that changes nothing; for an override that
@@ -75,7 +73,7 @@ def grid(study: Study, root: Path, overrides: Mapping[str, Any] | None = None) -
     for labels in itertools.product(*(axis.values for axis in axes)):
         named = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
         try:
-            configs[labels] = variant(study, root, named, {}, overrides)
+            configs[labels] = variant(study, named, {}, overrides)
         except ConfigError as error:
             problems.append(f"{variant_name(named)}: {error}")
     if problems:
@@ -119,7 +117,6 @@ def _training_of(config: ExperimentConfig) -> ExperimentConfig:
 
 def variant(
     study: Study,
-    root: Path,
     labels: Mapping[str, str],
     drawn: Mapping[str, Any],
     overrides: Mapping[str, Any] | None = None,
@@ -139,7 +136,7 @@ def variant(
             "--config.seed cannot be set: a study's `seeds` are the seeds of its trials; change them there"
         )
     values = dict(study.settings) | dict(overrides) | together | {SEED: study.seeds[0]}
-    return read_config(str(root / study.baseline), {name: str(value) for name, value in values.items()})
+    return read_config(study.find_baseline(), {name: str(value) for name, value in values.items()})
 
 
 def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], ExperimentConfig]) -> None:

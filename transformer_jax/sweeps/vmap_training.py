@@ -20,7 +20,7 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.tasks.outside import errors_from_outside
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import Outcome, TrainResult, run_loop
-from transformer_jax.training.metric_log import MetricLog, Progress
+from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.prepare import (
     MakeValidate,
     Start,
@@ -32,6 +32,7 @@ from transformer_jax.training.prepare import (
     open_data,
     open_store,
 )
+from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import TrainingSession
 from transformer_jax.training.step import make_train_step
 from transformer_jax.training.stepper import StackedStepper, TrialAxis, over_trials

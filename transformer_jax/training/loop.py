@@ -7,12 +7,12 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax.data.batching import Batch
+from transformer_jax.data.batching import Batch, BatchShape
 from transformer_jax.errors import TrainingError
 from transformer_jax.kill_points import kill_point
 from transformer_jax.training.interruption import Interruption
-from transformer_jax.training.metric_log import Progress
 from transformer_jax.training.metric_window import InFlight
+from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import TrainingSession
 from transformer_jax.training.stepper import Stepper
 
@@ -50,7 +50,8 @@ def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, p
         group.start(step)
         while group.active and stopped_by is None:
             batches = group.batches(step)
-            metrics = stepper.step(batches)
+            with progress.training(step + 1, *group.shape(step)):
+                metrics = stepper.step(batches)
             step += 1
             in_flight.push(step, batches, metrics)
             kill_point("after_batch", step)
@@ -60,11 +61,13 @@ def run_loop(sessions: Sequence[TrainingSession], stepper: Stepper, step: int, p
             if group.logs(step):
                 group.log(step, progress)
             if group.validates(step):
-                group.validate(step)
+                with progress.paused("validating"):
+                    group.validate(step)
             stopped_by = interruption.stops_after(step)
             if group.saves(step) or stopped_by is not None:
                 in_flight.drain()  # records the last steps; their time counts as training
-                group.save(step, everyone=stopped_by is not None)
+                with progress.paused("saving a checkpoint"):
+                    group.save(step, everyone=stopped_by is not None)
             group.end_those_that_are_over(step)
         if group.active:
             group.end_all(step, str(stopped_by))
@@ -104,6 +107,11 @@ class _Group:
         plans = [session.parts.plan for session in self._sessions]
         return [plan.batch(step, self._stepper.local_rows(plan.shape(step).rows)) for plan in plans]
 
+    def shape(self, step: int) -> tuple[BatchShape, int]:
+        """Return the shape of the batches of a step, and the number of shapes; they are the same for all runs."""
+        plan = self._sessions[0].parts.plan
+        return plan.shape(step), len(plan.shapes)
+
     def record_metrics(self, step: int, batches: Sequence[Batch], metrics: Any) -> None:
         """Give each run its metrics of a step; end a run that raises TrainingError."""
         for number, session in self.active.items():
@@ -123,7 +131,7 @@ class _Group:
         return any(session.saves(step) for session in self.active.values())
 
     def show(self, step: int, progress: Progress) -> None:
-        """Update the progress bar, if an update is due."""
+        """Show the progress, if an update is due."""
         if (sessions := list(self.active.values())) and progress.due():
             speeds = [session.tokens_per_s for session in sessions if session.tokens_per_s is not None]
             progress.update(step, _mean([s.latest_loss for s in sessions]), _mean(speeds) if speeds else None)
@@ -132,7 +140,7 @@ class _Group:
         """Log each run that is due, and show the mean over these runs."""
         logging = [session for session in self.active.values() if session.logs(step)]
         losses = [session.log(step) for session in logging]
-        progress.line(step, _mean(losses), _mean([session.tokens_per_s or 0.0 for session in logging]))
+        progress.update(step, _mean(losses), _mean([session.tokens_per_s or 0.0 for session in logging]))
 
     def validate(self, step: int) -> None:
         with self._all_paused():

@@ -1,13 +1,11 @@
-"""The metrics of a run: metrics.jsonl, TensorBoard events, and a progress bar."""
+"""The metrics of a run: metrics.jsonl and TensorBoard events."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import socket
 import struct
-import sys
 import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -123,80 +121,3 @@ def _named_errors(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise CheckpointError(f"{path}: could not be written: {error.strerror}") from error
-
-
-class Progress:
-    """Progress of training on stderr: a bar on a terminal, elsewhere a line per log interval.
-
-    Times are counted from the first step of this process.
-    """
-
-    def __init__(self, first_step: int, num_steps: int, shown: bool = True) -> None:
-        self._silent = not shown
-        self._first, self._total = first_step, num_steps
-        self._start = time.monotonic()
-        self._shown = 0.0
-        self._bar: Any = None
-        if shown and sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            self._bar, self._task = _bar(first_step, num_steps)
-
-    def due(self) -> bool:
-        """Return whether to update the bar; at most once a second."""
-        return self._bar is not None and time.monotonic() - self._shown > 1.0
-
-    def update(self, step: int, loss: float, tokens_per_s: float | None) -> None:
-        """Move the bar to `step`."""
-        if self._bar is not None:
-            speed = "" if tokens_per_s is None else f"{tokens_per_s:,.0f} tokens/s"
-            self._bar.update(self._task, completed=step, loss=f"loss {loss:.3f}", speed=speed)
-        self._shown = time.monotonic()
-
-    def line(self, step: int, loss: float, tokens_per_s: float) -> None:
-        """Update at a log interval: print a line if there is no bar."""
-        self.update(step, loss, tokens_per_s)
-        if self._bar is None:
-            spent = time.monotonic() - self._start
-            left = spent / max(step - self._first, 1) * (self._total - step)
-            self.say(
-                f"step {step}/{self._total}  loss {loss:.3f}  {tokens_per_s:,.0f} tokens/s  "
-                f"{_minutes(spent)} spent, {_minutes(left)} left"
-            )
-
-    def say(self, message: str) -> None:
-        """Print a line, above the bar if there is one."""
-        if self._bar is not None:
-            self._bar.console.print(message, highlight=False, markup=False)
-        elif not self._silent:
-            print(message, file=sys.stderr, flush=True)
-
-    def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def _bar(first_step: int, num_steps: int) -> tuple[Any, Any]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]}"),
-        TextColumn("{task.fields[speed]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    bar = Bar(*columns, console=Console(stderr=True), refresh_per_second=2)
-    return bar, bar.add_task("", total=num_steps, completed=first_step, loss="", speed="")

@@ -11,8 +11,9 @@ from transformer_jax.parallel.processes import is_primary, primary_first
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.loop import TrainResult, run_loop
-from transformer_jax.training.metric_log import MetricLog, NoLog, Progress
+from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.prepare import MakeValidate, Prepared, claim, prepare
+from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import TrainingSession
 from transformer_jax.training.stepper import SingleStepper
 

@@ -21,8 +21,9 @@ from transformer_jax.data.batching import Batch, TrainingBatches
 from transformer_jax.kill_points import kill_point
 from transformer_jax.parallel.processes import gathered
 from transformer_jax.training.best_so_far import BestSoFar
-from transformer_jax.training.metric_log import MetricLog, NoLog, Progress
+from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.metric_window import MetricWindow
+from transformer_jax.training.progress import Progress
 from transformer_jax.training.state import TrainState
 from transformer_jax.typing import Params
 
@@ -121,7 +122,7 @@ class TrainingSession:
         if self.best_so_far.out_of_patience and not self._is_last(step):
             self._progress.say(f"step {step}  {self.best_so_far.out_of_patience}")
             if self._window.values:
-                self._progress.line(step, self.log(step), self.tokens_per_s or 0.0)
+                self._progress.update(step, self.log(step), self.tokens_per_s)
 
     def save(self, step: int, state: TrainState) -> None:
         """Start saving a checkpoint."""

@@ -38,7 +38,7 @@ def test_the_command_recreates_the_trials(results):
     arguments = parse(sweep_command_of_cli, "transformer-jax sweep", words)
     assert arguments.required("study") == "experiments/heads"
     assert arguments.overrides == {"model.mlp_dim": "40"}  # without derived fields and settings of the study
-    trials = grid(results.study, results.folder.parent.parent, arguments.overrides).trials
+    trials = grid(results.study, arguments.overrides).trials
     assert [fields_of(trial.config) for trial in trials] == [fields_of(trial.trial.config) for trial in results.trials]
 
 
@@ -46,13 +46,14 @@ def test_a_changed_baseline_is_overridden(results, tmp_path):
     folder = write_study(tmp_path)
     file = tmp_path / "tiny.py"
     file.write_text(file.read_text().replace("emb_dim=16", "emb_dim=32"))
-    command = sweep_command(dataclasses.replace(results, folder=folder))
+    command = sweep_command(dataclasses.replace(results, study=load_study(folder)))
     assert "--config.model.emb_dim=16" in command
     assert "head_dim" not in command  # it is derived
 
 
 def test_no_command_if_none_recreates_the_configs(results, tmp_path):
-    assert sweep_command(dataclasses.replace(results, folder=tmp_path / "experiments" / "gone")) is None
+    gone = dataclasses.replace(results.study, folder=tmp_path)
+    assert sweep_command(dataclasses.replace(results, study=gone)) is None  # its baseline is not found
     first, *others = results.variants
     config = config_of(first)
     odd = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, beta1=0.5))
@@ -71,8 +72,8 @@ def searched(root, options, num_drawn=3):
     folder, workdir = write_study(root, text=DRAWN), root / "runs" / "heads"
     claim(workdir, folder)
     study, overrides = load_study(folder), {"data.cache_dir": str(workdir / "tokens"), "model.mlp_dim": "40"}
-    make_search(study, root, overrides, options, workdir, 1).close()
-    draws = random_search(Space(study, root, overrides), num_drawn, options.seed).next([])
+    make_search(study, overrides, options, workdir, 1).close()
+    draws = random_search(Space(study, overrides), num_drawn, options.seed).next([])
     for trial in draws:
         write_trial(trial, study.metrics, workdir / TRIALS / trial.name, 0)
     return collect(workdir, folder)
@@ -85,7 +86,7 @@ def test_the_command_of_a_random_search_repeats_its_draws(tmp_path):
     values, overrides = flags.flags, flags.overrides
     (tmp_path / "again").mkdir()
     options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
-    again = make_search(results.study, tmp_path, overrides, options, tmp_path / "again", 1).next([])
+    again = make_search(results.study, overrides, options, tmp_path / "again", 1).next([])
     assert {t.name: fields_of(t.config) for t in again} == {
         t.trial.name: fields_of(t.trial.config) for t in results.trials
     }

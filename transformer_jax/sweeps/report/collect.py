@@ -61,7 +61,7 @@ class StudyResults:
     @functools.cached_property
     def absent(self) -> dict[str, str]:
         """Variants of the study's grid without trials: name -> name of a variant that is the same experiment, or ""."""
-        return absent_variants(self.study, self.folder, self.variants)
+        return absent_variants(self.study, self.variants)
 
     @property
     def everywhere(self) -> list[Variant]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import ExperimentConfig, walk
@@ -35,26 +34,26 @@ def grid_labels(study: Study) -> Iterator[dict[str, str]]:
             yield dict(zip((axis.name for axis in axes), values, strict=True))
 
 
-def absent_variants(study: Study, folder: Path, variants: Sequence[Variant]) -> dict[str, str]:
+def absent_variants(study: Study, variants: Sequence[Variant]) -> dict[str, str]:
     """Return the grid's variants that have no trial here: name -> name of one that is the same experiment, or ""."""
     there = [dict(variant.labels) for variant in variants]
     absent = [labels for labels in grid_labels(study) if labels not in there]
-    overrides = overrides_of(study, folder, variants) if absent else None
+    overrides = overrides_of(study, variants) if absent else None
     found = {}
     for labels in absent:
-        fields = None if overrides is None else _from_the_file(study, folder, labels, {}, overrides)
+        fields = None if overrides is None else _from_the_file(study, labels, {}, overrides)
         same = (variant.name for variant in variants if fields == fields_of(config_of(variant)))
         found[Variant(labels, ()).name] = next(same, "")
     return found
 
 
-def overrides_of(study: Study, folder: Path, variants: Sequence[Variant]) -> Mapping[str, Any] | None:
+def overrides_of(study: Study, variants: Sequence[Variant]) -> Mapping[str, Any] | None:
     """Return the config overrides that the sweep was run with, or None if no overrides explain the configs."""
 
     def made_again(variant: Variant, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
         fields = fields_of(config_of(variant))
         drawn = {axis.field: fields[axis.field] for axis in study.axes if isinstance(axis, Range)}
-        return _from_the_file(study, folder, variant.labels, drawn, overrides)
+        return _from_the_file(study, variant.labels, drawn, overrides)
 
     overrides: dict[str, Any] = {}
     for variant in variants:  # all variants: where an axis sets a field, it hides an override
@@ -72,10 +71,10 @@ def overrides_of(study: Study, folder: Path, variants: Sequence[Variant]) -> Map
 
 
 def _from_the_file(
-    study: Study, folder: Path, labels: Mapping[str, str], drawn: Mapping[str, Any], overrides: Mapping[str, Any]
+    study: Study, labels: Mapping[str, str], drawn: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the fields of a variant as the study's file makes them; None if the config is invalid."""
     try:
-        return fields_of(resolved_variant(study, folder.absolute().parent.parent, labels, drawn, overrides))
+        return fields_of(resolved_variant(study, labels, drawn, overrides))
     except ConfigError:
         return None

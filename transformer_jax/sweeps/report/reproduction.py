@@ -27,7 +27,7 @@ def sweep_command(results: StudyResults) -> str | None:
 
     For --search=tpe, the command repeats the search, not necessarily its draws.
     """
-    overrides = overrides_of(results.study, results.folder, results.variants)
+    overrides = overrides_of(results.study, results.variants)
     if overrides is None or not _draws_these(results, overrides):
         return None
     study = f"{results.folder.absolute().parent.name}/{results.name}"
@@ -63,7 +63,7 @@ def _draws_these(results: StudyResults, overrides: Mapping[str, Any]) -> bool:
     """Return whether a random search draws these variants now; True for other searches."""
     if results.search.name != "random":
         return True
-    space = Space(results.study, results.folder.absolute().parent.parent, overrides)
+    space = Space(results.study, overrides)
     try:
         drawn = random_search(space, _num_trials(results), results.search.seed).next([])
     except ConfigError:

@@ -19,7 +19,6 @@ _FILE = "search.json"
 
 def make_search(
     study: Study,
-    root: Path,
     overrides: Mapping[str, Any],
     options: SearchOptions,
     workdir: Path,
@@ -28,7 +27,6 @@ def make_search(
     """Return the search that the options name.
 
     Args:
-      root: the folder that holds `experiments` and the baseline.
       overrides: config fields by dotted name, as on the command line, for every trial.
       workdir: work directory of the study.
       num_workers: number of trials that run at once.
@@ -37,7 +35,7 @@ def make_search(
     """
     check_options(options)
     _check_claim(workdir, options)
-    search = _made(Space(study, root, overrides), options, workdir, num_workers)
+    search = _made(Space(study, overrides), options, workdir, num_workers)
     _record(workdir, options)
     return search
 
@@ -52,7 +50,7 @@ def _made(space: Space, options: SearchOptions, workdir: Path, num_workers: int)
         from transformer_jax.sweeps.search.tpe import Tpe
 
         return Tpe(space, options, workdir, num_workers, json.loads((workdir / STUDY).read_text())["study"])
-    found = grid(space.study, space.root, space.overrides)
+    found = grid(space.study, space.overrides)
     notes = [f"{name} is the same experiment as {other} and is not trained again" for name, other in found.same.items()]
     return Listed(found.trials, notes)
 

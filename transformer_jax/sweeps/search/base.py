@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from transformer_jax.config import ExperimentConfig
@@ -112,18 +111,16 @@ class Space:
     """The variants of a study that may be drawn: one value of every axis.
 
     Attributes:
-      root: the folder that holds `experiments` and the baseline.
       overrides: config fields by dotted name, as on the command line, for every trial.
     """
 
     study: Study
-    root: Path
     overrides: Mapping[str, Any]
 
     def check(self) -> None:
         """Raise ConfigError for an axis or range that changes nothing, and for invalid ends of ranges."""
         corners = tuple(_ends(axis) if isinstance(axis, Range) else axis for axis in self.study.axes)
-        grid(dataclasses.replace(self.study, axes=corners), self.root, self.overrides)
+        grid(dataclasses.replace(self.study, axes=corners), self.overrides)
 
     def trials(self, values: Mapping[str, Any]) -> list[Trial]:
         """Return the trials of a variant, one per seed.
@@ -138,7 +135,7 @@ class Space:
             if isinstance(axis, Range):
                 value = fields[axis.field] = rounded(axis, value)
             labels[axis.name] = label(value)
-        config = variant(self.study, self.root, labels, fields, self.overrides)
+        config = variant(self.study, labels, fields, self.overrides)
         return with_seeds(self.study, labels, config)
 
     def first(self) -> ExperimentConfig:
