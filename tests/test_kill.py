@@ -59,7 +59,7 @@ def test_killed_at(tmp_path, place, saved):
 
 # At random moments.
 
-STEPS, LOG_EVERY = 150, 3
+STEPS, LOG_EVERY = 60, 3
 _LONG = [f"--config.training.num_train_steps={STEPS}"]
 
 

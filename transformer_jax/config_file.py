@@ -8,6 +8,7 @@ The config.json of a work directory is a config too. Values that are equal to th
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import operator
@@ -18,7 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.builtin import config_file
-from transformer_jax.config import EXTENSIBLE, ExperimentConfig, base_type, config_error, leaf_fields, nearest
+from transformer_jax.config import (
+    EXTENSIBLE,
+    ExperimentConfig,
+    base_type,
+    config_error,
+    field_types,
+    leaf_fields,
+    nearest,
+)
 from transformer_jax.errors import ConfigError
 from transformer_jax.tasks.base import best_metric
 
@@ -61,13 +70,18 @@ def load(spec: str) -> ml_collections.ConfigDict:
         config = get_config(arg) if arg else get_config()
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{path}: get_config({arg!r}) raised {_described(error, path)}") from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise ConfigError(
             f"{path}: get_config({arg!r}) returned {type(config).__name__}; "
             "expected ExperimentConfig(...).to_config_dict()"
         )
+    for name, values in config.items():
+        if dataclasses.is_dataclass(field_types(ExperimentConfig).get(name)) and not isinstance(
+            values, ml_collections.ConfigDict
+        ):
+            raise ConfigError(f"{path}: {name}={values!r}: expected a section of fields")
     return config.lock()
 
 
@@ -252,7 +266,7 @@ def run_file(path: Path, what: str = "config file") -> types.ModuleType:
     module.__file__ = str(path)
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() must not end the command as if it were done
         raise ConfigError(f"{path}: raised {_described(error, path)}") from error
     return module
 
@@ -267,7 +281,7 @@ def _files_near(path: Path) -> str:
     return nearest(path.name, names) or f"; {folder} has {', '.join(names[:20])}"
 
 
-def _described(error: Exception, path: Path) -> str:
+def _described(error: BaseException, path: Path) -> str:
     """Return an exception as text: type, message, and line in the config file."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 import threading
 import time
@@ -26,9 +27,20 @@ class _Stderr:
 _stderr = _Stderr()
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes for control characters except tab and line feed.
+
+    Texts from files could otherwise move the cursor, change colours or reverse the direction of writing.
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
 def say(message: str) -> None:
     """Print a message on stderr and flush it, so that it is in order with the output of other processes."""
-    print(message, file=sys.stderr, flush=True)
+    print(printable(message), file=sys.stderr, flush=True)
     _stderr.last_line = time.monotonic()
 
 

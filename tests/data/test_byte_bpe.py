@@ -85,10 +85,10 @@ def test_other_reserved_ids_are_refused(tokenizer):
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
-        ("pre_tokenizer", {"type": "Whitespace"}, "BPE behind Whitespace, expected BPE behind ByteLevel"),
-        ("pre_tokenizer", None, "BPE behind NoneType"),
-        ("model", {"type": "WordLevel", "vocab": {"<pad>": 0}, "unk_token": "<pad>"}, "WordLevel behind ByteLevel"),
-        ("model", {"type": "Strange"}, "no model of byte-level BPE"),
+        ("pre_tokenizer", {"type": "Whitespace"}, "BPE after Whitespace, expected BPE after ByteLevel"),
+        ("pre_tokenizer", None, "BPE after NoneType"),
+        ("model", {"type": "WordLevel", "vocab": {"<pad>": 0}, "unk_token": "<pad>"}, "WordLevel after ByteLevel"),
+        ("model", {"type": "Strange"}, "not a model of byte-level BPE"),
     ],
 )
 def test_other_models_are_refused(tokenizer, part, value, message):
@@ -98,7 +98,7 @@ def test_other_models_are_refused(tokenizer, part, value, message):
 
 def test_other_json_and_text_are_refused():
     for data in (b"{}", b"{", b'{"version":"1.0"}', b"{\xff"):
-        with pytest.raises(DataError, match=f"tokenizer: {len(data)} bytes that are no model of byte-level BPE"):
+        with pytest.raises(DataError, match=f"tokenizer: {len(data)} bytes are not a model of byte-level BPE"):
             load_tokenizer(data)
 
 

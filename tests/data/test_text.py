@@ -260,16 +260,16 @@ def test_jsonl(folder):
 @pytest.mark.parametrize(
     ("format", "line", "problem"),
     [
-        ("tsv", "one", "1 columns, but column 2 is asked for"),
+        ("tsv", "one", "expected at least 2 columns, got 1"),
         ("tsv", "one\t \tthree", "column 2 is empty"),
-        ("jsonl", '{"en": "a"', "no JSON"),
+        ("jsonl", '{"en": "a"', "not JSON"),
         ("jsonl", '["a", "b"]', "expected a JSON object, got list"),
         ("jsonl", '{"en": "a", "fr": "b"}', "no key 'de'; there are: en, fr"),
         ("jsonl", '{"en": "a", "de": 7}', "'de' is int, not text"),
         ("jsonl", '{"en": " ", "de": "b"}', "'en' is empty"),
-        ("jsonl", r'{"en": "a\ud800", "de": "b"}', "'en' has the character U+D800, which is no text"),
-        ("jsonl", r'{"en": "a\u0000", "de": "b"}', "'en' has the character U+0000, which is no text"),
-        ("jsonl", "[" * 90_000, "no JSON"),
+        ("jsonl", r'{"en": "a\ud800", "de": "b"}', "'en' has the character U+D800, which is not text"),
+        ("jsonl", r'{"en": "a\u0000", "de": "b"}', "'en' has the character U+0000, which is not text"),
+        ("jsonl", "[" * 90_000, "not JSON"),
     ],
 )
 def test_a_bad_line_is_named(folder, format, line, problem):
@@ -283,7 +283,7 @@ def test_a_bad_line_is_named(folder, format, line, problem):
 @pytest.mark.parametrize("column", ["0", "-1", "en", "1.5"])
 def test_a_tsv_column_is_a_number(folder, column):
     (folder / "train.tsv").write_text("a\tb\n")
-    with pytest.raises(ConfigError, match=f"column's number from 1, not '{column}'"):
+    with pytest.raises(ConfigError, match=f"features are column numbers from 1, not '{column}'"):
         source_in(folder, format="tsv", valid_split="", test_split="", input_feature=column)
 
 

@@ -154,7 +154,7 @@ def test_the_folder_of_a_dataset_is_enough(prepared_wmt, tmp_path):
         assert load_source(wmt_config(folder, dataset=name)).fingerprint() == original.fingerprint()
     for name in ("wmt14_translate/fr-en", f"{WMT}:2.0.0", "lm1b"):
         assert error_of(wmt_config(folder, dataset=name)) == (
-            f"data.dir={str(folder)!r} holds {WMT}:1.0.0, and data.dataset={name!r} is another dataset"
+            f"data.dir={str(folder)!r} contains {WMT}:1.0.0, not data.dataset={name!r}"
         )
     (folder / "dataset_info.json").write_text("[]")
     assert error_of(wmt_config(folder)).startswith(f"{folder}/dataset_info.json cannot be read: ")
@@ -179,7 +179,7 @@ def test_pairs_that_lack_a_side_are_left_out_and_counted_once(tmp_path, caplog):
         split = source.split("train")
     assert sorted(zip(split.features["inputs"], split.features["targets"], strict=True)) == sorted(PAIRS)
     assert [record.getMessage() for record in caplog.records] == [
-        "3 of 7 examples of split train of wmt14_translate/de-en/1.0.0 have no text on a side: they are left out"
+        "left out 3 of 7 examples of split train of wmt14_translate/de-en/1.0.0: they have no text on one side"
     ]
 
 
@@ -260,7 +260,7 @@ def test_a_text_that_is_not_utf8(tmp_path):
     config = prepared_pairs(tmp_path / "latin", [(b"Gr\xfc\xdfe", "hello")])
     assert error_of(config, "train") == f"{where}'de': not UTF-8 at byte 2 (0xfc): invalid start byte"
     config = prepared_pairs(tmp_path / "nul", [("Hallo", "hel\0lo")])
-    assert error_of(config, "train") == f"{where}'en': a NUL character at 3, which no text has"
+    assert error_of(config, "train") == f"{where}'en': a NUL character at 3; this is not text"
 
 
 @pytest.mark.parametrize(
@@ -287,17 +287,17 @@ def test_an_unknown_dataset(tmp_path, dataset, told):
 def test_a_dataset_that_is_not_prepared(tmp_path, monkeypatch):
     for dataset in (WMT, "lm1b", "super_glue/rte", "embedded_translate/en-it"):
         assert error_of(config(tmp_path, dataset)) == (
-            f"data.dataset={dataset!r} is not prepared in {tmp_path}; this prepares it: "
+            f"data.dataset={dataset!r} is not prepared in {tmp_path}; to prepare it, run: "
             f"transformer-jax prepare --dataset={dataset} --data_dir={tmp_path}"
         )
     monkeypatch.setattr("tensorflow_datasets.core.constants.DATA_DIR", str(tmp_path))
     message = error_of(config("", WMT))
-    assert message.endswith(f"{tmp_path}; this prepares it: transformer-jax prepare --dataset={WMT}")
+    assert message.endswith(f"{tmp_path}; to prepare it, run: transformer-jax prepare --dataset={WMT}")
 
 
 def test_a_dataset_config_must_be_chosen(wmt):
     message = error_of(wmt_config(wmt, dataset="wmt14_translate"))
-    assert message == "data.dataset='wmt14_translate' has no config; prepared are: de-en"
+    assert message == "data.dataset='wmt14_translate' names no config; prepared: de-en"
 
 
 def test_a_folder_that_is_not_a_dataset(wmt):
@@ -305,7 +305,7 @@ def test_a_folder_that_is_not_a_dataset(wmt):
         assert error_of(wmt_config(folder, dataset="")).startswith(f"data.dir={str(folder)!r} is not the folder of a ")
     assert "needs data.dataset" in error_of(wmt_config("", dataset=""))
     (folder_of(wmt) / "features.json").unlink()
-    assert error_of(wmt_config(wmt)).startswith(f"{folder_of(wmt)}: TFDS cannot read what this dataset is: ")
+    assert error_of(wmt_config(wmt)).startswith(f"{folder_of(wmt)}: TFDS cannot read the description of this dataset: ")
 
 
 @pytest.mark.parametrize(
@@ -313,14 +313,14 @@ def test_a_folder_that_is_not_a_dataset(wmt):
 )
 def test_a_folder_whose_description_is_damaged(wmt, name, content):
     (folder_of(wmt) / name).write_text(content)
-    assert error_of(wmt_config(wmt)).startswith(f"{folder_of(wmt)}: TFDS cannot read what this dataset is: ")
+    assert error_of(wmt_config(wmt)).startswith(f"{folder_of(wmt)}: TFDS cannot read the description of this dataset: ")
 
 
 def test_another_file_format(tmp_path):
     folder = prepare("lm1b", tmp_path, {"train": [{"text": "a"}]}, file_format="parquet")
     assert error_of(config(tmp_path, "lm1b")) == (
-        f"{folder} is in the format parquet, and only array_record is read without TensorFlow; this prepares it so, in "
-        "another folder: transformer-jax prepare --dataset=lm1b --data_dir=ANOTHER_FOLDER"
+        f"{folder} is in the format parquet; without TensorFlow only array_record can be read; to prepare it in "
+        "another folder, run: transformer-jax prepare --dataset=lm1b --data_dir=ANOTHER_FOLDER"
     )
 
 

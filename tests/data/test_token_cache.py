@@ -283,7 +283,7 @@ def test_a_changed_corpus_is_reported(open_cache, tmp_path):
     open_cache()
     (folder,) = tmp_path.iterdir()
     open_cache(fingerprint={**FINGERPRINT, "sha256": "abd"}, say=said.append)
-    assert said == [f"tokenizing train (50 examples): {folder} is of another corpus"]
+    assert said == [f"tokenizing train (50 examples); {folder} is for another corpus"]
 
 
 @settings(max_examples=100, deadline=None)

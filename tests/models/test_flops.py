@@ -119,9 +119,8 @@ def test_a_remat_policy_without_an_estimate_counts_as_none():
 @pytest.mark.parametrize(
     ("fields", "sizes"),
     [
-        ({"vocab_size": 4096, "num_encoder_layers": 3}, (32, 64, 16)),
         ({"num_heads": 16, "activation": "swiglu", "mlp_dim": 512}, (8, 128, 128)),
-        ({"num_encoder_layers": 6, "num_decoder_layers": 6, "remat": "dots", "scan_layers": True}, (32, 64, 64)),
+        ({"num_encoder_layers": 3, "num_decoder_layers": 6, "remat": "dots", "scan_layers": True}, (32, 64, 64)),
         ({"num_encoder_layers": 6, "num_decoder_layers": 6, "remat": "full", "scan_layers": True}, (32, 64, 64)),
     ],
     ids=str,

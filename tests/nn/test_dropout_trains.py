@@ -12,7 +12,7 @@ from transformer_jax.training.hyper import Hyper, StaticConfig, split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import batch_loss, make_train_step
 
-SEEDS, STEPS, TRAIN_ROWS, TEST_ROWS, LENGTH = 8, 150, 48, 128, 6
+SEEDS, STEPS, TRAIN_ROWS, TEST_ROWS, LENGTH = 8, 100, 32, 96, 5
 
 
 def threefry_mask(seed, row_ids, shape, rate):

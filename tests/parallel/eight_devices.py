@@ -254,24 +254,6 @@ def matrix(architecture: str, fields: dict[str, Any], launcher: str) -> dict[str
     }
 
 
-def losses(fields: dict[str, Any], num_steps: int) -> dict[str, list[float]]:
-    """Return the losses of Adam's first steps on the two batches, which alternate: of the mesh, and of one device."""
-    result = {}
-    for name, parallel in (
-        ("mesh", {}),
-        ("one", {"parallel.fsdp": 1, "parallel.tensor": 1, "parallel.num_devices": 1}),
-    ):
-        config = small_config({**fields, **parallel})
-        static, hyper = split(config)
-        launch = make_launcher(config, make_train_step(static), parameter_axes(config.model))
-        state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
-        result[name] = []
-        for step in range(num_steps):
-            state, metrics = launch.step(state, unpacked_batches()[step % 2], hyper)
-            result[name].append(float(metrics["loss"]))
-    return result
-
-
 def elastic(fields: dict[str, Any], others: list[dict[str, Any]], num_steps: int) -> list[list[float]]:
     """Return the losses after a checkpoint of a mesh of 8 devices: of that mesh, then of other launchers."""
 

@@ -69,9 +69,9 @@ ELASTIC = [
 ]
 
 # Compared to one device: summed gradients, and one update by plain gradient descent.
-GRADIENTS = {f"post {launcher}": case(launcher) for launcher in LAUNCHERS} | {
+GRADIENTS = {
+    "post shard_map": case("shard_map"),
     "pre pmap": case("pmap", PRE),
-    "2 devices shard_map": case("shard_map", num_devices=2),
     "2 parts jit": case("jit", PARTS_2),
 }
 SLOW_GRADIENTS = {
@@ -92,7 +92,7 @@ OTHERS = {
 SLOW_OTHERS = {
     "shared dropout": ("shared_dropout", {"launcher": "shard_map"}),
     "communication in parts": ("communication", {"fields": PARTS_2}),
-    "elastic": ("elastic", {"fields": {**MESH, **MESHES["2 x 2 x 2"]}, "others": ELASTIC, "num_steps": 20}),
+    "elastic": ("elastic", {"fields": {**MESH, **MESHES["2 x 2 x 2"]}, "others": ELASTIC, "num_steps": 8}),
 }
 
 
@@ -167,7 +167,7 @@ def test_training_steps_equal_those_of_one_device(results, name):
 @pytest.mark.slow
 def test_a_checkpoint_of_a_mesh_can_be_resumed_by_other_launchers(slow_results):
     expected, *others = slow_results["elastic"]
-    assert len(expected) == 20
+    assert len(expected) == 8
     assert expected[-1] < expected[0]
     assert len(others) == len(ELASTIC)
     for losses in others:

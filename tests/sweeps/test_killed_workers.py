@@ -100,7 +100,7 @@ def run_killed(study: Path, workdir: Path, every: float, random_: random.Random,
 @pytest.mark.slow
 def test_a_worker_and_then_the_sweep_are_killed(tmp_path):
     """Each while a trial trains: the next sweep waits for processes of the killed one, and nothing is trained twice."""
-    study = write_study(tmp_path, 2, 100)
+    study = write_study(tmp_path, 2, 60)
     assert start(study, tmp_path / "expected").wait(timeout=300) == 0
 
     def checkpoints():

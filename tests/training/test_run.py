@@ -11,7 +11,6 @@ import pytest
 from data_support import prepared
 from run_support import (
     TOTAL,
-    argv,
     assert_same_run,
     at,
     metric_lines,
@@ -183,25 +182,3 @@ def test_a_loss_that_is_not_finite_from_the_start(folder, capsys):
     splits = prepared(config, folder / "run").splits
     expected = training_batches(config, splits["train"]).batch(int(found[1]) - 1)
     assert {name: kept[name].tolist() for name in kept} == {name: array.tolist() for name, array in expected.items()}
-
-
-@pytest.mark.slow
-def test_the_embedded_corpus_from_start_to_end(tmp_path, monkeypatch, capsys):
-    """With families, the longer split, and a checkpoint that needs no other files."""
-    folder = write_corpus(tmp_path)
-    (folder / "tiny.py").write_text((folder / "tiny.py").read_text().replace('source="text"', 'source="embedded"'))
-    sizes = ["data.num_train_pairs=300", "data.num_eval_pairs=20", "data.max_length=64"]
-    flags = [f"--config.{size}" for size in [*sizes, "model.vocab_size=400", "model.max_length=160"]]
-    assert run_main([word for word in argv("train", folder, *flags) if "data.dir" not in word]) == 0
-    monkeypatch.chdir(tmp_path)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    (folder / "run" / "checkpoints" / "8").rename(empty / "8")
-    assert run_main(["evaluate", "--checkpoint=empty/8", "--splits=test,test_longer"]) == 0
-    out = capsys.readouterr().out
-    for name in ("test", "test_longer"):
-        scores = json.loads((empty / "evaluation" / "step_8" / f"{name}.json").read_text())
-        assert sum(family["pairs"] for family in scores["families"].values()) == 20
-        whole = sum(family["pairs"] * family["exact_match"] for family in scores["families"].values()) / 20
-        assert whole == pytest.approx(scores["exact_match"])
-        assert name in out

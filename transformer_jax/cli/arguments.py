@@ -212,6 +212,7 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
     values = declare(command)
     try:
         argv = values.read_flags_from_files(list(argv), force_gnu=False)
+        _check_text(argv)
         rest, overrides = _split(argv, command)
         given = tuple(values([program, *rest])[1:])
     except flags.UnrecognizedFlagError as error:
@@ -221,6 +222,10 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
     except flags.IllegalFlagValueError as error:
         raise ConfigError(_illegal(str(error), values)) from None
     except flags.Error as error:
+        raise ConfigError(str(error).removeprefix("ERROR:: ")) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--flagfile: is not a text file: {error}") from None
+    except ValueError as error:  # absl's parser of the command line
         raise ConfigError(str(error)) from None
     _check_positionals(given, positionals_of(command), program)
     for flag in values:
@@ -230,6 +235,16 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
     if CONFIG not in command.OVERRIDES:
         overrides = parse_overrides(overrides, override_flags(command).values())
     return Arguments(values, overrides, given)
+
+
+def _check_text(argv: Iterable[str]) -> None:
+    """Raise ConfigError for an argument that is not UTF-8, which Python decodes to surrogates."""
+    for argument in argv:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            shown = argument.encode("utf-8", "backslashreplace").decode()
+            raise ConfigError(f"argument {shown!r} is not UTF-8") from None
 
 
 def _check_positionals(given: Sequence[str], expected: Positionals, program: str) -> None:

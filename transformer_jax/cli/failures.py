@@ -10,7 +10,10 @@ from transformer_jax.errors import UserError
 # Errors of the machine that the user can fix, wherever they are raised.
 _MACHINE = {
     getattr(errno, name)
-    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE", "ENFILE")
+    for name in (
+        *("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "EIO", "EMFILE", "ENFILE"),
+        *("ENAMETOOLONG", "ELOOP", "EISDIR", "ENOTDIR", "ENXIO"),
+    )
     if hasattr(errno, name)
 }
 # Parts of the messages by which JAX's collectives and its coordination service report that a process is gone.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import logging
+import os
 import platform
 import sys
 import traceback
@@ -17,7 +18,7 @@ from transformer_jax.cli.help import COMMANDS, command_help, command_module, pro
 from transformer_jax.cli.streams import STDOUT, name_stdout, release_stdout
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
-from transformer_jax.terminal import signs_of_life
+from transformer_jax.terminal import printable, signs_of_life
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +84,7 @@ def _version() -> str:
 def _report(message: str, argv: list[str]) -> int:
     if "--debug" in argv:
         traceback.print_exc()
-    print(f"transformer-jax: error: {message}", file=sys.stderr)
+    print(f"transformer-jax: error: {printable(message)}", file=sys.stderr)
     return exit_codes.USER_ERROR
 
 
@@ -91,7 +92,7 @@ class _Messages(logging.Handler):
     """A handler that prints warnings of this package in the form of its errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"transformer-jax: {record.levelname.lower()}: {self.format(record)}", file=sys.stderr)
+        print(f"transformer-jax: {record.levelname.lower()}: {printable(self.format(record))}", file=sys.stderr)
 
 
 def _prepare_streams() -> None:
@@ -99,6 +100,8 @@ def _prepare_streams() -> None:
     if not any(isinstance(handler, _Messages) for handler in logger.handlers):
         logger.addHandler(_Messages())
     name_stdout()
+    if sys.stderr is None:  # closed; Python would print messages for it on stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show must not be an error
             stream.reconfigure(errors="backslashreplace")

@@ -19,6 +19,10 @@ if typing.TYPE_CHECKING:
     import ml_collections
 
 
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+_INT32_MAX = 2**31 - 1  # of sizes, steps and ids
+
+
 @functools.cache
 def field_types(cls: Any) -> dict[str, Any]:
     """Return the evaluated annotation of every field of a config class, by name."""
@@ -254,6 +258,10 @@ def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str
             return f"expected one of {', '.join(choices)}{nearest(value, choices)}"
     if expected is float and not math.isfinite(value):
         return "expected a finite number"
+    if expected is float and abs(value) > _FLOAT32_MAX:
+        return f"expected at most {_FLOAT32_MAX:.4g}, the largest float32"
+    if expected is int and meta.get("maximum") is None and value > _INT32_MAX:
+        return f"expected at most {_INT32_MAX}"
     if meta.get("minimum") is not None and value < meta["minimum"]:
         return f"expected at least {meta['minimum']}"
     if meta.get("maximum") is not None and value > meta["maximum"]:

@@ -114,9 +114,8 @@ class BatchPlan:
       num_buckets: greatest number of shapes.
       seed: determines which examples share a batch, and the order.
 
-    Raises:
-      ConfigError: `row_multiple` rows of the largest shape exceed `tokens_per_batch`.
-      DataError: no example is short enough.
+    Raises: ConfigError if `row_multiple` rows of the largest shape exceed `tokens_per_batch`; DataError if no example
+      is short enough.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ def row_shape(input_lengths: np.ndarray, target_lengths: np.ndarray, packed_leng
 
 
 def pack(input_lengths: np.ndarray, target_lengths: np.ndarray, shape: Shape) -> Packing:
-    """Compose as few rows as possible of pairs whose lengths fit into `shape` on both sides.
+    """Pack pairs, whose lengths fit into `shape` on both sides, into few rows.
 
     The method is best fit decreasing. A row begins with the largest class, inputs and targets together. The next class
     is the one that leaves the least room on the emptier side, which keeps both sides equally full. On the lengths of

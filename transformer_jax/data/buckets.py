@@ -35,7 +35,7 @@ class Bucket:
 
     @property
     def num_slots(self) -> int:
-        """Number of tokens with padding of both sides, in all batches."""
+        """Number of tokens of both sides, including padding, in all batches."""
         return self.num_batches * self.rows * sum(self.shape)
 
 

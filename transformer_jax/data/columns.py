@@ -1,4 +1,4 @@
-"""Columns of an example: they encode the values of a source as arrays. And a split stored as such arrays.
+"""Columns of an example, which encode the values of a source as arrays, and splits stored as such arrays.
 
 A task names its columns. A source has features, lists of values such as texts; a column reads one feature and encodes
 its values, either as rows of ids of different lengths (ragged) or as one array of a fixed shape per example. The token

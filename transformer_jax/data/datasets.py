@@ -1,4 +1,4 @@
-"""From a config to data: the source, its tokenizer, its encoded splits and the batches to train on."""
+"""The data of a config: the source, its tokenizer, its encoded splits and the training batches."""
 
 from __future__ import annotations
 
@@ -113,10 +113,9 @@ def prepare_data(
       needed: splits that must exist; checked before anything takes long.
       source: used instead of the one that the config names.
 
-    Raises:
-      ConfigError: `model.vocab_size` is not the tokenizer's number of ids, or the training split cannot fill it; or
-        `decode.prefix_ids` has ids with which no output can begin.
-      DataError: the corpus, the vocabulary or the tokenizer file is bad, or `directory` cannot be written.
+    Raises: ConfigError if `model.vocab_size` is not the tokenizer's number of ids, the training split cannot fill it,
+      or `decode.prefix_ids` contains padding or end-of-sequence; DataError if the corpus, the vocabulary or the
+      tokenizer file is bad, or `directory` cannot be written.
     """
     directory = Path(directory)
     source = load_source(config.data) if source is None else source

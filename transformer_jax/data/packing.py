@@ -9,7 +9,7 @@ from transformer_jax.data.bin_packing import pack, row_shape
 from transformer_jax.data.order import ROWS_STREAM, generator
 from transformer_jax.errors import ConfigError, DataError
 
-# The two parts of an epoch's order that are random.
+# The two random parts of an epoch's order.
 _ROWS, _EXAMPLES = 0, 1
 
 
@@ -23,15 +23,13 @@ class PackedPlan:
     Args:
       lengths: of the training split's examples. arrays: makes a batch.
       tokens_per_batch: limit of rows times `packed_length`.
-      max_length: examples with a longer sequence, eos included, are left out; `num_dropped` says how many.
-      packed_length: width of a row, of the sequence with more tokens; see `bin_packing.row_shape`. Longer examples are
-        left out as well.
+      max_length: examples with a longer sequence (with eos) are left out; `num_dropped` is their number.
+      packed_length: width of a row for the sequence with more tokens; see `bin_packing.row_shape`. Longer examples are
+        left out too.
       row_multiple: rows of every batch are a multiple of this.
-      seed: which examples share a row and a batch, and when.
+      seed: determines which examples share a row and a batch, and the order.
 
-    Raises:
-      ConfigError: `row_multiple` rows exceed `tokens_per_batch`.
-      DataError: no example is short enough.
+    Raises: ConfigError if `row_multiple` rows exceed `tokens_per_batch`; DataError if no example is short enough.
     """
 
     def __init__(
@@ -57,9 +55,9 @@ class PackedPlan:
         longest = min(max_length, packed_length)
         kept = np.flatnonzero((inputs <= longest) & (targets <= longest)).astype(np.int32)
         self.num_examples = len(kept)
-        """Examples of an epoch."""
+        """Number of examples of an epoch."""
         self.num_dropped = len(inputs) - len(kept)
-        """Examples left out because a sequence is too long."""
+        """Number of examples left out because a sequence is too long."""
         if not len(kept):
             raise DataError(
                 f"all {len(inputs)} training examples are longer than data.max_length={max_length} or "
@@ -78,23 +76,23 @@ class PackedPlan:
         self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
         num_tokens = int(inputs.sum(dtype=np.int64) + targets.sum(dtype=np.int64))
         self.padding_efficiency = num_tokens / (self.batches_per_epoch * rows * sum(shape))
-        """Tokens over slots of all sequences, in an epoch."""
+        """Tokens divided by slots of all sequences, in an epoch."""
 
     @property
     def shapes(self) -> tuple[BatchShape, ...]:
-        """The one shape that every batch has."""
+        """The shape of every batch, as the only item."""
         return (self._shape,)
 
     def epoch(self, step: int) -> int:
-        """Which pass over the corpus batch `step` belongs to, from 0."""
+        """Return the number of the epoch of batch `step`, from 0."""
         return step // self.batches_per_epoch
 
     def shape(self, step: int) -> BatchShape:
-        """Shape of batch `step`."""
+        """Return the shape of batch `step`, the same for all."""
         return self._shape
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
-        """Batch `step`, or some of its rows, which keep their `row_ids`; the last of an epoch may end in empty rows."""
+        """Return batch `step`, or some of its rows with their `row_ids`; an epoch's last one may end in empty rows."""
         order, examples_of_slots = self._plan(self.epoch(step))
         row_ids = np.arange(self._shape.rows, dtype=np.int32)
         if rows is not None:
@@ -109,10 +107,10 @@ class PackedPlan:
         return self._arrays(Rows(examples, sizes, row_ids, packed=True), self._shape, step)
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The rows in the order of the epoch, and the example of every slot."""
+        """Return the rows in the order of the epoch, and the example of every slot."""
         current = self._epoch
         if current is None or current[0] != epoch:
-            self._epoch = current = None  # so that memory never holds two epochs
+            self._epoch = current = None  # first, so that memory never holds two epochs
             order = generator(ROWS_STREAM, self._seed, epoch, _ROWS).permutation(len(self._first_slot) - 1)
             random, members = generator(ROWS_STREAM, self._seed, epoch, _EXAMPLES), self._members.copy()
             for of_one_class in np.split(members, self._class_ends[:-1]):

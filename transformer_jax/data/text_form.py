@@ -1,8 +1,8 @@
-"""Forms in which corpora are distributed, and the text that readers expect.
+"""Forms in which corpora are distributed, and their conversion to plain text.
 
-`moses_bpe`: Moses tokens with a space between two, ` , `, some characters escaped as XML has it, `&quot;`, and rare
-words split into subwords of which all but the last end in `@@`. Models read and write such text as it is; it is joined
-and detokenised where it is scored or shown.
+`moses_bpe`: Moses tokens with a space between two (` , `), some characters escaped as in XML (`&quot;`), and rare words
+split into subwords, which all end in `@@` except the last. Models read and write this text unchanged. It is joined and
+detokenised before it is scored or shown.
 """
 
 from __future__ import annotations

@@ -81,9 +81,8 @@ def open_split(
       tokenizer: encodes text. columns: the columns of an example; their names differ.
       say: called before the cache is built, which may take minutes; on a terminal there is a progress bar too.
 
-    Raises:
-      DataError: the corpus is bad or lacks a column's feature, or the folder cannot be written (a full disk, no
-        permission).
+    Raises: DataError if the corpus is bad or lacks a column's feature, or the folder cannot be written (a full disk,
+      no permission).
     """
     if len({column.name for column in columns}) < len(columns) or not columns:
         raise ValueError(f"expected columns with different names, got {[column.name for column in columns]}")
@@ -114,18 +113,18 @@ def open_split(
         except OSError as error:
             raise DataError(
                 f"{directory}: cannot write the token cache of split '{split_name}': {error.strerror or error}; "
-                "data.cache_dir chooses another folder"
+                "set data.cache_dir to another folder"
             ) from error
     raise DataError(f"{folder}: the token cache is damaged again each time it is built; is the disk failing?")
 
 
 def _why(directory: Path, name: str, parts: Mapping[str, Any]) -> str:
-    """Return the differences to an existing cache of this split, as text; "" if there is none."""
+    """Return a note about a cache of this split from another corpus; "" if there is none."""
     for meta in sorted(directory.glob(f"{name}-*/meta.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             before = json.loads(meta.read_text(encoding="utf-8"))["parts"]
             if before["tokenizer"] == parts["tokenizer"] and before["source"] != parts["source"]:
-                return f": {meta.parent} is of another corpus"
+                return f"; {meta.parent} is for another corpus"
     return ""
 
 
@@ -274,7 +273,7 @@ def _discard(folder: Path, check: Callable[[Path], Any]) -> None:
         os.rename(folder, aside)
     except FileNotFoundError:
         return
-    with contextlib.suppress(_DamagedCacheError, OSError):  # OSError: there is a third one by now
+    with contextlib.suppress(_DamagedCacheError, OSError):  # OSError: another process has built a third one
         check(aside)
         os.rename(aside, folder)
     shutil.rmtree(aside, ignore_errors=True)

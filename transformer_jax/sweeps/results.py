@@ -80,6 +80,8 @@ def claim(workdir: Path, study: Path) -> None:
         raise ConfigError(
             f"--workdir={workdir}: cannot be a folder, since a file has that path or part of it; choose another"
         ) from error
+    except OSError as error:
+        raise ConfigError(f"--workdir={workdir}: cannot be made: {error.strerror}") from error
     name, folder = study.absolute().name, str(study.absolute())
     if (workdir / STUDY).exists():
         other = _read(workdir / STUDY).get("study")

@@ -21,10 +21,10 @@ def load_source(config: DataConfig) -> Source:
 
 
 class TestFiles(NamedTuple):
-    """A test set that is no part of a corpus.
+    """A test set that is not part of a corpus.
 
     name: of the split. input: a file of inputs; FILE.tsv or FILE.jsonl with both sides; or tfds:DATASET:SPLIT.
-    reference: the file of targets, line i of which belongs to line i of `input`; None if `input` has both sides.
+    reference: the file of targets (line i belongs to line i of `input`); None if `input` has both sides.
     columns: TSV columns (from 1), JSONL keys or TFDS features of inputs and targets. Default: those of the config if
     it reads the same format, else columns 1 and 2, or the locales.
     """
@@ -36,7 +36,7 @@ class TestFiles(NamedTuple):
 
 
 def open_test_set(config: DataConfig, files: TestFiles) -> Source:
-    """Return a source whose one split is a test set.
+    """Return a source with one split, a test set.
 
     Args:
       config: locales, features, text form and the folder of TFDS datasets.
@@ -85,7 +85,7 @@ def _embedded(config: DataConfig) -> Source:
 
 
 SOURCES = {"embedded": _embedded, "text": _text, "tfds": _tfds}
-"""By the values of `data.source`."""
+"""Functions from a config to a source, by the values of `data.source`."""
 
 
 @functools.lru_cache(maxsize=1)

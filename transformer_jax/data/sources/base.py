@@ -60,7 +60,7 @@ class Source(Protocol):
         """Return `{"sha256": hex digest of the whole corpus, "versions": {library: version}}`, ready for JSON.
 
         Args:
-          split: a test set that is no part of the corpus (`data.test_sets`) has its own digest.
+          split: a test set that is not part of the corpus (`data.test_sets`) has its own digest.
         """
         ...
 
@@ -75,7 +75,7 @@ def joined(chunks: Iterable[Split]) -> Split:
     """Return the parts of a split as one; raise ValueError if there are none."""
     parts = list(chunks)
     if not parts:
-        raise ValueError("a split without parts")
+        raise ValueError("expected at least one part of a split")
     return Split({name: [value for part in parts for value in part.features[name]] for name in parts[0].features})
 
 

@@ -109,12 +109,12 @@ class TextFile:
                     " this is hardly one sentence; split or remove it"
                 )
             if "\0" in line:
-                raise DataError(f"{self.path}, line {number} has a NUL byte: no text, or text that is not UTF-8")
+                raise DataError(f"{self.path}, line {number} has a NUL byte: it is not text, or not UTF-8")
         empty = [n for n, line in enumerate(block, before + 1) if not line.strip()]
         if empty:
             named = ", ".join(map(str, empty[:_NAMED_LINES])) + (", ..." if len(empty) > _NAMED_LINES else "")
             raise DataError(
-                f"{self.path} has empty lines (line {named}): remove them, and what the other language has there"
+                f"{self.path} has empty lines (line {named}): remove them, and the same lines of the other language"
             )
 
 
@@ -129,6 +129,8 @@ def find(folder: Path, name: str) -> Path:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
         if stat.S_ISDIR(kind):
             raise DataError(f"{path} is a folder, not a text file")
+        if not stat.S_ISREG(kind):
+            raise DataError(f"{path} is a pipe or a device, not a text file")
         return path
     existing = sorted(path.name for path in folder.iterdir())
     nearest = close_names(name, existing, 3)

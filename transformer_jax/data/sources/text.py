@@ -4,7 +4,7 @@
 |------------|-----------------------------|----------------------------------------------------------------------|
 | `parallel` | `train.en`, `train.de`      | line i of one, line i of the other                                   |
 | `tsv`      | `train.tsv`                 | two columns of a line, by number, between tabs; no quotes, no header |
-| `jsonl`    | `train.jsonl`               | two strings of one object per line, by key                          |
+| `jsonl`    | `train.jsonl`               | two strings of one object per line, by key                           |
 
 The rules of lines.py hold for all of them.
 """
@@ -56,7 +56,7 @@ class TextSource:
 
     @classmethod
     def of_files(cls, config: DataConfig, name: str, *files: Path) -> TextSource:
-        """Return a source with one split, a test set that is no part of a corpus.
+        """Return a source with one split, a test set that is not part of a corpus.
 
         Args:
           config: its format and features say how to read the files.
@@ -149,7 +149,7 @@ def _pick(format: str, names: list[str]) -> _Pick | None:
         raise ValueError(f"data.format='{format}' is not implemented")
     for name in names:
         if not name.isdecimal() or int(name) < 1:
-            raise ConfigError(f"config: with data.format=tsv a feature is a column's number from 1, not {name!r}")
+            raise ConfigError(f"config: with data.format=tsv, features are column numbers from 1, not {name!r}")
     columns = [int(name) - 1 for name in names]
     return lambda line: _columns(line, columns)
 
@@ -157,7 +157,7 @@ def _pick(format: str, names: list[str]) -> _Pick | None:
 def _columns(line: str, columns: list[int]) -> list[str]:
     cells = line.split("\t")
     if len(cells) <= max(columns):
-        raise ValueError(f"{len(cells)} columns, but column {max(columns) + 1} is asked for")
+        raise ValueError(f"expected at least {max(columns) + 1} columns, got {len(cells)}")
     sides = [cells[column] for column in columns]
     for side, column in zip(sides, columns, strict=True):
         if not side.strip():
@@ -169,7 +169,7 @@ def _values(line: str, keys: list[str]) -> list[str]:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"no JSON: {error}") from error
+        raise ValueError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
     for key in keys:
@@ -181,5 +181,5 @@ def _values(line: str, keys: list[str]) -> list[str]:
             raise ValueError(f"{key!r} is empty")
         # JSON escapes can contain characters that the file cannot.
         if bad := _NO_TEXT.search(value[key]):
-            raise ValueError(f"{key!r} has the character U+{ord(bad[0]):04X}, which is no text")
+            raise ValueError(f"{key!r} has the character U+{ord(bad[0]):04X}, which is not text")
     return [value[key] for key in keys]

@@ -27,7 +27,7 @@ __all__ = [
     "write_tokenizer",
 ]
 
-_JSON = b"{"  # a model of byte-level BPE; SentencePiece's begin otherwise
+_JSON = b"{"  # begins a model of byte-level BPE, but no SentencePiece model
 
 
 def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
@@ -36,9 +36,8 @@ def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokeniz
     Args:
       kind: a name of `TRAINERS`.
 
-    Raises:
-      ConfigError: the texts cannot fill so large a vocabulary, or it is too small for the ids that it must have.
-      DataError: there is no text.
+    Raises: ConfigError if the texts cannot fill so large a vocabulary, or it is too small for the ids that it must
+      have; DataError if there is no text.
     """
     return TRAINERS[kind](texts, vocab_size)
 
@@ -62,7 +61,7 @@ def _byte_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 TRAINERS = {"unigram": _unigram, "bpe": _bpe, "byte_bpe": _byte_bpe, "words": train_words}
-"""By the values of `data.tokenizer`: from texts and the size of the vocabulary to a tokenizer."""
+"""Functions from texts and the size of the vocabulary to a tokenizer, by the values of `data.tokenizer`."""
 
 
 def load_tokenizer(model_bytes: bytes) -> Tokenizer:

@@ -40,12 +40,12 @@ class ByteBPETokenizer(ModelBytes):
             self._tokenizer = tokenizers.Tokenizer.from_str(self._model_bytes.decode("utf-8"))
         except Exception as error:  # the library raises no other class
             raise DataError(
-                f"tokenizer: {len(self._model_bytes)} bytes that are no model of byte-level BPE: {error}"
+                f"tokenizer: {len(self._model_bytes)} bytes are not a model of byte-level BPE: {error}"
             ) from error
         kinds = self._tokenizer.model, self._tokenizer.pre_tokenizer
         if not (isinstance(kinds[0], models.BPE) and isinstance(kinds[1], pre_tokenizers.ByteLevel)):
             raise DataError(
-                f"tokenizer: {type(kinds[0]).__name__} behind {type(kinds[1]).__name__}, expected BPE behind ByteLevel"
+                f"tokenizer: {type(kinds[0]).__name__} after {type(kinds[1]).__name__}, expected BPE after ByteLevel"
             )
         ids = tuple(self._tokenizer.token_to_id(name) for name in RESERVED.values())
         if ids != tuple(RESERVED):

@@ -38,8 +38,8 @@ class SentencePieceTokenizer(ModelBytes):
             raise DataError("tokenizer: the model is empty")
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self._model_bytes)
-        except RuntimeError as error:
-            raise DataError(f"tokenizer: {len(self._model_bytes)} bytes that are no SentencePiece model") from error
+        except (RuntimeError, UnicodeDecodeError) as error:
+            raise DataError(f"tokenizer: {len(self._model_bytes)} bytes are not a SentencePiece model") from error
         processor = self._processor
         reserved = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
         if reserved != tuple(RESERVED):
@@ -79,9 +79,8 @@ def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int)
       model_type: "unigram" or "bpe".
       vocab_size: number of ids, with the 4 reserved ones and the 256 bytes.
 
-    Raises:
-      ConfigError: the text cannot fill so large a vocabulary, or it is too small for the text's characters.
-      DataError: there is no text.
+    Raises: ConfigError if the text cannot fill so large a vocabulary, or it is too small for the text's characters;
+      DataError if there is no text.
     """
     model = io.BytesIO()
     try:

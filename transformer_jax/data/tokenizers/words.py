@@ -78,15 +78,14 @@ class WordTokenizer(ModelBytes):
 
 
 def train_words(texts: Iterable[str], vocab_size: int) -> WordTokenizer:
-    """Return a tokenizer with the `vocab_size` - 4 most frequent words; of equally frequent ones, those that sort
-    first.
+    """Return a tokenizer with the `vocab_size` - 4 most frequent words; ties go to the words that sort first.
 
     Raises: ConfigError if there are fewer words, or `vocab_size` leaves no room for one; DataError if there are none.
     """
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text.split())
-    for name in RESERVED.values():  # the text has an unk here: it stays unk
+    for name in RESERVED.values():  # an unk in the text stays unk
         counts.pop(name, None)
     if not counts:
         raise DataError("tokenizer: the training split has no words")

@@ -1,8 +1,8 @@
 """The embedded corpus: a translation task that needs no download.
 
-Sentences are rendered in two locales from what two libraries know: names, units, currencies, date, list and interval
-patterns of the Unicode CLDR, through Babel, and number words, by num2words. Nothing is written by hand in any language:
-a sentence is a meaning (codes, numbers, dates), and one function renders it with the lexicon of either locale.
+Sentences are rendered in two locales from the data of two libraries: names, units, currencies, date, list and interval
+patterns of the Unicode CLDR (Babel), and number words (num2words). Nothing is written by hand in any language: a
+sentence is a meaning (codes, numbers, dates), and one function renders it with the lexicon of either locale.
 
     meaning    (2020, "KRW", "mass-kilogram")
     English    two thousand and twenty South Korean won per kilogram
@@ -10,23 +10,24 @@ a sentence is a meaning (codes, numbers, dates), and one function renders it wit
 
 **Grammar** (grammar.py). A *phrase* says one meaning: a date, a time in a city, an interval, a relative time, a
 measure, a price, a country ... A *template* is a list of one to five phrases, joined by the locale's own "and" or
-"or". Each template belongs to a *family*, by which a model is scored: dates, intervals, schedules, times, relative,
-periods, numbers, figures, measures, rates, money, places, languages, remarks. Learning it takes reordering
+"or". Each template belongs to a *family*, and each family is scored: dates, intervals, schedules, times, relative,
+periods, numbers, figures, measures, rates, money, places, languages, remarks. The task requires reordering
 ("twenty-one" -> "einundzwanzig", "Jan 3 – 5, 2024" -> "3.–5. Jan. 2024", "in two Sundays" -> "Sonntag in zwei
 Wochen"), inflection ("two years" -> "zwei Jahre", "two years ago" -> "vor zwei Jahren"), arithmetic of the clock
 ("5:45 PM" -> "17:45", "1:17 in the morning" -> "1:17 nachts"), copying, and nearly seven hundred names.
 
 **Any pair of locales** that both libraries know. A meaning is left out on both sides if either locale lacks it, writes
-it like another meaning with another translation, or if a library gets it wrong (number_words.py, meanings.py); so is a
-phrase or a template with nothing left. Output of English, German, Italian, French, Spanish and Dutch was read. Other
-languages have numbers in words only where nothing inflects them, and are as good as their CLDR data.
+it like another meaning with another translation, or if a library gets it wrong (number_words.py, meanings.py). Phrases
+and templates without meanings are left out too. The output of English, German, Italian, French, Spanish and Dutch was
+read. Other languages have numbers in words only where nothing inflects them, and are as good as their CLDR data.
 
 **Splits.** Sources are unique. A hash of the source text alone decides between train, valid and test, so that they are
 disjoint for any seed and size. `test_longer` has the same templates with more phrases: every source of it has more
 words and more characters than any in the other splits (`corpus.MAX_WORDS`, `corpus.MAX_CHARACTERS`).
 
-**Versions matter**: another Babel or num2words may word things differently, therefore `fingerprint` has both beside the
-sha256 of the text itself. The text depends on the seed given here, not on that of a run: all trials share it.
+**Versions matter**: another version of Babel or num2words may word things differently, so `fingerprint` has their
+versions and the sha256 of the text. The text depends on the seed given here, not on the seed of a run: all trials share
+it.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def _lexicon(name: str) -> Lexicon:
         nearest = close_names(identifier, known_locales(), 3, likeness=0.6)
         languages = [locale for locale in known_locales() if "_" not in locale]
         hint = f"nearest: {', '.join(nearest)}" if nearest else f"languages: {', '.join(languages)}"
-        raise DataError(f"no locale {name!r} that both Babel and num2words know, as the embedded corpus needs; {hint}")
+        raise DataError(f"no locale {name!r} in the embedded corpus: Babel and num2words must both know it; {hint}")
     locale = Locale.parse(identifier)
     converter = identifier if identifier in CONVERTER_CLASSES else locale.language
     return Lexicon(locale, converter)

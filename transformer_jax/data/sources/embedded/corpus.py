@@ -17,11 +17,11 @@ from transformer_jax.data.sources.embedded.missing import Missing
 from transformer_jax.errors import DataError
 
 SPLIT_NAMES = ("train", "valid", "test", "test_longer")
-# No sentence of train, valid or test is longer than this; every one of test_longer is longer than both.
+# No sentence of train, valid or test exceeds either limit; every sentence of test_longer exceeds both.
 MAX_WORDS = 28
 MAX_CHARACTERS = 128
 
-_CHUNK = 2048  # sentences drawn at a time: part of what the seed means, like the next three
+_CHUNK = 2048  # sentences drawn at a time; a seed's corpus depends on this and the next three
 _LONGER_CHUNK = 520
 _LONGER_PHRASES = 6  # phrases drawn at a time for every sentence of test_longer that a template still lacks
 _LONGER_DRAWS = 4
@@ -50,8 +50,8 @@ def split_of(source: str) -> str:
     return {0: "valid", 1: "test"}.get(slot, "train")
 
 
-# Names and patterns that a key of a domain is written with: a key that either locale lacks, or whose source text has
-# two translations, is left out. Number domains go by what NumberWords allows.
+# Names and patterns of a domain's keys. A key is left out if either locale lacks it, or its source text has two
+# translations. Domains of numbers follow NumberWords.allows.
 _NAMES: dict[str, Callable[[Lexicon, Any], Sequence[str]]] = {
     "country": lambda lex, code: [lex.country(code)],
     "language": lambda lex, code: [lex.language(code)],

@@ -16,7 +16,7 @@ from transformer_jax.data.sources.embedded.missing import Missing
 
 
 class Phrase(NamedTuple):
-    """`render(lexicon, *values)` with one value of each of the named domains. May raise Missing."""
+    """One meaning as text: `render(lexicon, *values)`, with one value of each named domain; may raise Missing."""
 
     domains: tuple[str, ...]
     render: Callable[..., str]
@@ -29,7 +29,7 @@ class Template(NamedTuple):
     family: str
     phrases: tuple[str, ...]
     lengths: tuple[int, ...]
-    """Numbers of phrases that a training sentence has, equally often; `test_longer` has more."""
+    """Possible numbers of phrases in a training sentence, equally frequent; `test_longer` has more."""
     join: str = "and"
     weight: int = 2
     """Share of the corpus, relative to the other templates."""

@@ -1,7 +1,7 @@
 """The meanings of the embedded corpus, as codes and numbers that belong to no language.
 
 The codes are those of CLDR: ISO 3166 territories, ISO 639 languages, ISO 4217 currencies, CLDR units, IANA time zones
-and CLDR metazones. They are a choice of the better known ones, so that each of them is seen often enough to be learned.
+and CLDR metazones. Only the better known ones are used, so that each is seen often enough to be learned.
 Left out on purpose: names that CLDR gives ungrammatically in a language that was read (RON, MDL, RSD, PGK in German).
 """
 

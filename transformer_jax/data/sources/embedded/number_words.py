@@ -1,7 +1,7 @@
-"""Numbers in words by num2words, only where they are right.
+"""Numbers in words by num2words, restricted to correct output.
 
 num2words is correct within limits that differ by language. The limits below were found by reading its output (version
-0.5.14); a language that nobody has read gets the careful default. They are limits only: no words are written here.
+0.5.14); other languages get a careful default. They are limits only: no words are written here.
 """
 
 from __future__ import annotations
@@ -64,25 +64,25 @@ class NumberWords:
             return limits.years and 1100 <= number <= 2099
         if use == "ordinal":
             return number <= limits.ordinal
-        # One and what ends in it (but not eleven) takes the gender of its noun in most languages.
+        # In most languages, one and numbers that end in one (not eleven) take the gender of their noun.
         if use == "counting" and (number > limits.counting or (number % 10 == 1 and number % 100 != 11)):
             return False
         return number <= limits.cardinal
 
     def cardinal(self, number: int) -> str:
-        """3021 -> "three thousand and twenty-one"."""
+        """Return a cardinal: 3021 -> "three thousand and twenty-one"."""
         return self._write(number, "cardinal")
 
     def counting(self, number: int) -> str:
-        """A cardinal before a noun."""
+        """Return a cardinal before a noun."""
         return self._write(number, "counting")
 
     def ordinal(self, number: int) -> str:
-        """21 -> "twenty-first"."""
+        """Return an ordinal: 21 -> "twenty-first"."""
         return self._write(number, "ordinal")
 
     def year(self, year: int) -> str:
-        """1984 -> "nineteen eighty-four"."""
+        """Return a year: 1984 -> "nineteen eighty-four"."""
         return self._write(year, "year")
 
     def _write(self, number: int, use: str) -> str:
@@ -98,9 +98,9 @@ class NumberWords:
 
         try:
             text: Any = num2words(number, lang=self._converter, to=to)
-        except Exception as error:  # whatever num2words raises, this language lacks this number
+        except Exception as error:  # num2words raises many kinds; all mean that this language lacks this number
             raise Missing from error
-        # "two thousand, one hundred" and a list of two numbers would read the same: leave the commas out.
+        # Leave commas out: "two thousand, one hundred" would read like a list of two numbers.
         words = clean(str(text).replace(",", ""))
         if self._wrong and self._wrong.search(words):
             raise Missing

@@ -1,6 +1,6 @@
-"""Plain text from CLDR: characters made uniform, date patterns parsed once and then filled in by a string format.
+"""Plain text from CLDR: uniform characters, and date patterns that are parsed once and filled in by a string format.
 
-`babel.dates.format_date` takes some 20 microseconds a call, mostly to parse the pattern and the locale again. Here a
+`babel.dates.format_date` takes about 20 microseconds per call, mostly to parse the pattern and the locale again. Here a
 pattern such as "EEEE, d. MMMM y" becomes a `%s` string with its fields, and the text of a field (one weekday name, one
 month name ...) is rendered by Babel once and kept. `tests/data/test_embedded.py` compares the two.
 """
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.data.sources.embedded.missing import Missing
 
-# What the text of a field depends on; other fields (era, quarter, week, zone) are given by the caller.
+# The part of a datetime that each field depends on. The caller gives other fields (era, quarter, week, zone).
 _FIELD_KEYS: dict[str, Callable[[datetime], Any]] = {
     "E": datetime.weekday,
     "c": datetime.weekday,
@@ -33,7 +33,7 @@ _FIELD_KEYS: dict[str, Callable[[datetime], Any]] = {
 }
 
 
-# CLDR has several spaces and invisible marks that no reader tells apart: one plain space, and nothing.
+# CLDR has several spaces and invisible marks that look alike to a reader: they become plain spaces and nothing.
 _CHARACTERS = {ord(space): " " for space in "\u00a0\u2007\u2009\u202f"} | dict.fromkeys(
     map(ord, "\u00ad\u061c\u200e\u200f\u2066\u2067\u2068\u2069"), None
 )
@@ -73,7 +73,7 @@ def parse_pattern(pattern: str) -> DatePattern:
 
 
 class DateWriter:
-    """Writes dates by patterns, in one locale."""
+    """A writer of dates by patterns, in one locale."""
 
     def __init__(self, locale: Any) -> None:
         self._locale = locale

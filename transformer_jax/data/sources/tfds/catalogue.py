@@ -68,8 +68,7 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
       dataset: its name; may be empty if `data_dir` is the folder itself.
       data_dir: the folder of prepared datasets, or the dataset's own folder; empty for TFDS's default.
 
-    Raises:
-      DataError: there is no such dataset, or it is not prepared; the message has the command that prepares it.
+    Raises: DataError if there is no such dataset, or it is not prepared; the message has the command that prepares it.
     """
     if not dataset and not data_dir:
         raise DataError("data.source=tfds needs data.dataset, or the folder of a dataset as data.dir")
@@ -80,7 +79,7 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
     if not dataset:
         raise DataError(
             f"data.dir={data_dir!r} is not the folder of a dataset, NAME/CONFIG/VERSION with a dataset_info.json; "
-            "if datasets are prepared below it, data.dataset chooses one"
+            "if it contains prepared datasets, choose one with data.dataset"
         )
     wanted = DatasetName.parse(dataset)
     above = data_root(data_dir) / wanted.name / wanted.config
@@ -91,10 +90,10 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
         return versions[-1]
     prepared = [] if wanted.config else [path.name for path in _folders(above) if _versions(path)]
     if prepared:
-        raise DataError(f"data.dataset={dataset!r} has no config; prepared are: {', '.join(prepared)}")
+        raise DataError(f"data.dataset={dataset!r} names no config; prepared: {', '.join(prepared)}")
     _check_name(wanted)
     raise DataError(
-        f"data.dataset={dataset!r} is not prepared in {data_root(data_dir)}; this prepares it: "
+        f"data.dataset={dataset!r} is not prepared in {data_root(data_dir)}; to prepare it, run: "
         f"{prepare_command(wanted, data_dir)}"
     )
 
@@ -108,7 +107,7 @@ def _check_same(folder: Path, dataset: str) -> None:
         raise DataError(f"{folder}/dataset_info.json cannot be read: {error}") from error
     wanted = DatasetName.parse(dataset) if dataset else held
     if any(part and part != has for part, has in zip(wanted, held, strict=True)):
-        raise DataError(f"data.dir={str(folder)!r} holds {held}, and data.dataset={dataset!r} is another dataset")
+        raise DataError(f"data.dir={str(folder)!r} contains {held}, not data.dataset={dataset!r}")
 
 
 def open_folder(folder: Path) -> Any:
@@ -118,14 +117,14 @@ def open_folder(folder: Path) -> Any:
     try:
         builder = tfds.builder_from_directory(folder)
     except Exception as error:  # TFDS does not catch the errors of its file parsers
-        raise DataError(f"{folder}: TFDS cannot read what this dataset is: {error}") from error
+        raise DataError(f"{folder}: TFDS cannot read the description of this dataset: {error}") from error
     found = builder.info.file_format
     if found is None or found.value != ARRAY_RECORD:
         config = builder.info.config_name or ""
         command = prepare_command(DatasetName(builder.name, config, ""), "ANOTHER_FOLDER")
         raise DataError(
-            f"{folder} is in the format {found.value if found else 'of an old TFDS'}, and only {ARRAY_RECORD} is read "
-            f"without TensorFlow; this prepares it so, in another folder: {command}"
+            f"{folder} is in the format {found.value if found else 'of an old TFDS'}; without TensorFlow only "
+            f"{ARRAY_RECORD} can be read; to prepare it in another folder, run: {command}"
         )
     return builder
 

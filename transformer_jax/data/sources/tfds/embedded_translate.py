@@ -39,8 +39,8 @@ def config_of(name: str) -> EmbeddedConfig:
     match = _CONFIG.fullmatch(name)
     if not match or match[1] == match[2]:
         raise DataError(
-            f"config {name!r} of embedded_translate: expected two different locales, as in en-de, and perhaps the "
-            "numbers of training and of evaluation pairs, as in en-de-5000-500"
+            f"config {name!r} of embedded_translate: expected two different locales, such as en-de, and "
+            "optionally the numbers of training and of evaluation pairs, such as en-de-5000-500"
         )
     source, target, *sizes = match.groups()
     train, evaluation = (

@@ -23,8 +23,8 @@ def prepare_dataset(dataset: str, data_dir: str, manual_dir: str, show_progress:
       show_progress: show TFDS's progress bars.
     Returns: a builder that reads it, and whether it was prepared already.
 
-    Raises:
-      DataError: there is no such dataset, it cannot be downloaded, or a library for its preparation is not installed.
+    Raises: DataError if there is no such dataset, it cannot be downloaded, or its preparation needs a library that is
+      not installed.
     """
     import tensorflow_datasets as tfds
 

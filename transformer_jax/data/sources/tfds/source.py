@@ -149,7 +149,7 @@ class TfdsSource:
         if lacking and name not in self._told:
             self._told.add(name)
             _log.warning(
-                "%d of %d examples of split %s of %s have no text on a side: they are left out",
+                "left out %d of %d examples of split %s of %s: they have no text on one side",
                 lacking,
                 lacking + kept,
                 name,
@@ -182,7 +182,7 @@ class TfdsSource:
             byte = error.object[error.start]
             raise DataError(f"{where}: not UTF-8 at byte {error.start} (0x{byte:02x}): {error.reason}") from error
         if "\0" in text:
-            raise DataError(f"{where}: a NUL character at {text.index(chr(0))}, which no text has")
+            raise DataError(f"{where}: a NUL character at {text.index(chr(0))}; this is not text")
         return text
 
 
