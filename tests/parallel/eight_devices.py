@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from data_support import encoded_pairs
-from jax.sharding import NamedSharding, PartitionSpec
 from training_support import VOCAB_SIZE, distance, identical, read_by, small_config, split_for, uneven_batch
 
 from transformer_jax.checkpoints.store import CheckpointStore
@@ -26,7 +25,6 @@ from transformer_jax.data.batching import Batch
 from transformer_jax.data.columns import RaggedIds
 from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
-from transformer_jax.parallel.placement import DATA
 from transformer_jax.tasks.batches import training_batches
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
@@ -89,28 +87,6 @@ STEPS = {
     "train": make_train_step,
     "mean_of_means": mean_of_means,
 }
-
-
-class CheckedShardMap:
-    """Wrong on purpose: shard_map with its default check_vma, which adds gradients a second time."""
-
-    def __init__(self, mesh: jax.sharding.Mesh, step: Any) -> None:
-        self.mesh = mesh
-        everywhere, rows = PartitionSpec(), PartitionSpec(DATA)
-        self._step = jax.jit(
-            jax.shard_map(
-                lambda s, b, h: step(s, b, h, DATA),
-                mesh=mesh,
-                in_specs=(everywhere, rows, everywhere),
-                out_specs=(everywhere, everywhere),
-            )
-        )
-
-    def shardings(self, state: Any) -> Any:
-        return NamedSharding(self.mesh, PartitionSpec())
-
-    def step(self, state: Any, batch: Any, hyper: Any) -> Any:
-        return self._step(state, jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec(DATA))), hyper)
 
 
 compilations = 0
@@ -191,13 +167,10 @@ def compared(step: str, state: TrainState, output: Any, expected: OneDevice, ind
 
 
 def run(fields: dict[str, Any], launcher: str, num_devices: int | None, step: str, num_steps: int) -> dict[str, Any]:
-    checked = launcher == "checked_shard_map"
-    parallel = {"parallel.launcher": "shard_map" if checked else launcher, "parallel.num_devices": num_devices}
+    parallel = {"parallel.launcher": launcher, "parallel.num_devices": num_devices}
     config = small_config({**fields, **parallel})
     static, hyper = split(config)
     launch = make_launcher(config, STEPS[step](static), parameter_axes(config.model))
-    if checked:
-        launch = CheckedShardMap(launch.mesh, STEPS[step](static))
 
     # One device computes its batch in one part, without the errors made on purpose.
     plain = {
@@ -284,19 +257,6 @@ def elastic(fields: dict[str, Any], others: list[dict[str, Any]], num_steps: int
             assert everywhere_equal(restored, launch.mesh.devices.size)
             result.append(losses(launch, restored, hyper))
     return result
-
-
-def shared_dropout(launcher: str) -> dict[str, float]:
-    """Return how far gradients are off when every device numbers its rows from 0, so that masks repeat."""
-    config = small_config({"parallel.launcher": launcher})
-    static, hyper = split(config)
-    launch = make_launcher(config, gradient_step(static), parameter_axes(config.model))
-    outputs = []
-    for row_ids in (np.arange(len(LENGTHS)), np.arange(len(LENGTHS)) % (len(LENGTHS) // NUM_DEVICES)):
-        state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
-        batch = {**unpacked_batches()[0], "row_ids": row_ids.astype(np.int32)}
-        outputs.append(launch.step(state, batch, hyper)[1]["grads"])
-    return {"grads": distance(*outputs)}
 
 
 def communication(fields: dict[str, Any]) -> dict[str, int]:
