@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+from transformer_jax.sweeps.declaration import declaration_of
 from transformer_jax.sweeps.results import TRIALS, Result, claim, write_spec
 from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.trials import Trial, grid
@@ -72,8 +73,8 @@ def write_trial(trial: Trial, metrics, folder: Path, index: int, status: str | N
 def write_workdir(root: Path, fields: str = "", text: str = STUDY) -> tuple[Path, Path]:
     """Write a study of 5 variants with 3 seeds, one trial diverged; return its work directory and its folder."""
     folder, workdir = write_study(root, fields, text), root / "runs" / "heads"
-    claim(workdir, folder)
     study = load_study(folder)
+    claim(workdir, folder, declaration_of(study))
     trials = grid(study, {"data.cache_dir": str(workdir / "token_cache"), "model.mlp_dim": "40"}).trials
     order = list(dict.fromkeys(trial.variant for trial in trials))
     for trial in trials:

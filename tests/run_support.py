@@ -136,7 +136,7 @@ def trained_config() -> ExperimentConfig:
 def metric_lines(workdir: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl without values that depend on the clock."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in CLOCK_FIELDS} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if k not in (*CLOCK_FIELDS, "crc32")} for line in lines]
 
 
 def final_state(folder: Path, step: int = TOTAL) -> list[tuple[str, bytes]]:
@@ -192,3 +192,8 @@ def translated(lines: Sequence[str], unfinished: Sequence[int] = ()) -> list[Tra
         Translated(number, [Output(line, [1], [0.0], 0.0, number not in unfinished)])
         for number, line in enumerate(lines, start=1)
     ]
+
+
+def without_checksum(scores: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a file of scores without its checksum."""
+    return {name: value for name, value in scores.items() if name != "checksum"}

@@ -309,7 +309,7 @@ def test_a_line_of_a_million_characters_on_stdin(monkeypatch, capsys):
     assert generate(monkeypatch, b"1 2\n\n" + b"12 " * 333_334 + b"\n") == 3
     err = capsys.readouterr().err
     assert "warning: stdin, line 3: " in err
-    assert "tokens with the end mark, and evaluation.tokens_per_batch=8192" in err
+    assert "tokens with end-of-sequence are too many: evaluation.tokens_per_batch=8192" in err
     assert "Traceback" not in err
 
 

@@ -11,6 +11,7 @@ from transformer_jax.metrics_file import (
     format_line,
     last_step,
     last_value,
+    num_unchecked,
     read_lines,
     readable_lines,
     values_by_step,
@@ -50,7 +51,7 @@ def test_a_missing_file_has_no_lines(tmp_path):
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_damaged_line_is_an_error_or_skipped(file, damage):
     file.write_text(TEXT + damage)
-    with pytest.raises(DataError, match=f"{file}: line 5 cannot be read, or was cut short: "):
+    with pytest.raises(DataError, match=f"{file}: line 5 is damaged or was cut short"):
         read_lines(file)
     assert read_lines(file, may_be_growing=True) == readable_lines(file) == LINES
     assert last_step(file) == 2
@@ -62,14 +63,14 @@ def test_a_damaged_line_is_an_error_or_skipped(file, damage):
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_only_the_last_line_may_be_half_written(file, damage):
     file.write_text(damage + "\n" + TEXT)
-    with pytest.raises(DataError, match="line 1 cannot be read"):
+    with pytest.raises(DataError, match="line 1 is damaged"):
         read_lines(file, may_be_growing=True)
     assert readable_lines(file) == LINES
 
 
 def test_a_finished_run_may_not_have_a_line_without_a_split(file):
     file.write_text('{"step": 1}\n')
-    with pytest.raises(DataError, match=r"line 1 .*'split'"):
+    with pytest.raises(DataError, match="line 1 is damaged"):
         read_lines(file)
 
 
@@ -92,3 +93,47 @@ def test_the_last_value_is_read_from_the_end_of_a_long_file(file):
     assert last_value(file, "loss") == (2, None)
     file.write_text(TEXT + long * 2)
     assert last_value(file, "loss") is None
+
+
+def checked_lines(folder, count=5):
+    path = folder / "metrics.jsonl"
+    path.write_text(
+        "".join(format_line(step, "train", {"loss": step / 7, "seconds": 1.5}) for step in range(1, count + 1))
+    )
+    return path
+
+
+def test_no_changed_character_goes_unnoticed(tmp_path):
+    file = checked_lines(tmp_path, 1)
+    [line] = readable_lines(file)
+    text = file.read_text()
+    for position in range(len(text) - 1):
+        for other in '0x"}':
+            if other != text[position]:
+                file.write_text(text[:position] + other + text[position + 1 :])
+                assert readable_lines(file) in ([], [line]), (position, other)
+                with pytest.raises(DataError, match="line 1 is damaged"):
+                    read_lines(file)
+
+
+def test_damaged_lines_in_the_middle_are_marked_and_the_old_file_is_kept(tmp_path):
+    file = checked_lines(tmp_path)
+    first, second, _, *others = file.read_text().splitlines(keepends=True)
+    damaged = "".join([first, second.replace("0", "1"), "\x00\n", *others])
+    file.write_text(damaged)
+    assert cut_back(file, 4) == [2, 3]
+    assert [(line["step"], line["split"], line.get("lines")) for line in read_lines(file)] == [
+        (1, "train", None),
+        (1, "damaged", 2),
+        (4, "train", None),
+    ]
+    assert (tmp_path / "metrics.jsonl.damaged").read_text() == damaged
+    assert cut_back(file, 4) == []
+
+
+def test_lines_of_earlier_versions_are_read_without_a_checksum(file):
+    with file.open("a") as opened:
+        opened.write(format_line(3, "train", {"loss": 1.0}))
+    assert read_lines(file) == [*LINES, {"step": 3, "split": "train", "loss": 1.0}]
+    assert cut_back(file, 3) == []
+    assert num_unchecked(file) == len(LINES)

@@ -1,9 +1,11 @@
 """metrics.jsonl of a work directory: one line of JSON per logged step and split.
 
-    {"step": 100, "split": "train", "loss": 2.31, ..., "seconds": 4.2, "tokens_per_s": 51000.0}
+    {"step": 100, "split": "train", "loss": 2.31, ..., "seconds": 4.2, "tokens_per_s": 51000.0, "crc32": "6b1f08c2"}
 
-Lines are in the order of writing, so steps and splits interleave. A number that is not finite is null. A killed process
-may leave an incomplete line at the end; the next process cuts the file back before it writes.
+`crc32` is the checksum of the line without it. Lines of earlier versions have none; they are read unchecked. Lines are
+in the order of writing, so steps and splits interleave. A number that is not finite is null. A killed process
+may leave an incomplete line at the end; the next process cuts the file back before it writes. If other lines are
+damaged, `cut_back` keeps the old file, and a line {"split": "damaged", "lines": N} says how many were lost there.
 
 | function                                | a damaged line               |
 |-----------------------------------------|------------------------------|
@@ -19,6 +21,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,13 +34,18 @@ NAME = "metrics.jsonl"
 CLOCK_FIELDS = ("seconds", "tokens_per_s")
 """Fields that differ between two runs of the same config."""
 
+DAMAGED = "damaged"
+"""The `split` of a line that stands for damaged lines."""
+
 _TAIL_BYTES = 4096
+_CHECKSUM = re.compile(r', "crc32": "([0-9a-f]{8})"\}$')
 
 
 def format_line(step: int, split: str, metrics: Mapping[str, Any]) -> str:
     """Return a line with its line break; floats that are not finite become null, since JSON has no such numbers."""
     finite = {name: None if _is_nonfinite(value) else value for name, value in metrics.items()}
-    return json.dumps({"step": step, "split": split, **finite}) + "\n"
+    text = json.dumps({"step": step, "split": split, **finite})
+    return f'{text[:-1]}, "crc32": "{_crc32(text)}"}}\n'
 
 
 def read_lines(file: Path, may_be_growing: bool = False) -> list[dict[str, Any]]:
@@ -51,13 +60,12 @@ def read_lines(file: Path, may_be_growing: bool = False) -> list[dict[str, Any]]
         return []
     texts, lines = file.read_text(encoding="utf-8", errors="replace").splitlines(), []
     for number, text in enumerate(texts, start=1):
-        try:
-            values = json.loads(text)
-            lines.append({"step": values["step"], "split": values["split"], **values})
-        except (ValueError, KeyError, TypeError) as error:
+        values = _parsed(text)
+        if values is None or "split" not in values:
             if number == len(texts) and may_be_growing:
                 break
-            raise DataError(f"{file}: line {number} cannot be read, or was cut short: {error}") from error
+            raise DataError(f"{file}: line {number} is damaged or was cut short")
+        lines.append({"step": values["step"], "split": values["split"], **values})
     return lines
 
 
@@ -91,14 +99,43 @@ def last_value(file: Path, name: str) -> tuple[int, float | None] | None:
     return None
 
 
-def cut_back(file: Path, step: int) -> None:
-    """Remove the lines after a step and the lines that cannot be read; do nothing if there is no file.
+def cut_back(file: Path, step: int) -> list[int]:
+    """Remove the lines after a step and damaged lines; do nothing if there is no file.
 
-    Raises OSError if the file cannot be read and CheckpointError if it cannot be written.
+    Returns: the numbers of damaged lines, without an incomplete last one. If there are any, the old file is kept as
+      FILE.damaged, and a line in their place says how many they were.
+    Raises: OSError if the file cannot be read, CheckpointError if it cannot be written.
     """
-    if file.exists():
-        kept = [text for text, values in _readable(file) if values["step"] <= step]
-        write_atomically(file, "".join(f"{text}\n" for text in kept).encode())
+    if not file.exists():
+        return []
+    data = file.read_bytes()
+    *texts, last = data.decode("utf-8", "replace").split("\n")
+    kept: list[str] = []
+    damaged: list[int] = []
+    in_a_row = latest = 0
+    for number, text in enumerate([*texts, *([last] if _parsed(last) is not None else [])], start=1):
+        values = _parsed(text)
+        if values is None:
+            damaged.append(number)
+            in_a_row += 1
+            continue
+        if in_a_row:
+            kept.append(format_line(latest, DAMAGED, {"lines": in_a_row})[:-1])
+            in_a_row = 0
+        if values["step"] <= step:
+            kept.append(text)
+            latest = values["step"]
+    if in_a_row:
+        kept.append(format_line(latest, DAMAGED, {"lines": in_a_row})[:-1])
+    if damaged:
+        write_atomically(file.with_name(f"{file.name}.damaged"), data)
+    write_atomically(file, "".join(f"{text}\n" for text in kept).encode())
+    return damaged
+
+
+def num_unchecked(file: Path) -> int:
+    """Return the number of lines without a checksum, which earlier versions have written; 0 if there is no file."""
+    return sum(not _CHECKSUM.search(text) for text, _ in _readable(file))
 
 
 def values_by_step(lines: Iterable[Mapping[str, Any]], quantity: str) -> dict[int, float]:
@@ -127,12 +164,25 @@ def _readable(file: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """Return the object of a line; None if the line is damaged or has no step."""
+    """Return the object of a line without its checksum; None if the line is damaged or has no step."""
+    checksum = _CHECKSUM.search(text)
+    if checksum:
+        text = f"{text[: checksum.start()]}}}"
+        if _crc32(text) != checksum[1]:
+            return None
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return values if isinstance(values, dict) and isinstance(values.get("step"), int) else None
+    if not isinstance(values, dict) or type(values.get("step")) is not int:
+        return None
+    # Without a checksum it is a line of an earlier version, which has no text except `split`; or `crc32` is damaged.
+    texts = {name for name, value in values.items() if isinstance(value, str)}
+    return values if checksum or texts <= {"split"} else None
+
+
+def _crc32(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def _is_nonfinite(value: Any) -> bool:

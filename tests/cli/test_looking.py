@@ -80,7 +80,7 @@ def test_attention_of_a_translation_goes_to_the_run(tmp_path, run, capsys):
         (["--text=1", "--head=3"], "--head=3: the model has heads 1 to 2"),
         (["--text=1", "--head=0"], "--head=0: expected at least 1"),
         (["--text=1", "--output=/dev/null/x"], "--output=/dev/null/x: cannot be made: Not a directory"),
-        (["--text=" + "1 2 " * 60], "and a picture shows at most 120"),
+        (["--text=" + "1 2 " * 60], "a picture shows at most 120"),
     ],
 )
 def test_attention_that_cannot_be_shown(run, refused, flags, message):

@@ -213,7 +213,7 @@ def test_states_follow_their_hypotheses():
     [
         ([(3,), ()], {}, DataError, r"^prompts: row 1 is empty; a prompt needs at least one token"),
         ([(3,), (4, 6)], {}, DataError, r"^prompts, row 1: id 6 is outside"),
-        ([(3,)], {"at_limit": "end"}, ConfigError, r"^decode\.at_limit=end needs a token that ends"),
+        ([(3,)], {"at_limit": "end"}, ConfigError, r"^decode\.at_limit=end: there is no end-of-sequence id"),
     ],
 )
 def test_prompts_that_a_decoder_cannot_continue(prompts, fields, error, message):

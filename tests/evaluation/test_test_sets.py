@@ -13,7 +13,7 @@ from transformer_jax.config.data import parse_test_sets
 from transformer_jax.data.sources import load_source
 from transformer_jax.tasks.translation import Translation
 
-OF_PLACE = {"split", "corpus", "input", "reference"}
+OF_PLACE = {"split", "corpus", "input", "reference", "checksum"}
 
 
 @pytest.fixture

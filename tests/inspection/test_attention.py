@@ -146,9 +146,9 @@ def test_a_given_target(translator):
         (" ", None, "--text is empty; give a sentence"),
         ("1", "", "--target is empty; give a sentence"),
         ("1\n2", None, "--text has 2 lines"),
-        ("1 2 " * 80, None, r"^--text: \d+ tokens with the end mark, and a picture shows at most 120"),
-        ("1", "1 2 " * 80, r"^--target: \d+ tokens with the end mark, and a picture shows at most 120"),
-        ("9 " * 3000, None, r"--text: \d+ tokens with the end mark, and evaluation.tokens_per_batch"),
+        ("1 2 " * 80, None, r"^--text: \d+ tokens with end-of-sequence, a picture shows at most 120"),
+        ("1", "1 2 " * 80, r"^--target: \d+ tokens with end-of-sequence, a picture shows at most 120"),
+        ("9 " * 3000, None, r"--text: \d+ tokens with end-of-sequence are too many: evaluation.tokens_per_batch"),
     ],
 )
 def test_texts_that_cannot_be_shown(translator, text, target, message):

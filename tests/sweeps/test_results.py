@@ -58,7 +58,7 @@ def test_a_truncated_result_is_named(tmp_path, text):
 def test_a_truncated_spec_is_named(tmp_path):
     write_spec(tmp_path, TRIAL, METRICS)
     (tmp_path / SPEC).write_text(json.dumps({"labels": {}}))
-    with pytest.raises(DataError, match="does not describe a trial"):
+    with pytest.raises(DataError, match="lacks 'seed'"):
         read_spec(tmp_path)
 
 

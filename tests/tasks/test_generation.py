@@ -108,10 +108,10 @@ def test_a_line_too_long_for_the_learned_table_is_named_and_the_others_translate
     lines = ["1", "", " ", LINES[3], "50", LINES[3]]
     translations = [translation for part in other.translate(map(Line, lines)) for translation in part]
     assert [bool(translation.problem) for translation in translations] == [False] * 3 + [True, False, True]
-    assert re.fullmatch(r"\d+ tokens .* model\.max_length=12", translations[3].problem)
+    assert re.fullmatch(r"\d+ tokens .* model\.max_length=12 rows", translations[3].problem)
     assert [bool(translation.outputs) for translation in translations] == [True, False, False, False, True, False]
     assert translations[4].text == other.translate_all(["50"])[0]
-    with pytest.raises(DataError, match=r"^line 4: \d+ tokens .* model\.max_length=12"):
+    with pytest.raises(DataError, match=r"^line 4: \d+ tokens .* model\.max_length=12 rows"):
         other.translate_all(lines)
 
 
@@ -120,7 +120,7 @@ def test_a_line_of_a_million_characters_is_named(translator, config, encoding):
     model = dataclasses.replace(config.model, position_encoding=encoding)
     params = random_params(model.resolved(), 3)
     other = Translator(dataclasses.replace(config, model=model), params, translator.tokenizer)
-    with pytest.raises(DataError, match=r"^line 2: \d{6,} tokens with the end mark, and "):
+    with pytest.raises(DataError, match=r"^line 2: \d{6,} tokens with end-of-sequence are too many: "):
         other.translate_all(["1", "x" * 1_000_000])
 
 

@@ -36,7 +36,7 @@ def test_a_learned_table_takes_as_many_tokens_as_it_has_rows():
 
 def test_otherwise_the_batch_is_the_limit():
     check(SINUSOIDAL, [1, 40])
-    with pytest.raises(DataError, match=r"line 8: 41 tokens .*tokens_per_batch=160 .*row_multiple=4 rows 40"):
+    with pytest.raises(DataError, match=r"line 8: 41 tokens .*tokens_per_batch=160 .*=4 rows of at most 40"):
         check(SINUSOIDAL, [40, 41])
 
 

@@ -1,7 +1,6 @@
 """metrics.jsonl and TensorBoard events."""
 
 import errno
-import json
 import os
 import re
 import struct
@@ -11,12 +10,12 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import RecordWriter
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.metrics_file import CLOCK_FIELDS
+from transformer_jax.metrics_file import CLOCK_FIELDS, format_line, read_lines
 from transformer_jax.training.metric_log import MetricLog
 
 
 def written(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return read_lines(folder / "metrics.jsonl")
 
 
 def events_of(folder):
@@ -70,15 +69,19 @@ def test_a_resumed_run_cuts_off_the_lines_after_its_step(tmp_path, step, kept):
     assert [line["step"] for line in written(tmp_path)] == [*kept, 10]
 
 
-@pytest.mark.parametrize(
-    "rest", [b'{"step": 4, "spl', b'{"step": 4', b"\x00\x00\x00", b"7", b"[1]", b'{"split": "train"}', b"\xff\n", b"\n"]
-)
-def test_a_damaged_line_is_dropped(tmp_path, rest):
-    good = b'{"step": 3, "split": "train"}\n'
-    (tmp_path / "metrics.jsonl").write_bytes(good + rest)
+@pytest.mark.parametrize("rest", ['{"step": 4, "spl', '{"step": 4', "\x00\x00\x00", "7", "[1]", '{"split": "train"}'])
+def test_an_incomplete_last_line_is_dropped_and_a_damaged_one_is_named(tmp_path, rest, caplog):
+    good, new = format_line(3, "train", {}), format_line(6, "train", {})
+    (tmp_path / "metrics.jsonl").write_text(good + rest)
     with MetricLog(tmp_path, 5) as log:
         log.write(6, "train", {})
-    assert (tmp_path / "metrics.jsonl").read_bytes() == good + b'{"step": 6, "split": "train"}\n'
+    assert (tmp_path / "metrics.jsonl").read_text() == good + new
+    assert not caplog.records
+    (tmp_path / "metrics.jsonl").write_text(good + rest + "\n" + new)
+    with MetricLog(tmp_path, 6):
+        pass
+    assert (tmp_path / "metrics.jsonl").read_text() == good + format_line(3, "damaged", {"lines": 1}) + new
+    assert "metrics.jsonl: damaged lines were removed: 2" in caplog.text
 
 
 def test_tensorboard_hides_the_steps_that_are_repeated(tmp_path):

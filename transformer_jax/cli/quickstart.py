@@ -17,6 +17,7 @@ from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, swi
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.terminal import say
 
 OVERRIDES = ("config",)
 CONFIG = "quickstart"
@@ -33,6 +34,7 @@ def define(values: flags.FlagValues) -> None:
 def run(arguments: Arguments) -> int:
     spec, workdir = arguments.required("config"), Path(arguments.required("workdir"))
     config = read_config(spec, arguments.overrides)
+    say(f"training in {workdir}")  # the imports that follow take seconds
 
     from transformer_jax.cli.train import start
     from transformer_jax.data.sources import load_source

@@ -8,6 +8,9 @@ report.md; figures/; summary.csv, the mean of every metric of every variant with
 difference from the reference; contrasts.csv, paired differences along the axes that the study contrasts; results.csv,
 every trial. Trials that diverged, failed or are still running are counted and marked as such. The command works at any
 time during a sweep; run it again to update the report.
+
+The code of a study is run only if it is built in, or with --study. Without, figures that a study draws itself are left
+out, and the report has the configs in place of the command that repeats the study.
 """
 
 import sys
@@ -24,7 +27,7 @@ OVERRIDES = ()
 
 def define(values: flags.FlagValues) -> None:
     path_flag(values, "workdir", "work directory of a sweep")
-    path_flag(values, "study", "folder or name of the study; default the folder that the sweep used")
+    path_flag(values, "study", "folder or name of the study, whose code is then run; default the recorded study")
     path_flag(values, "output", "folder for the report; default WORKDIR/report")
     switch(values, "json", "print the summary as JSON instead of the tables")
 

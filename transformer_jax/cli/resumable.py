@@ -159,9 +159,10 @@ class ResumableFile:
         """Return the contents of the companion of a partial file that is not empty."""
         try:
             progress = json.loads(self._companion.read_bytes())
-            fields = {"lines", "input_sha256", "made_with", "notes"}
-            valid = fields <= {*progress} and 0 < progress["bytes"] <= self._partial.stat().st_size
-        except (OSError, ValueError, KeyError, TypeError):
+            kinds = {"bytes": int, "lines": int, "input_sha256": str, "made_with": dict, "notes": dict}
+            valid = all(type(progress[name]) is kind for name, kind in kinds.items())
+            valid = valid and 0 < progress["bytes"] <= self._partial.stat().st_size and progress["lines"] > 0
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             valid = False
         if not valid:
             raise ConfigError(

@@ -75,6 +75,7 @@ def run(arguments: Arguments) -> int:
     workdir = Path(arguments.required("workdir"))
 
     from transformer_jax.data.sources import load_source
+    from transformer_jax.sweeps.declaration import declaration_of
     from transformer_jax.sweeps.progress_of_trials import Table
     from transformer_jax.sweeps.results import check_trials, claim
     from transformer_jax.sweeps.search import make_search
@@ -92,7 +93,7 @@ def run(arguments: Arguments) -> int:
     overrides = {"data.cache_dir": str((workdir / "token_cache").absolute())} | dict(arguments.overrides)
     first = Space(study, overrides).first()
     study = study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
-    claim(workdir, folder)
+    claim(workdir, folder, declaration_of(study))
     check_trials(workdir, study, folder)
     executor = _executor(values, workdir)
     search = make_search(study, overrides, options, workdir, executor.num_workers)

@@ -42,7 +42,7 @@ class DecodeConfig:
     end_among: str = choice(
         "beam",
         ("beam", "candidates"),
-        "an end mark ends a hypothesis if it is among the best beam_size (beam) or 2 * beam_size (candidates) "
+        "an end-of-sequence ends a hypothesis if it is among the best beam_size (beam) or 2 * beam_size (candidates) "
         "continuations",
         read_by=_SEARCH,
     )
@@ -76,9 +76,9 @@ class DecodeConfig:
     )
     max_extra_length: int = number(50, "an output has at most the source's length plus this many tokens", 0)
     max_length: int | None = number(None, "an output has at most this many tokens, in place of max_extra_length", 1)
-    min_length: int = number(0, "an output has at least this many tokens before the end mark", 0)
+    min_length: int = number(0, "an output has at least this many tokens before the end-of-sequence", 0)
     at_limit: str = choice(
-        "cut", ("cut", "end"), "at the length limit, an output is cut off (cut) or gets an end mark (end)"
+        "cut", ("cut", "end"), "at the length limit, an output is cut off (cut) or gets an end-of-sequence (end)"
     )
     forbidden_ids: str = field("", "ids that no output contains, separated by commas")
     prefix_ids: str = field("", "ids that every output begins with, separated by commas")
@@ -123,6 +123,9 @@ class DecodeConfig:
                 parse_ids(text)
             except ValueError:
                 yield f"{name}={text!r}: expected ids separated by commas"
+                return
+        if both := sorted({*parse_ids(self.forbidden_ids)}.intersection(parse_ids(self.prefix_ids))):
+            yield f"prefix_ids={self.prefix_ids!r}: {', '.join(map(str, both))} is in forbidden_ids too"
 
 
 def parse_ids(text: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,11 +29,13 @@ from transformer_jax.data.tokenizers import (
 )
 from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.tokenizers.words import read_vocabulary
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import write_atomically
 
 TOKENIZER_FILE = "tokenizer.model"
 _CACHE_FOLDER = "token_cache"
 _SAMPLED_CHUNK = 1 << 14
+_log = logging.getLogger(__name__)
 
 
 class EncodedSplits:
@@ -193,8 +196,8 @@ def _trained_tokenizer(
         ]
         name = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
         shared = Path(os.path.expanduser(data.cache_dir)) / f"tokenizer-{name}.model"
-        if shared.exists():
-            return read_tokenizer(shared)
+        if (known := _read_shared(shared)) is not None:
+            return known
     num_examples = source.num_examples(train)
     if data.tokenizer != "words":  # words are only counted, which is fast; a sample would lack the rare ones
         num_examples = min(num_examples, data.tokenizer_pairs)
@@ -203,7 +206,27 @@ def _trained_tokenizer(
     tokenizer = train_tokenizer(_sample(source, train, features, num_examples), data.tokenizer, config.model.vocab_size)
     if shared is not None:
         write_tokenizer(shared, tokenizer)
+        write_atomically(_checksum_file(shared), f"{tokenizer.sha256}\n".encode())
     return tokenizer
+
+
+def _checksum_file(tokenizer: Path) -> Path:
+    return tokenizer.with_suffix(".sha256")
+
+
+def _read_shared(path: Path) -> Tokenizer | None:
+    """Return the tokenizer that runs share; None if there is none, or if it does not match its checksum."""
+    if not path.exists():
+        return None
+    try:
+        tokenizer = read_tokenizer(path)
+        if _checksum_file(path).read_text(encoding="utf-8").strip() == tokenizer.sha256:
+            return tokenizer
+        problem = "does not match its checksum"
+    except (DataError, OSError, UnicodeDecodeError) as error:
+        problem = f"cannot be checked ({error})"
+    _log.warning("%s: %s; the tokenizer is trained again", path, problem)
+    return None
 
 
 def _sample(source: Source, split: str, features: Sequence[str], num_examples: int) -> Iterator[str]:

@@ -134,6 +134,8 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
         raise FileNotFoundError(folder)
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        if meta.pop("sha256", None) != _digest(meta):
+            raise _DamagedCacheError("meta.json does not match its checksum")
         if meta["key"] != key:
             raise _DamagedCacheError("meta.json belongs to another cache")
         arrays = {}
@@ -151,7 +153,7 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
             for column in columns
         }
         return EncodedSplit(stored_columns, tokenizer.special_ids)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _DamagedCacheError(f"{type(error).__name__}: {error}") from error
 
 
@@ -194,8 +196,9 @@ def _build(
     try:
         with _bar(source.num_examples(parts["split"]), show) as advance:
             files = _write_arrays(building, source.chunks(parts["split"], _CHUNK), tokenizer, columns, advance)
-        meta = json.dumps({"key": _digest(parts), "parts": parts, "files": files}, indent=1)
-        (building / "meta.json").write_text(meta, encoding="utf-8")
+        meta = {"key": _digest(parts), "parts": parts, "files": files}
+        text = json.dumps(meta | {"sha256": _digest(meta)}, indent=1)
+        (building / "meta.json").write_text(text, encoding="utf-8")
         try:
             building.rename(folder)
         except OSError:

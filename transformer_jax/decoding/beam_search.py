@@ -1,22 +1,22 @@
-"""Beam search (Graves 2012; Sutskever et al. 2014, section 3.2): the W likeliest prefixes of every input.
+"""Beam search (Graves 2012; Sutskever et al. 2014, section 3.2): keep the W most probable prefixes of every input.
 
-Implementations differ in three rules, which have names here. A hypothesis Y ends with the end token; |Y| counts it.
+Implementations differ in three rules, which are named here. A hypothesis Y ends with end-of-sequence; |Y| counts it.
 
-`length_penalty`: the number by which hypotheses are ranked.
+`length_penalty`: the score that ranks hypotheses.
 - `none`: log P(Y).
 - `gnmt`: log P(Y) / ((5 + |Y|) / 6)^alpha (Wu et al. 2016, equation 14, without coverage).
 - `average`: log P(Y) / |Y|^alpha (fairseq, Hugging Face).
 
-`end_among`: the rank that an end token needs to end a hypothesis. Every step computes the 2W best continuations.
-- `beam`: it must be among the W best (fairseq). Then a beam of one is greedy search.
-- `candidates`: it must be among the 2W best (tensor2tensor).
+`end_among`: the rank at which end-of-sequence ends a hypothesis. Every step computes the 2W best continuations.
+- `beam`: among the W best (fairseq). A beam of one is then greedy search.
+- `candidates`: among the 2W best (tensor2tensor).
 
 `early_stop`: the condition under which an input is done.
-- `bound`: no live hypothesis can win. log P only falls, so a hypothesis cannot rank higher than its present log P at
-  its greatest possible length (tensor2tensor).
+- `bound`: no live hypothesis can win. log P only falls, so a hypothesis cannot rank higher than its current log P at
+  its maximum length (tensor2tensor).
 - `first`: W hypotheses have ended (fairseq).
 
-An input is also done when its hypotheses reach the length limit. Hypotheses without an end rank behind all others.
+An input is also done when its hypotheses reach the length limit. Unfinished hypotheses rank below finished ones.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Beam(NamedTuple):
     """State of a beam search.
 
     scores: [B, W] float32, log P of every live hypothesis, best first; -inf for one that does not exist.
-    ended: the W best hypotheses that have ended, best first. num_ended: [B] int32, the number of all that have ended.
+    ended: the W best hypotheses that have ended, best first. num_ended: [B] int32, number of all ended hypotheses.
     done: [B] bool.
     """
 
@@ -73,8 +73,9 @@ def _average_penalty(lengths: Array, alpha: ArrayLike) -> Array:
 
 
 class LengthPenalty(NamedTuple):
-    """function: (lengths [...] float32, alpha) -> the divisor of log P [...].
+    """A length penalty.
 
+    function: (lengths [...] float32, alpha) -> the divisor of log P [...].
     default_alpha: `decode.length_penalty_alpha` if the config does not set it.
     """
 
@@ -99,7 +100,7 @@ def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Beam:
     """Return the state before the first step. All hypotheses of an input are equal then, so only the first is live.
 
     Args:
-      max_lengths: greatest number of tokens of a hypothesis, with its end; 0 for a row of padding.
+      max_lengths: maximum tokens of a hypothesis, including end-of-sequence; 0 for a row of padding.
     """
     rows, width, _ = hypotheses.ids.shape
     nothing = jnp.full((rows, width), -jnp.inf)
@@ -121,8 +122,8 @@ def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Beam:
 class Candidates(NamedTuple):
     """The best continuations of an input's hypotheses, best first: [B, 2W] each.
 
-    scores: log P with the token. parents: the number of the hypothesis that is continued. tokens: their ids. log_probs:
-    of the token alone.
+    scores: log P with the token. parents: the number of the hypothesis that each one continues. tokens: their ids.
+    log_probs: log P of the token alone.
     """
 
     scores: Array
@@ -134,9 +135,9 @@ class Candidates(NamedTuple):
 def candidates(
     logits: Float[Array, "B W V"], possible: Bool[Array, "B 1 V"], scores: Float[Array, "B W"]
 ) -> Candidates:
-    """Return the 2W best continuations; if there are fewer, the others have the score -inf.
+    """Return the 2W best continuations; missing ones have the score -inf.
 
-    The best of an input are among the best of each of its hypotheses. These are found by their logits, so that log
+    The best continuations of an input are among the best of each of its hypotheses. Logits find these, so log
     probabilities are computed for a few tokens only.
     """
     width, size = logits.shape[1:]
@@ -164,7 +165,7 @@ def search(
     """Extend hypotheses until all inputs are done, or the hypotheses have `until` tokens.
 
     Args:
-      until: at most the number of tokens for which the cache has room.
+      until: number of tokens for which the cache has room, or fewer.
       alpha: exponent of the length penalty, at least 0.
       reorder: reorders the cache; None if the cache does not depend on the order of hypotheses.
     """
@@ -194,7 +195,7 @@ def search(
 def _end(
     state: Beam, found: Candidates, is_end: Bool[Array, "B E"], end_id: ArrayLike, rules: Rules, alpha: ArrayLike
 ) -> Beam:
-    """Add the candidates that end to the best ended hypotheses."""
+    """Add the candidates that are end-of-sequence to the best ended hypotheses."""
     width, length = state.scores.shape[1], state.hypotheses.length
     ends = is_end & ~jnp.isneginf(found.scores) & ~state.done[:, None]
     if rules.end_among == "beam":
@@ -204,7 +205,7 @@ def _end(
     if rules.early_stop == "first":
         ends = ends & (state.num_ended[:, None] + jnp.cumsum(ends, axis=1) <= width)
     scores = jnp.where(ends, found.scores / penalty(rules, length + 1, alpha), -jnp.inf)
-    # Only kept hypotheses are written out: to write 2W new ones of `limit` tokens would cost more than the search.
+    # Write only the hypotheses that are kept: writing 2W new ones of `limit` tokens would cost more than the search.
     kept, places = jax.lax.top_k(jnp.concatenate([state.ended.scores, scores], axis=1), width)
     new = places >= width
     parents = jnp.take_along_axis(found.parents, jnp.maximum(places - width, 0), axis=1)
@@ -228,7 +229,7 @@ def _end(
 
 
 def _continue(state: Beam, found: Candidates, is_end: Bool[Array, "B E"], reorder: Reorder | None) -> Beam:
-    """Make the W best candidates without an end the next hypotheses; an input that is done keeps its hypotheses."""
+    """Continue with the W best candidates other than end-of-sequence; inputs that are done keep their hypotheses."""
     width = state.scores.shape[1]
     continuing = jnp.where(is_end, -jnp.inf, found.scores)
     scores, places = jax.lax.top_k(continuing, width)

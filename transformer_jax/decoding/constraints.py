@@ -15,11 +15,11 @@ class Constraints(NamedTuple):
     """Rules that hold for all outputs.
 
     - end_id: int32 scalar, the token that ends an output; -1 if there is none.
-    - forbidden: [V] bool, tokens that no output may have, such as padding.
+    - forbidden: [V] bool, tokens that no output may contain, such as padding.
     - prefix: [P] int32, the first tokens of every output.
-    - min_length: int32 scalar, least number of tokens before the end.
+    - min_length: int32 scalar, minimum number of tokens before end-of-sequence.
     - force_end: bool scalar, whether the last token of an output at its length limit is `end_id`.
-    - repetition_penalty: scalar, or None. It needs `Hypotheses.seen`, and acts on the result of the step function:
+    - repetition_penalty: scalar, or None. It needs `Hypotheses.seen`. It applies to the result of the step function:
       logits of one model, or averaged log probabilities of several.
     """
 
@@ -35,7 +35,7 @@ class Proposal(NamedTuple):
     """The candidates for the next token.
 
     logits: [B, W, V] float32, with the repetition penalty; their log softmax scores an output. allowed: [B, 1, V] bool.
-    hypotheses: with the cache after their last tokens.
+    hypotheses: their cache includes their last tokens.
     """
 
     logits: Array
@@ -47,7 +47,7 @@ def propose(step: Step, hypotheses: Hypotheses, constraints: Constraints, max_le
     """Feed the last tokens of all hypotheses to the model, and return the candidates for the next token.
 
     Args:
-      max_lengths: greatest number of tokens of an output, with its end.
+      max_lengths: maximum tokens of an output, including end-of-sequence.
     """
     logits, hypotheses = feed(step, hypotheses)
     if constraints.repetition_penalty is not None:
@@ -60,7 +60,7 @@ def allowed(constraints: Constraints, length: Int[Array, ""], max_lengths: Int[A
     """Return the tokens that may stand at position `length` of the outputs; tokens of the prefix are always allowed.
 
     Args:
-      length: present number of tokens of the outputs; max_lengths: the greatest, with the end.
+      length: current number of tokens of the outputs; max_lengths: the maximum, including end-of-sequence.
     """
     tokens = jnp.arange(constraints.forbidden.shape[0])[None]
     is_end = tokens == constraints.end_id

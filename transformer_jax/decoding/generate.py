@@ -52,7 +52,7 @@ class Request(NamedTuple):
     - batch: other arrays [B, ...] that the models read.
     - prompts: one per row, of at least one token; for an encoder-decoder the first is the start id. Outputs do not
       include the prompt.
-    - max_lengths: int [B], greatest number of tokens of an output, with its end; 0 for a row without output; see
+    - max_lengths: int [B], maximum tokens of an output, including end-of-sequence; 0 for a row without output; see
       `output_limits`.
     - limit: width of the outputs, at least the largest of max_lengths.
     """
@@ -78,9 +78,8 @@ def generate(
         the average.
       params: one tree per decoder, from its method `prepare`.
       row_ids: [B] int32, seeds of sampling; default 0, 1, 2, ...
-    Raises:
-      ConfigError: vocabularies differ; or outputs shall end at the length limit, but there is no end token.
-      DataError: the models cannot read a prompt; the message names its row.
+    Raises: ConfigError if vocabularies differ, or as `settings.split`; DataError, which names the row, if the models
+      cannot read a prompt.
     """
     search = prepare(decoders, params, decode, ends, request, row_ids)
     if not search.settings.sample:
@@ -94,7 +93,7 @@ def generate(
 
 
 class Search(NamedTuple):
-    """All data with which one batch is decoded."""
+    """The data for decoding one batch."""
 
     decoders: Decoders
     params: tuple[Params, ...]
@@ -165,10 +164,10 @@ def output_limits(
     source_lengths: np.ndarray,
     source_width: int,
 ) -> tuple[np.ndarray, int]:
-    """Return the greatest number of tokens of every output, int [B], and the width of the outputs.
+    """Return the maximum number of tokens of every output, int [B], and the width of the outputs.
 
     The limit is the length of the source plus `decode.max_extra_length` (Vaswani et al. 2017, section 6.1), or
-    `decode.max_length`; the end counts. Prompt and output together fit into the model's positions.
+    `decode.max_length`; end-of-sequence counts. Prompt and output together fit into the model's positions.
 
     Args:
       prompt_lengths: int [B], with the start id.
@@ -278,8 +277,8 @@ def _stage(
 def ensemble_step(decoders: Decoders, params: Sequence[Params]) -> Step:
     """Return the decoding step of all models over a tuple of their caches.
 
-    For one model it returns its logits. For several it returns the average of their log probabilities, which are the
-    logits of the normalised geometric mean of their distributions.
+    For one model it returns its logits. For several it returns the average of their log probabilities: the logits of
+    the normalised geometric mean of their distributions.
     """
 
     def step(ids: Array, positions: Array, visible: Array, cache: tuple[Any, ...]) -> tuple[Array, Any]:

@@ -31,7 +31,7 @@ class Step(Protocol):
     ) -> tuple[Float[Array, "B W V"], Any]:
         """Write ids into the first W free slots, and attend to the visible slots, which include these.
 
-        Returns: float32 logits of the token after each, and the cache.
+        Returns: float32 logits of the token after each id, and the new cache.
         """
         ...
 
@@ -45,7 +45,7 @@ class Hypotheses(NamedTuple):
 
     length: int32 scalar. index: int32 scalar, the first free slot of the cache.
     last: [B, W] int32, the token to feed next; positions: [B, W] int32, its position.
-    ids: [B, W, limit] int32, without meaning from `length` on; log_probs: [B, W, limit] float32, of every token under
+    ids: [B, W, limit] int32, undefined from `length` on; log_probs: [B, W, limit] float32, of every token under
     the model.
     visible: [B, W, C] bool, the slots that hold a hypothesis' tokens and its prompt.
     seen: [B, W, V] bool, the tokens of a hypothesis, for a repetition penalty; None without it.
@@ -63,12 +63,12 @@ class Hypotheses(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """n outputs for each of B inputs: those of a search best first, samples in the order of their numbers.
+    """n outputs for each of B inputs: from a search best first, samples in the order of their numbers.
 
-    - ids: [B, n, limit] int32, with the end.
-    - lengths: [B, n] int32, number of tokens; later ids have no meaning.
+    - ids: [B, n, limit] int32, including end-of-sequence.
+    - lengths: [B, n] int32, number of tokens; later ids are undefined.
     - log_probs: [B, n, limit] float32, of every token, after the repetition penalty if there is one.
-    - scores: [B, n] float32, by which a search ranks; -inf for an output that does not exist.
+    - scores: [B, n] float32, which rank the outputs of a search; -inf for an output that does not exist.
     - finished: [B, n] bool, False for an output cut off at the length limit.
     """
 
@@ -93,10 +93,10 @@ def start(
     Args:
       cache: holds every prompt without its last token.
       last: the last token of every prompt.
-      prompt_lengths: number of tokens of every prompt, with the last.
+      prompt_lengths: number of tokens of every prompt, including the last.
       visible: the slots of the prompt.
       index: the first free slot.
-      width: hypotheses per input, W; limit: greatest number of tokens of one.
+      width: hypotheses per input, W; limit: maximum tokens of a hypothesis.
     """
     rows = last.shape[0]
 

@@ -13,7 +13,7 @@ from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Step, ext
 from transformer_jax.decoding.top_k import top_k
 from transformer_jax.typing import Array, ArrayLike
 
-# Bound of the rounding errors of float32 sums of probabilities. With it, a set of mass p reaches p.
+# Bound on the rounding error of float32 sums of probabilities, so that a set of mass p counts as reaching p.
 _ROUNDING = 1e-6
 
 
@@ -21,7 +21,7 @@ def keep_top_k(logits: Float[Array, "*batch V"], k: int) -> Float[Array, "*batch
     """Return -inf for all but the k largest logits; all that equal the k-th are kept (Fan et al. 2018, section 5.4).
 
     Args:
-      logits: [..., V]; k: with V or more, all are kept.
+      logits: [..., V]; k: if V or more, all are kept.
     """
     if k >= logits.shape[-1]:
         return logits
@@ -29,7 +29,7 @@ def keep_top_k(logits: Float[Array, "*batch V"], k: int) -> Float[Array, "*batch
 
 
 def keep_top_p(logits: Float[Array, "*batch V"], p: ArrayLike) -> Float[Array, "*batch V"]:
-    """Return -inf for all but the smallest set of likeliest tokens with a total probability of p or more.
+    """Return -inf for all but the smallest set of most probable tokens whose total probability is p or more.
 
     Tokens as likely as the last one of the set are kept too. Source: Holtzman et al. 2020, equation 3.
 
@@ -66,7 +66,7 @@ class Sampling(NamedTuple):
 
 
 def row_keys(seed: ArrayLike, rows: Int[Array, " B"], width: int, first_sample: ArrayLike = 0) -> Array:
-    """Return random keys [B, W]. A key depends on the seed, the number of the row and that of the sample alone."""
+    """Return random keys [B, W]. A key depends only on the seed, the row's number and the sample's number."""
 
     def key(row: Array, sample: Array) -> Array:
         return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), row), sample)
@@ -98,8 +98,8 @@ def draw(logits: Float[Array, "B W V"], sampling: Sampling, length: Int[Array, "
 class Growing(NamedTuple):
     """State of greedy search and of sampling.
 
-    done: [B, W] bool. lengths: [B, W] int32, number of tokens so far. ended: [B, W] bool, whether the last token is the
-    end.
+    done: [B, W] bool. lengths: [B, W] int32, number of tokens so far. ended: [B, W] bool, whether the last token is
+    end-of-sequence.
     """
 
     hypotheses: Hypotheses
@@ -112,7 +112,7 @@ def begin(hypotheses: Hypotheses, max_lengths: Int[Array, " B"]) -> Growing:
     """Return the state before the first token.
 
     Args:
-      max_lengths: greatest number of tokens of an output, with its end; 0 for a row of padding.
+      max_lengths: maximum tokens of an output, including end-of-sequence; 0 for a row of padding.
     """
     shape = hypotheses.last.shape
     done = jnp.broadcast_to(max_lengths[:, None] <= 0, shape)
@@ -130,7 +130,7 @@ def grow(
     """Append tokens until all outputs are done, or they have `until` tokens.
 
     Args:
-      until: at most the number of tokens for which the cache has room.
+      until: number of tokens for which the cache has room, or fewer.
       sampling: how to draw tokens; None to take the likeliest.
     """
 

@@ -44,7 +44,7 @@ class Values(NamedTuple):
 class Ends(NamedTuple):
     """The tokenizer's special ids that generation needs.
 
-    end_id: ends an output; None if there is none. never: ids that no output may have, such as padding.
+    end_id: ends an output; None if there is none. never: ids that no output may contain, such as padding.
     """
 
     end_id: int | None
@@ -54,11 +54,12 @@ class Ends(NamedTuple):
 def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> tuple[Settings, Values]:
     """Split a config. Equal settings, and values with None in the same places, share a compiled program.
 
-    Raises: ConfigError if outputs shall end at the length limit, but there is no end token.
+    Raises: ConfigError if outputs must end at the length limit but there is no end-of-sequence id, or if every id is
+      forbidden.
     """
     decode = decode.resolved()
     if decode.at_limit == "end" and ends.end_id is None:
-        raise ConfigError("decode.at_limit=end needs a token that ends an output, and there is none")
+        raise ConfigError("decode.at_limit=end: there is no end-of-sequence id; use decode.at_limit=cut")
     sample = {"search": False, "sample": True}[decode.method]
     greedy = (decode.beam_size, decode.length_penalty, decode.end_among) == (1, "none", "beam")
     rules = None
@@ -67,6 +68,8 @@ def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> tuple[Settings, 
     settings = Settings(rules, sample, decode.num_hypotheses, decode.top_k if sample else None)
     forbidden = np.zeros(vocab_size, bool)
     forbidden[[*parse_ids(decode.forbidden_ids), *ends.never]] = True
+    if np.delete(forbidden, [] if ends.end_id is None else [ends.end_id]).all():
+        raise ConfigError("decode.forbidden_ids: forbids every id except special ones; an output needs at least one")
     values = Values(
         constraints=Constraints(
             np.int32(-1 if ends.end_id is None else ends.end_id),

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ from transformer_jax.kill_points import kill_point
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.lines import on_one_line
 from transformer_jax.terminal import doing, say
+
+logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -139,7 +142,7 @@ class Scorer:
             _write(text, written)
         elif not (kept := self._earlier_output_scores(metrics)):
             _remove(text)
-        _write(file, (json.dumps(metrics | kept, indent=2, ensure_ascii=False) + "\n").encode())
+        _write_scores(file, metrics | kept)
         return metrics
 
     def references(self, split: str) -> list[str] | None:
@@ -220,13 +223,35 @@ class Scorer:
         return self.folder / f"{split}.json", self.folder / f"{split}.txt"
 
 
+_CHECKSUM = "checksum"
+
+
+def _write_scores(file: Path, scores: Mapping[str, Any]) -> None:
+    with_checksum = {**scores, _CHECKSUM: _checksum(scores)}
+    _write(file, (json.dumps(with_checksum, indent=2, ensure_ascii=False) + "\n").encode())
+
+
 def _read_scores(file: Path) -> dict[str, Any]:
-    """Return the contents of a file of scores; empty if it is missing or damaged."""
+    """Return the scores in a file, without their checksum; empty if it is missing or damaged.
+
+    Files of earlier versions have no checksum; they are read unchecked.
+    """
     try:
         scores = json.loads(file.read_bytes())
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return {}
-    return scores if isinstance(scores, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        scores = None
+    if isinstance(scores, dict):
+        checksum = scores.pop(_CHECKSUM, None)
+        if checksum is None or checksum == _checksum(scores):
+            return scores
+    logger.warning("%s: is damaged and is not used", file)
+    return {}
+
+
+def _checksum(scores: Mapping[str, Any]) -> str:
+    return _sha256(json.dumps(json.loads(json.dumps(scores)), sort_keys=True).encode())
 
 
 def _sha256(data: bytes) -> str:

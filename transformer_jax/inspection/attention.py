@@ -164,7 +164,7 @@ def _check_length(what: str, ids: list[int], translator: Translator) -> None:
         raise DataError(f"{what}: {problem}")
     if len(ids) > MAX_TOKENS:
         raise DataError(
-            f"{what}: {len(ids)} tokens with the end mark, and a picture shows at most {MAX_TOKENS}; give a shorter one"
+            f"{what}: {len(ids)} tokens with end-of-sequence, a picture shows at most {MAX_TOKENS}; give a shorter one"
         )
 
 

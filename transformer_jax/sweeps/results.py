@@ -1,6 +1,6 @@
 """Files of a sweep's work directory: one folder per trial, which is also the work directory of that run.
 
-WORKDIR/study.json             name and folder of the study; another study is refused
+WORKDIR/study.json             name, folder and declaration of the study; another study is refused
 WORKDIR/trials/TRIAL/          config.json, metrics.jsonl, checkpoints, evaluation, and
 WORKDIR/trials/TRIAL/trial.json   the task: labels, seed, config, metrics
 WORKDIR/trials/TRIAL/result.json  the outcome; written atomically at the end
@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import try_lock, write_atomically
+from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import Trial
 
@@ -72,8 +73,12 @@ class Result:
         _write(folder / RESULT, dataclasses.asdict(self))
 
 
-def claim(workdir: Path, study: Path) -> None:
-    """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study."""
+def claim(workdir: Path, study: Path, declaration: Mapping[str, Any] | None = None) -> None:
+    """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study.
+
+    Args:
+      declaration: of `sweeps.declaration`, with which `report` needs no code of the study.
+    """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -84,10 +89,10 @@ def claim(workdir: Path, study: Path) -> None:
         raise ConfigError(f"--workdir={workdir}: cannot be made: {error.strerror}") from error
     name, folder = study.absolute().name, str(study.absolute())
     if (workdir / STUDY).exists():
-        other = _read(workdir / STUDY).get("study")
+        other = read_object(workdir / STUDY, STUDY_FIELDS)["study"]
         if other != name:
             raise ConfigError(f"--workdir={workdir}: belongs to the study '{other}', not to '{name}'; choose another")
-    _write(workdir / STUDY, {"study": name, "folder": folder})
+    _write(workdir / STUDY, {"study": name, "folder": folder, "declaration": declaration})
 
 
 def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Path | None = None) -> None:
@@ -146,12 +151,12 @@ def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: P
 
 def read_spec(folder: Path) -> Spec:
     """Return the content of trial.json; raise DataError if it cannot be read."""
-    values = _read(folder / SPEC)
+    values = read_object(folder / SPEC, _SPEC_FIELDS)
     try:
         config = ExperimentConfig.from_config_dict(values["config"])
         trial = Trial(values["labels"], values["seed"], config, values["trained_by"])
         return Spec(trial, [Metric(**metric) for metric in values["metrics"]], values["study"])
-    except (KeyError, TypeError) as error:
+    except (TypeError, ConfigError) as error:
         raise DataError(f"{folder / SPEC}: does not describe a trial: {error}") from error
 
 
@@ -161,7 +166,7 @@ def read_result(folder: Path) -> Result | None:
         return None
     cure = "delete it; the trial is then scored again from its checkpoint"
     try:
-        return Result(**_read(folder / RESULT))
+        return Result(**read_object(folder / RESULT, _RESULT_FIELDS))
     except TypeError as error:
         raise DataError(f"{folder / RESULT}: is not the result of a trial: {error}; {cure}") from error
     except DataError as error:
@@ -213,15 +218,73 @@ def _locked(folder: Path, opened: contextlib.ExitStack) -> bool:
     return try_lock(opened.enter_context((folder / LOCK).open("ab"))) != "in use"
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(is_number(number) for number in value.values())
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _integer(value: Any) -> bool:
+    return type(value) is int
+
+
+def _objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+_Fields = Mapping[str, Callable[[Any], bool]]
+STUDY_FIELDS: _Fields = {"study": _text}
+_SPEC_FIELDS: _Fields = {
+    "labels": _texts,
+    "seed": _integer,
+    "config": lambda value: isinstance(value, dict),
+    "trained_by": _text_or_none,
+    "metrics": _objects,
+    "study": _text_or_none,
+}
+_RESULT_FIELDS: _Fields = {
+    "labels": _texts,
+    "seed": _integer,
+    "status": lambda value: value in get_args(Status),
+    "why": _text,
+    "metrics": _numbers,
+    "steps": _integer,
+    "seconds": is_number,
+    "parameters": _integer,
+    "machine": _text,
+    "versions": _texts,
+}
+"""Checks by field of a file."""
+
+
+def read_object(file: Path, fields: _Fields) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises: DataError, which names the file and the field, if it is missing or damaged, or a field has another type.
+    """
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{file}: is missing") from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
     if not isinstance(values, dict):
         raise DataError(f"{file}: expected a JSON object")
+    for name, is_valid in fields.items():
+        if name not in values:
+            raise DataError(f"{file}: lacks '{name}'")
+        if not is_valid(values[name]):
+            raise DataError(f"{file}: '{name}' has a value of another kind: {json.dumps(values[name])[:80]}")
     return values
 
 

@@ -52,6 +52,8 @@ RESERVED_NAMES = frozenset(
 )
 """Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+NOWHERE = Path("/nonexistent")
+"""The folder of a study that was read from a work directory; see `sweeps.declaration`."""
 _folder = contextvars.ContextVar("folder of the study.py that is being loaded", default=Path())
 
 
@@ -231,23 +233,26 @@ class Study:
         """Return the absolute path of the baseline, with its argument.
 
         A relative path is looked for beside study.py, in the folder that holds `experiments`, if study.py is in such a
-        folder, in the current folder, and among the built-in configs.
+        folder, in the current folder, and among the built-in configs. A study that was read from a work directory finds
+        built-in configs only, since a config is code.
 
         Raises: ConfigError, which names these places, if there is no such file.
         """
         name, colon, argument = self.baseline.partition(":")
-        file = Path(name).expanduser()
-        folder = self.folder.absolute()
-        places = [folder, *([folder.parent.parent] if folder.parent.name == "experiments" else []), Path.cwd()]
-        for place in [*places, builtin.root()]:
+        file, known, places = Path(name).expanduser(), builtin.configs(), []
+        if self.folder != NOWHERE:
+            folder = self.folder.absolute()
+            places = [folder, *([folder.parent.parent] if folder.parent.name == "experiments" else []), Path.cwd()]
+        for place in places:
             if (place / file).is_file():
                 return f"{place / file}{colon}{argument}"
-        known = builtin.configs()
+        if file.stem in known and file == Path("configs", known[file.stem].name):
+            return f"{known[file.stem]}{colon}{argument}"
         if name in known:
             return f"{known[name]}{colon}{argument}"
-        where = " nor in ".join(map(str, dict.fromkeys(places)))
+        where = f"neither in {' nor in '.join(map(str, dict.fromkeys(places)))}, nor" if places else "not"
         raise ConfigError(
-            f"baseline='{self.baseline}': neither in {where}, nor among the built-in configs ({', '.join(known)})"
+            f"baseline='{self.baseline}': {where} among the built-in configs ({', '.join(known)})"
             f"{nearest(file.stem, known)}"
         )
 

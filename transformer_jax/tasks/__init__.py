@@ -1,1 +1,1 @@
-"""Tasks: what an example is, what is predicted from it, and how that is scored."""
+"""Tasks: their examples, predictions and scores."""

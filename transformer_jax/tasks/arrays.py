@@ -63,7 +63,7 @@ def sequence_to_sequence_arrays(
     Args:
       shape: has the widths of `inputs`, S, and `targets`, T.
       start_id: first decoder input of every example.
-      pad_id: id of padding positions. Any id will do, since masks and weights mark the padding; None means 0.
+      pad_id: id of padding positions. Any id works, since masks and weights mark the padding; None means 0.
     Returns: `inputs` [B, S], `inputs_mask` [B, S], `decoder_inputs`, `targets` and `weights` [B, T], `row_ids` [B] and,
       for packed rows, segment ids and positions of both; types as in `transformer_jax.typing`.
     Raises: ValueError if an example is longer than the widths.

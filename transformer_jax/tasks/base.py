@@ -37,7 +37,7 @@ TRAIN = "train"
 SAMPLES = 1000
 """Resamples of a paired bootstrap."""
 SEED = 12345
-"""Seed of the resamples; it is sacreBLEU's, whose command line gives the same numbers."""
+"""Seed of the resamples. It is sacreBLEU's default, so its command line gives the same numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +80,7 @@ LOGGED_BY_LOOP = (
 )
 """Training metrics that the loop logs in addition to `Task.logged`."""
 LOGGED_BY_CLOCK = (MetricSpec("seconds", unit="s"), MetricSpec("tokens_per_s", unit="1/s"))
-"""Logged metrics that depend on the clock, which no seed repeats; studies do not measure them."""
+"""Logged metrics that depend on the clock, so a seed does not reproduce them; studies do not measure them."""
 
 
 class Scores(NamedTuple):
@@ -144,18 +144,18 @@ class Evaluation(Protocol):
         ...
 
     def made_once(self, params: Params, make: Callable[[Params], _T]) -> _T:
-        """Return `make` of the parameters, all of them on one device; it is called once per parameters."""
+        """Return `make(params)` with all parameters on one device; call `make` once per set of parameters."""
         ...
 
 
 class Task(abc.ABC):
     """Examples, loss and metrics. A task holds no state: every method receives the config, or an `Evaluation` with it.
 
-    If the module of a task imports JAX at its top, only the reading of configs becomes slower.
+    A task's module may import JAX at its top; this only makes reading configs slower.
     """
 
     config_class: type[TaskConfig] = TaskConfig
-    """`TaskConfig`, or a subclass with more fields; values of those marked `hyper` are in `hyper.task[NAME]`.
+    """`TaskConfig`, or a subclass with more fields; values of fields marked `hyper` are in `hyper.task[NAME]`.
 
     A subclass is for tasks from outside of this package. The fields of built-in tasks are in `TaskConfig`, with
     `read_by`.
@@ -163,10 +163,10 @@ class Task(abc.ABC):
     architectures: tuple[str, ...] | None = None
     """Built-in architectures that the task can train; any other needs a decoder. None: all architectures."""
     reads: frozenset[str] | None = None
-    """Dotted names of the fields that the task reads of `task`, `decode`, `training.label_smoothing` and
-    `training.loss_chunks`; to set any other of these is an error. None: all fields.
+    """Dotted names of the fields of `task`, `decode`, `training.label_smoothing` and `training.loss_chunks` that the
+    task reads; setting any other of these is an error. None: all fields.
 
-    The name of a section, such as `decode`, lists all its fields. The fields of the subclass need not be listed.
+    The name of a section, such as `decode`, stands for all its fields. The fields of the subclass need not be listed.
     """
     logged: tuple[MetricSpec, ...] = (MetricSpec("loss", "min"),)
     """The averages that training logs; `means` returns them."""
@@ -210,7 +210,7 @@ class Task(abc.ABC):
         None if they are not known; then the operations of a step are not counted.
 
         Args:
-          length: greatest length that `data` allows.
+          length: maximum length that `data` allows.
         """
         return None
 
@@ -257,9 +257,9 @@ class Task(abc.ABC):
         return Scores({spec.name: float(means[spec.name]) for spec in self.metrics if spec.name in means})
 
     def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str] | None:
-        """Return the reference of every example as text; `compare` checks with it that two corpora are the same.
+        """Return the reference of every example as text; `compare` uses it to check that two corpora are the same.
 
-        None if there is no such text: then the whole corpora must be equal.
+        None if there is no such text; the whole corpora must then be equal.
         """
         return None
 
@@ -293,12 +293,12 @@ TASKS: Registry[Task] = Registry("task.name", Task, {"translation": "transformer
 
 
 def training_metrics(task: Task) -> tuple[MetricSpec, ...]:
-    """Return the metrics of a line of training's log, without times."""
+    """Return the metrics of a line of the training log, without times."""
     return (*task.logged, *LOGGED_BY_LOOP)
 
 
 def declared(task: Task, metric: str) -> MetricSpec:
-    """Return the declaration of SPLIT/METRIC; for a study's own metric, a declaration with the name alone."""
+    """Return the declaration of SPLIT/METRIC; for a study's own metric, a declaration with only the name."""
     split, _, name = metric.rpartition("/")
     of_training = (*training_metrics(task), *LOGGED_BY_CLOCK)
     specs = (*of_training, *task.metrics) if split == TRAIN else (*task.metrics, *of_training)
@@ -321,7 +321,7 @@ def higher_is_better(config: Mapping[str, Any]) -> bool:
     Args:
       config: nested dictionaries, as in a checkpoint's record.
     """
-    name = config.get("task", {}).get("name", TaskConfig.name)  # records of earlier versions know one task
+    name = config.get("task", {}).get("name", TaskConfig.name)  # records of earlier versions name no task
     return declared(TASKS[name], f"valid/{config['training']['best_metric']}").direction == "max"
 
 

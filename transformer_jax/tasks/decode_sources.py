@@ -32,17 +32,17 @@ def source_request(
       start_id: the first decoder input.
       ids: [B, S] int32 sources; lengths: [B] int, number of tokens of each; a row of length 0 gets no output.
       prompts: the beginning of every output, without the start id; outputs do not include it. Default: empty.
-    Raises: DataError if there are no sources, or another number of prompts; if a prompt is empty; or if an id is
-      outside the vocabulary.
+    Raises: DataError if there are no sources, the number of prompts differs, a prompt is empty, or an id is outside
+      the vocabulary.
     """
     if not len(ids):
         raise DataError("inputs: no rows; expected one or more")
     check_ids("inputs", ids, decoders[0].vocab_size)
     if prompts is not None and len(prompts) != len(ids):
-        raise DataError(f"prompts: {len(prompts)} for {len(ids)} inputs")
+        raise DataError(f"prompts: {len(prompts)} for {len(ids)} inputs; give one per input")
     for row, prompt in enumerate(prompts or ()):
         if not len(prompt):
-            raise DataError(f"prompts: row {row} is empty; give every row a prompt, or none of them")
+            raise DataError(f"prompts: row {row} is empty; give every row a prompt, or no row")
     given = [[start_id, *prompt] for prompt in prompts or [()] * len(ids)]
     max_lengths, limit = output_limits(
         decode, np.array(list(map(len, given))), position_capacity(decoders), lengths, ids.shape[1]

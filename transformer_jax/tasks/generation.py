@@ -1,4 +1,4 @@
-"""Translation of any number of lines, of any length, in any order."""
+"""Translation of any number of lines, of any length; they need not be sorted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Translator:
         Raises: DataError, which names the line, if a line cannot be translated.
         """
         if prompts is not None and len(prompts) != len(lines):
-            raise DataError(f"prompts: {len(prompts)} for {len(lines)} lines")
+            raise DataError(f"prompts: {len(prompts)} for {len(lines)} lines; give one per line")
         given = [None] * len(lines) if prompts is None else prompts
         translations = self.translate_chunk([Line(*pair) for pair in zip(lines, given, strict=True)])
         for translation in translations:
@@ -98,7 +98,7 @@ class Translator:
             source_lengths[: len(chosen)] = lengths[chosen]
             numbers = np.zeros(len(inputs), np.int32)
             numbers[: len(chosen)] = first_number + chosen
-            # Rows of padding need a prompt too; any will do.
+            # Rows of padding need a prompt too; any prompt works.
             of_rows = None if prompts is None else [prompts[i] for i in np.resize(chosen, len(inputs))]
             request = source_request(
                 self._decoders, self.config.decode, self.config.model.decoder_start_id, inputs, source_lengths, of_rows
@@ -126,7 +126,9 @@ class Translator:
     def _decoders(self) -> tuple[Decoder, ...]:
         decoders = [ARCHITECTURES[model.architecture].decoder(model) for model in self._models]
         if None in decoders:
-            raise ConfigError(f"model.architecture='{self.config.model.architecture}' does not generate")
+            raise ConfigError(
+                f"model.architecture='{self.config.model.architecture}' cannot generate: it has no decoder"
+            )
         return tuple(decoder for decoder in decoders if decoder is not None)
 
     def _prompts(self, lines: Sequence[Line]) -> list[list[int]] | None:
@@ -155,7 +157,7 @@ class Translator:
     def _outputs(self, generated: Generated, prompts: Sequence[Sequence[int]] | None) -> Iterator[list[Output]]:
         """Yield the outputs of every row of a batch."""
         rows, num_outputs, _ = generated.ids.shape
-        # Ids beyond an output's length are not the tokenizer's padding: they have no meaning.
+        # Ids beyond an output's length are undefined; they are not the tokenizer's padding.
         whole = [
             [*(prompts[row] if prompts else ()), *generated.ids[row, n, : generated.lengths[row, n]].tolist()]
             for row in range(rows)

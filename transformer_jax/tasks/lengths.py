@@ -1,4 +1,4 @@
-"""Limits of the length of a text. Texts are never cut: one that is too long is refused, with its place."""
+"""Limits on the length of a text. A text that is too long is not cut; it is refused with an error that names it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def length_problems(config: ExperimentConfig, lengths: np.ndarray) -> dict[int, 
       lengths: int [texts], in tokens with eos.
     """
     limit = position_table_rows(config.model)
-    reason = f"the learned position table has model.max_length={config.model.max_length}"
+    reason = f"the learned position table has model.max_length={config.model.max_length} rows"
     if limit is None:
         # Memory grows with the square of the length. A text for which the decoder has room is never refused.
         rows, tokens = config.data.row_multiple, config.evaluation.tokens_per_batch
         limit = max(tokens // rows, config.model.max_length)
-        reason = f"evaluation.tokens_per_batch={tokens} leaves each of data.row_multiple={rows} rows {tokens // rows}"
+        reason = f"evaluation.tokens_per_batch={tokens} holds data.row_multiple={rows} rows of at most {tokens // rows}"
     too_long = np.flatnonzero(lengths > limit)
-    return {int(i): f"{lengths[i]} tokens with the end mark, and {reason}" for i in too_long}
+    return {int(i): f"{lengths[i]} tokens with end-of-sequence are too many: {reason}" for i in too_long}

@@ -20,9 +20,9 @@ class Output(NamedTuple):
     """One output of a line.
 
     - text: in the corpus's own form, with the prompt if there was one.
-    - ids: its tokens without the prompt, with the end mark if it has ended.
+    - ids: its tokens without the prompt, with end-of-sequence if it is finished.
     - log_probs: natural logarithms of the probabilities of the ids, after the repetition penalty if there is one.
-    - score: the number by which outputs of a line are ranked; decoding/beam_search.py.
+    - score: the number that ranks the outputs of a line; see decoding/beam_search.py.
     """
 
     text: str
@@ -35,7 +35,7 @@ class Output(NamedTuple):
 class Translated(NamedTuple):
     """The translation of a line.
 
-    outputs: of a search best first; empty for an empty line and for one with a problem. problem: the reason why the
+    outputs: best first for a search; empty for an empty line and for one with a problem. problem: the reason why the
     line was not translated.
     """
 
@@ -54,7 +54,7 @@ class Translated(NamedTuple):
 
 
 def on_one_line(text: str) -> str:
-    """Return the text with spaces in place of all characters that programs take for the end of a line.
+    """Return the text with a space in place of every character that programs treat as the end of a line.
 
     With a tokenizer that falls back to bytes, a model can write any character. Line n of the output must still belong
     to line n of the input.

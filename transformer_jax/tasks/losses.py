@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing, as sums over a batch; they are divided after all devices have been added."""
+"""Cross-entropy with label smoothing, as sums over a batch; sums of all devices are added before they are divided."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def chunked_cross_entropy(
     parts = jnp.pad(x, ((0, 0), (0, missing), (0, 0))).reshape(rows, num_chunks, width, -1).swapaxes(0, 1)
 
     def divided(y: Array) -> Array:
-        """[B, T] -> [chunks, B, T / chunks]."""
+        """Return y [B, T] as [chunks, B, T / chunks]."""
         return jnp.pad(y, ((0, 0), (0, missing))).reshape(rows, num_chunks, width).swapaxes(0, 1)
 
     @jax.checkpoint

@@ -21,7 +21,7 @@ def paired_bootstrap(
       systems: two or more, each with a translation per reference.
       samples: number of draws, at least 1. Memory is about 0.1 kB per sentence and draw.
       seed: of the draws, at least 1; with 0, sacreBLEU's draws would not be repeatable.
-    Raises: ValueError for other arguments.
+    Raises: ValueError if an argument is outside these limits.
     """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
@@ -29,7 +29,8 @@ def paired_bootstrap(
 
     if len(systems) < 2 or any(len(translations) != len(references) for translations in systems):
         raise ValueError(
-            f"{[len(translations) for translations in systems]} translations, {len(references)} references"
+            f"{[len(translations) for translations in systems]} translations, {len(references)} references; "
+            "expected two or more systems with one translation per reference"
         )
     if samples < 1 or seed < 1:
         raise ValueError(f"samples={samples}, seed={seed}: expected at least 1")
@@ -38,7 +39,7 @@ def paired_bootstrap(
     named = [(str(number), translations) for number, translations in enumerate(systems)]
     with _sacrebleu_seed(seed):
         test = PairedTest(named, metrics, references=None, test_type="bs", n_samples=samples, n_jobs=1)
-        outcome: Any = test()  # declared as though a score could be text
+        outcome: Any = test()  # its declared type includes text scores
     signatures, found = outcome
     names = [name for name in found if name != "System"]  # sacreBLEU's: BLEU, chrF2
     scores = {}

@@ -27,7 +27,7 @@ _NATS = "nats per token"
 
 
 class Translation(Task):
-    """Predict a target text from a source text, token by token."""
+    """Prediction of a target text from a source text, token by token."""
 
     architectures = ("encoder_decoder",)
     metrics = (
@@ -50,7 +50,7 @@ class Translation(Task):
     compares_outputs = True
 
     def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
-        """Return all metrics, without BLEU of tokens where the corpus is text."""
+        """Return all metrics, but `tokenized_bleu` only if the corpus consists of tokens."""
         tokens = config.data.text_form == "moses_bpe"
         return tuple(spec for spec in self.metrics if tokens or spec.name != "tokenized_bleu")
 
@@ -117,13 +117,13 @@ class Translation(Task):
     # Scores.
 
     def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
-        """Return the scores of teacher forcing over all pairs of a split, without any cut; and of translations.
+        """Return the scores of teacher forcing on all pairs of a split, uncut, and the scores of translations.
 
         Returns: metrics `loss` in nats per target token without label smoothing, `perplexity` = exp(loss), `accuracy`
           of the next token in percent, `tokens` of the targets with eos, and `over_length`, the number of pairs that
-          training leaves out. With `generate` also those of `text_scores`, in addition by template family if the corpus
-          has families; the outputs are the translations as plain text. If the corpus consists of tokens, these are
-          scored too.
+          training leaves out. With `generate`, also the metrics of `text_scores`, and these by template family if the
+          corpus has families. A corpus of tokens has scores of the tokens too. The outputs are the translations as
+          plain text.
         """
         sums = evaluator.sums(params, split)
         loss, weight = sums["nll"] / sums["weight"], sums["weight"]
@@ -175,7 +175,7 @@ class Translation(Task):
         return evaluator.made_once(params, make).translate_chunk(lines)
 
     def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str]:
-        """Return the targets of a split as plain text, against which translations are scored."""
+        """Return the targets of a split as plain text; they are the references of the scores."""
         from transformer_jax.data.text_form import readable
 
         return [readable(line, config.data) for line in data.text(split).features["targets"]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import socket
 import struct
@@ -13,7 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.metrics_file import NAME, cut_back, format_line
+from transformer_jax.metrics_file import NAME, cut_back, format_line, num_unchecked
+
+_log = logging.getLogger(__name__)
 
 
 class NoLog:
@@ -40,7 +43,15 @@ class MetricLog:
         self._path, events = workdir / NAME, workdir / "tensorboard"
         with contextlib.ExitStack() as opened:
             with _named_errors(self._path):
-                cut_back(self._path, step)
+                if unchecked := num_unchecked(self._path):
+                    _log.warning(
+                        "%s: %d lines of an earlier version have no checksum and are not checked", self._path, unchecked
+                    )
+                if damaged := cut_back(self._path, step):
+                    _log.warning(
+                        "%s: damaged lines were removed: %s; the old file is %s.damaged",
+                        *(self._path, ", ".join(map(str, damaged)), self._path.name),
+                    )
                 self._file = opened.enter_context(self._path.open("a", encoding="utf-8"))
             with _named_errors(events):
                 self._events = opened.enter_context(contextlib.closing(_Events(events, step)))

@@ -10,12 +10,14 @@ import pytest
 from matplotlib.figure import Figure
 from report_support import DIVERGED, NAMES, STUDY, write_study, write_workdir
 
+from transformer_jax.builtin import studies
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByVariant
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.drawing import draw_figures
 from transformer_jax.sweeps.report.formatting import trials_of
+from transformer_jax.sweeps.report.reproduction import sweep_command
 from transformer_jax.sweeps.report.sentences import answer, subject
 from transformer_jax.sweeps.report.summary import summarise, summary_records
 from transformer_jax.sweeps.report.write import write_report
@@ -61,13 +63,43 @@ def test_variants_are_in_the_order_of_the_study_and_trials_of_their_seeds(workdi
     assert list(trial_of(results, DIVERGED).logged("valid/loss")) == [10, 20, 30]
 
 
-def test_the_folder_of_the_study_is_recorded(workdir, folder):
-    assert collect(workdir).study == collect(workdir, folder).study
-    change(workdir / RECORD, folder=str(folder.parent / "gone" / "heads"))
-    with pytest.raises(ConfigError, match="gone/heads does not exist; pass --study="):
+def test_the_study_is_recorded_and_its_code_is_not_run(workdir, folder):
+    expected = collect(workdir, folder).study
+    (folder / "study.py").write_text("raise SystemExit(7)")
+    (folder.parent.parent / "tiny.py").write_text("raise SystemExit(7)")
+    for place in (str(folder), str(folder.parent / "gone" / "heads"), None):
+        change(workdir / RECORD, folder=place)
+        found = collect(workdir)
+        assert found.study == expected
+        assert found.absent == dict.fromkeys(found.absent, "")
+        assert sweep_command(found) is None  # its baseline is code
+    change(workdir / RECORD, declaration=None)
+    with pytest.raises(ConfigError, match=r"does not contain the study, as sweeps of .* pass --study="):
         collect(workdir)
-    change(workdir / RECORD, folder=None)
-    with pytest.raises(ConfigError, match="does not record the folder of the study; pass --study="):
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"axes": 3},
+        {"axes": [{"name": "a"}]},
+        {"metrics": [{"name": "x"}]},
+        {"seeds": None},
+        {"figures": [{"kind": "x"}]},
+    ],
+    ids=str,
+)
+def test_a_damaged_declaration(workdir, damage):
+    declaration = json.loads((workdir / RECORD).read_text())["declaration"]
+    change(workdir / RECORD, declaration=declaration | damage)
+    with pytest.raises(DataError, match=r"study.json: does not declare a study"):
+        collect(workdir)
+
+
+def test_the_code_of_a_built_in_study_is_run(workdir, folder):
+    """It may draw its own figures."""
+    change(workdir / RECORD, study="positions", folder=str(studies()["positions"].absolute()), declaration=None)
+    with pytest.raises(ConfigError, match=r"is not a trial of .*positions/study.py"):
         collect(workdir)
 
 
@@ -205,7 +237,7 @@ def test_a_truncated_log_is_named(workdir, folder, line):
     with file.open("a") as opened:
         opened.write(line)
     results = collect(workdir, folder)
-    with pytest.raises(DataError, match=f"{file}: line 7 cannot be read"):
+    with pytest.raises(DataError, match=f"{file}: line 7 is damaged or was cut short"):
         _ = trial_of(results, DIVERGED).log
 
 

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.builtin import studies
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.metrics_file import is_number
+from transformer_jax.metrics_file import NAME as LOG
+from transformer_jax.metrics_file import is_number, num_unchecked
+from transformer_jax.sweeps.declaration import declared_study
 from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
-from transformer_jax.sweeps.results import SPEC, STUDY, TRIALS, check_labels, read_result, read_spec
+from transformer_jax.sweeps.results import (
+    SPEC,
+    STUDY,
+    STUDY_FIELDS,
+    TRIALS,
+    check_labels,
+    read_object,
+    read_result,
+    read_spec,
+)
 from transformer_jax.sweeps.search import recorded
 from transformer_jax.sweeps.search.base import SearchOptions
 from transformer_jax.sweeps.study import Axis, Study, load_study
 from transformer_jax.tasks.base import TASKS, Task
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,19 +114,21 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     """Read the work directory of a study.
 
     Args:
-      folder: the folder of the study; by default the one that the sweep has recorded.
+      folder: the folder of the study, whose study.py is then run. By default no code is run: the study is the one that
+        the sweep has recorded, without the figures that it draws itself. The code of built-in studies is always run.
     Raises: ConfigError if it is not a work directory of this study, or no trial has finished yet; DataError for a file
       that cannot be read.
     """
     record = _study_record(workdir)
-    folder = _recorded_folder(workdir, record) if folder is None else folder
+    study, folder = _recorded_study(workdir, record) if folder is None else (load_study(folder), folder)
     if (name := folder.absolute().name) != record["study"]:
         raise ConfigError(f"--workdir={workdir}: belongs to the study '{record['study']}', not to '{name}'")
-    study = load_study(folder)
     trials = [_trial(path.parent) for path in sorted((workdir / TRIALS).glob(f"*/{SPEC}"))]
     for trial in trials:
         check_labels(trial.trial.labels, study, folder, trial.folder)
     _check_there_are_results(trials, study, folder, workdir)
+    if unchecked := sum(num_unchecked(trial.folder / LOG) > 0 for trial in trials):
+        logger.warning("%s: %d logs of an earlier version have lines without a checksum", workdir / TRIALS, unchecked)
     study = study.for_task(TASKS[trials[0].trial.config.task.name])
     by_variant: dict[str, list[TrialResult]] = {}
     for trial in sorted(trials, key=lambda trial: _order(trial, study)):
@@ -123,27 +139,29 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
 
 def _study_record(workdir: Path) -> dict[str, Any]:
     file = workdir / STUDY
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    if not file.exists():
         raise ConfigError(
             f"--workdir={workdir}: has no {STUDY}, so it is not the work directory of a study; "
             f"make one with: transformer-jax sweep --study=experiments/NAME --workdir={workdir}"
-        ) from None
-    except (ValueError, OSError) as error:
-        raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
-    if not isinstance(record, dict) or not isinstance(record.get("study"), str):
-        raise DataError(f"{file}: does not name a study")
-    return record
+        )
+    return read_object(file, STUDY_FIELDS)
 
 
-def _recorded_folder(workdir: Path, record: Mapping[str, Any]) -> Path:
-    folder = record.get("folder")
-    if not isinstance(folder, str):
-        raise ConfigError(f"{workdir / STUDY}: does not record the folder of the study; pass --study=experiments/NAME")
-    if not Path(folder).is_dir():
-        raise ConfigError(f"{workdir / STUDY}: the study's folder {folder} does not exist; pass --study=FOLDER")
-    return Path(folder)
+def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Path]:
+    """Return the study of a work directory and its folder, without running code other than built-in studies."""
+    file, folder, declaration = workdir / STUDY, record.get("folder"), record.get("declaration")
+    built_in = studies().get(record["study"])
+    if built_in is not None and folder == str(built_in.absolute()):
+        return load_study(built_in), built_in
+    place = Path(folder) if isinstance(folder, str) else Path(record["study"])
+    if isinstance(declaration, dict):
+        if left_out := declaration.get("custom_figures"):
+            logger.warning("%s: figures that the study draws itself need --study=%s: %s", file, place, left_out)
+        return declared_study(declaration, file), place
+    raise ConfigError(
+        f"{file}: does not contain the study, as sweeps of earlier versions; to run the code of its folder, pass "
+        f"--study={place}"
+    )
 
 
 def _trial(folder: Path) -> TrialResult:

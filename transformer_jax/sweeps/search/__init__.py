@@ -9,8 +9,16 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import write_atomically
-from transformer_jax.sweeps.results import STUDY, TRIALS
-from transformer_jax.sweeps.search.base import Listed, Search, SearchOptions, Space, check_options
+from transformer_jax.sweeps.results import STUDY, STUDY_FIELDS, TRIALS, read_object
+from transformer_jax.sweeps.search.base import (
+    NAMES,
+    PRUNERS,
+    Listed,
+    Search,
+    SearchOptions,
+    Space,
+    check_options,
+)
 from transformer_jax.sweeps.study import Study
 from transformer_jax.sweeps.trials import grid
 
@@ -49,7 +57,7 @@ def _made(space: Space, options: SearchOptions, workdir: Path, num_workers: int)
     if options.name == "tpe":
         from transformer_jax.sweeps.search.tpe import Tpe
 
-        return Tpe(space, options, workdir, num_workers, json.loads((workdir / STUDY).read_text())["study"])
+        return Tpe(space, options, workdir, num_workers, read_object(workdir / STUDY, STUDY_FIELDS)["study"])
     found = grid(space.study, space.overrides)
     notes = [f"{name} is the same experiment as {other} and is not trained again" for name, other in found.same.items()]
     return Listed(found.trials, notes)
@@ -65,10 +73,15 @@ def recorded(workdir: Path) -> SearchOptions:
     if not file.exists():
         return SearchOptions()
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        return SearchOptions(record["search"], record.get("num_trials"), record["seed"], record.get("pruner", "none"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
+        record = read_object(file, {"search": lambda name: name in NAMES, "seed": lambda seed: type(seed) is int})
+        options = SearchOptions(
+            record["search"], record.get("num_trials"), record["seed"], record.get("pruner", "none")
+        )
+        if options.pruner not in PRUNERS or type(options.num_trials) not in (int, type(None)):
+            raise DataError(f"{file}: has an unknown pruner or number of trials")
+        return options
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error}") from error
 
 
 def _record(workdir: Path, options: SearchOptions) -> None:

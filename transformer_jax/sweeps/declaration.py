@@ -1,0 +1,72 @@
+"""A study as JSON, so that a report of finished trials needs no code of the study.
+
+Functions cannot be stored: `measure` becomes a mark that there is one, and figures that the study draws itself are
+left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
+
+_FIGURES = {cls.__name__: cls for cls in (MetricByVariant, Curves, MetricByAxis, MetricByBin)}
+
+
+def declaration_of(study: Study) -> dict[str, Any]:
+    """Return the declaration of a study as JSON values."""
+    return {
+        "question": study.question,
+        "baseline": study.baseline,
+        "axes": [dataclasses.asdict(axis) for axis in study.axes],
+        "metrics": [dataclasses.asdict(metric) for metric in study.metrics],
+        "seeds": list(study.seeds),
+        "settings": dict(study.settings),
+        "reference": dict(study.reference),
+        "contrasts": list(study.contrasts),
+        "measures": study.measure is not None,
+        "figures": [
+            {"kind": type(figure).__name__, **dataclasses.asdict(figure)}
+            for figure in study.figures
+            if not isinstance(figure, CustomFigure)
+        ],
+        "custom_figures": [figure.title for figure in study.figures if isinstance(figure, CustomFigure)],
+    }
+
+
+def declared_study(values: Mapping[str, Any], file: Path) -> Study:
+    """Return the study of a declaration; its `measure` cannot be called, and its baseline is found only if built in.
+
+    Args:
+      file: where the declaration is stored, for messages.
+    Raises: DataError if it is not a declaration of a study.
+    """
+    try:
+        return Study(
+            question=str(values["question"]),
+            baseline=str(values["baseline"]),
+            axes=tuple(Range(**axis) if "field" in axis else Axis(**axis) for axis in values["axes"]),
+            metrics=tuple(Metric(**metric) for metric in values["metrics"]),
+            seeds=tuple(map(int, values["seeds"])),
+            settings=dict(values["settings"]),
+            reference=dict(values["reference"]),
+            contrasts=tuple(values["contrasts"]),
+            measure=functools.partial(_cannot_measure, str(file)) if values["measures"] else None,
+            figures=tuple(
+                _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})
+                for figure in values["figures"]
+            ),
+            folder=NOWHERE,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        raise DataError(f"{file}: does not declare a study: {type(error).__name__}: {error}") from error
+
+
+def _cannot_measure(file: str, scorer: Any) -> Mapping[str, int | float]:
+    raise ConfigError(f"{file}: a stored study cannot measure; pass --study=FOLDER")
