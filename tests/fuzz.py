@@ -81,7 +81,7 @@ class Outcome:
             return f"printed a traceback\n{self.err}"
         if self.code not in (0, 2, 3):
             return f"exit code {self.code}\n{self.err}"
-        if self.code == 2 and self.err.count("error: ") < 1:
+        if self.code == 2 and not self.err.startswith(("usage: ", "error: ")) and "\nerror: " not in self.err:
             return f"exit code 2 without a message\n{self.err}"
         return "" if "\x1b" not in self.err else f"control characters on stderr: {self.err!r}"
 
@@ -260,8 +260,9 @@ def _kept(run: Path) -> dict[str, bytes | None]:
 def damaged(file: Path, source: random.Random) -> str:
     """Change a byte, cut or delete a file; return what was done."""
     data = file.read_bytes()
-    kind = source.choice(["flip", "flip", "cut", "delete"])
-    if kind == "delete" or not data:
+    # Without the scores of an earlier evaluation there is nothing to reuse, so a deletion of them is no damage.
+    kind = source.choice(["flip", "flip", "cut", *([] if file.parent.name == "evaluation" else ["delete"])])
+    if kind == "delete":
         file.unlink()
         return "deleted"
     at = source.randrange(len(data))
@@ -332,7 +333,7 @@ class Damage:
                 path
                 for name in patterns[kind]
                 for path in sorted((place / name).rglob("*"))
-                if path.is_file() and path.name != ".lock" and "tfevents" not in path.name
+                if path.is_file() and path.stat().st_size and path.name != ".lock" and "tfevents" not in path.name
             ]
             chosen.append(self.source.choice(files))
             return f"{chosen[0].relative_to(place)} {damaged(chosen[0], self.source)}"

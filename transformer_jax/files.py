@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from transformer_jax.errors import CheckpointError
 
@@ -15,6 +17,10 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of a file system without locks."""
 
 LockState = Literal["locked", "in use", "no locks"]
+
+
+CHECKSUM = "checksum"
+"""Key of the checksum in a JSON file that `with_checksum` has made."""
 
 
 class OpenFile(Protocol):
@@ -81,3 +87,24 @@ def sha256_of(path: Path | str) -> str:
     """Return the sha256 of a file's content in hexadecimal; raises OSError if it cannot be read."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_sha256(values: Mapping[str, Any]) -> str:
+    """Return the hex digest of JSON values; it does not depend on the order of keys."""
+    return hashlib.sha256(json.dumps(json.loads(json.dumps(values)), sort_keys=True).encode()).hexdigest()
+
+
+def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON values with their checksum."""
+    return {**values, CHECKSUM: json_sha256(values)}
+
+
+def without_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JSON values without their checksum; raises ValueError if it does not match.
+
+    Files of earlier versions have none; they are not checked.
+    """
+    rest = {name: value for name, value in values.items() if name != CHECKSUM}
+    if CHECKSUM in values and values[CHECKSUM] != json_sha256(rest):
+        raise ValueError("does not match its checksum")
+    return rest

@@ -25,7 +25,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import DataError
 from transformer_jax.files import write_atomically
@@ -43,9 +43,13 @@ _CHECKSUM = re.compile(r', "crc32": "([0-9a-f]{8})"\}$')
 
 def format_line(step: int, split: str, metrics: Mapping[str, Any]) -> str:
     """Return a line with its line break; floats that are not finite become null, since JSON has no such numbers."""
-    finite = {name: None if _is_nonfinite(value) else value for name, value in metrics.items()}
-    text = json.dumps({"step": step, "split": split, **finite})
+    text = json.dumps({"step": step, "split": split, **as_logged(metrics)})
     return f'{text[:-1]}, "crc32": "{_crc32(text)}"}}\n'
+
+
+def as_logged(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics with null in place of floats that are not finite."""
+    return {name: None if _is_nonfinite(value) else value for name, value in metrics.items()}
 
 
 def read_lines(file: Path, may_be_growing: bool = False) -> list[dict[str, Any]]:
@@ -79,7 +83,14 @@ def last_step(file: Path) -> int:
     return max((line["step"] for line in readable_lines(file)), default=0)
 
 
-def last_value(file: Path, name: str) -> tuple[int, float | None] | None:
+class LastValue(NamedTuple):
+    """The step of a line, and a value of it; None if that was not finite."""
+
+    step: int
+    value: float | None
+
+
+def last_value(file: Path, name: str) -> LastValue | None:
     """Return the step and the value of the last line that has the metric; None if there is none.
 
     It reads only the end of the file, so the cost does not depend on the length of the run. The value is None if it was
@@ -95,7 +106,7 @@ def last_value(file: Path, name: str) -> tuple[int, float | None] | None:
     for text in reversed(texts):
         values = _parsed(text)
         if values is not None and name in values and (values[name] is None or is_number(values[name])):
-            return values["step"], values[name]
+            return LastValue(values["step"], values[name])
     return None
 
 

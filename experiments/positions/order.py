@@ -30,8 +30,8 @@ def loss_of_shuffled_sources(scorer: Scorer, split: str, seed: int = 0) -> dict[
 
     Returns: `shuffled/loss`, and `shuffled/loss_change`, its difference to the loss on the unshuffled sources.
     """
-    from transformer_jax.evaluation.evaluator import loss_sums, split_for_evaluation
     from transformer_jax.tasks.batches import evaluation_batches
+    from transformer_jax.tasks.loss_sums import loss_sums, split_for_evaluation
 
     config, params = scorer.loaded.config, scorer.loaded.params
     static, hyper = split_for_evaluation(config)

@@ -26,6 +26,7 @@ from run_support import (
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.tasks.batches import training_batches
 from transformer_jax.training import loop, prepare
+from transformer_jax.training.resume import warn_of_lost_lines
 
 
 @pytest.fixture
@@ -37,6 +38,23 @@ def test_the_loss_falls():
     losses = [line["loss"] for line in metric_lines(trained_folder() / "run") if line["split"] == "train"]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0] - 0.5
+
+
+def test_lost_lines_of_the_log_are_named(tmp_path, caplog):
+    run, log = trained_folder() / "run", tmp_path / "metrics.jsonl"
+    store = CheckpointStore(run / "checkpoints", read_only=True)
+    for step in store.steps():
+        record = store.read_record(step)
+        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        lines = [line for line in lines if json.loads(line)["step"] <= step]
+        for count in range(len(lines) + 1):
+            caplog.clear()
+            log.write_text("".join(lines[:count]))
+            warn_of_lost_lines(tmp_path, record, step)
+            assert bool(caplog.records) == (count < len(lines)), (step, count)
+        log.unlink()
+        warn_of_lost_lines(tmp_path, record, step)
+        assert f"{log}: lines before step {step} are missing" in caplog.text
 
 
 @pytest.mark.slow

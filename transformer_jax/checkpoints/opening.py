@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.checkpoints import folders
 from transformer_jax.checkpoints.manifest import RECORD, SUMS, DamagedCheckpointError, read_manifest
@@ -15,7 +15,14 @@ CHECKPOINTS = "checkpoints"
 BEST = "best"
 
 
-def open_checkpoint(path: Path | str) -> tuple[CheckpointStore, int | None]:
+class Opened(NamedTuple):
+    """A store of checkpoints, and the step if the path named one checkpoint; None means the newest valid one."""
+
+    store: CheckpointStore
+    step: int | None
+
+
+def open_checkpoint(path: Path | str) -> Opened:
     """Open checkpoints for reading.
 
     Args:
@@ -75,7 +82,7 @@ def _newest_config(store: CheckpointStore) -> Mapping[str, Any]:
     raise CheckpointError("\n".join([f"{store.directory}: no valid checkpoint in it", *problems]))
 
 
-def _open(path: Path) -> tuple[CheckpointStore, int | None]:
+def _open(path: Path) -> Opened:
     if not path.exists():
         raise CheckpointError(_missing(path))
     if not path.is_dir():
@@ -84,14 +91,14 @@ def _open(path: Path) -> tuple[CheckpointStore, int | None]:
         raise CheckpointError(f"{path}: not a checkpoint, but the remains of an interrupted save")
     if _looks_like_checkpoint(path):
         if folders.is_step(path.name):
-            return CheckpointStore(path.parent, read_only=True), int(path.name)
+            return Opened(CheckpointStore(path.parent, read_only=True), int(path.name))
         step = read_manifest(path).step
-        return CheckpointStore(path.parent, read_only=True, alias=(step, path.name)), step
+        return Opened(CheckpointStore(path.parent, read_only=True, alias=(step, path.name)), step)
     directory = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     store = CheckpointStore(directory, read_only=True)
     if not any(_looks_like_checkpoint(directory / str(step)) for step in store.steps()):
         raise CheckpointError(_none_inside(path, directory))
-    return store, None
+    return Opened(store, None)
 
 
 def _looks_like_checkpoint(folder: Path) -> bool:

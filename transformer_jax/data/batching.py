@@ -243,6 +243,13 @@ def length_batches(
     return [LengthBatch(rows, width) for width, batches in zip(ladder, filled, strict=True) for rows in batches]
 
 
+class EvaluationBatch(NamedTuple):
+    """Arrays of a batch, and the number of the example of each row, int [B]; -1 for an empty row."""
+
+    batch: Batch
+    examples: np.ndarray
+
+
 class EvaluationBatches:
     """The batches of an evaluation: every example exactly once, sorted by length, none left out or cut.
 
@@ -278,7 +285,7 @@ class EvaluationBatches:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def __iter__(self) -> Iterator[tuple[Batch, np.ndarray]]:
+    def __iter__(self) -> Iterator[EvaluationBatch]:
         return map(self.batch, range(len(self)))
 
     @property
@@ -290,11 +297,11 @@ class EvaluationBatches:
         """Return the number of rows of batch `number`, including padding."""
         return len(self._groups[number].indices)
 
-    def batch(self, number: int, rows: slice | None = None) -> tuple[Batch, np.ndarray]:
+    def batch(self, number: int, rows: slice | None = None) -> EvaluationBatch:
         """Return batch `number` and its examples, or some of its rows, which keep their `row_ids`."""
         group = self._groups[number]
         chosen = _rows(group.indices, rows)
-        return self._arrays(chosen, self._shape(group), None), chosen.examples
+        return EvaluationBatch(self._arrays(chosen, self._shape(group), None), chosen.examples)
 
     def _shape(self, group: LengthBatch) -> BatchShape:
         return batch_shape(len(group.indices), self._lengths, self._widths[group.width])

@@ -28,7 +28,7 @@ from transformer_jax.data.columns import Column, EncodedSplit, RaggedIds, exact
 from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.errors import DataError
-from transformer_jax.files import sha256_of
+from transformer_jax.files import json_sha256, sha256_of
 from transformer_jax.kill_points import kill_point
 from transformer_jax.progress import progress_bar
 
@@ -60,10 +60,6 @@ def _key_parts(
     }
 
 
-def _digest(parts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
 def open_split(
     directory: Path,
     source: Source,
@@ -87,7 +83,7 @@ def open_split(
     if len({column.name for column in columns}) < len(columns) or not columns:
         raise ValueError(f"expected columns with different names, got {[column.name for column in columns]}")
     parts = _key_parts(source.fingerprint(split_name), split_name, tokenizer, columns)
-    key = _digest(parts)
+    key = json_sha256(parts)
     name = re.sub(r"[^A-Za-z0-9_-]", "_", split_name)
     folder = directory / f"{name}-{key[:16]}"
     for _ in range(3):  # another process may replace a damaged cache at the same moment
@@ -134,7 +130,7 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
         raise FileNotFoundError(folder)
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        if meta.pop("sha256", None) != _digest(meta):
+        if meta.pop("sha256", None) != json_sha256(meta):
             raise _DamagedCacheError("meta.json does not match its checksum")
         if meta["key"] != key:
             raise _DamagedCacheError("meta.json belongs to another cache")
@@ -196,8 +192,8 @@ def _build(
     try:
         with _bar(source.num_examples(parts["split"]), show) as advance:
             files = _write_arrays(building, source.chunks(parts["split"], _CHUNK), tokenizer, columns, advance)
-        meta = {"key": _digest(parts), "parts": parts, "files": files}
-        text = json.dumps(meta | {"sha256": _digest(meta)}, indent=1)
+        meta = {"key": json_sha256(parts), "parts": parts, "files": files}
+        text = json.dumps(meta | {"sha256": json_sha256(meta)}, indent=1)
         (building / "meta.json").write_text(text, encoding="utf-8")
         try:
             building.rename(folder)
@@ -207,6 +203,26 @@ def _build(
             # Another process was faster; its arrays are the same.
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def encode_in_memory(
+    features: Mapping[str, Sequence[Any]], columns: Sequence[Column], tokenizer: Tokenizer
+) -> EncodedSplit:
+    """Return examples encoded, without a cache.
+
+    Args:
+      features: values of each example by name of the feature.
+    Raises: DataError for a missing feature, or values that a column cannot hold.
+    """
+    split = Split({name: list(values) for name, values in features.items()})
+    arrays: dict[str, RaggedIds | np.ndarray] = {}
+    for column in columns:
+        encoded, dtype = _encoded(column, split, tokenizer), column.stored_dtype(tokenizer)
+        if isinstance(encoded, np.ndarray):
+            arrays[column.name] = exact(encoded, dtype, column.feature)
+        else:
+            arrays[column.name] = RaggedIds(exact(encoded.ids, dtype, column.feature), encoded.offsets)
+    return EncodedSplit(arrays, tokenizer.special_ids)
 
 
 def _bar(total: int, show: bool) -> contextlib.AbstractContextManager[Callable[[int], None]]:

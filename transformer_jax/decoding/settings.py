@@ -51,7 +51,14 @@ class Ends(NamedTuple):
     never: tuple[int, ...]
 
 
-def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> tuple[Settings, Values]:
+class SplitSettings(NamedTuple):
+    """Decode settings as the part that determines the compiled program, and the values that are its arguments."""
+
+    settings: Settings
+    values: Values
+
+
+def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> SplitSettings:
     """Split a config. Equal settings, and values with None in the same places, share a compiled program.
 
     Raises: ConfigError if outputs must end at the length limit but there is no end-of-sequence id, or if every id is
@@ -86,4 +93,4 @@ def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> tuple[Settings, 
         top_p=np.float32(decode.top_p) if decode.top_p < 1.0 else None,
         min_p=np.float32(decode.min_p) if decode.min_p > 0.0 else None,
     )
-    return settings, values
+    return SplitSettings(settings, values)

@@ -3,72 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.datasets import Data
 from transformer_jax.errors import DataError
-from transformer_jax.models.architecture import ARCHITECTURES, Model
 from transformer_jax.parallel.placement import Rows, mesh_of, on_one_device
-from transformer_jax.tasks.base import TASKS, Scores, Sums, Task, best_metric, validation_metrics
+from transformer_jax.tasks.base import TASKS, Scores, Task, best_metric, validation_metrics
 from transformer_jax.tasks.batches import evaluation_batches
 from transformer_jax.tasks.lengths import check_lengths, position_table_rows
+from transformer_jax.tasks.loss_sums import by_example, loss_sums, loss_sums_of_rows, split_for_evaluation
 from transformer_jax.tasks.outside import errors_from_outside
-from transformer_jax.typing import Batch, Params
+from transformer_jax.typing import Params
 
 _T = TypeVar("_T")
-
-
-class LossStatic(NamedTuple):
-    """The part of a config that determines the compiled program of a loss."""
-
-    model: ModelConfig
-    task: TaskConfig
-    chunks: int
-
-
-class LossHyper(NamedTuple):
-    """Scalars of a loss in evaluation, without label smoothing; `model` and `task` as of `training.hyper.Hyper`."""
-
-    model: Mapping[str, Any]
-    task: Mapping[str, Any]
-    label_smoothing: None = None
-
-
-def split_for_evaluation(config: ExperimentConfig) -> tuple[LossStatic, LossHyper]:
-    """Split a config into the part that determines the program of the loss, and the scalars that are its arguments."""
-    model, task = config.without_own_hyper_fields("model"), config.without_own_hyper_fields("task")
-    hyper = LossHyper(config.own_hyper_fields("model"), config.own_hyper_fields("task"))
-    return LossStatic(model, task, config.training.loss_chunks), hyper
-
-
-@functools.partial(jax.jit, static_argnames="static")
-def loss_sums(static: LossStatic, params: Params, batch: Batch, hyper: LossHyper) -> Sums:
-    """Return the task's sums over a batch, in a deterministic pass; compiled once per shape in a process.
-
-    Args:
-      static, hyper: as `split_for_evaluation` returns them.
-    """
-    task = TASKS[static.task.name]
-    module = ARCHITECTURES[static.model.architecture].module(static.model, task.head(static.task, static.model))
-    return task.loss(static.task, Model(module, params), batch, None, hyper, static.chunks)
-
-
-@functools.partial(jax.jit, static_argnames="static")
-def loss_sums_of_rows(static: LossStatic, params: Params, batch: Batch, hyper: LossHyper) -> Sums:
-    """Return the sums of each row of a batch, [B]: `loss_sums` of every single row."""
-
-    def of_row(row: Batch) -> Sums:
-        return loss_sums(static, params, {name: x[None] for name, x in row.items()}, hyper)
-
-    return jax.vmap(of_row)(dict(batch))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +87,7 @@ class Evaluator:
         for batch, of_rows in self.batches(params, split):
             parts.append(loss_sums_of_rows(static, params, batch, hyper))
             examples.append(of_rows)
-        of_rows = np.concatenate(examples)
-        order = np.argsort(of_rows[of_rows >= 0])
-        parts = jax.device_get(parts)
-        return {
-            name: np.concatenate([part[name] for part in parts]).astype(np.float64)[of_rows >= 0][order]
-            for name in parts[0]
-        }
+        return by_example(parts, examples)
 
     def made_once(self, params: Params, make: Callable[[Params], _T]) -> _T:
         """Return `make` of the parameters, all of them on one device; the result is cached.

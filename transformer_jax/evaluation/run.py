@@ -29,7 +29,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import Loaded, fingerprint, load
 from transformer_jax.evaluation.table import print_table
-from transformer_jax.files import write_atomically
+from transformer_jax.files import with_checksum, without_checksum, write_atomically
 from transformer_jax.kill_points import kill_point
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.lines import on_one_line
@@ -223,12 +223,8 @@ class Scorer:
         return self.folder / f"{split}.json", self.folder / f"{split}.txt"
 
 
-_CHECKSUM = "checksum"
-
-
 def _write_scores(file: Path, scores: Mapping[str, Any]) -> None:
-    with_checksum = {**scores, _CHECKSUM: _checksum(scores)}
-    _write(file, (json.dumps(with_checksum, indent=2, ensure_ascii=False) + "\n").encode())
+    _write(file, (json.dumps(with_checksum(scores), indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def _read_scores(file: Path) -> dict[str, Any]:
@@ -237,21 +233,12 @@ def _read_scores(file: Path) -> dict[str, Any]:
     Files of earlier versions have no checksum; they are read unchecked.
     """
     try:
-        scores = json.loads(file.read_bytes())
+        return without_checksum(json.loads(file.read_bytes()))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError):
-        scores = None
-    if isinstance(scores, dict):
-        checksum = scores.pop(_CHECKSUM, None)
-        if checksum is None or checksum == _checksum(scores):
-            return scores
-    logger.warning("%s: is damaged and is not used", file)
-    return {}
-
-
-def _checksum(scores: Mapping[str, Any]) -> str:
-    return _sha256(json.dumps(json.loads(json.dumps(scores)), sort_keys=True).encode())
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        logger.warning("%s: is damaged and is not used: %s", file, error)
+        return {}
 
 
 def _sha256(data: bytes) -> str:

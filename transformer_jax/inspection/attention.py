@@ -88,7 +88,7 @@ def attention_maps(translator: Translator, text: str, target: str | None = None)
         _check_length("--target", ids, translator)
     read = [translator.config.model.decoder_start_id, *ids[:-1]]
     batch = {"inputs": np.array([source], np.int32), "decoder_inputs": np.array([read], np.int32)}
-    weights = {kind: w[:, 0] for kind, w in capture(translator.config.model, translator.params, batch)[1].items()}
+    weights = {kind: w[:, 0] for kind, w in capture(translator.config.model, translator.params, batch).weights.items()}
     source, said = translator.tokenizer.tokens(source), translator.tokenizer.tokens(ids)
     start = translator.tokenizer.tokens([translator.config.model.decoder_start_id])
     return AttentionMaps(source, [*start, *said[:-1]], said, weights, shown, ids[-1] == eos)
@@ -103,9 +103,14 @@ def check_model(params: Params) -> None:
         )
 
 
-def capture(
-    config: ModelConfig, params: Params, batch: Mapping[str, Any]
-) -> tuple[Float[Array, "B T V"], dict[str, np.ndarray]]:
+class Captured(NamedTuple):
+    """Logits [B, T, V] of a pass without dropout, and its attention weights, float32 [L, B, N, T, S] by kind."""
+
+    logits: Array
+    weights: dict[str, np.ndarray]
+
+
+def capture(config: ModelConfig, params: Params, batch: Mapping[str, Any]) -> Captured:
     """Return the logits [B, T, V] of a pass without dropout, and its attention weights, float32 [L, B, N, T, S].
 
     The weights are by name of `KINDS`.
@@ -117,7 +122,7 @@ def capture(
     """
     config = dataclasses.replace(config, attention_implementation="reference", remat="none")
     logits, weights = _forward(config, params, batch)
-    return logits, {kind: np.asarray(weights[kind], np.float32) for kind in KINDS}
+    return Captured(logits, {kind: np.asarray(weights[kind], np.float32) for kind in KINDS})
 
 
 @functools.partial(jax.jit, static_argnames="config")

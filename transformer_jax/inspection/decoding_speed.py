@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,14 @@ def uncached_decoder(
     return lambda: jax.block_until_ready(decode(params, sources))
 
 
-def median_seconds(run: Callable[[], Any], seconds: float) -> tuple[float, int]:
+class Timing(NamedTuple):
+    """The median time of a run in seconds, and the number of runs."""
+
+    seconds: float
+    runs: int
+
+
+def median_seconds(run: Callable[[], Any], seconds: float) -> Timing:
     """Return the median time of a run and the number of runs: at least 5, and as many as fit into `seconds`.
 
     An additional first run is not counted, because it compiles.
@@ -74,4 +81,4 @@ def median_seconds(run: Callable[[], Any], seconds: float) -> tuple[float, int]:
         begin = time.perf_counter()
         run()
         times.append(time.perf_counter() - begin)
-    return float(np.median(times)), len(times)
+    return Timing(float(np.median(times)), len(times))

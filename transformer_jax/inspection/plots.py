@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +36,7 @@ def write_plots(config: ExperimentConfig, params: Params | None, folder: Path) -
     files[save(masks_figure(), folder / "masks.png")] = "masks for padding, causality and packed segments"
     files[save(schedule_figure(config), folder / "learning_rate.png")] = (
         f"{config.optimizer.schedule}, warm-up {config.optimizer.warmup_steps:,} of "
-        f"{config.training.num_train_steps:,} steps, highest rate {schedule(config)[1].max():.3g}"
+        f"{config.training.num_train_steps:,} steps, highest rate {schedule(config).rates.max():.3g}"
     )
     return files
 
@@ -72,7 +72,14 @@ def masks_figure() -> Figure:
     return figure
 
 
-def schedule(config: ExperimentConfig) -> tuple[np.ndarray, np.ndarray]:
+class Schedule(NamedTuple):
+    """Numbers of updates, from 1, and their learning rates; both [updates]."""
+
+    steps: np.ndarray
+    rates: np.ndarray
+
+
+def schedule(config: ExperimentConfig) -> Schedule:
     """Return numbers of updates, from 1 to the last, and their learning rates, for about 2,000 updates at most.
 
     The first update, the last one, and the one at the end of the warm-up are always included.
@@ -82,7 +89,7 @@ def schedule(config: ExperimentConfig) -> tuple[np.ndarray, np.ndarray]:
     if 1 <= config.optimizer.warmup_steps <= total:
         steps = np.union1d(steps, [config.optimizer.warmup_steps])
     rates = learning_rate(config.optimizer.schedule, jnp.asarray(steps, jnp.float32), hyper)
-    return steps, np.broadcast_to(np.asarray(rates), steps.shape)
+    return Schedule(steps, np.broadcast_to(np.asarray(rates), steps.shape))
 
 
 def schedule_figure(config: ExperimentConfig) -> Figure:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from transformer_jax.config import ModelConfig
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
 from transformer_jax.typing import Array, Batch, Params
 
@@ -100,6 +101,16 @@ ARCHITECTURES: Registry[Architecture] = Registry(
 """By the values of `model.architecture`."""
 
 
+class ModelOutput(NamedTuple):
+    """What a module returns: outputs, such as logits [B, T, V] float32, and attention weights [L, B, N, T, S] by name.
+
+    Without `return_weights` there are no weights.
+    """
+
+    outputs: Array
+    weights: dict[str, Any]
+
+
 class Model(NamedTuple):
     """A module with its parameters; a task computes its loss with it."""
 
@@ -108,10 +119,10 @@ class Model(NamedTuple):
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    ) -> Features:
         """Return hidden states [B, T, D] and attention weights; see `Architecture`."""
         result: Any = self.module.apply({"params": self.params}, batch, dropout, hyper or {}, method="features")
-        return result
+        return Features(*result)
 
     def outputs(self, x: Array, batch: Batch) -> Array:
         """Return float32 outputs [B, ...] of hidden states [B, T, D]; see `Architecture`."""

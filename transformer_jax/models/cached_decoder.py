@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.decoder import Decoder, Started
+from transformer_jax.models.decoder import Decoder, Started, StepOutput
 from transformer_jax.nn.kv_cache import KVCache, empty_layer, grown
 from transformer_jax.nn.layer import LayerState
 from transformer_jax.nn.masks import AttentionMask, cache_mask
@@ -94,7 +94,7 @@ class CachedDecoder(Decoder):
             index=jnp.zeros((), jnp.int32),
         )
 
-    def prefill(self, params: Params, cache: KVCache, prompts: Array, lengths: Array) -> tuple[Array, KVCache]:
+    def prefill(self, params: Params, cache: KVCache, prompts: Array, lengths: Array) -> StepOutput:
         """Feed the prompt of every row to the decoder at once.
 
         Args:
@@ -108,11 +108,11 @@ class CachedDecoder(Decoder):
         positions = jnp.where(columns < lengths[:, None], columns, -1)
         logits, cache = self.step(params, cache, prompts, positions)
         last = (columns == lengths[:, None] - 1)[..., None]
-        return jnp.where(last, logits, 0.0).sum(1), cache
+        return StepOutput(jnp.where(last, logits, 0.0).sum(1), cache)
 
     def step(
         self, params: Params, cache: KVCache, ids: Array, positions: Array, visible: Array | None = None
-    ) -> tuple[Array, KVCache]:
+    ) -> StepOutput:
         """Feed T tokens per row to the decoder, and write them into the next T slots of the cache.
 
         Args:
@@ -136,7 +136,9 @@ class CachedDecoder(Decoder):
             memory_mask=None if cache.memory_mask is None else AttentionMask(cache.memory_mask),
         )
         logits, layers = self._apply(params, ids, state, params["decoder"]["layers"], method="decode")
-        return logits, cache._replace(layers=layers, positions=slot_positions, index=cache.index + ids.shape[1])
+        return StepOutput(
+            logits, cache._replace(layers=layers, positions=slot_positions, index=cache.index + ids.shape[1])
+        )
 
     def grow(self, cache: KVCache, slots: int) -> KVCache:
         return grown(cache, slots)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from typing import Any, NamedTuple
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 
 from transformer_jax.typing import Array, Batch, Params
 
@@ -19,6 +19,13 @@ class Started(NamedTuple):
     cache: Any
     visible: Array
     index: int
+
+
+class StepOutput(NamedTuple):
+    """Float32 logits of the token after each that was fed, or after the last of each row; and the new cache."""
+
+    logits: Array
+    cache: Any
 
 
 class Decoder(abc.ABC):
@@ -64,8 +71,8 @@ class Decoder(abc.ABC):
         ids: Int[Array, "B W"],
         positions: Int[Array, "B W"],
         visible: Bool[Array, "B W C"],
-    ) -> tuple[Float[Array, "B W V"], Any]:
-        """Feed one token per hypothesis; return float32 logits of the next one, and the new cache.
+    ) -> StepOutput:
+        """Feed one token per hypothesis; return float32 logits [B, W, V] of the next one, and the new cache.
 
         Args:
           visible: the slots that each token attends to, including its own.

@@ -9,16 +9,15 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, example_ids
+from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, token_logits
-from transformer_jax.nn.kv_cache import LayerCache
 from transformer_jax.nn.masks import causal_mask, prefix_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
-from transformer_jax.nn.stack import Stack, StackState
+from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
 from transformer_jax.typing import Array, Batch, Params
 
 
@@ -39,14 +38,14 @@ class DecoderOnly(nn.Module):
 
     def __call__(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    ) -> ModelOutput:
         """Return `outputs` of `features`, and the attention weights."""
         x, weights = self.features(batch, dropout, hyper)
-        return self.outputs(x, batch), weights
+        return ModelOutput(self.outputs(x, batch), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    ) -> Features:
         """Return the stack's output for every token of `decoder_inputs`.
 
         Args:
@@ -64,7 +63,7 @@ class DecoderOnly(nn.Module):
         x = self.embedding(batch["decoder_inputs"])  # [B, T] -> [B, T, D]
         x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
         x, weights = self.decoder(x, positions, mask, dropout)
-        return x, {f"decoder_{name}": w for name, w in weights.items()}
+        return Features(x, {f"decoder_{name}": w for name, w in weights.items()})
 
     def outputs(self, x: Array, batch: Batch) -> Array:
         """Map the stack's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
@@ -72,11 +71,11 @@ class DecoderOnly(nn.Module):
             return self.head(x, batch, self.embedding.embedding)
         return token_logits(x, self.embedding, self.output)
 
-    def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> tuple[Array, tuple[LayerCache, ...]]:
+    def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> Decoded:
         """Return logits [B, T, V] after each of the newest ids [B, T], and the caches; see `CachedDecoder`."""
         x = self.decoder_embedder(self.embedding(ids), states.token_positions)
         x, caches = self.decoder.decode(x, layers, states)
-        return token_logits(x, self.embedding, self.output), caches
+        return Decoded(token_logits(x, self.embedding, self.output), caches)
 
 
 class DecoderOnlyArchitecture(Architecture):

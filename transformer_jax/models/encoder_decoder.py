@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, example_ids
+from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -19,7 +19,7 @@ from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, toke
 from transformer_jax.nn.kv_cache import LayerCache
 from transformer_jax.nn.masks import AttentionMask, causal_mask, padding_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
-from transformer_jax.nn.stack import Stack, StackState
+from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
 from transformer_jax.typing import Array, Batch, Params
 
 
@@ -28,6 +28,21 @@ class Side(enum.IntEnum):
 
     ENCODER = 0
     DECODER = 1
+
+
+class Encoded(NamedTuple):
+    """The encoder's output [B, S, D], the mask of its tokens, and its attention weights by name."""
+
+    x: Array
+    mask: AttentionMask | None
+    weights: dict[str, Any]
+
+
+class Memory(NamedTuple):
+    """The encoder's keys and values for every decoder layer, and the mask of its tokens, [B, 1, 1, S]."""
+
+    layers: tuple[LayerCache, ...]
+    mask: Array | None
 
 
 class EncoderDecoder(nn.Module):
@@ -51,14 +66,14 @@ class EncoderDecoder(nn.Module):
 
     def __call__(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    ) -> ModelOutput:
         """Return `outputs` of `features`, and the attention weights."""
         x, weights = self.features(batch, dropout, hyper)
-        return self.outputs(x, batch), weights
+        return ModelOutput(self.outputs(x, batch), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    ) -> Features:
         """Return the decoder's output for every token of `decoder_inputs`.
 
         Args:
@@ -81,11 +96,9 @@ class EncoderDecoder(nn.Module):
         x = self.decoder_embedder(x, positions, fold_dropout(dropout, self.config.num_decoder_layers))
         x, decoder_weights = self.decoder(x, positions, mask, dropout, memory, memory_mask)
         weights = {f"encoder_{name}": w for name, w in encoder_weights.items()}
-        return x, weights | {f"decoder_{name}": w for name, w in decoder_weights.items()}
+        return Features(x, weights | {f"decoder_{name}": w for name, w in decoder_weights.items()})
 
-    def encode(
-        self, batch: Batch, dropout: Dropout | None = None
-    ) -> tuple[Array, AttentionMask | None, dict[str, Any]]:
+    def encode(self, batch: Batch, dropout: Dropout | None = None) -> Encoded:
         """Return the encoder's output [B, S, D], the mask of its tokens, and its attention weights."""
         ids, is_token, segments = batch["inputs"], batch.get("inputs_mask"), batch.get("inputs_segment_ids")
         mask = None if is_token is None else padding_mask(is_token)
@@ -94,7 +107,7 @@ class EncoderDecoder(nn.Module):
         x = self.source_embedding(ids)  # [B, S] -> [B, S, D]
         x = self.encoder_embedder(x, positions, fold_dropout(dropout, self.config.num_encoder_layers))
         x, weights = self.encoder(x, positions, own, dropout)
-        return x, mask, weights
+        return Encoded(x, mask, weights)
 
     def outputs(self, x: Array, batch: Batch) -> Array:
         """Map the decoder's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
@@ -102,16 +115,16 @@ class EncoderDecoder(nn.Module):
             return self.head(x, batch, self.embedding.embedding)
         return token_logits(x, self.embedding, self.output)
 
-    def memory(self, batch: Batch, layers: Sequence[Params]) -> tuple[tuple[LayerCache, ...], Array | None]:
+    def memory(self, batch: Batch, layers: Sequence[Params]) -> Memory:
         """Return the encoder's keys and values for every decoder layer, and the mask of its tokens, [B, 1, 1, S]."""
         memory, mask, _ = self.encode(batch)
-        return self.decoder.project_memory(memory, layers), None if mask is None else mask.allowed
+        return Memory(self.decoder.project_memory(memory, layers), None if mask is None else mask.allowed)
 
-    def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> tuple[Array, tuple[LayerCache, ...]]:
+    def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> Decoded:
         """Return logits [B, T, V] after each of the newest ids [B, T], and the caches; see `CachedDecoder`."""
         x = self.decoder_embedder(self.embedding(ids), states.token_positions)
         x, caches = self.decoder.decode(x, layers, states)
-        return token_logits(x, self.embedding, self.output), caches
+        return Decoded(token_logits(x, self.embedding, self.output), caches)
 
 
 class EncoderDecoderArchitecture(Architecture):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Float
@@ -17,6 +19,20 @@ from transformer_jax.nn.softmax import masked_softmax
 from transformer_jax.typing import Activations, Array, Bias, Heads, Mask, Positions, Weights
 
 
+class Attended(NamedTuple):
+    """The output of an attention, and its weights [B, N, T, S] before dropout; None if they were not asked for."""
+
+    output: Array
+    weights: Weights | None
+
+
+class Projected(NamedTuple):
+    """Queries [B, T, N, H] of some tokens, and their keys and values."""
+
+    query: Heads
+    key_value: KeyValue
+
+
 def dot_product_attention(
     query: Heads,
     key: Float[Array, "B S K H"],
@@ -25,7 +41,7 @@ def dot_product_attention(
     bias: Bias | None = None,
     scale: float = 1.0,
     dropout: Dropout | None = None,
-) -> tuple[Float[Array, "B T N Hv"], Weights]:
+) -> Attended:
     """Return softmax(scale * Q K^T + bias) V for every head (Vaswani et al. 2017, equation 1).
 
     Query head n reads key/value head n // G, G = N / K (Ainslie et al. 2023). Logits and softmax are float32. A query
@@ -50,7 +66,7 @@ def dot_product_attention(
     weights = masked_softmax(logits, mask).astype(query.dtype)  # [B, N, T, S]
     kept = drop(weights, dropout, "attention").reshape(B, K, N // K, T, S)
     output = jnp.einsum("bkgts,bskv->btkgv", kept, value)  # v: Hv
-    return output.reshape(B, T, N, value.shape[-1]), weights
+    return Attended(output.reshape(B, T, N, value.shape[-1]), weights)
 
 
 class MultiHeadAttention(nn.Module):
@@ -71,13 +87,13 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias)
         self.out = Linear((config.num_heads, config.value_head_dim), width, bias)
 
-    def project(self, x: Activations, positions: Positions) -> tuple[Heads, KeyValue]:
+    def project(self, x: Activations, positions: Positions) -> Projected:
         """Return queries [B, T, N, H], keys and values of x [B, T, D]; rotated with rotary positions."""
         query, key, value = fused(x, [self.query, self.key, self.value])
         rotate = ENCODINGS[self.config.position_encoding].rotate
         if rotate is not None:
             query, key = rotate(query, positions, self.config), rotate(key, positions, self.config)
-        return query, KeyValue(key, value)
+        return Projected(query, KeyValue(key, value))
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return keys and values of another stack's output, memory [B, S, D]."""
@@ -90,7 +106,7 @@ class MultiHeadAttention(nn.Module):
         mask: AttentionMask | None,
         bias: Bias | None,
         dropout: Dropout | None,
-    ) -> tuple[Activations, Weights | None]:
+    ) -> Attended:
         """Let queries attend to tokens: those of their own sequence, of a memory, or of a cache.
 
         Args:
@@ -100,7 +116,7 @@ class MultiHeadAttention(nn.Module):
         allowed = None if mask is None else mask.allowed
         scale = self.config.head_dim**-0.5 if self.config.attention_scale else 1.0
         if isinstance(tokens, LayerCache):
-            return self.out(cached_attention(query, tokens, allowed, bias, scale)), None
+            return Attended(self.out(cached_attention(query, tokens, allowed, bias, scale)), None)
         kernel = choose(
             self.config,
             "none" if mask is None else mask.kind,
@@ -108,9 +124,9 @@ class MultiHeadAttention(nn.Module):
             drops_weights=dropout is not None and dropout.rates.attention is not None,
         ).name
         if kernel != "reference":
-            return self.out(library_attention(query, *tokens, mask, bias, scale, kernel)), None
+            return Attended(self.out(library_attention(query, *tokens, mask, bias, scale, kernel)), None)
         heads, weights = dot_product_attention(query, *tokens, allowed, bias, scale, dropout)
-        return self.out(heads), weights if self.return_weights else None
+        return Attended(self.out(heads), weights if self.return_weights else None)
 
 
 PARAMETER_AXES = {

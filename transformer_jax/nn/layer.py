@@ -56,6 +56,14 @@ class Site(enum.IntEnum):
     CROSS_ATTENTION_OUTPUT = 5
 
 
+class LayerOutput(NamedTuple):
+    """Output [B, T, D], attention weights by name, and the cache with the new tokens; None without a state."""
+
+    x: Activations
+    weights: dict[str, Any]
+    cache: LayerCache | None
+
+
 class Layer(nn.Module):
     """Self-attention, attention over a memory if there is one, feed-forward (Vaswani et al. 2017, figure 1).
 
@@ -79,7 +87,7 @@ class Layer(nn.Module):
 
     def __call__(
         self, x: Activations, inputs: LayerInputs, dropout: Dropout | None = None, state: LayerState | None = None
-    ) -> tuple[Activations, dict[str, Array], LayerCache | None]:
+    ) -> LayerOutput:
         """Map x [B, T, D] to [B, T, D].
 
         Args:
@@ -116,7 +124,7 @@ class Layer(nn.Module):
         y = self.feed_forward_residual.before(x)
         y = self.feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN))
         x = self.feed_forward_residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT))
-        return constrain(x, ACTIVATIONS), weights if self.return_weights else {}, cache
+        return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, cache)
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:
         """Return the keys and values that this layer reads from the encoder's output, memory [B, S, D]."""

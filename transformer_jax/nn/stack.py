@@ -59,6 +59,20 @@ class StackState(NamedTuple):
         return jnp.maximum(self.positions, 0)
 
 
+class Features(NamedTuple):
+    """Hidden states [B, T, D], and attention weights [L, B, N, T, S] by name; without `return_weights` none."""
+
+    x: Array
+    weights: dict[str, Any]
+
+
+class Decoded(NamedTuple):
+    """Hidden states or logits of the newest tokens, [B, T, D or V], and the caches of all layers with these tokens."""
+
+    x: Array
+    caches: tuple[LayerCache, ...]
+
+
 class Stack(nn.Module):
     """L layers over embedded tokens, and the final norm of "pre" layers."""
 
@@ -97,7 +111,7 @@ class Stack(nn.Module):
         dropout: Dropout | None,
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: AttentionMask | None = None,
-    ) -> tuple[Activations, dict[str, Any]]:
+    ) -> Features:
         """Map embedded tokens x [B, T, D] to [B, T, D], and return attention weights [L, B, N, T, S] by name.
 
         Args:
@@ -105,11 +119,9 @@ class Stack(nn.Module):
         """
         inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask)
         x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)
-        return self._finished(x), weights
+        return Features(self._finished(x), weights)
 
-    def decode(
-        self, x: Activations, layers: Sequence[Params], states: StackState
-    ) -> tuple[Activations, tuple[LayerCache, ...]]:
+    def decode(self, x: Activations, layers: Sequence[Params], states: StackState) -> Decoded:
         """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], with attention over caches.
 
         Args:
@@ -123,7 +135,7 @@ class Stack(nn.Module):
         for params, state in zip(layers, states.layers, strict=True):
             x, _, cache = block.apply({"params": params}, x, inputs, None, state)
             caches.append(cache)
-        return self._finished(x), tuple(caches)
+        return Decoded(self._finished(x), tuple(caches))
 
     def project_memory(self, memory: Float[Array, "B S D"], layers: Sequence[Params]) -> tuple[LayerCache, ...]:
         """Return the keys and values of a memory [B, S, D] for every layer, for `decode`; computed once."""

@@ -156,7 +156,7 @@ class Jit:
 
             def step(state: Any, batch: Any, hyper: Any) -> tuple[Any, Any]:
                 with activations_sharded(self):
-                    return self._step(state, batch, hyper)
+                    return tuple(self._step(state, batch, hyper))  # of the same type as out_shardings
 
             everywhere = NamedSharding(self.mesh, PartitionSpec())
             self._compiled = jax.jit(step, donate_argnums=0, out_shardings=(self.shardings(state), everywhere))
@@ -189,7 +189,7 @@ class ShardMap(_Replicated):
         everywhere, rows = PartitionSpec(), PartitionSpec(DATA)
         # With check_vma the transpose of replicated parameters would add the gradients a second time.
         mapped = jax.shard_map(
-            lambda s, b, h: step(s, b, h, DATA),
+            lambda s, b, h: tuple(step(s, b, h, DATA)),
             mesh=mesh,
             in_specs=(everywhere, rows, everywhere),
             out_specs=(everywhere, everywhere),
@@ -208,7 +208,7 @@ class Pmap(_Replicated):
     def __init__(self, mesh: Mesh, step: Step) -> None:
         super().__init__(mesh)
         self._step = jax.pmap(
-            lambda s, b, h: step(s, b, h, DATA),
+            lambda s, b, h: tuple(step(s, b, h, DATA)),
             axis_name=DATA,
             in_axes=(None, 0, None),
             out_axes=(None, None),

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import try_lock, write_atomically
+from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import Trial
@@ -280,6 +280,10 @@ def read_object(file: Path, fields: _Fields) -> dict[str, Any]:
         raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
     if not isinstance(values, dict):
         raise DataError(f"{file}: expected a JSON object")
+    try:
+        values = without_checksum(values)
+    except ValueError as error:
+        raise DataError(f"{file}: {error}") from error
     for name, is_valid in fields.items():
         if name not in values:
             raise DataError(f"{file}: lacks '{name}'")
@@ -289,4 +293,5 @@ def read_object(file: Path, fields: _Fields) -> dict[str, Any]:
 
 
 def _write(file: Path, values: Mapping[str, Any]) -> None:
-    write_atomically(file, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(with_checksum(values), indent=2, ensure_ascii=False)
+    write_atomically(file, f"{text}\n".encode())

@@ -104,7 +104,7 @@ def _train(
     step, total = first.start.step, first.config.training.num_train_steps
     sessions = []
     for member, of_member in zip(members, parts, strict=True):
-        claim(member.directory, member.start.record)
+        claim(member.directory, member.start.record, step)
         log = opened.enter_context(MetricLog(member.directory.path, step))
         sessions.append(TrainingSession(of_member, log, Progress(step, total, shown=False), member.start.record))
     stepper = _stepper(members, axis)

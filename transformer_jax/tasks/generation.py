@@ -10,19 +10,25 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float, Int
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
-from transformer_jax.data.batching import length_batches
+from transformer_jax.data.batching import BatchShape, Rows, length_batches
+from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.data.text_form import readable
+from transformer_jax.data.token_cache import encode_in_memory
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.decoding.generate import generate, position_capacity
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.batches import evaluation_batches
 from transformer_jax.tasks.decode_sources import ends_of, source_request
-from transformer_jax.tasks.lengths import length_problems, position_table_rows
+from transformer_jax.tasks.lengths import check_lengths, length_problems, position_table_rows
 from transformer_jax.tasks.lines import Line, Output, Translated
+from transformer_jax.tasks.loss_sums import by_example, loss_sums_of_rows, split_for_evaluation
 from transformer_jax.typing import Params
 
 CHUNK = 2_000
@@ -36,7 +42,19 @@ class Member(NamedTuple):
     params: Params
 
 
-@dataclasses.dataclass(frozen=True)
+class PairLosses(NamedTuple):
+    """Cross-entropy of each target, in nats, and its number of tokens; both with end-of-sequence."""
+
+    nll: Float[np.ndarray, " pairs"]
+    tokens: Int[np.ndarray, " pairs"]
+
+    @property
+    def mean(self) -> float:
+        """The loss of all pairs in nats per token, as `evaluate` reports it."""
+        return float(self.nll.sum() / self.tokens.sum())
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Translator:
     """Parameters and tokenizer, ready to translate; `config` is resolved and has the settings in `decode`."""
 
@@ -44,6 +62,61 @@ class Translator:
     params: Params
     tokenizer: Tokenizer
     others: tuple[Member, ...] = ()
+
+    def __repr__(self) -> str:
+        model, decode = self.config.model, self.config.decode
+        count = sum(x.size for member in self.members for x in jax.tree.leaves(member.params))
+        settings = [
+            f"{field.name}={getattr(decode, field.name)}"
+            for field in dataclasses.fields(decode)
+            if getattr(decode, field.name) != field.default
+        ]
+        models = f"{len(self.members)} models, " if self.others else ""
+        return (
+            f"Translator: {models}{model.architecture} of {model.num_encoder_layers} + {model.num_decoder_layers} "
+            f"layers, emb_dim {model.emb_dim}, {count:,} parameters\n"
+            f"  tokenizer: {self.config.data.tokenizer}, {self.tokenizer.vocab_size:,} ids, sha256 "
+            f"{self.tokenizer.sha256[:12]}\n"
+            f"  decode: {', '.join(settings) or 'greedy search'}"
+        )
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, without end-of-sequence; texts are in the form of the corpus."""
+        ids, offsets = self.tokenizer.encode_batch(texts)
+        return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+
+    def decode(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
+        """Return the text of each row of ids up to its end-of-sequence, in the form of the corpus."""
+        return self.tokenizer.decode_batch(rows)
+
+    def batch(self, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
+        """Return sources and targets as one padded batch, ready for the model; keys as in `transformer_jax.typing`.
+
+        Raises: DataError if there are no pairs.
+        """
+        split, task = self._encoded(pairs), TASKS[self.config.task.name]
+        widths = {name: int(lengths.max()) for name, lengths in task.lengths(self.config, split).items()}
+        numbers = np.arange(len(pairs), dtype=np.int32)
+        rows = Rows(numbers, np.ones_like(numbers), numbers, packed=False)
+        return task.arrays(self.config, split, rows, BatchShape(len(pairs), tuple(widths.items())), None)
+
+    def loss(self, pairs: Sequence[tuple[str, str]]) -> PairLosses:
+        """Return the cross-entropy of each target given its source, by teacher forcing and without label smoothing.
+
+        Raises: DataError if there are no pairs, or one is too long for the model; ConfigError for an ensemble.
+        """
+        if self.others:
+            raise ConfigError("loss: an ensemble has none; call it on the translator of each checkpoint")
+        split, task = self._encoded(pairs), TASKS[self.config.task.name]
+        lengths = task.lengths(self.config, split)
+        check_lengths(self.config, np.maximum.reduce([*lengths.values()]), lambda index: f"pair {index + 1}")
+        static, hyper = split_for_evaluation(self.config)
+        sums, examples = [], []
+        for batch, of_rows in evaluation_batches(self.config, split, position_table_rows(self.config.model)):
+            sums.append(loss_sums_of_rows(static, self.params, batch, hyper))
+            examples.append(of_rows)
+        of_pairs = by_example(sums, examples)
+        return PairLosses(of_pairs["nll"], of_pairs["weight"].astype(np.int64))
 
     def translate(self, lines: Iterable[Line], first_number: int = 1) -> Iterator[list[Translated]]:
         """Yield translations in the order of the lines, a chunk at a time; for a line with a problem, the problem.
@@ -107,6 +180,14 @@ class Translator:
             for index, found in zip(chosen, self._outputs(jax.device_get(generated), of_rows), strict=False):
                 outputs[index] = found
         return [Translated(first_number + i, outputs[i], problems.get(i)) for i in range(len(lines))]
+
+    def _encoded(self, pairs: Sequence[tuple[str, str]]) -> EncodedSplit:
+        if not pairs:
+            raise DataError("pairs: there are none; expected one or more (source, target)")
+        sources, targets = zip(*pairs, strict=True)
+        features = {"inputs": list(sources), "targets": list(targets)}
+        columns = TASKS[self.config.task.name].columns(self.config)
+        return encode_in_memory(features, columns, self.tokenizer)
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -69,7 +69,14 @@ class StaticConfig:
     skip_nonfinite: bool
 
 
-def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
+class SplitConfig(NamedTuple):
+    """A config as the part that determines the compiled program, and the scalars that are its arguments."""
+
+    static: StaticConfig
+    hyper: Hyper
+
+
+def split(config: ExperimentConfig) -> SplitConfig:
     """Split a resolved config. Configs with equal static parts and equal Hyper structures share a compiled program."""
     optimizer = config.optimizer
     model = config.without_own_hyper_fields("model")
@@ -106,4 +113,4 @@ def split(config: ExperimentConfig) -> tuple[StaticConfig, Hyper]:
         loss_chunks=training.loss_chunks,
         skip_nonfinite={"stop": False, "skip": True}[training.on_nonfinite],
     )
-    return static, hyper
+    return SplitConfig(static, hyper)

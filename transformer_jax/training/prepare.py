@@ -25,7 +25,7 @@ from transformer_jax.training.describe import describe, say_once
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.init_from import Pretrained, open_pretrained
 from transformer_jax.training.nonfinite import keep_batch
-from transformer_jax.training.resume import check_corpus, restore_newest, set_orphaned_log_aside
+from transformer_jax.training.resume import check_corpus, restore_newest, set_orphaned_log_aside, warn_of_lost_lines
 from transformer_jax.training.session import RunParts
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
@@ -187,16 +187,18 @@ def make_parts(
     )
 
 
-def claim(directory: WorkDirectory, record: Mapping[str, Any]) -> None:
-    """Write config.json, and rename a log that belongs to no checkpoint.
+def claim(directory: WorkDirectory, record: Mapping[str, Any], step: int) -> None:
+    """Write config.json; rename a log that belongs to no checkpoint, and warn of lines that the log has lost.
 
     Call it only when the first step is ready to run, so that a run that failed during preparation does not block
     another config in this work directory.
 
     Args:
-      record: of the checkpoint that the run resumes from; empty for a new run.
+      record, step: of the checkpoint that the run resumes from; empty and 0 for a new run.
     """
     if is_primary():
         directory.write_config()
-        if not record:
+        if record:
+            warn_of_lost_lines(directory.path, record, step)
+        else:
             set_orphaned_log_aside(directory)

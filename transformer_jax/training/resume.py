@@ -125,3 +125,23 @@ def set_orphaned_log_aside(directory: WorkDirectory) -> None:
         last,
         aside,
     )
+
+
+def warn_of_lost_lines(workdir: Path, record: Mapping[str, Any], step: int) -> None:
+    """Warn if the log ends before its checkpoint: a part of it was deleted.
+
+    Args:
+      record, step: of the checkpoint. The log has its last validation, and the training metrics up to the window.
+    Raises: CheckpointError if the log cannot be read.
+    """
+    log = workdir / metrics_file.NAME
+    try:
+        lines = [line for line in metrics_file.readable_lines(log) if line["step"] <= step]
+    except OSError as error:
+        raise CheckpointError(f"{log}: cannot be read: {error.strerror}") from error
+    last = {line.get("split"): line for line in lines}
+    logged = step - len(record["window"]) if "window" in record else 0
+    validated, in_log = metrics_file.as_logged(record.get("metrics", {})), last.get("valid", {})
+    lost_validation = any(in_log.get(name, ...) != value for name, value in validated.items())
+    if lost_validation or (logged and last.get("train", {}).get("step") != logged):
+        logger.warning("%s: lines before step %d are missing; the training is not affected", log, step)

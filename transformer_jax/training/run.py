@@ -49,7 +49,7 @@ def train(
         if why := _nothing_to_do(prepared, step):
             say_once(f"{directory.path}: nothing to do, {why}")
             return TrainResult(step, "finished", record["metrics"])
-        claim(directory, record)
+        claim(directory, record, step)
         with MetricLog(directory.path, step) if is_primary() else NoLog() as log, parts.store:
             progress = Progress(step, parts.config.num_train_steps, is_primary())
             session = TrainingSession(parts, log, progress, record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,14 @@ from transformer_jax.training.state import TrainState
 from transformer_jax.typing import Array, Batch, Params
 
 Metrics = dict[str, Array]
-TrainStep = Callable[..., tuple[TrainState, Metrics]]
+TrainStep = Callable[..., "Updated"]
+
+
+class Updated(NamedTuple):
+    """The state after a step, and the metrics of the step."""
+
+    state: TrainState
+    metrics: Metrics
 
 
 def make_train_step(static: StaticConfig) -> TrainStep:
@@ -30,7 +37,7 @@ def make_train_step(static: StaticConfig) -> TrainStep:
 
 def train_step(
     static: StaticConfig, state: TrainState, batch: Batch, hyper: Hyper, axis_name: str | None = None
-) -> tuple[TrainState, Metrics]:
+) -> Updated:
     """Update the parameters once.
 
     Args:
@@ -60,7 +67,7 @@ def train_step(
         params, opt_state = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
         )
-    return TrainState(state.step + 1, params, opt_state, state.extra), metrics
+    return Updated(TrainState(state.step + 1, params, opt_state, state.extra), metrics)
 
 
 def batch_gradient(

@@ -12,6 +12,7 @@ from report_support import DIVERGED, NAMES, STUDY, write_study, write_workdir
 
 from transformer_jax.builtin import studies
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import with_checksum, without_checksum
 from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByVariant
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import collect
@@ -44,7 +45,8 @@ def folder(tmp_path):
 
 
 def change(file, **values):
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    values = without_checksum(json.loads(file.read_text())) | values
+    file.write_text(json.dumps(with_checksum(values)))
 
 
 def trial_of(results, name):
@@ -339,3 +341,23 @@ def test_sentences_name_the_axis_and_tables_do_not(workdir, folder):
     assert (variant.name, variant.short_name) == ("num_heads=2", "2")
     two = dataclasses.replace(variant, labels={"a": "1", "b": "2"})
     assert (two.name, two.short_name) == ("a=1, b=2", "a=1, b=2")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("trial.json", "without trial.json, so they are left out"), ("result.json", "without a result")]
+)
+def test_a_deleted_file_of_a_trial_is_named(tmp_path, caplog, name, said):
+    workdir, _ = write_workdir(tmp_path)
+    (workdir / "trials" / "num_heads=4,seed=1" / name).unlink()
+    collect(workdir)
+    assert f"{said}" in caplog.text
+    assert "num_heads=4,seed=1" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["trial.json", "result.json"])
+def test_a_changed_number_in_a_file_of_a_trial_is_found(tmp_path, name):
+    workdir, _ = write_workdir(tmp_path)
+    file = workdir / "trials" / "num_heads=4,seed=1" / name
+    file.write_text(file.read_text().replace('"seed": 1', '"seed": 2'))
+    with pytest.raises(DataError, match=f"{name}: does not match its checksum"):
+        collect(workdir)

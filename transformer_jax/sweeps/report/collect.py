@@ -123,10 +123,15 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     study, folder = _recorded_study(workdir, record) if folder is None else (load_study(folder), folder)
     if (name := folder.absolute().name) != record["study"]:
         raise ConfigError(f"--workdir={workdir}: belongs to the study '{record['study']}', not to '{name}'")
-    trials = [_trial(path.parent) for path in sorted((workdir / TRIALS).glob(f"*/{SPEC}"))]
+    folders = [path for path in sorted((workdir / TRIALS).glob("*")) if path.is_dir()]
+    if nameless := [path.name for path in folders if not (path / SPEC).exists() and any(path.iterdir())]:
+        logger.warning("%s: without %s, so they are left out: %s", workdir / TRIALS, SPEC, ", ".join(nameless))
+    trials = [_trial(path) for path in folders if (path / SPEC).exists()]
     for trial in trials:
         check_labels(trial.trial.labels, study, folder, trial.folder)
     _check_there_are_results(trials, study, folder, workdir)
+    if pending := [trial.folder.name for trial in trials if trial.result is None]:
+        logger.warning("%s: without a result yet, or it was deleted: %s", workdir / TRIALS, ", ".join(pending))
     if unchecked := sum(num_unchecked(trial.folder / LOG) > 0 for trial in trials):
         logger.warning("%s: %d logs of an earlier version have lines without a checksum", workdir / TRIALS, unchecked)
     study = study.for_task(TASKS[trials[0].trial.config.task.name])

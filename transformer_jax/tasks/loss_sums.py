@@ -1,0 +1,86 @@
+"""Sums of a task's loss over a batch or over each of its rows, without dropout and label smoothing; compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.models.architecture import ARCHITECTURES, Model
+from transformer_jax.tasks.base import TASKS, Sums
+from transformer_jax.typing import Batch, Params
+
+
+class LossStatic(NamedTuple):
+    """The part of a config that determines the compiled program of a loss."""
+
+    model: ModelConfig
+    task: TaskConfig
+    chunks: int
+
+
+class LossHyper(NamedTuple):
+    """Scalars of a loss in evaluation, without label smoothing; `model` and `task` as of `training.hyper.Hyper`."""
+
+    model: Mapping[str, Any]
+    task: Mapping[str, Any]
+    label_smoothing: None = None
+
+
+class SplitLoss(NamedTuple):
+    """A config as the part that determines the program of a loss, and the scalars that are its arguments."""
+
+    static: LossStatic
+    hyper: LossHyper
+
+
+def split_for_evaluation(config: ExperimentConfig) -> SplitLoss:
+    """Split a config into the part that determines the program of the loss, and the scalars that are its arguments."""
+    model, task = config.without_own_hyper_fields("model"), config.without_own_hyper_fields("task")
+    hyper = LossHyper(config.own_hyper_fields("model"), config.own_hyper_fields("task"))
+    return SplitLoss(LossStatic(model, task, config.training.loss_chunks), hyper)
+
+
+@functools.partial(jax.jit, static_argnames="static")
+def loss_sums(static: LossStatic, params: Params, batch: Batch, hyper: LossHyper) -> Sums:
+    """Return the task's sums over a batch, in a deterministic pass; compiled once per shape in a process.
+
+    Args:
+      static, hyper: as `split_for_evaluation` returns them.
+    """
+    task = TASKS[static.task.name]
+    module = ARCHITECTURES[static.model.architecture].module(static.model, task.head(static.task, static.model))
+    return task.loss(static.task, Model(module, params), batch, None, hyper, static.chunks)
+
+
+@functools.partial(jax.jit, static_argnames="static")
+def loss_sums_of_rows(static: LossStatic, params: Params, batch: Batch, hyper: LossHyper) -> Sums:
+    """Return the sums of each row of a batch, [B]: `loss_sums` of every single row."""
+
+    def of_row(row: Batch) -> Sums:
+        return loss_sums(static, params, {name: x[None] for name, x in row.items()}, hyper)
+
+    return jax.vmap(of_row)(dict(batch))
+
+
+def by_example(
+    sums_of_rows: Sequence[Sums], examples: Sequence[Int[np.ndarray, " B"]]
+) -> dict[str, Float[np.ndarray, " examples"]]:
+    """Return sums of rows in the order of the examples.
+
+    Args:
+      sums_of_rows: of each batch, as `loss_sums_of_rows` returns them. examples: number of the example of each of its
+        rows; -1 for an empty row.
+    """
+    of_rows = np.concatenate(examples)
+    order = np.argsort(of_rows[of_rows >= 0])
+    parts = jax.device_get(list(sums_of_rows))
+    return {
+        name: np.concatenate([part[name] for part in parts]).astype(np.float64)[of_rows >= 0][order]
+        for name in parts[0]
+    }
