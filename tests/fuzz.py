@@ -81,7 +81,7 @@ class Outcome:
             return f"printed a traceback\n{self.err}"
         if self.code not in (0, 2, 3):
             return f"exit code {self.code}\n{self.err}"
-        if self.code == 2 and not self.err.startswith(("usage: ", "error: ")) and "\nerror: " not in self.err:
+        if self.code == 2 and "error: " not in self.err and not self.err.startswith("usage: "):
             return f"exit code 2 without a message\n{self.err}"
         return "" if "\x1b" not in self.err else f"control characters on stderr: {self.err!r}"
 

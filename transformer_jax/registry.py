@@ -1,10 +1,10 @@
-"""Tables of named objects that users may extend: architectures and tasks."""
+"""Tables of named objects that users may extend: architectures, tasks and sources."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from transformer_jax.config import nearest
@@ -72,10 +72,13 @@ class Registry(Mapping[str, T], Generic[T]):
         if name in self:
             return None
         try:
-            self.config_class(name)
+            self._check_outside(name)
         except ConfigError as error:
             return str(error).removeprefix(f"config: {self.field}='{name}': ")
         return None
+
+    def _check_outside(self, name: str) -> None:
+        self.config_class(name)
 
     def config_class(self, name: str) -> type:
         """Return the class of the config section for an object, with the fields that the object adds.
@@ -132,3 +135,39 @@ class Registry(Mapping[str, T], Generic[T]):
             found = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
             raise ConfigError(f"{what}: expected {kind.__module__}.{kind.__name__} or a subclass, got {found}")
         return value
+
+
+class Factories(Registry[Callable[..., Any]]):
+    """A table of functions and classes that make the objects; they are called with the config's section."""
+
+    def __init__(self, field: str, makes: type, entries: Mapping[str, str]) -> None:
+        """Args: makes: a runtime-checkable protocol of the objects. field, entries: as of `Registry`."""
+        super().__init__(field, object, entries)  # ty: ignore[invalid-argument-type]
+        self._makes = makes
+
+    def make(self, name: str, section: Any) -> Any:
+        """Return the object for a value of the field.
+
+        Raises: ConfigError as `__getitem__`, or if the object lacks a part of the protocol.
+        """
+        made, what = self[name](section), f"config: {self.field}='{name}'"
+        if not isinstance(made, self._makes):
+            raise ConfigError(f"{what}: {type(made).__name__} lacks {', '.join(self._missing(made))}")
+        return made
+
+    def _check_outside(self, name: str) -> None:
+        self[name]
+
+    def _checked(self, name: str, value: Any) -> Callable[..., Any]:
+        what = f"config: {self.field}='{name}'"
+        if not callable(value):
+            raise ConfigError(
+                f"{what}: expected a class or function that makes a {self._makes.__name__}, got {type(value).__name__}"
+            )
+        if isinstance(value, type) and (missing := self._missing(value)):
+            raise ConfigError(f"{what}: {value.__name__} lacks {', '.join(missing)}")
+        return value
+
+    def _missing(self, value: Any) -> list[str]:
+        names = (name for name in vars(self._makes) if not name.startswith("_"))
+        return [name for name in names if not hasattr(value, name)]

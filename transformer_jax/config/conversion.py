@@ -13,6 +13,7 @@ import typing
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from transformer_jax.config.fields import names_in_source
 from transformer_jax.errors import ConfigError
 
 if typing.TYPE_CHECKING:
@@ -215,11 +216,11 @@ def _readers(
 ) -> Collection[str] | None:
     """Return the values of a choice with which a field is read; None if the choice does not restrict the field."""
     readers = field.metadata.get("read_by", {}).get(chooser)
-    if not chooser_field.metadata.get("extends") or chosen == chooser_field.default:
+    if not chooser_field.metadata.get("outside") or chosen in names_in_source(chooser_field.metadata["choices"].path):
         return readers
+    if "extends" not in chooser_field.metadata:
+        return None  # the object may read any field
     table = chooser_field.metadata["choices"].table
-    if table.is_built_in(chosen):
-        return readers
     # The attribute `reads` of an outside object covers only the sections and fields in `extends`.
     section = name.rpartition(".")[0]
     is_its_business = {name, section} & {*chooser_field.metadata["extends"]}
@@ -252,7 +253,7 @@ def _value_problem(field: dataclasses.Field, annotation: Any, value: Any) -> str
     if "choices" in meta and value != field.default:
         # The default needs no check, so a table is imported only for other values.
         choices = meta["choices"]
-        if meta.get("extends") and value not in choices:
+        if meta.get("outside") and value not in choices:
             return choices.table.problem(value)
         if value not in choices:
             return f"expected one of {', '.join(choices)}{nearest(value, choices)}"

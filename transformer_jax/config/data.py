@@ -41,7 +41,12 @@ def parse_test_sets(text: str) -> dict[str, str]:
 class DataConfig:
     """The corpus, its tokenizer and its batches."""
 
-    source: str = choice("embedded", "transformer_jax.data.sources:SOURCES", "where examples come from; data/sources")
+    source: str = choice(
+        "embedded",
+        "transformer_jax.data.sources:SOURCES",
+        "where examples come from, data/sources; or MODULE:OBJECT of your own",
+        outside=True,
+    )
     source_locale: str = field("en", "locale of the inputs; for `text` the files' suffix")
     target_locale: str = field("de", "locale of the targets; for `text` the files' suffix")
     num_train_pairs: int = number(200_000, "training pairs of the embedded corpus", 100)

@@ -87,7 +87,8 @@ def field(default: Any, doc: str, **metadata: Any) -> Any:
 def choice(default: str | None, names_or_table: tuple[str, ...] | str, doc: str, **metadata: Any) -> Any:
     """Return a field of named values: these names, or the keys of the table at `MODULE:TABLE`.
 
-    With `extends`, which names sections, the table is a `Registry`. Its objects define the fields of these sections.
+    With `outside` the table is a `Registry`, and a value may be `MODULE:OBJECT` too. With `extends`, which names
+    sections, its objects define the fields of these sections.
     """
     choices = Choices(names_or_table) if isinstance(names_or_table, str) else names_or_table
     return field(default, doc, choices=choices, **metadata)

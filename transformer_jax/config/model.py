@@ -18,6 +18,7 @@ class ModelConfig:
         "encoder_decoder",
         "transformer_jax.models.architecture:ARCHITECTURES",
         "the blocks of the model and their inputs; models/architecture.py",
+        outside=True,
         extends=("model",),
         always_read=("model.vocab_size", "model.max_length"),
     )

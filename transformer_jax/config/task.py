@@ -15,6 +15,7 @@ class TaskConfig:
         "translation",
         "transformer_jax.tasks.base:TASKS",
         "the examples, the loss and the scores; tasks/base.py",
+        outside=True,
         extends=("task", "decode", "training.label_smoothing", "training.loss_chunks"),
         always_read=(),
     )

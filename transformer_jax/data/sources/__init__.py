@@ -11,13 +11,14 @@ from typing import NamedTuple
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources.base import Source, Split
 from transformer_jax.errors import ConfigError
+from transformer_jax.registry import Factories
 
 __all__ = ["SOURCES", "Source", "Split", "TestFiles", "load_source", "open_test_set"]
 
 
 def load_source(config: DataConfig) -> Source:
-    """Return the source that `config.source` names. Raises DataError if it cannot be used."""
-    return SOURCES[config.source](config)
+    """Return the source that `config.source` names. Raises DataError if it cannot be used, ConfigError if it is none."""
+    return SOURCES.make(config.source, config)
 
 
 class TestFiles(NamedTuple):
@@ -68,24 +69,21 @@ def open_test_set(config: DataConfig, files: TestFiles) -> Source:
     return TextSource.of_files(dataclasses.replace(config, format=format), name, *paths)
 
 
-def _text(config: DataConfig) -> Source:
-    from transformer_jax.data.sources.text import TextSource
-
-    return TextSource(config)
-
-
-def _tfds(config: DataConfig) -> Source:
-    from transformer_jax.data.sources.tfds.source import TfdsSource
-
-    return TfdsSource(config)
-
-
-def _embedded(config: DataConfig) -> Source:
+def embedded_source(config: DataConfig) -> Source:
+    """Return the embedded corpus of a config."""
     return _cached_embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
 
 
-SOURCES = {"embedded": _embedded, "text": _text, "tfds": _tfds}
-"""Functions from a config to a source, by the values of `data.source`."""
+SOURCES = Factories(
+    "data.source",
+    Source,
+    {
+        "embedded": "transformer_jax.data.sources:embedded_source",
+        "text": "transformer_jax.data.sources.text:TextSource",
+        "tfds": "transformer_jax.data.sources.tfds.source:TfdsSource",
+    },
+)
+"""Classes and functions that make a source from the section `data`, by the values of `data.source`."""
 
 
 @functools.lru_cache(maxsize=1)
