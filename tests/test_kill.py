@@ -1,8 +1,9 @@
-"""Runs that are killed with SIGKILL, as by a crash of the machine, and resumed.
+"""Commands that are killed with SIGKILL, as by a crash of the machine, and repeated.
 
-    python tests/test_kill.py --runs=20 --seed=1
+    python tests/test_kill.py train --runs=20 --seed=1
+    python tests/test_kill.py generate --runs=20 --seed=1
 
-kills that many runs twice each, at random moments, and compares each with the uninterrupted run.
+kills that many runs twice each, at random moments, and compares each with the uninterrupted one.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from run_support import (
 )
 
 from transformer_jax import kill_points
+from transformer_jax.tasks.generation import CHUNK
 
 # Places where a process dies, and the checkpoints that may be complete by then; they are written in the background.
 PLACES = {
@@ -111,12 +113,77 @@ def test_killed_twice_at_random_moments(tmp_path):
     assert_same_run(tmp_path / "killed", tmp_path / "expected", STEPS)
 
 
+LINES = 12_000
+
+
+def start_generating(folder: Path) -> subprocess.Popen[bytes]:
+    words = [f"--input={folder / 'in.txt'}", f"--output_file={folder / 'out.txt'}", "--decode.beam_size=2"]
+    with (folder / "stderr.txt").open("ab") as stderr:
+        command = [sys.executable, "-m", "transformer_jax", "generate", f"--checkpoint={trained_folder() / 'run'}"]
+        return subprocess.Popen([*command, *words], cwd=ROOT, stderr=stderr, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+
+
+def write_lines(folder: Path) -> Path:
+    """Write the input of `generate`, lines of 1 to 12 numbers."""
+    folder.mkdir(parents=True)
+    source = random.Random(0)
+    lines = (" ".join(str(source.randrange(60)) for _ in range(source.randint(1, 12))) for _ in range(LINES))
+    (folder / "in.txt").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+def generated_whole(folder: Path) -> bytes:
+    """Return the output of an uninterrupted command."""
+    assert start_generating(write_lines(folder)).wait(timeout=600) == 0, (folder / "stderr.txt").read_text()
+    return (folder / "out.txt").read_bytes()
+
+
+def killed_generating(folder: Path, seed: int) -> list[str]:
+    """Generate in a new folder, killed twice; return how many bytes there were each time.
+
+    A moment is a size that the partial output reaches, from none to all chunks but one, and some milliseconds more.
+    """
+    source, came_to = random.Random(seed), []
+    partial = write_lines(folder) / "out.txt.partial"
+    sizes = sorted(source.sample(range(LINES // CHUNK), 2))
+    for chunks in sizes:
+        process, delay = start_generating(folder), source.uniform(0.0, 0.5)
+        while (
+            process.poll() is None and (partial.read_bytes().count(b"\n") if partial.exists() else 0) < chunks * CHUNK
+        ):
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL, "it was over before it was killed"
+        came_to.append(f"{partial.stat().st_size if partial.exists() else 0} bytes")
+    assert start_generating(folder).wait(timeout=600) == 0, (folder / "stderr.txt").read_text()
+    return came_to
+
+
+@pytest.mark.slow
+def test_generate_is_killed_twice_at_random_moments(tmp_path):
+    expected = generated_whole(tmp_path / "expected")
+    assert expected.count(b"\n") == LINES
+    killed_generating(tmp_path / "killed", seed=0)
+    assert (tmp_path / "killed" / "out.txt").read_bytes() == expected
+    assert {path.name for path in (tmp_path / "killed").iterdir()} == {"in.txt", "out.txt", "stderr.txt"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("train", "generate"))
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the first run; the next ones count on")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
+        if arguments.command == "generate":
+            whole = generated_whole(Path(name) / "expected")
+            print(f"the uninterrupted command: {len(whole)} bytes")
+            for seed in range(arguments.seed, arguments.seed + arguments.runs):
+                came_to = killed_generating(Path(name) / str(seed), seed)
+                assert (Path(name) / str(seed) / "out.txt").read_bytes() == whole
+                print(f"seed {seed}: killed at {' and at '.join(came_to)}: the same in the end", flush=True)
+            return
         expected = Path(name) / "expected"
         uninterrupted(expected)
         print(f"the uninterrupted run: {STEPS} steps, checkpoints {saved_steps(expected)}")

@@ -252,6 +252,20 @@ def test_an_interrupted_file_is_continued(generate, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
+@pytest.mark.parametrize(("name", "old", "new"), [("out.partial", b"C", b"X"), ("out.partial.json", b"4", b"3")])
+def test_a_damaged_partial_file_is_not_continued(generate, tmp_path, monkeypatch, name, old, new):
+    (tmp_path / "in").write_bytes(LINES)
+    argv = [f"--input={tmp_path / 'in'}", f"--output_file={tmp_path / 'out'}"]
+    mend = fail_at(monkeypatch, 5)
+    assert generate(b"", *argv)[0] == 130
+    mend()
+    file = tmp_path / name
+    file.write_bytes(file.read_bytes().replace(old, new, 1))
+    code, _, err = generate(b"", *argv)
+    assert code == 2
+    assert "one of them is damaged; delete the partial file" in err
+
+
 def test_prompts_continue_at_the_same_line(generate, tmp_path, monkeypatch):
     (tmp_path / "prompts").write_bytes(b"1\n2\n3\n4\n5\n")
     argv = [f"--prompts={tmp_path / 'prompts'}", f"--output_file={tmp_path / 'out'}"]
@@ -341,7 +355,7 @@ def test_a_partial_file_without_its_record_is_kept(generate, tmp_path):
     (tmp_path / "out.partial").write_text("precious\n")
     code, _, err = generate(LINES, f"--output_file={tmp_path / 'out'}", "--force")
     assert code == 2
-    assert "out.partial exists, but out.partial.json is missing or damaged; delete " in err
+    assert "out.partial exists, but out.partial.json is missing, or one of them is damaged; delete " in err
     assert (tmp_path / "out.partial").read_text() == "precious\n"
 
 

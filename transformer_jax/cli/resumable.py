@@ -1,8 +1,8 @@
 """An output file that appears once it is complete, and that an interrupted command can continue.
 
 FILE.partial holds the lines that are done. Its companion FILE.partial.json holds the number of their bytes and input
-lines, the digest of these input lines, the checkpoint and settings that they were made with, and notes on them. A
-command with another checkpoint, other settings or another input cannot continue the file.
+lines, the digests of both, the checkpoint and settings that they were made with, and notes on them. A command with
+another checkpoint, other settings or another input cannot continue the file, and a damaged one is not continued.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import try_lock, write_atomically
+from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class ResumableFile:
         self._partial = path.with_name(f"{path.name}.partial")
         self._companion = path.with_name(f"{path.name}.partial.json")
         self._made_with: Mapping[str, Any] = {}
-        self._digest = hashlib.sha256()
+        self._digest, self._output_digest = hashlib.sha256(), hashlib.sha256()
         self._earlier: dict[str, Any] = {}
         self.lines = self._size = 0
         self.notes: dict[str, Any] = {}
@@ -101,15 +101,17 @@ class ResumableFile:
         self._begun = True
         self.lines += num_lines
         self._size += len(data)
+        self._output_digest.update(data)
         self.notes = dict(notes)
         progress = {
             "lines": self.lines,
             "bytes": self._size,
             "input_sha256": self._digest.hexdigest(),
+            "output_sha256": self._output_digest.hexdigest(),
             "made_with": self._made_with,
             "notes": self.notes,
         }
-        write_atomically(self._companion, json.dumps(progress).encode())
+        write_atomically(self._companion, json.dumps(with_checksum(progress)).encode())
 
     def finish(self) -> None:
         """Give the complete file its name, and then release the lock."""
@@ -158,18 +160,27 @@ class ResumableFile:
     def _read_companion(self) -> dict[str, Any]:
         """Return the contents of the companion of a partial file that is not empty."""
         try:
-            progress = json.loads(self._companion.read_bytes())
+            progress = without_checksum(json.loads(self._companion.read_bytes()))
             kinds = {"bytes": int, "lines": int, "input_sha256": str, "made_with": dict, "notes": dict}
             valid = all(type(progress[name]) is kind for name, kind in kinds.items())
             valid = valid and 0 < progress["bytes"] <= self._partial.stat().st_size and progress["lines"] > 0
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            valid = valid and self._is_same_output(progress)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             valid = False
         if not valid:
             raise ConfigError(
-                f"{self._flag}: {self._partial} exists, but {self._companion.name} is missing or damaged; delete "
-                "the partial file"
+                f"{self._flag}: {self._partial} exists, but {self._companion.name} is missing, or one of them "
+                "is damaged; delete the partial file"
             )
         return progress
+
+    def _is_same_output(self, progress: Mapping[str, Any]) -> bool:
+        with self._partial.open("rb") as file:
+            left = progress["bytes"]
+            while left and (data := file.read(min(left, 1 << 20))):
+                self._output_digest.update(data)
+                left -= len(data)
+        return progress.get("output_sha256") in (None, self._output_digest.hexdigest())  # None: of an earlier version
 
     def _of_something_else(self, what: str) -> ConfigError:
         return ConfigError(
