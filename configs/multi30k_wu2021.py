@@ -1,10 +1,11 @@
 """Multi30k, English to German, as Wu et al. 2021 (arXiv 2105.14462) train their text-only Transformer-tiny.
 
-    transformer-jax train --config=multi30k_wu2021 --workdir=runs/wu2021 --config.data.dir=PATH
+    transformer-jax prepare --dataset=multi30k_wu2021 --data_dir=data
+    transformer-jax train --config=multi30k_wu2021 --workdir=runs/wu2021 --config.data.dir=data/multi30k_wu2021
     transformer-jax evaluate --checkpoint=runs/wu2021 --splits=test
 
-PATH holds train, valid and test.2016, each as .en and .de, plain or .gz: lower-cased Moses words, split into the 10k
-joint BPE tokens that their code distributes; `@@` ends every token that is not the last of its word.
+The folder holds train, valid and test.2016, each as .en and .de, plain or .gz: lower-cased Moses words, split into the
+10k joint BPE tokens that their code distributes; `@@` ends every token that is not the last of its word.
 
 Their recipe: 4 + 4 layers of width 128, feed-forward 256, 4 heads, Post-LN, ReLU, sinusoids, one table for all
 embeddings (9,708 tokens and 4 reserved ids: 2,568,192 parameters); dropout 0.3, none on attention or activations;
@@ -23,10 +24,10 @@ Result: on test2016, with one seed (0), tokenized_bleu 40.91, sacreBLEU 40.91 an
 after 7,381 updates (121 epochs). Validation loss in nats per token: 4.08 after 549 updates, 3.26 after 1,037, 2.41
 after 1,525, 2.07 after 2,013, 1.78 after 3,050, 1.67 after 5,002; the best is 1.643, after 6,771.
 
-For three seeds run both commands with --config.seed=0, 1 and 2, each in its own work directory:
+For three seeds run `train` and `evaluate` with --config.seed=0, 1 and 2, each in its own work directory:
 
-    transformer-jax train --config=multi30k_wu2021 --workdir=runs/wu_1 --config.seed=1 --config.data.dir=PATH
-    transformer-jax evaluate --checkpoint=runs/wu_1 --splits=test
+    transformer-jax train --config=multi30k_wu2021 --workdir=w1 --config.seed=1 --config.data.dir=data/multi30k_wu2021
+    transformer-jax evaluate --checkpoint=w1 --splits=test
 """
 
 from transformer_jax.config import (

@@ -1,12 +1,14 @@
 """WMT 2014 English-German as in Vaswani et al. 2017: the base model, or the big one as `wmt14.py:big`.
 
+    transformer-jax prepare --dataset=wmt14 --data_dir=data
     transformer-jax train --config=wmt14 --workdir=runs/wmt14 --config.data.dir=PATH
     transformer-jax train --config=wmt14:big --workdir=runs/wmt14_big --config.data.dir=PATH
     transformer-jax evaluate --checkpoint=runs/wmt14 --splits=test
 
-PATH holds train, newstest2013 (validation) and newstest2014 (test), each as .en and .de, plain or .gz. As in the paper:
-4.5 million training pairs, about 25,000 source and 25,000 target tokens per update, a shared vocabulary of 37,000
-tokens, and averages of the last 5 (base) or 20 (big) checkpoints, ten minutes apart.
+`prepare` downloads WMT14 with TensorFlow Datasets, and prints the flags that replace --config.data.dir=PATH. PATH is a
+folder of text files instead: train, newstest2013 (validation) and newstest2014 (test), each as .en and .de, plain or
+.gz. As in the paper: 4.5 million training pairs, about 25,000 source and 25,000 target tokens per update, a shared
+vocabulary of 37,000 tokens, and averages of the last 5 (base) or 20 (big) checkpoints, ten minutes apart.
 
 Hardware: accelerators. The paper's eight P100 took 12 hours for base and 3.5 days for big.
 Result: not run here. The paper reports 27.3 BLEU (base) and 28.4 (big), with beam search and its own tokenisation.

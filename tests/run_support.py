@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -197,3 +198,9 @@ def translated(lines: Sequence[str], unfinished: Sequence[int] = ()) -> list[Tra
 def without_checksum(scores: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a file of scores without its checksum."""
     return {name: value for name, value in scores.items() if name != "checksum"}
+
+
+def write_own_modules(page: Path, folder: Path) -> None:
+    """Write the modules that a page shows, as Python blocks that begin with their file's name, into a folder."""
+    for name, text in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", page.read_text(), re.M | re.S):
+        (folder / name).write_text(text)

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from run_support import write_own_modules
 
 from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, train_step
 from experiments.norm_placement import gradient_norms
@@ -241,8 +242,11 @@ def test_there_are_command_lines():
 @pytest.mark.parametrize(
     ("document", "program", "words"), SHOWN, ids=[f"{d.parent.name}/{d.name}-{i}" for i, (d, _, _) in enumerate(SHOWN)]
 )
-def test_command_lines_in_documents_are_valid(document, program, words, monkeypatch):
+def test_command_lines_in_documents_are_valid(document, program, words, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
+    if document.name == "extending.md":
+        write_own_modules(document, tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path))
     if program == "transformer-jax" and not {"--help", "--helpfull"}.intersection(words):
         arguments = parse(command_module(words[0]), words[0], words[1:])
         if "config" in arguments.flags and arguments.flags.config:

@@ -1,11 +1,10 @@
 """The modules of docs/extending.md work as a user would write them: a source, a metric and a measure of one's own."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-from run_support import run_main
+from run_support import run_main, write_own_modules
 
 from transformer_jax.evaluation.run import Scorer
 from transformer_jax.sweeps.study import load_study
@@ -23,8 +22,7 @@ SMALL = [
 @pytest.fixture
 def modules(tmp_path, monkeypatch):
     """A folder with the modules of the page, in which Python and the commands run."""
-    for name, text in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE.read_text(), re.M | re.S):
-        (tmp_path / name).write_text(text)
+    write_own_modules(PAGE, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path

@@ -142,7 +142,7 @@ class Factories(Registry[Callable[..., Any]]):
 
     def __init__(self, field: str, makes: type, entries: Mapping[str, str]) -> None:
         """Args: makes: a runtime-checkable protocol of the objects. field, entries: as of `Registry`."""
-        super().__init__(field, object, entries)  # ty: ignore[invalid-argument-type]
+        super().__init__(field, object, entries)
         self._makes = makes
 
     def make(self, name: str, section: Any) -> Any:

@@ -100,6 +100,23 @@ def test_the_flags_translate_in_the_direction_of_the_dataset(tmp_path, capsys):
     assert sorted(zip(split.features["inputs"], split.features["targets"], strict=True)) == sorted(PAIRS)
 
 
+def test_the_name_of_a_config_stands_for_its_dataset(tmp_path, capsys):
+    prepare("wmt14_translate/de-en", tmp_path, dict.fromkeys(("train", "validation", "test"), examples("de", "en")))
+    capsys.readouterr()
+    assert main(["prepare", "--dataset=wmt14", f"--data_dir={tmp_path}"]) == 0
+    config, *flags = printed_flags(capsys.readouterr().out)
+    assert config == "--config=wmt14"
+    data = read_config("wmt14", parse(command_module("train"), "train", flags).overrides).data
+    assert (data.source_locale, data.target_locale) == ("en", "de")  # as in the paper
+    split = load_source(data).split("test").features
+    assert sorted(zip(split["targets"], split["inputs"], strict=True)) == sorted(PAIRS)
+
+
+def test_manual_files_of_a_download(tmp_path, capsys):
+    assert main(["prepare", "--dataset=tatoeba", f"--data_dir={tmp_path}", "--manual_dir=x"]) == 2
+    assert f"is for datasets of TFDS; put files into {tmp_path}/downloads/tatoeba" in capsys.readouterr().err
+
+
 def test_the_user_chooses_among_many_texts(tmp_path, capsys):
     prepare("ag_news_subset", tmp_path, {"train": [{"title": "a", "description": "b", "label": 1}] * 9})
     capsys.readouterr()
@@ -123,7 +140,11 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "--dataset=... is missing: name of the dataset"),
+        (
+            [],
+            "--dataset=... is missing: name of the dataset: multi30k, multi30k_wu2021, tatoeba, wmt14, or one of TFDS",
+        ),
+        (["--dataset=multi30"], "multi30k, multi30k_wu2021, tatoeba, wmt14 (did you mean 'multi30k'?)"),
         (["--dataset=wmt14_translat"], "TFDS has no dataset 'wmt14_translat'; nearest: wmt14_translate"),
         (["--dataset=wmt14_translate/de-em"], "has no config 'de-em'; nearest: de-en"),
         (["--dataset=embedded_translate/en-de-5"], "expected two different locales"),

@@ -104,7 +104,9 @@ def test_missing_file_names_the_nearest(folder):
 
 
 def test_missing_folder(folder):
-    with pytest.raises(DataError, match=r"data\.dir=.*nowhere.*does not exist"):
+    with pytest.raises(
+        DataError, match=r"data\.dir=.*nowhere.*does not exist; .*transformer-jax prepare --dataset=CONFIG"
+    ):
         source_in(folder / "nowhere")
     with pytest.raises(DataError, match="is not a folder"):
         source_in(folder / "train.en")

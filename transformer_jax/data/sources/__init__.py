@@ -17,7 +17,10 @@ __all__ = ["SOURCES", "Source", "Split", "TestFiles", "load_source", "open_test_
 
 
 def load_source(config: DataConfig) -> Source:
-    """Return the source that `config.source` names. Raises DataError if it cannot be used, ConfigError if it is none."""
+    """Return the source that `config.source` names.
+
+    Raises: DataError if it cannot be used, ConfigError if it lacks a part of `Source`.
+    """
     return SOURCES.make(config.source, config)
 
 

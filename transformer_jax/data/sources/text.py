@@ -22,10 +22,15 @@ from typing import Any
 
 from transformer_jax.config import DataConfig
 from transformer_jax.config.data import CORPUS_SPLITS
+from transformer_jax.data.downloads.table import CORPORA
 from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.lines import TextFile, find
 from transformer_jax.errors import ConfigError, DataError
 
+_REMEDY = (
+    f"to download the corpus of a built-in config ({', '.join(CORPORA)}), run: "
+    "transformer-jax prepare --dataset=CONFIG --data_dir=data"
+)
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _Pick = Callable[[str], list[str]]
 """A function that returns the sides of an example from its line; it raises ValueError with the problem."""
@@ -37,11 +42,11 @@ class TextSource:
     def __init__(self, config: DataConfig) -> None:
         """Find the files; raise DataError for a missing folder or file. Their content is checked when it is read."""
         if not config.dir:
-            raise DataError("data.dir is not set: data.source=text needs the folder of the text files")
+            raise DataError(f"data.dir is not set: data.source=text needs the folder of the text files; {_REMEDY}")
         folder = Path(os.path.expanduser(config.dir))
         if not folder.is_dir():
             problem = "is not a folder" if folder.exists() else "does not exist"
-            raise DataError(f"data.dir={config.dir!r} {problem}")
+            raise DataError(f"data.dir={config.dir!r} {problem}; {_REMEDY}")
         self._names = _names(config)
         self._pick = _pick(config.format, self._names)
         # Part of the fingerprint that checkpoints store, in the form of the first versions: these had one format only,

@@ -27,6 +27,10 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _LEGACY = ("question_answering", "summarization", "text", "text_simplification", "translate")
 
 
+class UnknownDatasetError(DataError):
+    """A name that TFDS does not have."""
+
+
 class DatasetName(NamedTuple):
     """The parts of NAME/CONFIG:VERSION; missing parts are empty."""
 
@@ -154,7 +158,7 @@ def _constructed(make: Any, *names: str, **options: Any) -> Any:
 
 
 def _check_name(wanted: DatasetName) -> None:
-    """Raise DataError, with the nearest names, for an unknown dataset or config."""
+    """Raise DataError, with the nearest names, for an unknown config; UnknownDatasetError for an unknown dataset."""
     if wanted.name == _EMBEDDED:
         from transformer_jax.data.sources.tfds.embedded_translate import config_of
 
@@ -166,7 +170,7 @@ def _check_name(wanted: DatasetName) -> None:
         importlib.import_module(f"tensorflow_datasets.{module}")
     known = {_EMBEDDED, *tfds.list_builders(with_community_datasets=False)}
     if wanted.name not in known:
-        raise DataError(f"TFDS has no dataset {wanted.name!r}; {_nearest(wanted.name, known)}")
+        raise UnknownDatasetError(f"TFDS has no dataset {wanted.name!r}; {_nearest(wanted.name, known)}")
     if wanted.config:
         try:
             configs = list(tfds.builder_cls(wanted.name).builder_configs)

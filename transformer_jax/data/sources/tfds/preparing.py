@@ -7,13 +7,20 @@ import io
 import logging
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.data.sources.tfds.catalogue import ARRAY_RECORD, data_root, make_builder, open_folder
 from transformer_jax.errors import DataError
 
 
-def prepare_dataset(dataset: str, data_dir: str, manual_dir: str, show_progress: bool) -> tuple[Any, bool]:
+class PreparedDataset(NamedTuple):
+    """A builder that reads a dataset, and whether it was prepared already."""
+
+    builder: Any
+    was_there: bool
+
+
+def prepare_dataset(dataset: str, data_dir: str, manual_dir: str, show_progress: bool) -> PreparedDataset:
     """Prepare a dataset, unless it is prepared already.
 
     Args:
@@ -21,8 +28,6 @@ def prepare_dataset(dataset: str, data_dir: str, manual_dir: str, show_progress:
       data_dir: folder of prepared datasets; empty for TFDS's default.
       manual_dir: folder of files that the user must download; empty if the dataset has none.
       show_progress: show TFDS's progress bars.
-    Returns: a builder that reads it, and whether it was prepared already.
-
     Raises: DataError if there is no such dataset, it cannot be downloaded, or its preparation needs a library that is
       not installed.
     """
@@ -38,7 +43,7 @@ def prepare_dataset(dataset: str, data_dir: str, manual_dir: str, show_progress:
             bars()
             download = tfds.download.DownloadConfig(manual_dir=manual_dir or None, try_download_gcs=False)
             builder.download_and_prepare(download_config=download, file_format=ARRAY_RECORD)
-    return open_folder(folder), was_there
+    return PreparedDataset(open_folder(folder), was_there)
 
 
 def _make_root(root: Path) -> None:

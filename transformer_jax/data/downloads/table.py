@@ -1,0 +1,114 @@
+"""The table of corpora: where their files are, their checksums, and how they are unpacked into a folder for `data.dir`.
+
+A sha256 of this table was computed from the file itself. It is None if a publisher replaces the file from time to time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from transformer_jax.data.downloads.unpacking import gunzipped, split_by_hash, unchanged
+
+Unpack = Callable[[Mapping[str, Path]], Iterable[tuple[str, Iterator[bytes]]]]
+"""A function from downloaded files by name to (name in `data.dir`, content); it raises DataError for a bad file."""
+
+
+class RemoteFile(NamedTuple):
+    """A file to download. size: in bytes; sha256: in hexadecimal. None: not known, because the file changes."""
+
+    url: str
+    size: int | None
+    sha256: str | None
+
+    @property
+    def name(self) -> str:
+        """Name of the file on disk: the last part of its URL."""
+        return urlsplit(self.url).path.rpartition("/")[2]
+
+
+class Corpus(NamedTuple):
+    """A corpus that this module can download.
+
+    page: of its publisher. licence: as the publisher states it. prefixes: of the files in `data.dir`, each with `.en`
+    and `.de`. unpack: writes these files.
+    """
+
+    page: str
+    licence: str
+    files: tuple[RemoteFile, ...]
+    prefixes: tuple[str, ...]
+    unpack: Unpack
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the files in `data.dir`."""
+        return tuple(f"{prefix}.{locale}" for prefix in self.prefixes for locale in ("en", "de"))
+
+
+def _files(folder: str, table: str) -> tuple[RemoteFile, ...]:
+    """Return the files of a folder on the web. table: lines of name, size and sha256."""
+    rows = [line.split() for line in table.strip().splitlines()]
+    return tuple(RemoteFile(f"{folder}/{name}", int(size), sha256) for name, size, sha256 in rows)
+
+
+CORPORA = {
+    "multi30k": Corpus(
+        page="https://github.com/multi30k/dataset",
+        licence="for non-commercial research and education",
+        files=_files(
+            "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw",
+            """
+            train.en.gz            568929 d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f
+            train.de.gz            637044 726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6
+            val.en.gz               21650 14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28
+            val.de.gz               24681 f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a
+            test_2016_flickr.en.gz  21077 611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9
+            test_2016_flickr.de.gz  22890 9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8
+            test_2017_flickr.en.gz  19138 76a444ee25172e72695cddb13ae4a3bda59430617be88e0bb46b60504f054074
+            test_2017_flickr.de.gz  21471 a2c89666db00c495cd8513b9d708d5a3acc205d7de312ef2bf5fb7ebc1540aee
+            test_2017_mscoco.en.gz   8844 aab300bfb4427697987e02cd0aacd44bfe8aa50456231b6474c08038bbed2b58
+            test_2017_mscoco.de.gz  10230 799e4854c25d601cb6cb6be29eabe5667734c61ace2f495e03e429031a0bc338
+            """,
+        ),
+        prefixes=("train", "val", "test_2016_flickr", "test_2017_flickr", "test_2017_mscoco"),
+        unpack=gunzipped,
+    ),
+    "multi30k_wu2021": Corpus(
+        page="https://github.com/LividWo/Revisit-MMT",
+        licence="Multi30k: for non-commercial research and education",
+        files=_files(
+            "https://raw.githubusercontent.com/LividWo/Revisit-MMT/dc368d0af8d60270b8f4aaa2f3ac58771c551da3/data/multi30k-en-de",
+            """
+            train.en     1898472 0ffe3e3bac16e6aa33ef0dd6a7dca81587479b0d18dff0db2a92ac3f32b00c86
+            train.de     2269411 b2c74def7ec129f7ea7023a51501c77174c377ef06c6ccc2f031adcfb5cfadbd
+            valid.en       67101 193d0d18fef5d1bc9d1cddafa13a644de3c5d6a24b45ac44476dcc5e96bfac6e
+            valid.de       82295 eeb95680d6a06eafb13e3494eed9f9fa99783b892f4a3c72dd36e7ce2e000b68
+            test.2016.en   65416 13b5fe3f92f78c54446d66afcaaa0a00a33ab653a8411f16812c9c5ca3795d6d
+            test.2016.de   75949 375c20d50f4c486149a78dfcfb161a430a04ddabe2b7d150f0c7811dc455ac60
+            test.2017.en   58544 5252390a58d57bce8d6a69a973e4908e98c7b70d3fc7ccc9c3963747ae8b177d
+            test.2017.de   70232 9deefbe5705b60c3b5a790146e232b411a0da0420fd194ed6f6ad3a2674340a0
+            test.coco.en   26382 82d825317109d12260cfd637a23d2bf7c564308546f56e341047b2067c0dba8b
+            test.coco.de   32864 5cfc9d5e6511565c53c390598d7a69d14dd302c1a374a16c56959224c5a54d99
+            """,
+        ),
+        prefixes=("train", "valid", "test.2016", "test.2017", "test.coco"),
+        unpack=unchanged,
+    ),
+    "tatoeba": Corpus(
+        page="https://www.manythings.org/anki",
+        licence="CC BY 2.0 (tatoeba.org)",
+        files=(RemoteFile("https://www.manythings.org/anki/deu-eng.zip", None, None),),
+        prefixes=("train", "valid", "test"),
+        unpack=split_by_hash("deu-eng.zip", "deu.txt"),
+    ),
+}
+"""Corpora of text files, by the name of the config that trains on them."""
+
+TFDS_NAMES = {"wmt14": "wmt14_translate/de-en"}
+"""Datasets of TensorFlow Datasets, by the name of the config that trains on them."""
+
+NAMES = (*CORPORA, *TFDS_NAMES)
+"""Names that `prepare --dataset` takes in addition to those of TensorFlow Datasets."""
