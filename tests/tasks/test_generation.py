@@ -286,3 +286,61 @@ def test_an_ensemble_shares_its_tokenizer(monkeypatch):
     monkeypatch.setattr(loading, "load", with_other_tokenizer)
     with pytest.raises(ConfigError, match=r"--ensemble: .*/5 has another tokenizer than .*/run"):
         load_translator(run, None, [run / "checkpoints" / "5"])
+
+
+PAIRS = [("1 2 3", "3 2 1"), ("50", "5 0"), ("9 8 7 6 5 4 3 2 1 0 11 22 33", "1")]
+
+
+def test_the_repr_is_three_lines_without_arrays(translator, config):
+    head, tokenizer, decode = repr(with_(translator, beam_size=4)).splitlines()
+    assert head.startswith("Translator: encoder_decoder of 1 + 1 layers, emb_dim 16, ")
+    assert f"{sum(x.size for x in jax.tree.leaves(translator.params)):,} parameters" in head
+    assert tokenizer.split() == [
+        *("tokenizer:", f"{config.data.tokenizer},", f"{translator.tokenizer.vocab_size}", "ids,", "sha256"),
+        translator.tokenizer.sha256[:12],
+    ]
+    assert "beam_size=4" in decode
+
+
+def test_texts_become_ids_and_texts_again(translator):
+    ids = translator.encode(LINES)
+    assert all(isinstance(id, int) for row in ids for id in row)
+    assert translator.decode(ids) == LINES
+    assert translator.decode([[*ids[0], EOS_ID, 7]]) == LINES[:1]
+    assert translator.encode([]) == translator.decode([]) == []
+
+
+def test_the_loss_of_pairs_is_that_of_the_logits(translator):
+    losses = translator.loss(PAIRS)
+    for index, pair in enumerate(PAIRS):
+        batch = translator.batch([pair])
+        logits = np.asarray(forward(translator.config.model, translator.params, batch).outputs, np.float64)[0]
+        log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        targets = [*translator.encode([pair[1]])[0], EOS_ID]
+        np.testing.assert_array_equal(batch["targets"][0], targets)
+        expected = -sum(log_probs[t, id] for t, id in enumerate(targets))
+        assert losses.nll[index] == pytest.approx(expected, rel=1e-5)
+        assert losses.tokens[index] == len(targets)
+    assert losses.mean == pytest.approx(losses.nll.sum() / losses.tokens.sum())
+
+
+def test_a_batch_of_pairs_is_padded_and_masked(translator):
+    batch = translator.batch(PAIRS)
+    lengths = [len(ids) + 1 for ids in translator.encode([source for source, _ in PAIRS])]
+    assert batch["inputs"].shape == (3, max(lengths))
+    assert batch["inputs_mask"].sum(1).tolist() == lengths
+    assert batch["weights"].sum(1).tolist() == translator.loss(PAIRS).tokens.tolist()
+
+
+def test_pairs_without_a_loss(translator, config):
+    for method in (translator.batch, translator.loss):
+        with pytest.raises(DataError, match="pairs: there are none"):
+            method([])
+    model = dataclasses.replace(config.model, position_encoding="learned", max_length=12)
+    short = Translator(
+        dataclasses.replace(config, model=model), random_params(model.resolved(), 3), translator.tokenizer
+    )
+    with pytest.raises(DataError, match=r"^pair 3: \d+ tokens .* model\.max_length=12 rows"):
+        short.loss(PAIRS)
+    with pytest.raises(ConfigError, match="an ensemble has none"):
+        dataclasses.replace(translator, others=(Member(config.model, translator.params),)).loss(PAIRS)
