@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import DataError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import check_regular, read_bytes, write_atomically
 
 NAME = "metrics.jsonl"
 CLOCK_FIELDS = ("seconds", "tokens_per_s")
@@ -58,11 +58,15 @@ def read_lines(file: Path, may_be_growing: bool = False) -> list[dict[str, Any]]
     Args:
       may_be_growing: leave out an unreadable last line, because a process may still write it or may have died there.
 
-    Raises DataError, which names the file and the line, for a line that is not an object with a step and a split.
+    Raises DataError, which names the file and the line, for a line that is not an object with a step and a split; or if
+    the file cannot be read.
     """
     if not file.exists():
         return []
-    texts, lines = file.read_text(encoding="utf-8", errors="replace").splitlines(), []
+    try:
+        texts, lines = read_bytes(file).decode("utf-8", "replace").splitlines(), []
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
     for number, text in enumerate(texts, start=1):
         values = _parsed(text)
         if values is None or "split" not in values:
@@ -97,6 +101,7 @@ def last_value(file: Path, name: str) -> LastValue | None:
     not finite. The result is None for an unreadable file too.
     """
     try:
+        check_regular(file)
         with file.open("rb") as opened:
             opened.seek(0, os.SEEK_END)
             opened.seek(max(0, opened.tell() - _TAIL_BYTES))
@@ -119,7 +124,7 @@ def cut_back(file: Path, step: int) -> list[int]:
     """
     if not file.exists():
         return []
-    data = file.read_bytes()
+    data = read_bytes(file)
     *texts, last = data.decode("utf-8", "replace").split("\n")
     kept: list[str] = []
     damaged: list[int] = []
@@ -145,8 +150,15 @@ def cut_back(file: Path, step: int) -> list[int]:
 
 
 def num_unchecked(file: Path) -> int:
-    """Return the number of lines without a checksum, which earlier versions have written; 0 if there is no file."""
-    return sum(not _CHECKSUM.search(text) for text, _ in _readable(file))
+    """Return the number of lines without a checksum, which earlier versions have written.
+
+    It is 0 if there is no file. Raises DataError if the file cannot be read.
+    """
+    try:
+        lines = _readable(file)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    return sum(not _CHECKSUM.search(text) for text, _ in lines)
 
 
 def values_by_step(lines: Iterable[Mapping[str, Any]], quantity: str) -> dict[int, float]:
@@ -170,7 +182,7 @@ def _readable(file: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the text and the values of each line that can be read."""
     if not file.exists():
         return []
-    texts = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    texts = read_bytes(file).decode("utf-8", "replace").splitlines()
     return [(text, values) for text in texts if (values := _parsed(text)) is not None]
 
 

@@ -387,3 +387,29 @@ def test_restoring_warns_about_nothing(directory, template):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jax.block_until_ready(CheckpointStore(directory).restore(template).state)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link out of it", "link to a device", "path out of it"])
+def test_a_file_that_never_ends_or_lies_elsewhere_is_refused(directory, template, tmp_path_factory, kind):
+    file, elsewhere = directory / "2" / "tokenizer.model", tmp_path_factory.mktemp("elsewhere") / "tokenizer.model"
+    if kind == "path out of it":
+        sums = directory / "2" / manifest.SUMS
+        sums.write_text(sums.read_text().replace("  tokenizer.model", "  ../3/tokenizer.model"))
+    else:
+        file.rename(elsewhere)
+        {
+            "pipe": lambda: os.mkfifo(file),
+            "link out of it": lambda: file.symlink_to(elsewhere),
+            "link to a device": lambda: file.symlink_to("/dev/zero"),
+        }[kind]()
+    with pytest.raises(DamagedCheckpointError, match=r"model (is not a regular file|leads out of the checkpoint)"):
+        CheckpointStore(directory).restore(template, 2)
+
+
+def test_a_checkpoint_may_be_a_link_and_have_links_to_its_own_files(directory, template, tmp_path_factory, helpers):
+    real = tmp_path_factory.mktemp("large_disk") / "2"
+    (directory / "2").rename(real)
+    (real / "tokenizer.model").rename(real / "kept")
+    (real / "tokenizer.model").symlink_to("kept")
+    (directory / "2").symlink_to(real)
+    assert helpers.bits(CheckpointStore(directory).restore(template, 2).state) == helpers.bits(helpers.make_state(2))

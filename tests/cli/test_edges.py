@@ -7,11 +7,15 @@ import sys
 import pytest
 from run_support import ROOT, write_corpus
 
+from transformer_jax.checkpoints import workdir
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
-from transformer_jax.data.tokenizers import load_tokenizer
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.data.tokenizers import load_tokenizer, read_tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.metrics_file import num_unchecked, read_lines
+from transformer_jax.sweeps.results import read_result, read_spec
 from transformer_jax.terminal import printable
+from transformer_jax.training.metric_log import MetricLog
 
 INSPECT = ["inspect", "--config=quickstart"]
 LONG = "x" * 300
@@ -84,6 +88,24 @@ def test_a_corpus_file_that_never_ends(here, capsys, kind):
     words = ["train", f"--config={folder / 'tiny.py'}", f"--config.data.dir={folder}", "--workdir=run"]
     assert main(words) == 2
     assert "train.en is a pipe or a device, not a text file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "error"),
+    [
+        ("tokenizer.model", read_tokenizer, DataError),
+        ("metrics.jsonl", read_lines, DataError),
+        ("metrics.jsonl", num_unchecked, DataError),
+        ("metrics.jsonl", lambda file: MetricLog(file.parent, 1), CheckpointError),
+        ("config.json", lambda file: workdir.read_config(file.parent), CheckpointError),
+        ("trial.json", lambda file: read_spec(file.parent), DataError),
+        ("result.json", lambda file: read_result(file.parent), DataError),
+    ],
+)
+def test_files_of_a_run_or_a_study_that_never_end(tmp_path, name, read, error):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(error, match=f"{name}: .*it is a pipe or a device, not a file"):
+        read(tmp_path / name)
 
 
 def test_a_tokenizer_with_a_damaged_text():

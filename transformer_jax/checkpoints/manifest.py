@@ -19,6 +19,7 @@ import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -171,14 +172,27 @@ def _read_sums(folder: Path) -> dict[str, str]:
 
 def _read(folder: Path, name: str) -> bytes:
     with _named_errors(folder, name):
-        return (folder / name).read_bytes()
+        return _inside(folder, name).read_bytes()
 
 
 def _check(folder: Path, name: str, digest: str) -> None:
     with _named_errors(folder, name):
-        actual = sha256_of(folder / name)
+        actual = sha256_of(_inside(folder, name))
     if actual != digest:
         raise DamagedCheckpointError(f"{folder}: {name} does not match its sha256")
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return the path of a file of a checkpoint, which may be a link to another file of it.
+
+    Raises: DamagedCheckpointError if it is not a regular file, which could be endless, or lies outside of the folder.
+    """
+    path = folder / name
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise DamagedCheckpointError(f"{folder}: {name} is not a regular file")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DamagedCheckpointError(f"{folder}: {name} leads out of the checkpoint; put the file itself there")
+    return path
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_jax.config import completed, is_bookkeeping, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.files import try_lock, write_atomically
+from transformer_jax.files import read_bytes, try_lock, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def read_config(workdir: Path) -> dict[str, Any] | None:
     """Return config.json of a work directory; None if there is none. Raises CheckpointError if it cannot be read."""
     file = workdir / CONFIG
     try:
-        config = json.loads(file.read_bytes())
+        config = json.loads(read_bytes(file))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import Any
 
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import read_bytes, try_lock, with_checksum, without_checksum, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class ResumableFile:
     def _read_companion(self) -> dict[str, Any]:
         """Return the contents of the companion of a partial file that is not empty."""
         try:
-            progress = without_checksum(json.loads(self._companion.read_bytes()))
+            progress = without_checksum(json.loads(read_bytes(self._companion)))
             kinds = {"bytes": int, "lines": int, "input_sha256": str, "made_with": dict, "notes": dict}
             valid = all(type(progress[name]) is kind for name, kind in kinds.items())
             valid = valid and 0 < progress["bytes"] <= self._partial.stat().st_size and progress["lines"] > 0

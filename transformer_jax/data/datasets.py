@@ -30,7 +30,7 @@ from transformer_jax.data.tokenizers import (
 from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import read_bytes, write_atomically
 
 TOKENIZER_FILE = "tokenizer.model"
 _CACHE_FOLDER = "token_cache"
@@ -220,7 +220,7 @@ def _read_shared(path: Path) -> Tokenizer | None:
         return None
     try:
         tokenizer = read_tokenizer(path)
-        if _checksum_file(path).read_text(encoding="utf-8").strip() == tokenizer.sha256:
+        if read_bytes(_checksum_file(path)).decode().strip() == tokenizer.sha256:
             return tokenizer
         problem = "does not match its checksum"
     except (DataError, OSError, UnicodeDecodeError) as error:

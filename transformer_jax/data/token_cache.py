@@ -28,7 +28,7 @@ from transformer_jax.data.columns import Column, EncodedSplit, RaggedIds, exact
 from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.errors import DataError
-from transformer_jax.files import json_sha256, sha256_of
+from transformer_jax.files import json_sha256, read_bytes, sha256_of
 from transformer_jax.kill_points import kill_point
 from transformer_jax.progress import progress_bar
 
@@ -118,7 +118,7 @@ def _why(directory: Path, name: str, parts: Mapping[str, Any]) -> str:
     """Return a note about a cache of this split from another corpus; "" if there is none."""
     for meta in sorted(directory.glob(f"{name}-*/meta.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            before = json.loads(meta.read_text(encoding="utf-8"))["parts"]
+            before = json.loads(read_bytes(meta))["parts"]
             if before["tokenizer"] == parts["tokenizer"] and before["source"] != parts["source"]:
                 return f"; {meta.parent} is for another corpus"
     return ""
@@ -129,7 +129,7 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
     if not folder.is_dir():
         raise FileNotFoundError(folder)
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = json.loads(read_bytes(folder / "meta.json"))
         if meta.pop("sha256", None) != json_sha256(meta):
             raise _DamagedCacheError("meta.json does not match its checksum")
         if meta["key"] != key:

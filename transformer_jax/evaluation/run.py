@@ -29,7 +29,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import Loaded, fingerprint, load
 from transformer_jax.evaluation.table import print_table
-from transformer_jax.files import with_checksum, without_checksum, write_atomically
+from transformer_jax.files import read_bytes, with_checksum, without_checksum, write_atomically
 from transformer_jax.kill_points import kill_point
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.lines import on_one_line
@@ -157,7 +157,7 @@ class Scorer:
         """
         file, text = self._files(split)
         try:
-            written = text.read_bytes()
+            written = read_bytes(text)
         except OSError:
             return None
         wanted = self._model_and_split(split) | self._settings() | {"translations_sha256": _sha256(written)}
@@ -175,7 +175,7 @@ class Scorer:
         count = self.evaluator.data.splits[split].num_examples
         say(f"{split}: generating outputs of {count:,} examples into {text}")
         self.score(split)
-        return text.read_bytes().decode().split("\n")[:-1]
+        return read_bytes(text).decode().split("\n")[:-1]
 
     @functools.cached_property
     def _fingerprint(self) -> str:
@@ -233,7 +233,7 @@ def _read_scores(file: Path) -> dict[str, Any]:
     Files of earlier versions have no checksum; they are read unchecked.
     """
     try:
-        return without_checksum(json.loads(file.read_bytes()))
+        return without_checksum(json.loads(read_bytes(file)))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, RecursionError) as error:

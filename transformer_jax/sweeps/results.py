@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import read_bytes, try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import Trial
@@ -191,7 +191,7 @@ def mark_pruned(folder: Path, why: str) -> None:
 def pruned_because(folder: Path) -> str | None:
     """Return why a trial is pruned; None if it is not."""
     try:
-        return (folder / PRUNED).read_text(encoding="utf-8")
+        return read_bytes(folder / PRUNED).decode()
     except FileNotFoundError:
         return None
 
@@ -273,11 +273,13 @@ def read_object(file: Path, fields: _Fields) -> dict[str, Any]:
     Raises: DataError, which names the file and the field, if it is missing or damaged, or a field has another type.
     """
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(read_bytes(file))
     except FileNotFoundError as error:
         raise DataError(f"{file}: is missing") from error
     except (ValueError, OSError, RecursionError) as error:
-        raise DataError(f"{file}: cannot be read or is cut short: {error}") from error
+        raise DataError(
+            f"{file}: cannot be read or is cut short: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if not isinstance(values, dict):
         raise DataError(f"{file}: expected a JSON object")
     try:

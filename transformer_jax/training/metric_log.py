@@ -43,14 +43,14 @@ class MetricLog:
         self._path, events = workdir / NAME, workdir / "tensorboard"
         with contextlib.ExitStack() as opened:
             with _named_errors(self._path):
-                if unchecked := num_unchecked(self._path):
-                    _log.warning(
-                        "%s: %d lines of an earlier version have no checksum and are not checked", self._path, unchecked
-                    )
                 if damaged := cut_back(self._path, step):
                     _log.warning(
                         "%s: damaged lines were removed: %s; the old file is %s.damaged",
                         *(self._path, ", ".join(map(str, damaged)), self._path.name),
+                    )
+                if unchecked := num_unchecked(self._path):
+                    _log.warning(
+                        "%s: %d lines of an earlier version have no checksum and are not checked", self._path, unchecked
                     )
                 self._file = opened.enter_context(self._path.open("a", encoding="utf-8"))
             with _named_errors(events):

@@ -13,7 +13,7 @@ from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Token
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, train_words
 from transformer_jax.errors import DataError
-from transformer_jax.files import replace_file
+from transformer_jax.files import read_bytes, replace_file
 
 __all__ = [
     "TRAINERS",
@@ -80,7 +80,7 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
 def read_tokenizer(path: Path) -> Tokenizer:
     """Return the tokenizer of a file; raise DataError, which names the file, if it cannot be read or is damaged."""
     try:
-        return load_tokenizer(path.read_bytes())
+        return load_tokenizer(read_bytes(path))
     except OSError as error:
         raise DataError(f"{path}: cannot read the tokenizer: {error.strerror}") from error
     except DataError as error:

@@ -25,6 +25,7 @@ from transformer_jax.data.tokenizers.base import (
     with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import read_bytes
 
 MAGIC = b"words\n"
 _WORD_AND_COUNT = re.compile(r"(\S+)(?:[ \t]+[0-9]+)?[ \t\r]*")
@@ -112,7 +113,7 @@ def read_vocabulary(path: Path, vocab_size: int) -> WordTokenizer:
       `vocab_size`.
     """
     try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+        lines = read_bytes(path).decode("utf-8-sig").split("\n")
     except OSError as error:
         raise DataError(f"data.vocabulary_file: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
