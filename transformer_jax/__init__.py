@@ -20,6 +20,7 @@ _HOMES = {
     "Translator": "tasks.generation",
     "load_translator": "evaluation.loading",
     "compare": "evaluation.comparison",
+    "read_study": "sweeps.report.measurements",
     "attention_maps": "inspection.attention",
     "heat_map": "inspection.heat_maps",
 }

@@ -10,7 +10,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.files import without_checksum
 from transformer_jax.sweeps.results import RESULT, TRIALS
 
-FILES = ["figures", "report.html", "report.md", "results.csv", "summary.csv"]
+FILES = ["figures", "measurements.csv", "report.html", "report.md", "results.csv", "summary.csv", "tables.tex"]
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,18 @@ RESERVED_NAMES = frozenset(
     {
         *("seed", "status", "steps", "seconds", "parameters", "metric", "direction", "mean", "half_width", "seeds"),
         *("trials", "diverged", "failed", "pruned", "none_yet", "not_begun", "best", "difference"),
-        *("difference_half_width", "pairs", "p_value", "p_value_holm", "axis", "against"),
+        *(
+            "difference_half_width",
+            "pairs",
+            "p_value",
+            "p_value_holm",
+            "axis",
+            "against",
+            "trial",
+            "of",
+            "step",
+            "value",
+        ),
     }
 )
 """Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""

@@ -28,7 +28,9 @@ def results(tmp_path_factory):
 
 
 @pytest.fixture
-def axes():
+def axes(monkeypatch):
+    """Axes on which all lines are drawn, however many."""
+    monkeypatch.setattr(plots, "MOST_TOGETHER", plots.MOST_LINES)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams["axes.prop_cycle"] = plots.cycle("#123456")
@@ -291,3 +293,36 @@ def test_the_user_s_matplotlib_settings_change_nothing(results):
 def test_a_figure_of_unknown_metrics_or_axes_is_refused(results, figure, message):
     with pytest.raises(ConfigError, match=message):
         drawn(results, figure)
+
+
+@pytest.mark.parametrize(
+    ("draw", "figure"),
+    [
+        (plots.curves, Curves("valid/loss")),
+        (plots.profile, MetricByBin("test[*]/exact_match", label="length")),
+    ],
+)
+def test_many_lines_are_small_multiples(results, draw, figure):
+    canvas = Figure()
+    with matplotlib.rc_context({"axes.prop_cycle": plots.cycle("#123456")}):
+        draw(figure, canvas.subplots(), results)
+    assert not canvas.legends
+    assert [axes.get_title(loc="left") for axes in canvas.axes] == [
+        *("num_heads=1", "num_heads=2", "num_heads=4 (1 of 3\ndiverged)", "num_heads=8", "num_heads=16")
+    ]
+    shared = {(axes.get_xlim(), axes.get_ylim()) for axes in canvas.axes}
+    assert len(shared) == 1
+    greys = [sum(line.get_color() == plots._GREY for line in axes.lines) for axes in canvas.axes]
+    assert greys == [4] * 5
+    assert [axes.get_subplotspec().rowspan.start for axes in canvas.axes] == [0, 0, 0, 1, 1]
+    bottom = [axes.xaxis.get_tick_params()["labelbottom"] for axes in canvas.axes]
+    assert bottom == [False, False, True, True, True]  # the third has no panel below it
+
+
+def test_pdfs_have_no_date_and_embed_their_fonts(results):
+    (figure,) = drawn(results, MetricByVariant("test/loss"))
+    assert figure.pdf.startswith(b"%PDF-")
+    assert b"CreationDate" not in figure.pdf
+    assert b"/Type3" not in figure.pdf
+    assert b"/FontFile2" in figure.pdf
+    assert figure == drawn(results, MetricByVariant("test/loss"))[0]

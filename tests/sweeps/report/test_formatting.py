@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_jax.sweeps.report.formatting import NOTHING, interval, metric_label, number, p_value
+from transformer_jax.sweeps.report.formatting import metric_label
+from transformer_jax.sweeps.report.number_text import NOTHING, digits_apart, interval, number, p_value
+from transformer_jax.sweeps.statistics import Estimate
 from transformer_jax.tasks.base import TASKS, MetricSpec
 from transformer_jax.tasks.translation import Translation
 
@@ -83,3 +85,19 @@ def test_labels_come_from_the_task():
     assert metric_label("test/loss", Ages()) == "test error (years)"
     assert metric_label("test/median_error", Ages()) == "test median error (years)"
     assert metric_label("test/exact_match", Ages()) == "test exact match"  # a metric of the study's own
+
+
+@pytest.mark.parametrize(
+    ("estimates", "shown"),
+    [
+        ([(97.2347, 0.5), (97.2312, 0.5), (96.0, 0.5)], ["97.235 ± 0.500", "97.231 ± 0.500", "96.00 ± 0.50"]),
+        ([(97.2, 0.5), (97.2, 0.1)], ["97.20 ± 0.50", "97.20 ± 0.10"]),  # equal means
+        ([(3.0001, NAN), (3.0002, NAN), (NAN, NAN)], ["3.0001", "3.0002", NOTHING]),
+        ([(50.4, 30.0), (50.3, 2.0)], ["50 ± 30", "50.3 ± 2.0"]),
+        ([(1 + 1e-12, 0.1), (1.0, 0.1)], ["1.00000000 ± 0.10000000"] * 2),
+    ],
+)
+def test_the_best_never_reads_like_another(estimates, shown):
+    found = [Estimate(mean, half_width, 3) for mean, half_width in estimates]
+    digits = digits_apart(found, 0)
+    assert [interval(e.mean, e.half_width, digits=d) for e, d in zip(found, digits, strict=True)] == shown

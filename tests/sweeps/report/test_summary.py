@@ -12,6 +12,7 @@ from report_support import CROSSED, NAMES, metrics_of, write_workdir
 from scipy import stats
 
 from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.measurements import measurements_csv, read_study
 from transformer_jax.sweeps.report.summary import (
     contrasts,
     contrasts_csv,
@@ -158,6 +159,7 @@ def test_names_of_columns_are_reserved(results, tmp_path):
     crossed = collect(*write_workdir(tmp_path, text=CROSSED))
     columns = {*read(results_csv(results))[0], *read(summary_csv(summarise(results)))[0]}
     columns |= set(read(contrasts_csv(contrasts(crossed)))[0]) - {"norm"}
+    columns |= set(read(measurements_csv(results))[0])
     assert columns == RESERVED_NAMES | {"num_heads", *results.metrics}
 
 
@@ -167,3 +169,21 @@ def test_json_has_the_same_numbers(results):
     for record, line in zip(records, read(summary_csv(rows)), strict=True):
         labels = record.pop("variant")
         assert {name: "" if v is None else str(v) for name, v in (labels | record).items()} == line
+
+
+def test_every_number_of_a_study_is_in_tidy_form(results):
+    data = read_study(results.workdir)
+    by_key = {(row.trial, row.of, row.step, row.metric): row for row in data.measurements}
+    assert len(by_key) == len(data.measurements)
+    for trial in data.results.trials:
+        name = trial.folder.name
+        for line in trial.log:
+            for metric in ("loss", "accuracy"):
+                if metric in line:
+                    row = by_key[name, "log", line["step"], f"{line['split']}/{metric}"]
+                    assert (row.value, row.seed, row.labels) == (line[metric], trial.trial.seed, trial.trial.labels)
+        scores = {row.metric: row.value for row in data.measurements if (row.trial, row.of) == (name, "score")}
+        assert scores == trial.metrics
+    lines = read(measurements_csv(results))
+    assert list(lines[0]) == ["trial", "num_heads", "seed", "of", "step", "metric", "value"]
+    assert [line["value"] for line in lines] == ["" if r.value is None else str(r.value) for r in data.measurements]

@@ -1,7 +1,8 @@
-"""Draw the figures of a study with matplotlib, as SVG files whose bytes depend only on the results.
+"""Draw the figures of a study with matplotlib, as SVG and PDF files whose bytes depend only on the results.
 
-Each figure is drawn twice, on a light and on a dark background. The colours are those of Okabe and Ito 2008 ("Color
-universal design"), which people with any colour vision can tell apart. Markers and line styles differ as well.
+Each figure is drawn on a light and on a dark background; the PDF has the light one. The colours are those of Okabe and
+Ito 2008 ("Color universal design"), which people with any colour vision can tell apart. Markers and line styles differ
+as well.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import dataclasses
 import io
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from transformer_jax.config import nearest
@@ -25,13 +26,19 @@ _WIDTH = 5.2  # inches; on a page 360 pixels wide it is scaled to two thirds
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A figure: SVG for light and dark pages, title and alt text. `file`: name of the light SVG."""
+    """A figure: SVG for light and dark pages, PDF for papers, title and alt text. `file`: name of the light SVG."""
 
     file: str
     title: str
     alt: str
     light: bytes
     dark: bytes
+    pdf: bytes
+
+    @property
+    def pdf_file(self) -> str:
+        """Name of the PDF."""
+        return self.file.removesuffix(".svg") + ".pdf"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +48,11 @@ class Theme:
     grid: str
 
 
+_METADATA = {
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""Without times and versions, so that the bytes depend only on the results."""
 LIGHT = Theme("#ffffff", "#1a1a1a", "#d9d9d9")
 DARK = Theme("#181a1f", "#e6e6e6", "#3c3f46")
 
@@ -59,9 +71,9 @@ def draw_figures(results: StudyResults) -> Iterator[Drawn]:
         _check(figure, results)
         title = figure.title or _default_title(figure, results)
         slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
-        light, alt = _svg(figure, results, LIGHT)
-        dark, _ = _svg(figure, results, DARK)
-        yield Drawn(f"{number}_{slug}.svg", title, alt, light, dark)
+        (light, pdf), alt = _saved(figure, results, LIGHT, ("svg", "pdf"))
+        (dark,), _ = _saved(figure, results, DARK, ("svg",))
+        yield Drawn(f"{number}_{slug}.svg", title, alt, light, dark, pdf)
 
 
 def _check(figure: Figure, results: StudyResults) -> None:
@@ -96,8 +108,8 @@ def _default_title(figure: Figure, results: StudyResults) -> str:
     return title[0].upper() + title[1:]
 
 
-def _svg(figure: Figure, results: StudyResults, theme: Theme) -> tuple[bytes, str]:
-    """Return the SVG of a figure and its alt text."""
+def _saved(figure: Figure, results: StudyResults, theme: Theme, formats: Sequence[str]) -> tuple[list[bytes], str]:
+    """Return a figure as files of these formats, and its alt text."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
@@ -106,11 +118,12 @@ def _svg(figure: Figure, results: StudyResults, theme: Theme) -> tuple[bytes, st
         matplotlib.rcParams.update(_rc(theme))
         canvas = Canvas(figsize=(_WIDTH, _height(figure, results)), layout="constrained")
         axes = canvas.subplots()
-        file = io.BytesIO()
+        files = [io.BytesIO() for _ in formats]
         with _named_errors(figure):
             alt = _draw(figure, axes, results)
-            canvas.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    return file.getvalue(), alt
+            for file, format in zip(files, formats, strict=True):
+                canvas.savefig(file, format=format, metadata=_METADATA[format])
+    return [file.getvalue() for file in files], alt
 
 
 @contextlib.contextmanager
@@ -163,4 +176,5 @@ def _rc(theme: Theme) -> dict[Any, Any]:
         "font.size": 10,
         "legend.frameon": False,
         "svg.hashsalt": "transformer_jax",
+        "pdf.fonttype": 42,  # TrueType, which publishers accept
     }

@@ -14,6 +14,8 @@ from transformer_jax.sweeps.report.formatting import (
     p_value_of,
     trials_of,
 )
+from transformer_jax.sweeps.report.latex import TABLES
+from transformer_jax.sweeps.report.measurements import MEASUREMENTS
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
 from transformer_jax.sweeps.report.sentences import STAR, answer, notes, subject
 from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Contrast, Row
@@ -31,9 +33,11 @@ def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], 
         "\n".join(f"- {escaped(note)}" for note in notes(results)),
         *(f"![{escaped(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),
         *([escaped(command_note(results)), f"```\n{command}\n```"] if command else []),
-        f"All numbers: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial"
+        f"All numbers: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial, "
+        f"[{MEASUREMENTS}]({MEASUREMENTS}) by step"
         + (f", [{CONTRASTS}]({CONTRASTS})" if contrasts else "")
-        + "; the exact configs are in [report.html](report.html).",
+        + f". For papers: [{TABLES}]({TABLES}), and a PDF beside every figure. The exact configs are in "
+        "[report.html](report.html).",
     ]
     return "\n\n".join(parts) + "\n"
 

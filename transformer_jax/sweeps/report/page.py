@@ -10,17 +10,19 @@ from pathlib import Path
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.formatting import (
-    NOTHING,
     difference_of,
     estimate_of,
     metric_label,
-    number,
     p_value_of,
     status_words,
     trials_of,
 )
 from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of
 from transformer_jax.sweeps.report.html import Html, element, table
+from transformer_jax.sweeps.report.latex import TABLES
+from transformer_jax.sweeps.report.markdown import FIGURES
+from transformer_jax.sweeps.report.measurements import MEASUREMENTS
+from transformer_jax.sweeps.report.number_text import NOTHING, number
 from transformer_jax.sweeps.report.reproduction import (
     command_note,
     differing_fields,
@@ -32,6 +34,11 @@ from transformer_jax.sweeps.report.reproduction import (
 from transformer_jax.sweeps.report.sentences import STAR, answer, notes, subject
 from transformer_jax.sweeps.report.summary import Contrast, Row
 from transformer_jax.sweeps.report.variants import TrialResult
+
+_FILES = (
+    f"Beside this page: every figure as SVG and PDF in {FIGURES}/, the tables for LaTeX in {TABLES}, and all numbers "
+    f"of all trials in {MEASUREMENTS}."
+)
 
 
 def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figures: Sequence[Drawn]) -> str:
@@ -50,7 +57,8 @@ def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figu
         element("p", subject(results), class_="soft"),
         *_section("Answer", element("p", answer(results, rows), class_="answer"), _answer_table(results, rows)),
         *(_section("Differences", _contrast_table(results, contrasts)) if contrasts else []),
-        *_section("Figures", *map(_figure, figures)),
+        *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
+        element("p", _FILES, class_="soft"),
         *_section("How to read it", element("ul", *(element("li", note) for note in notes(results)))),
         *_section("Config fields that differ", _differences(results)),
         *_section("Trials", element("details", element("summary", "Every trial"), _trials(results))),

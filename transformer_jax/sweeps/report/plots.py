@@ -6,21 +6,25 @@ variant.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByBin, MetricByVariant, number_of
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.formatting import metric_label, metric_name, number, trials_of
+from transformer_jax.sweeps.report.formatting import metric_label, metric_name, trials_of
 from transformer_jax.sweeps.report.labels import axis_of, legend, legend_of_variants, literal, missing, plain, row_label
+from transformer_jax.sweeps.report.number_text import number
 from transformer_jax.sweeps.report.variants import TrialResult, Variant
 from transformer_jax.sweeps.statistics import Estimate, estimate
 
 MOST_DOTS, MOST_LINES = 40, 12
 """Most variants in a figure. If there are more, it shows the best in the study's first metric, and says so."""
+MOST_TOGETHER = 4
+"""Most lines in one panel. If there are more, each has a panel of its own, with the others in grey behind it."""
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":")
@@ -28,6 +32,8 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _FEW_POINTS = 12
 _ROW, _LABEL_LINE = 0.44, 0.16  # inches
 _NOTE = 64  # characters that fit
+_COLUMNS, _PANEL_ROW, _PANEL_TITLE = 3, 1.45, 26  # of small multiples: columns, inches, characters
+_GREY = "#9298a3"  # visible on light and dark pages
 
 
 def cycle(ink: str) -> Any:
@@ -67,26 +73,78 @@ def dots_height(results: StudyResults) -> float:
     return 1.1 + max(_ROW, _LABEL_LINE * max(lines) + 0.1) * max(len(lines), 2)
 
 
+class _Line(NamedTuple):
+    """A line of a figure.
+
+    name: in a panel's title. points: x and mean. draw: draws the line with its intervals on axes, in a style, and
+    returns its handle for a legend.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    draw: Callable[[Any, Mapping[str, Any]], Any]
+
+
+class _Panels:
+    """All lines on the same axes, or, if they are many, small multiples."""
+
+    def __init__(self, axes: Any, lines: Sequence[_Line], styles: Sequence[Mapping[str, Any]]) -> None:
+        """axes: replaced by a grid of axes with common scales if there are more than MOST_TOGETHER lines."""
+        self.handles: list[Any] = []
+        if len(lines) <= MOST_TOGETHER:
+            self.all = [axes]
+            self.handles = [line.draw(axes, style) for line, style in zip(lines, styles, strict=True)]
+            return
+        self._canvas = axes.figure
+        axes.remove()
+        rows = math.ceil(len(lines) / _COLUMNS)
+        self._canvas.set_figheight(0.7 + _PANEL_ROW * rows)
+        grid = self._canvas.subplots(rows, _COLUMNS, sharex=True, sharey=True, squeeze=False)
+        self.all = list(grid.flat)[: len(lines)]
+        for unused in list(grid.flat)[len(lines) :]:
+            unused.remove()
+        for at, panel in enumerate(self.all):
+            for other in [*lines[:at], *lines[at + 1 :]]:
+                panel.plot(
+                    *zip(*other.points, strict=True) if other.points else ([], []), lw=0.7, color=_GREY, zorder=1
+                )
+            lines[at].draw(panel, styles[0])
+            name = textwrap.shorten(lines[at].name, 3 * _PANEL_TITLE, placeholder="…")
+            panel.set_title(plain("\n".join(textwrap.wrap(name, _PANEL_TITLE))), fontsize=8, loc="left")
+            panel.tick_params(labelsize=7, labelbottom=at + _COLUMNS >= len(lines))
+
+    def label(self, x: str, y: str, note: str) -> None:
+        """Label the axes, and show a note above all panels."""
+        if self.handles:
+            self.all[0].set_xlabel(x)
+            self.all[0].set_ylabel(y)
+            _say(self.all[0], note)
+            return
+        self._canvas.supxlabel(x, fontsize=10)
+        self._canvas.supylabel(y, fontsize=10)
+        if note:
+            self._canvas.suptitle(literal("\n".join(textwrap.wrap(note, _NOTE))), fontsize=9, x=0.01, ha="left")
+
+
 def curves(figure: Curves, axes: Any, results: StudyResults) -> str:
     shown, note = _shown(results, MOST_LINES)
-    handles, last, steps = [], [], []
+    drawn, last, steps, styles = [], [], [], []
     trainings = _by_training(shown)
     for index, alike in enumerate(trainings):
-        variant = alike[0]
-        style = {"color": _colours()[index % len(_colours())], "ls": _STYLES[index % len(_STYLES)]}
-        by_step = _mean_curve(variant, figure.quantity)
-        handles += _line(axes, by_step, style)
-        for trial in variant.trials:
-            if trial.status != "finished":
-                _thin_line(axes, trial, figure.quantity, style)
+        by_step = _mean_curve(alike[0], figure.quantity)
+        name = " and ".join(v.name for v in alike) + missing(alike[:1])
+        points = [(step, found.mean) for step, found in by_step.items()]
+        drawn.append(_Line(name, points, functools.partial(_draw_curve, alike[0], by_step, figure.quantity)))
+        styles.append({"color": _colours()[index % len(_colours())], "ls": _STYLES[index % len(_STYLES)]})
         if by_step:
             last.append((" and ".join(v.name for v in alike), by_step[max(by_step)].mean))
             steps += by_step
-    _scales(axes, figure)
-    axes.set_xlabel("step")
-    axes.set_ylabel(metric_label(figure.quantity, results.task))
-    legend_of_variants(axes, handles, trainings, results)
-    _say(axes, note)
+    panels = _Panels(axes, drawn, styles)
+    for panel in panels.all:
+        _scales(panel, figure)
+    if panels.handles:
+        legend_of_variants(axes, panels.handles, trainings, results)
+    panels.label("step", metric_label(figure.quantity, results.task), note)
     span = f", steps {min(steps)} to {max(steps)}" if steps else ""
     return (
         f"{metric_label(figure.quantity, results.task)} against the step{span}, of {_count(shown, note)}: "
@@ -97,29 +155,23 @@ def curves(figure: Curves, axes: Any, results: StudyResults) -> str:
 
 def lines(figure: MetricByAxis, axes: Any, results: StudyResults) -> str:
     groups, note = _groups_of_lines(figure, results)
-    handles, names, means = [], [], []
-    for index, (name, variants) in enumerate(groups.items()):
-        style = _point_style(index)
+    drawn, means = [], []
+    for name, variants in groups.items():
         in_order = sorted(variants, key=lambda variant: number_of(variant.labels[figure.x]))
         measured = [(v, number_of(v.labels[figure.x]), estimate([*v.values(figure.metric).values()])) for v in in_order]
-        points = [(x, e) for _, x, e in measured if e.count]
-        bars = [_bar(e) or 0.0 for _, e in points]
-        handles.append(axes.errorbar([x for x, _ in points], [e.mean for _, e in points], yerr=bars, **style))
-        empty = [x for _, x, e in measured if not e.count]
-        axes.plot(empty, [0.04] * len(empty), "x", color=style["color"], transform=axes.get_xaxis_transform())
-        names.append((name, variants))
+        drawn.append(_line_of_estimates(name + missing(variants), [(x, found) for _, x, found in measured]))
         of = f"{name}, " if name else ""
         means += [(f"{of}{figure.x} {x:g}", e.mean) for v, x, e in measured if v.is_complete]
-    _scales(axes, figure)
-    _number_ticks(axes, sorted({number_of(v.labels[figure.x]) for _, variants in names for v in variants}))
-    axes.set_xlabel(figure.x)
-    axes.set_ylabel(metric_label(figure.metric, results.task))
-    everything = [v for _, variants in names for v in variants]
-    if len(names) > 1:
-        legend(axes, handles, [name + missing(variants) for name, variants in names])
-    else:
+    panels = _Panels(axes, drawn, [_point_style(index) for index in range(len(drawn))])
+    everything = [v for variants in groups.values() for v in variants]
+    for panel in panels.all:
+        _scales(panel, figure)
+        _number_ticks(panel, sorted({number_of(variant.labels[figure.x]) for variant in everything}))
+    if len(panels.handles) > 1:
+        legend(axes, panels.handles, [name + missing(variants) for name, variants in groups.items()])
+    elif panels.handles:
         note += missing(everything)
-    _say(axes, note)
+    panels.label(figure.x, metric_label(figure.metric, results.task), note)
     return (
         f"{metric_label(figure.metric, results.task)} against {figure.x}, "
         f"{len(groups)} line{'s'[: len(groups) != 1]}, means over "
@@ -129,19 +181,26 @@ def lines(figure: MetricByAxis, axes: Any, results: StudyResults) -> str:
 
 def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
     shown, note = _shown(results, MOST_LINES)
-    bins, handles = figure.bins(results.metrics), []
+    bins = figure.bins(results.metrics)
     found = {v.name: [estimate([*v.values(metric).values()]) for metric in bins.values()] for v in shown}
-    for index, estimates in enumerate(found.values()):
-        shift = 0.24 * (index / max(len(shown) - 1, 1) - 0.5)  # so that intervals do not hide each other
-        points = [(x + shift, e) for x, e in enumerate(estimates) if e.count]
-        bars = [_bar(e) or 0.0 for _, e in points]
-        style = _point_style(index)
-        handles.append(axes.errorbar([x for x, _ in points], [e.mean for _, e in points], yerr=bars, **style))
-    axes.set_xticks(range(len(bins)), [plain(name) for name in bins], rotation=0 if len(bins) < 8 else 45)
-    axes.set_xlabel(figure.label)
-    axes.set_ylabel(metric_label(figure.name, results.task))
-    legend_of_variants(axes, handles, [[variant] for variant in shown], results)
-    _say(axes, note)
+    drawn, together = [], len(shown) <= MOST_TOGETHER
+    for index, (variant, estimates) in enumerate(zip(shown, found.values(), strict=True)):
+        # So that intervals do not hide each other.
+        shift = 0.24 * (index / max(len(shown) - 1, 1) - 0.5) if together else 0.0
+        drawn.append(
+            _line_of_estimates(
+                variant.name + missing([variant]),
+                [(x + shift, e) for x, e in enumerate(estimates)],
+                crosses=False,
+            )
+        )
+    panels = _Panels(axes, drawn, [_point_style(index) for index in range(len(drawn))])
+    for panel in panels.all:
+        few = len(bins) < (8 if together else 4)
+        panel.set_xticks(range(len(bins)), [plain(name) for name in bins], rotation=0 if few else 45)
+    if panels.handles:
+        legend_of_variants(axes, panels.handles, [[variant] for variant in shown], results)
+    panels.label(figure.label, metric_label(figure.name, results.task), note)
     ends = [
         f"In {bin}: {_extremes([(name, estimates[at].mean) for name, estimates in found.items()], '')}"
         for at, bin in enumerate(bins)
@@ -152,6 +211,31 @@ def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
         "means over "
         f"seeds with 95 % intervals. {' '.join(ends)}{_lost(shown)}"
     )
+
+
+def _draw_curve(
+    variant: Variant, by_step: Mapping[int, Estimate], quantity: str, axes: Any, style: Mapping[str, Any]
+) -> Any:
+    (handle,) = _line(axes, by_step, style)
+    for trial in variant.trials:
+        if trial.status != "finished":
+            _thin_line(axes, trial, quantity, style)
+    return handle
+
+
+def _line_of_estimates(name: str, measured: Sequence[tuple[float, Estimate]], crosses: bool = True) -> _Line:
+    """Return a line of means with intervals; `crosses` mark places without a value, at the lower edge."""
+    points = [(x, found) for x, found in measured if found.count]
+    empty = [x for x, found in measured if not found.count]
+
+    def draw(axes: Any, style: Mapping[str, Any]) -> Any:
+        bars = [_bar(found) or 0.0 for _, found in points]
+        handle = axes.errorbar([x for x, _ in points], [found.mean for _, found in points], yerr=bars, **style)
+        if crosses:
+            axes.plot(empty, [0.04] * len(empty), "x", color=style["color"], transform=axes.get_xaxis_transform())
+        return handle
+
+    return _Line(name, [(x, found.mean) for x, found in points], draw)
 
 
 def _groups_of_lines(figure: MetricByAxis, results: StudyResults) -> tuple[dict[str, list[Variant]], str]:

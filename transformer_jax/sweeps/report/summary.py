@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.number_text import digits_apart
 from transformer_jax.sweeps.report.variants import NO_RESULT, NOT_BEGUN, Variant
 from transformer_jax.sweeps.statistics import Difference, Estimate, estimate, holm, paired_difference
 
@@ -27,6 +28,7 @@ class Row:
       difference: paired, to the reference; None for the reference itself, and if there is no reference.
       corrected: p-value of the difference after Holm's correction for the number of variants compared in this metric.
       best: whether the mean is the best of the complete variants; False for all if these are equal.
+      digits: of the half-width, as `number_text.interval` shows them: enough that the best and any other mean differ.
     """
 
     variant: Variant
@@ -36,6 +38,7 @@ class Row:
     difference: Difference | None
     corrected: float
     best: bool
+    digits: int = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +110,11 @@ def _rows_of_metric(results: StudyResults, metric: str) -> list[Row]:
     ]
     candidates = {mean for mean in means if not math.isnan(mean)}
     best = {"max": max, "min": min}[direction](candidates) if direction and len(candidates) > 1 else math.nan
+    digits = digits_apart(estimates, means.index(best)) if best in means else [2] * len(means)
     return [
-        Row(variant, metric, direction, found, difference, p_value, mean == best)
-        for variant, mean, found, difference, p_value in zip(
-            results.variants, means, estimates, differences, corrected, strict=True
+        Row(variant, metric, direction, found, difference, p_value, mean == best, places)
+        for variant, mean, found, difference, p_value, places in zip(
+            results.variants, means, estimates, differences, corrected, digits, strict=True
         )
     ]
 
@@ -126,7 +130,7 @@ def results_csv(results: StudyResults) -> str:
             + [trial.metrics.get(name) for name in names]
             + ([None] * 3 if ran is None else [ran.steps, ran.seconds, ran.parameters])
         )
-    return _csv([*axes, "seed", "status", *names, "steps", "seconds", "parameters"], lines)
+    return csv_text([*axes, "seed", "status", *names, "steps", "seconds", "parameters"], lines)
 
 
 def summary_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -186,7 +190,7 @@ def _csv_of(records: Sequence[dict[str, Any]]) -> str:
         labels = record.pop("variant")
         header = [*labels, *record]
         lines.append([*labels.values(), *record.values()])
-    return _csv(header, lines)
+    return csv_text(header, lines)
 
 
 def _difference(found: Difference | None, corrected: float) -> Mapping[str, Any]:
@@ -204,7 +208,7 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+def csv_text(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     """Return CSV by RFC 4180, except that lines end in `\\n`; numbers have full precision."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.files import write_atomically
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import draw_figures
+from transformer_jax.sweeps.report.latex import TABLES, tables_tex
 from transformer_jax.sweeps.report.markdown import FIGURES, document
+from transformer_jax.sweeps.report.measurements import MEASUREMENTS, measurements_csv
 from transformer_jax.sweeps.report.page import page
 from transformer_jax.sweeps.report.summary import (
     CONTRASTS,
@@ -41,12 +44,15 @@ def write_report(results: StudyResults, rows: list[Row], contrasts: list[Contras
         MARKDOWN: document(results, rows, contrasts, figures).encode(),
         RESULTS: results_csv(results).encode(),
         SUMMARY: summary_csv(rows).encode(),
+        MEASUREMENTS: measurements_csv(results).encode(),
+        TABLES: tables_tex(results, rows, contrasts).encode(),
         **({CONTRASTS: contrasts_csv(contrasts).encode()} if contrasts else {}),
         **{f"{FIGURES}/{figure.file}": figure.light for figure in figures},
+        **{f"{FIGURES}/{figure.pdf_file}": figure.pdf for figure in figures},
     }
     try:
         (output / FIGURES).mkdir(parents=True, exist_ok=True)
-        for file in (output / FIGURES).glob("[0-9]*_*.svg"):
+        for file in itertools.chain(*((output / FIGURES).glob(f"[0-9]*_*.{end}") for end in ("svg", "pdf"))):
             if f"{FIGURES}/{file.name}" not in contents:
                 file.unlink()
         if CONTRASTS not in contents:
