@@ -3,8 +3,8 @@
     transformer-jax quickstart
     transformer-jax train --config=quickstart --workdir=runs/quickstart
 
-Hardware: 2 cores of an AMD EPYC (AVX-512).
-Result: exact match 97.2 %, sacreBLEU 98.7 on test, in 6 minutes 16 seconds from a bare clone, installation included.
+Hardware: 2 cores of an AMD EPYC without AVX-512; with it, one run took 6 minutes and reached 97.2 % and 98.7.
+Result: exact match 98.1 %, sacreBLEU 99.5 on test, in 6 to 9 minutes from a bare clone, installation included.
 """
 
 from transformer_jax.config import (
