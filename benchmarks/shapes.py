@@ -3,7 +3,7 @@
 from typing import Any
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.models.presets import gpt2_small, transformer_base, transformer_big
+from transformer_jax.models.presets import gpt2, transformer_base, transformer_big
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"emb_dim": 128, "num_heads": 4, "mlp_dim": 256, "num_encoder_layers": 4, "num_decoder_layers": 4},
@@ -12,7 +12,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-PUBLISHED = {"transformer_base": transformer_base, "transformer_big": transformer_big, "decoder_124m": gpt2_small}
+PUBLISHED = {"transformer_base": transformer_base, "transformer_big": transformer_big, "decoder_124m": gpt2}
 """Published models, with their own vocabulary and norms; for accelerators."""
 WITHOUT_ENCODER = ("decoder_124m",)
 

@@ -88,7 +88,7 @@ USES = {
     "task.name": lambda _, value: TASKS.config_class(value),
     **{
         f"model.{field}": lambda _, value, field=field: model(field, value)
-        for field in ("norm_position", "norm", "position_encoding", "activation", "dtype", "remat")
+        for field in ("norm_position", "norm", "position_encoding", "activation", "init", "dtype", "remat")
     },
     "model.attention_implementation": lambda _, value: attention(value),
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),

@@ -111,7 +111,7 @@ def test_the_training_benchmark_alternates_with_steps_without_dropout(nano, caps
 @pytest.mark.slow
 def test_the_training_benchmark_of_a_decoder_only_model(monkeypatch, capsys):
     sizes = {"vocab_size": 20, "emb_dim": 16, "num_heads": 2, "num_decoder_layers": 2}
-    monkeypatch.setitem(shapes.PUBLISHED, "decoder_124m", functools.partial(shapes.gpt2_small, **sizes))
+    monkeypatch.setitem(shapes.PUBLISHED, "decoder_124m", functools.partial(shapes.gpt2, **sizes))
     result = measured(train_step, capsys, "--shape=decoder_124m", "--seconds=0", "--batch=2", "--length=8")
     # Tokens, positions, 2 layers of 12 D^2 and 13 D, and the last norm.
     assert result["parameters"] == 20 * 16 + 1024 * 16 + 2 * (12 * 16**2 + 13 * 16) + 2 * 16

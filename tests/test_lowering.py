@@ -17,7 +17,7 @@ from transformer_jax.config_file import read_config
 from transformer_jax.decoding import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
-from transformer_jax.models.presets import gpt2_small
+from transformer_jax.models.presets import gpt2
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
@@ -80,7 +80,7 @@ def test_the_training_step(path, fields, platform):
 @pytest.mark.slow
 def test_the_training_step_of_a_decoder_only_model(platform):
     static, hyper = split(ExperimentConfig().resolved())
-    static = dataclasses.replace(static, model=gpt2_small(num_decoder_layers=2).resolved())  # no task trains it yet
+    static = dataclasses.replace(static, model=gpt2(num_decoder_layers=2).resolved())  # no task trains it yet
     batch = as_batch(targets=jnp.ones((ROWS, LENGTH), jnp.int32), row_ids=jnp.arange(ROWS))
     check_train_step(static, hyper, batch, platform)
 
@@ -100,7 +100,7 @@ def test_decoding(path, method, platform):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", DECODE)
 def test_decoding_with_a_decoder_only_model(method, platform):
-    check_decoding(gpt2_small(num_decoder_layers=2).resolved(), method, {}, platform)
+    check_decoding(gpt2(num_decoder_layers=2).resolved(), method, {}, platform)
 
 
 def check_decoding(config, method, batch, platform):

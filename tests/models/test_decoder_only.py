@@ -9,7 +9,7 @@ from training_support import compiled_gradient, compiled_step, distance, split_f
 
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.models.flops import palm_flops_per_token
-from transformer_jax.models.presets import gpt2_small
+from transformer_jax.models.presets import gpt2, gpt3, llama2_7b, llama3_2_1b, nanogpt_character
 from transformer_jax.training.state import init_state
 
 
@@ -21,15 +21,47 @@ def count(config):
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: init_params(config, 0))))
 
 
-def test_parameters_of_gpt2():
-    """As released; and without biases, as nanoGPT counts them."""
-    assert count(gpt2_small().resolved()) == 124_439_808
-    assert count(gpt2_small(use_bias=False).resolved()) == 124_337_664
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        (gpt2("small"), 124_439_808),
+        (gpt2("medium"), 354_823_168),
+        (gpt2("large"), 774_030_080),
+        (gpt2("xl"), 1_557_611_200),
+        (gpt2("small", use_bias=False), 124_337_664),
+        (llama2_7b(), 6_738_415_616),
+        (llama3_2_1b(), 1_235_814_400),
+        (nanogpt_character(), 10_646_784 + 256 * 384),
+    ],
+)
+def test_parameters_as_released(config, parameters):
+    assert count(config.resolved()) == parameters
+
+
+@pytest.mark.parametrize(
+    ("size", "millions"),
+    {
+        "125M": 125,
+        "350M": 356,
+        "760M": 760,
+        "1.3B": 1316,
+        "2.7B": 2652,
+        "6.7B": 6658,
+        "13B": 12853,
+        "175B": 174604,
+    }.items(),
+)
+def test_parameters_of_gpt3(size, millions):
+    """By the formula for GPT-2's layers; the names of the sizes are these, rounded."""
+    config = gpt3(size).resolved()
+    L, d = config.num_decoder_layers, config.emb_dim
+    assert count(config) == 12 * L * d**2 + 13 * L * d + (50_257 + 2048) * d + 2 * d
+    assert round(count(config) / 1e6) == millions
 
 
 def test_flops_of_gpt2():
     """One row of 1,024 tokens without biases: the sum over products, and the formula of PaLM."""
-    config = gpt2_small(use_bias=False).resolved()
+    config = gpt2(use_bias=False).resolved()
     assert ARCHITECTURES["decoder_only"].train_flops(config, 1, {"targets": 1024}) == 874_944_921_600
     without_positions = count(config) - 1024 * 768
     assert 1024 * palm_flops_per_token(config, without_positions, 1024) == 875_062_886_400

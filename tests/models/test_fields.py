@@ -9,7 +9,7 @@ import pytest
 from support import TINY, make_batch, shapes
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.nn.dropout import Dropout, DropoutRates
 
 SMALL = TINY | {"num_encoder_layers": 1, "num_decoder_layers": 1}
@@ -49,6 +49,9 @@ CHANGES = {
 # Fields that only tasks read, which make the decoder's inputs on the host; the model must not read them.
 OF_TASKS = {"decoder_start_id": 1}
 
+# Fields that only new parameters depend on.
+OF_PARAMETERS = {"init": ("normal", {}), "init_std": (0.5, {"init": "normal"})}
+
 # Rates are arguments of the training step, as DropoutRates; the model must not read them from the config.
 ARGUMENTS = {"dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
 
@@ -68,7 +71,7 @@ def computation(config, attention_rate=0.1):
 
 def test_every_field_is_tested():
     fields = {field.name for field in dataclasses.fields(ModelConfig)}
-    assert sorted(fields) == sorted([*CHANGES, *OF_TASKS, *ARGUMENTS])
+    assert sorted(fields) == sorted([*CHANGES, *OF_TASKS, *OF_PARAMETERS, *ARGUMENTS])
 
 
 @pytest.mark.slow
@@ -97,6 +100,16 @@ def test_a_field_of_tasks_is_not_read_by_the_model(field):
     after = ModelConfig(**SMALL | {field: OF_TASKS[field]}).resolved()
     assert before != after
     assert computation(before) == computation(after)
+
+
+@pytest.mark.parametrize("field", OF_PARAMETERS)
+def test_fields_of_parameters(field):
+    value, others = OF_PARAMETERS[field]
+    before, after = (ModelConfig(**SMALL | others | changed).resolved() for changed in ({}, {field: value}))
+    assert computation(before) == computation(after)
+    trees = (init_params(config, 0) for config in (before, after))
+    kernels = [tree["decoder"]["layers"]["feed_forward"]["out"]["kernel"] for tree in trees]
+    assert (kernels[0] != kernels[1]).all()
 
 
 @pytest.mark.slow

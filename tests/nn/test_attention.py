@@ -189,7 +189,7 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
     params = jax.tree.map(lambda p: p / 3, params)
     x, memory = normal(B, T, 16), normal(B, S, 16)
     positions, mask = jnp.array([[0, 1, 2], [4, 2, 3]]), random_mask(B, 1, T, T)
-    module = MultiHeadAttention(config, return_weights=True)
+    module = MultiHeadAttention(config, 2, return_weights=True)
     model = reference.Model(config, None)
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
@@ -216,7 +216,7 @@ def test_multi_head_attention_equals_its_equation(position_encoding, attention_s
 def test_the_key_bias_has_no_effect():
     config = tiny(position_encoding="none")
     x, positions = normal(B, T, 16), jnp.arange(T)[None]
-    module = MultiHeadAttention(config)
+    module = MultiHeadAttention(config, 2)
 
     def self_attention(module, x):
         return module.attend(*module.project(x, positions), None, None, None)[0]

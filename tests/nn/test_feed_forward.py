@@ -43,7 +43,7 @@ def test_activations_keep_bfloat16(name):
 
 def parameters(config, seed=0):
     x = jnp.zeros((1, 2, config.emb_dim))
-    tree = jax.eval_shape(lambda: FeedForward(config).init(jax.random.key(0), x, None))["params"]
+    tree = jax.eval_shape(lambda: FeedForward(config, 2).init(jax.random.key(0), x, None))["params"]
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), tree)
 
@@ -58,7 +58,7 @@ def test_the_network_equals_its_equation(name, use_bias):
     assert params["hidden"]["kernel"].shape == (16, 24)
     assert params["out"]["kernel"].shape == (24, 16)
     x = RNG.normal(size=(2, 3, 16))
-    actual = FeedForward(config).apply({"params": params}, jnp.asarray(x, jnp.float32), None)
+    actual = FeedForward(config, 2).apply({"params": params}, jnp.asarray(x, jnp.float32), None)
     f = np.vectorize(DEFINITIONS[name])
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     dense = {k: (lambda y, v=v: y @ v["kernel"] + v.get("bias", 0.0)) for k, v in p.items()}
@@ -72,7 +72,7 @@ def test_dropout_applies_to_the_hidden_layer(name):
     config = tiny(activation=name)
     params, x = parameters(config), RNG.normal(size=(2, 3, 16)).astype(np.float32)
     dropout = Dropout(jnp.uint32(5), jnp.arange(2), DropoutRates(residual=0.9, activation=0.4))
-    actual = FeedForward(config).apply({"params": params}, jnp.asarray(x), dropout)
+    actual = FeedForward(config, 2).apply({"params": params}, jnp.asarray(x), dropout)
     keep = np.asarray(keep_mask(dropout.seed, dropout.row_ids, (2, 3, 24), 0.4))
     assert 0 < keep.sum() < keep.size
     model = reference.Model(config, None, lambda y, place: {"activation": y * keep / 0.6}[place])

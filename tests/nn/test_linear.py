@@ -7,7 +7,8 @@ import pytest
 from flax import linen as nn
 from support import assert_close
 
-from transformer_jax.nn.linear import Linear, fused, linear, logits, xavier_uniform
+from transformer_jax.nn.initialisation import xavier_uniform
+from transformer_jax.nn.linear import Linear, fused, linear, logits
 
 RNG = np.random.default_rng(0)
 

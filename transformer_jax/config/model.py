@@ -61,6 +61,12 @@ class ModelConfig:
     embedding_dropout_rate: DerivedFloat = rate(None, "dropout on embeddings + positions; default dropout_rate")
     attention_dropout_rate: float = rate(0.0, "dropout on attention weights")
     activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation")
+    init: str = choice(
+        "glorot",
+        "transformer_jax.nn.initialisation:INITS",
+        "distributions of the initial parameters; nn/initialisation.py",
+    )
+    init_std: float = number(0.02, "`normal`: standard deviation", above=0.0, read_by={"model.init": ("normal",)})
     # 3 is the bos id of the tokenizers that this project trains; other tokenizers may use another id.
     decoder_start_id: int = number(3, "id of the first token of every decoder input", 0)
     attention_implementation: str = choice(

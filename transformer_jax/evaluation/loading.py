@@ -34,6 +34,7 @@ from transformer_jax.tasks.generation import Member, Translator
 from transformer_jax.typing import Params
 
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
+_LATER_FIELDS = ("architecture", "init", "init_std")
 _AVERAGE = "evaluation.average_checkpoints"
 
 
@@ -109,9 +110,12 @@ def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> st
     """Return the hex digest of a tokenizer, and of models and their parameters."""
     digest = hashlib.sha256(tokenizer.sha256.encode())
     for model, params in models:
-        fields = dataclasses.asdict(model)
-        if fields["architecture"] == ModelConfig.architecture:
-            del fields["architecture"]  # older versions had only one architecture and no such field
+        # Fields that older versions did not have are left out if they have their defaults: the model is the same.
+        fields = {
+            name: value
+            for name, value in dataclasses.asdict(model).items()
+            if name not in _LATER_FIELDS or value != getattr(ModelConfig, name)
+        }
         digest.update(json.dumps([fields, checksums(by_path(params))], sort_keys=True).encode())
     return digest.hexdigest()
 

@@ -21,27 +21,103 @@ _BASE = ModelConfig(
 )
 _BIG = dataclasses.replace(_BASE, emb_dim=1024, num_heads=16, mlp_dim=4096, dropout_rate=0.3)
 
-
 _GPT2 = ModelConfig(
     architecture="decoder_only",
     vocab_size=50_257,
-    emb_dim=768,
-    num_heads=12,
-    num_decoder_layers=12,
     max_length=1024,
     norm_position="pre",
     norm_epsilon=1e-5,
     position_encoding="learned",
     activation="gelu_tanh",
     scale_embeddings=False,
+    init="normal",
+    init_std=0.02,
     dropout_rate=0.1,
     attention_dropout_rate=0.1,
+    decoder_start_id=50_256,
+)
+_GPT2_SIZES = {  # layers, width, heads
+    "small": (12, 768, 12),
+    "medium": (24, 1024, 16),
+    "large": (36, 1280, 20),
+    "xl": (48, 1600, 25),
+}
+_GPT3_SIZES = {
+    "125M": (12, 768, 12),
+    "350M": (24, 1024, 16),
+    "760M": (24, 1536, 16),
+    "1.3B": (24, 2048, 16),
+    "2.7B": (32, 2560, 32),
+    "6.7B": (32, 4096, 32),
+    "13B": (40, 5120, 40),
+    "175B": (96, 12_288, 96),
+}
+_LLAMA = ModelConfig(
+    architecture="decoder_only",
+    norm_position="pre",
+    norm="rmsnorm",
+    norm_epsilon=1e-5,
+    position_encoding="rotary",
+    activation="swiglu",
+    use_bias=False,
+    scale_embeddings=False,
+    init="normal",
+    init_std=0.02,
+    dropout_rate=0.0,
 )
 
 
-def gpt2_small(**overrides: Any) -> ModelConfig:
-    """Return GPT-2's smallest model (Radford et al. 2019, table 2, as released): 124.4 million parameters."""
-    return dataclasses.replace(_GPT2, **overrides)
+def gpt2(size: str = "small", **overrides: Any) -> ModelConfig:
+    """Return GPT-2 of a size, `small`, `medium`, `large` or `xl` (Radford et al. 2019, table 2, as released).
+
+    They have 124,439,808, 354,823,168, 774,030,080 and 1,557,611,200 parameters. Raises KeyError for another size.
+    """
+    return dataclasses.replace(_sized(_GPT2, _GPT2_SIZES[size]), **overrides)
+
+
+def gpt3(size: str, **overrides: Any) -> ModelConfig:
+    """Return a model of Brown et al. 2020, table 2.1, from `125M` to `175B`. Raises KeyError for another size.
+
+    Two rows of the table contradict themselves. `1.3B` has 24 heads of 128 for a width of 2048; here it has 16, with
+    which it has 1.3 billion parameters. `13B` has the width 5140 for 40 heads of 128; here it is 5120. The paper's
+    alternating sparse layers are not published; all layers here are dense.
+    """
+    return dataclasses.replace(_sized(_GPT2, _GPT3_SIZES[size]), **{"max_length": 2048} | overrides)
+
+
+def llama2_7b(**overrides: Any) -> ModelConfig:
+    """Return Llama 2 7B (Touvron et al. 2023): 6,738,415,616 parameters."""
+    config = _sized(_LLAMA, (32, 4096, 32))
+    sizes = {"mlp_dim": 11_008, "vocab_size": 32_000, "max_length": 4096, "tie_output": False, "decoder_start_id": 1}
+    return dataclasses.replace(config, **sizes | overrides)
+
+
+def llama3_2_1b(**overrides: Any) -> ModelConfig:
+    """Return Llama 3.2 1B (as released, 2024): 1,235,814,400 parameters.
+
+    The released model also scales its rotary frequencies, to read 131,072 positions; this config is the model of the
+    8,192 positions of its first training, and does not.
+    """
+    sizes = {
+        "num_kv_heads": 8,
+        "mlp_dim": 8192,
+        "vocab_size": 128_256,
+        "max_length": 8192,
+        "rotary_base": 500_000.0,
+        "decoder_start_id": 128_000,
+    }
+    return dataclasses.replace(_sized(_LLAMA, (16, 2048, 32)), **sizes | overrides)
+
+
+def nanogpt_character(**overrides: Any) -> ModelConfig:
+    """Return nanoGPT's character model (its config train_shakespeare_char): 10,745,088 parameters.
+
+    10,646,784 without the position table, as nanoGPT counts them. Its vocabulary are the 65 characters of the text,
+    without special ids.
+    """
+    sizes = {"vocab_size": 65, "max_length": 256, "use_bias": False, "decoder_start_id": 0}
+    rates = {"dropout_rate": 0.2, "attention_dropout_rate": 0.2}
+    return dataclasses.replace(_sized(_GPT2, (6, 384, 6)), **sizes | rates | overrides)
 
 
 def transformer_base(**overrides: Any) -> ModelConfig:
@@ -58,3 +134,8 @@ def transformer_big(**overrides: Any) -> ModelConfig:
     The paper says 213 million. For English-French its dropout rate is 0.1 instead of 0.3.
     """
     return dataclasses.replace(_BIG, **overrides)
+
+
+def _sized(config: ModelConfig, size: tuple[int, int, int]) -> ModelConfig:
+    num_layers, emb_dim, num_heads = size
+    return dataclasses.replace(config, num_decoder_layers=num_layers, emb_dim=emb_dim, num_heads=num_heads)

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention_kernels import choose, library_attention
 from transformer_jax.nn.dropout import Dropout, drop
+from transformer_jax.nn.initialisation import kernel_init, residual_kernel_init
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache, cached_attention
 from transformer_jax.nn.linear import Linear, fused, product_float32
 from transformer_jax.nn.masks import AttentionMask
@@ -74,18 +75,22 @@ class MultiHeadAttention(nn.Module):
 
     Vaswani et al. 2017, section 3.2.2. Self-attention is the case y = x. The key bias adds the same number to
     all logits of a query. So it has no effect on the output, and its gradient is exactly zero.
+
+    num_sums: number of residual sums of the stack; initial values of the output projection may depend on it.
     """
 
     config: ModelConfig
+    num_sums: int
     return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
-        width, bias = (config.emb_dim,), config.use_bias
-        self.query = Linear(width, (config.num_heads, config.head_dim), bias)
-        self.key = Linear(width, (config.num_kv_heads, config.head_dim), bias)
-        self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias)
-        self.out = Linear((config.num_heads, config.value_head_dim), width, bias)
+        width, bias, init = (config.emb_dim,), config.use_bias, kernel_init(config)
+        self.query = Linear(width, (config.num_heads, config.head_dim), bias, init)
+        self.key = Linear(width, (config.num_kv_heads, config.head_dim), bias, init)
+        self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias, init)
+        residual_init = residual_kernel_init(config, self.num_sums)
+        self.out = Linear((config.num_heads, config.value_head_dim), width, bias, residual_init)
 
     def project(self, x: Activations, positions: Positions) -> Projected:
         """Return queries [B, T, N, H], keys and values of x [B, T, D]; rotated with rotary positions."""

@@ -9,19 +9,18 @@ from jaxtyping import Float
 from transformer_jax.activation_sharding import LOGITS, constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
-from transformer_jax.nn.linear import xavier_uniform
+from transformer_jax.nn.initialisation import kernel_init, table_init
 from transformer_jax.typing import Activations, Array, Ids
 
 
 class TokenEmbedding(nn.Module):
-    """Owns `embedding` [V, D], normal with standard deviation D^-0.5."""
+    """Owns `embedding` [V, D]; see `initialisation.INITS` for its initial values."""
 
     config: ModelConfig
 
     def setup(self) -> None:
         config = self.config
-        init = nn.initializers.normal(config.emb_dim**-0.5)
-        self.embedding = self.param("embedding", init, (config.vocab_size, config.emb_dim))
+        self.embedding = self.param("embedding", table_init(config), (config.vocab_size, config.emb_dim))
 
     def __call__(self, ids: Ids) -> Activations:
         """Return rows of the table, times sqrt(D) with `scale_embeddings` (Vaswani et al. 2017, section 3.4).
@@ -57,7 +56,7 @@ class OutputProjection(nn.Module):
     def __call__(self, x: Activations) -> Float[Array, "B T V"]:
         """Return x W for x [B, T, D]: [B, T, V] float32."""
         shape = (self.config.emb_dim, self.config.vocab_size)
-        return linear.logits(x, self.param("kernel", lambda key: xavier_uniform(key, shape, *shape)))
+        return linear.logits(x, self.param("kernel", lambda key: kernel_init(self.config)(key, shape, *shape)))
 
 
 PARAMETER_AXES = {

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.dropout import Dropout, drop
+from transformer_jax.nn.initialisation import kernel_init, residual_kernel_init
 from transformer_jax.nn.linear import Linear, fused
 from transformer_jax.typing import Activations, Array
 
@@ -57,16 +58,21 @@ class FeedForward(nn.Module):
 
     `swiglu` and `geglu` gate the hidden layer: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, equation 6).
     For the same mlp_dim that is 1.5 times as many parameters.
+
+    num_sums: number of residual sums of the stack; initial values of W_2 may depend on it.
     """
 
     config: ModelConfig
+    num_sums: int
 
     def setup(self) -> None:
         config = self.config
-        self.hidden = Linear((config.emb_dim,), (config.mlp_dim,), config.use_bias)
+        init = kernel_init(config)
+        self.hidden = Linear((config.emb_dim,), (config.mlp_dim,), config.use_bias, init)
         if ACTIVATIONS[config.activation].gated:
-            self.gate = Linear((config.emb_dim,), (config.mlp_dim,), config.use_bias)
-        self.out = Linear((config.mlp_dim,), (config.emb_dim,), config.use_bias)
+            self.gate = Linear((config.emb_dim,), (config.mlp_dim,), config.use_bias, init)
+        residual_init = residual_kernel_init(config, self.num_sums)
+        self.out = Linear((config.mlp_dim,), (config.emb_dim,), config.use_bias, residual_init)
 
     def __call__(self, x: Activations, dropout: Dropout | None) -> Activations:
         """Map x [B, T, D] to [B, T, D]."""

@@ -69,20 +69,24 @@ class Layer(nn.Module):
 
     Each of them has a `Residual` around it. With `cross_attends` this is the decoder layer of an encoder-decoder.
     Without, it is an encoder layer or, with a causal mask, a layer of a decoder-only model.
+
+    num_layers: layers of the stack; initial parameters may depend on it.
     """
 
     config: ModelConfig
+    num_layers: int
     cross_attends: bool = False
     return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
-        self.self_attention = MultiHeadAttention(config, self.return_weights)
+        num_sums = (3 if self.cross_attends else 2) * self.num_layers
+        self.self_attention = MultiHeadAttention(config, num_sums, self.return_weights)
         self.self_attention_residual = Residual(config)
         if self.cross_attends:
-            self.cross_attention = MultiHeadAttention(config, self.return_weights)
+            self.cross_attention = MultiHeadAttention(config, num_sums, self.return_weights)
             self.cross_attention_residual = Residual(config)
-        self.feed_forward = FeedForward(config)
+        self.feed_forward = FeedForward(config, num_sums)
         self.feed_forward_residual = Residual(config)
 
     def __call__(

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from transformer_jax.activation_sharding import features_are_sharded
+from transformer_jax.nn.initialisation import KernelInit, xavier_uniform
 from transformer_jax.typing import Array
 
 
@@ -69,12 +70,6 @@ def logits(x: Float[Array, "*batch D"], kernel: Float[Array, "D V"]) -> Float[Ar
     return product_float32("td,dv->tv", flat, kernel.astype(x.dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
-def xavier_uniform(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
-    """Return float32 samples, uniform in +-sqrt(6 / (num_inputs + num_outputs)) (Glorot and Bengio 2010, eq. 16)."""
-    limit = math.sqrt(6.0 / (num_inputs + num_outputs))
-    return jax.random.uniform(key, tuple(shape), jnp.float32, -limit, limit)
-
-
 class Linear(nn.Module):
     """Owns `kernel` [*inputs, *features] and, with `use_bias`, `bias` [*features].
 
@@ -84,11 +79,12 @@ class Linear(nn.Module):
     inputs: tuple[int, ...]
     features: tuple[int, ...]
     use_bias: bool
+    kernel_init: KernelInit = xavier_uniform
 
     def setup(self) -> None:
         fan_in, fan_out = math.prod(self.inputs), math.prod(self.features)
         shape = (*self.inputs, *self.features)
-        self.kernel = self.param("kernel", lambda key: xavier_uniform(key, shape, fan_in, fan_out))
+        self.kernel = self.param("kernel", lambda key: self.kernel_init(key, shape, fan_in, fan_out))
         self.bias = self.param("bias", nn.initializers.zeros, self.features) if self.use_bias else None
 
     def __call__(self, x: Array) -> Array:

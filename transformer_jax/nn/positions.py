@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from transformer_jax.activation_sharding import constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
+from transformer_jax.nn.initialisation import table_init
 from transformer_jax.typing import Activations, Array, Batch, Heads, Ids, Positions
 
 
@@ -92,7 +93,7 @@ class RelativeBias(nn.Module):
         """
         config = self.config
         buckets, heads = config.relative_num_buckets, config.num_heads
-        table = self.param("embedding", nn.initializers.normal(config.emb_dim**-0.5), (buckets, heads))
+        table = self.param("embedding", table_init(config), (buckets, heads))
         distances = key_positions[:, None, :] - query_positions[:, :, None]
         index = relative_buckets(distances, self.bidirectional, buckets, config.relative_max_distance)
         return jnp.moveaxis(table[index], -1, 1)
@@ -130,9 +131,7 @@ class LearnedPositions(nn.Module):
     def __call__(self, positions: Ids) -> Activations:
         """Return the rows of the table at positions [B, T]: [B, T, D] float32; see `check_positions`."""
         config = self.config
-        table = self.param(
-            "embedding", nn.initializers.normal(config.emb_dim**-0.5), (config.max_length, config.emb_dim)
-        )
+        table = self.param("embedding", table_init(config), (config.max_length, config.emb_dim))
         return constrain(table, (None, "emb"))[positions]
 
 

@@ -99,7 +99,7 @@ class Stack(nn.Module):
             length=self.num_layers,
             unroll=1 if config.scan_layers else self.num_layers,
         )
-        self.layers = scanned(config, self.cross_attends, self.return_weights)
+        self.layers = scanned(config, self.num_layers, self.cross_attends, self.return_weights)
         if has_final_norm(config):
             self.final_norm = Norm(config)
 
@@ -130,7 +130,7 @@ class Stack(nn.Module):
         """
         bias = self._bias(states.positions, states.slot_positions)
         inputs = LayerInputs(states.positions, states.mask, bias, memory_mask=states.memory_mask)
-        block: Any = Layer(self.config, self.cross_attends, parent=None)
+        block: Any = Layer(self.config, self.num_layers, self.cross_attends, parent=None)
         caches = []
         for params, state in zip(layers, states.layers, strict=True):
             x, _, cache = block.apply({"params": params}, x, inputs, None, state)
@@ -139,7 +139,7 @@ class Stack(nn.Module):
 
     def project_memory(self, memory: Float[Array, "B S D"], layers: Sequence[Params]) -> tuple[LayerCache, ...]:
         """Return the keys and values of a memory [B, S, D] for every layer, for `decode`; computed once."""
-        block: Any = Layer(self.config, self.cross_attends, parent=None)
+        block: Any = Layer(self.config, self.num_layers, self.cross_attends, parent=None)
         return tuple(cache_layout(block.apply({"params": p}, memory, method="project_memory")) for p in layers)
 
     def _bias(self, query_positions: Positions, key_positions: Int[Array, "#B S"]) -> Bias | None:
