@@ -34,7 +34,7 @@ def make_decoder(config: ModelConfig, batch_size: int, length: int, beam_size: i
     """Return a function that decodes a batch of random sentences into exactly `length` tokens each."""
     inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
     lengths = np.full(batch_size, SOURCE_LENGTH)
-    decode = DecodeConfig(beam_size=beam_size, max_length=length, min_length=length)
+    decode = DecodeConfig(beam_size=beam_size, max_new_tokens=length, min_length=length)
     return cached_decoder(config, init_params(config, 0), inputs, lengths, decode, ENDS)
 
 

@@ -25,7 +25,7 @@ from transformer_jax.decoding.generate import FIRST_CAPACITY, prepare
 from transformer_jax.huge_pages import restart_with_huge_pages
 from transformer_jax.inspection.decoding_speed import median_seconds
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
-from transformer_jax.tasks.decode_sources import source_request
+from transformer_jax.tasks.decode_requests import source_request
 
 
 def stage_costs(shape: str, batch: int, limits: Sequence[int], repeats: int) -> list[dict[int, float]]:
@@ -42,7 +42,7 @@ def stage_costs(shape: str, batch: int, limits: Sequence[int], repeats: int) -> 
     times: list[dict[int, list[float]]] = [{} for _ in limits]
     for _ in range(repeats + 1):
         for limit, taken in zip(limits, times, strict=True):
-            decode = DecodeConfig(max_length=limit, min_length=limit)
+            decode = DecodeConfig(max_new_tokens=limit, min_length=limit)
             request = source_request((decoder,), decode, config.decoder_start_id, inputs, lengths)
             search = prepare((decoder,), (params,), decode, ENDS, request)
             start, before = time.perf_counter(), 0

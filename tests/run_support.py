@@ -23,7 +23,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.metrics_file import CLOCK_FIELDS
 from transformer_jax.parallel import launchers
-from transformer_jax.tasks.lines import Output, Translated
+from transformer_jax.tasks.lines import LineOutputs, Output
 from transformer_jax.training import prepare
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import state_template
@@ -187,10 +187,10 @@ def at(name: str, step: int, action: Callable[[], Any]) -> Callable[[str, int], 
     return point
 
 
-def translated(lines: Sequence[str], unfinished: Sequence[int] = ()) -> list[Translated]:
+def translated(lines: Sequence[str], unfinished: Sequence[int] = ()) -> list[LineOutputs]:
     """Return a translator's result with these translations, unfinished at these indices."""
     return [
-        Translated(number, [Output(line, [1], [0.0], 0.0, number not in unfinished)])
+        LineOutputs(number, [Output(line, [1], [0.0], 0.0, number not in unfinished)])
         for number, line in enumerate(lines, start=1)
     ]
 

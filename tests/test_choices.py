@@ -23,7 +23,7 @@ from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import training_batches
-from transformer_jax.tasks.decode_sources import source_request
+from transformer_jax.tasks.decode_requests import source_request
 from transformer_jax.training.hyper import StaticOptimizer, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate

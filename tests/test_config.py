@@ -75,7 +75,8 @@ def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
         "decode.length_penalty",  # these two follow from fields that a command overrides
         "decode.length_penalty_alpha",
         "decode.top_k",
-        "decode.max_length",
+        "decode.max_new_tokens",
+        "evaluation.max_length",  # data.max_length, which only some tasks read it for
         "parallel.num_devices",
     }
 
@@ -231,8 +232,8 @@ def test_limits_themselves_are_valid():
         ),
         ({"decode__forbidden_ids": "4,8192"}, ["decode.forbidden_ids: 8192 is outside model.vocab_size=8192"]),
         ({"decode__prefix_ids": "9000"}, ["decode.prefix_ids: 9000 is outside model.vocab_size=8192"]),
-        ({"decode__max_length": 5, "decode__min_length": 6}, ["decode.min_length=6 exceeds max_length=5"]),
-        ({"decode__max_length": 257}, ["decode.max_length=257 exceeds model.max_length=256"]),
+        ({"decode__max_new_tokens": 5, "decode__min_length": 6}, ["decode.min_length=6 exceeds max_new_tokens=5"]),
+        ({"decode__max_new_tokens": 257}, ["decode.max_new_tokens=257 exceeds model.max_length=256"]),
         ({"decode__length_penalty_alpha": 1.0}, ["decode.length_penalty_alpha=1.0 is not read", "beam_size=1"]),
         ({"decode__prefix_ids": "5;6"}, ["decode.prefix_ids='5;6': expected ids separated by commas"]),
         ({"decode__forbidden_ids": "-1"}, ["decode.forbidden_ids='-1': expected ids separated by commas"]),
@@ -385,11 +386,16 @@ def test_every_derived_default_can_be_overridden():
         "parallel.num_devices": 1,
         "decode.length_penalty": "average",
         "decode.length_penalty_alpha": 0.5,
-        "decode.max_length": 9,
+        "decode.max_new_tokens": 9,
     }
     unset = {name for name, _, value in walk(ExperimentConfig()) if value is None}
     # Decoding methods read either top_k or length_penalty; sources read different features.
-    assert set(overrides) == unset - {"decode.top_k", "data.input_feature", "data.target_feature"}
+    assert set(overrides) == unset - {
+        "decode.top_k",
+        "data.input_feature",
+        "data.target_feature",
+        "evaluation.max_length",
+    }
     values = ExperimentConfig().to_config_dict().lock()
     values.update_from_flattened_dict(overrides)
     resolved = {name: value for name, _, value in walk(ExperimentConfig.from_config_dict(values))}

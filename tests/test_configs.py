@@ -17,7 +17,7 @@ from transformer_jax.training.step import make_train_step
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 # Arguments that a file accepts after its name.
-ARGUMENTS = {"wmt14": ["base", "big"]}
+ARGUMENTS = {"wmt14": ["base", "big"], "shakespeare_char": ["gpu"]}
 SPECS = [f"{file}{arg and ':' + arg}" for file in FILES for arg in ["", *ARGUMENTS.get(file.stem, [])]]
 
 
@@ -51,7 +51,7 @@ def test_a_step_of_its_full_size_can_be_traced(spec):
     static, hyper = split(config)
     state = jax.eval_shape(lambda h: init_state(static, h), hyper)
     rows, length = config.data.row_multiple, config.data.max_length
-    batch = TASKS[config.task.name].batch_template(config, rows, {"inputs": length, "targets": length})
+    batch = TASKS[config.task.name].batch_template(config, rows, TASKS[config.task.name].widths(config, length))
     after, metrics = jax.eval_shape(make_train_step(static), state, batch, hyper)
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), after) == jax.tree.map(
         lambda leaf: (leaf.shape, leaf.dtype), state

@@ -25,13 +25,15 @@ from transformer_jax.config import (
     ExperimentConfig,
     ModelConfig,
     ParallelConfig,
+    TaskConfig,
     TrainingConfig,
     walk,
 )
-from transformer_jax.data.columns import RaggedIds
+from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.tokenizers import EncodedTexts
+from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.hypotheses import Generated
@@ -40,9 +42,10 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError, Trai
 from transformer_jax.evaluation import loading
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
-from transformer_jax.tasks import generation
-from transformer_jax.tasks.batches import training_batches
-from transformer_jax.tasks.decode_sources import source_request
+from transformer_jax.tasks import text_generator
+from transformer_jax.tasks.batches import evaluation_batches, training_batches
+from transformer_jax.tasks.decode_requests import source_request
+from transformer_jax.tasks.translator import Translator
 from transformer_jax.training import loop, prepare, run
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.hyper import split as split_config
@@ -144,6 +147,13 @@ def packed_shapes(corpus, **fields):
     return shapes(corpus, **{"batching": "packed"} | fields)
 
 
+def documents(corpus, documents):
+    (corpus / "a" / "text.txt").write_text("one\ntwo\n\nthree\n")
+    splits = {"train_split": "text", "valid_split": "", "test_split": ""}
+    config = text_config(corpus, format="documents", documents=documents, **splits)
+    return load_source(config.data).num_examples("train")
+
+
 FORMS = ("plain", "moses_bpe")
 DATA = {
     "source": (source_type, "text", "embedded"),
@@ -160,6 +170,7 @@ DATA = {
     "valid_split": (fingerprint, "valid", "other"),
     "test_split": (fingerprint, "test", "other"),
     "test_sets": (lambda c, test_sets: load_source(text_config(c, test_sets=test_sets).data).split_names, "", "a=test"),
+    "documents": (documents, "line", "blank_line"),
     "text_form": (lambda c, text_form: readable("ein@@ s , zwei", text_config(c, text_form=text_form).data), *FORMS),
     "tokenizer": (tokenizer, "unigram", "bpe"),
     "tokenizer_pairs": (tokenizer, 100, 121),
@@ -334,16 +345,29 @@ def translated_batches(monkeypatch, **fields):
         ),
         decode_batch=lambda rows: [""] * len(rows),
     )
-    monkeypatch.setattr(generation, "generate", decode)
-    monkeypatch.setattr(generation.Translator, "_decoding_params", ())
+    monkeypatch.setattr(text_generator, "generate", decode)
+    monkeypatch.setattr(Translator, "_decoding_params", ())
     config = ExperimentConfig(evaluation=EvaluationConfig(**fields)).resolved()
-    generation.Translator(config, {}, words).translate_all(["x"] * 100)
+    Translator(config, {}, words).translate_all(["x"] * 100)
     return seen
+
+
+def scored_windows(monkeypatch, **fields):
+    ids = RaggedIds(np.arange(4, 204, dtype=np.int32), np.array([0, 150, 200]))
+    config = ExperimentConfig(
+        model=ModelConfig(architecture="decoder_only", vocab_size=300),
+        task=TaskConfig(name="language_model"),
+        evaluation=EvaluationConfig(**fields),
+    ).resolved()
+    split = EncodedSplit({"ids": ids}, OWN_SPECIAL_IDS)
+    return [batch["weights"].tolist() for batch, _ in evaluation_batches(config, split)]
 
 
 EVALUATION = {
     "tokens_per_batch": (translated_batches, 8192, 128),
     "average_checkpoints": (averaged_steps, 1, 2),
+    "max_length": (scored_windows, None, 12),
+    "context": (scored_windows, 0, 3),
 }
 
 
@@ -371,9 +395,9 @@ DECODE = {
     "seed": (0, 1, SAMPLE),
     "repetition_penalty": (1.0, 5.0, {}),
     "max_extra_length": (0, 4, {}),
-    "max_length": (None, 2, {}),
+    "max_new_tokens": (None, 2, {}),
     "min_length": (0, 9, {}),
-    "at_limit": ("cut", "end", {"max_length": 1}),
+    "at_limit": ("cut", "end", {"max_new_tokens": 1}),
     "forbidden_ids": ("", "4,5,6,7,8,9,10,11", {}),
     "prefix_ids": ("", "4,5", {}),
 }

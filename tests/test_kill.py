@@ -30,7 +30,7 @@ from run_support import (
 )
 
 from transformer_jax import kill_points
-from transformer_jax.tasks.generation import CHUNK
+from transformer_jax.tasks.text_generator import CHUNK
 
 # Places where a process dies, and the checkpoints that may be complete by then; they are written in the background.
 PLACES = {

@@ -22,7 +22,7 @@ from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import init_params
-from transformer_jax.tasks.decode_sources import source_request
+from transformer_jax.tasks.decode_requests import source_request
 
 CONFIG = """
 from outside.counting import CountingConfig
@@ -196,7 +196,7 @@ def log_probs(config, params, inputs, outputs):
 
 
 def beam(decoder, params, inputs):
-    decode = DecodeConfig(beam_size=32, max_length=5, min_length=3, length_penalty="none")
+    decode = DecodeConfig(beam_size=32, max_new_tokens=5, min_length=3, length_penalty="none")
     request = source_request((decoder,), decode, 3, inputs, np.full(len(inputs), inputs.shape[1]))
     return jax.device_get(generate((decoder,), (params,), decode, Ends(1, (0,)), request))
 

@@ -21,7 +21,7 @@ TINY = [
     "--config.data.num_buckets=1",
 ]
 CORPUS = ["--config.data.num_train_pairs=200", "--config.data.num_eval_pairs=20", "--config.model.vocab_size=400"]
-DECODE = ["--config.decode.max_length=6"]  # models that have learned nothing write until the limit
+DECODE = ["--config.decode.max_new_tokens=6"]  # models that have learned nothing write until the limit
 
 pytestmark = pytest.mark.slow
 

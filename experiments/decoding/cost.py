@@ -8,7 +8,7 @@ import numpy as np
 
 from transformer_jax.evaluation.run import Scorer
 from transformer_jax.inspection.decoding_speed import cached_decoder, median_seconds, uncached_decoder
-from transformer_jax.tasks.decode_sources import ends_of
+from transformer_jax.tasks.decode_requests import ends_of
 
 LENGTHS = (16, 32, 64)
 SENTENCES = 32
@@ -31,7 +31,7 @@ def milliseconds_per_sentence(scorer: Scorer) -> dict[str, float]:
     model = dataclasses.replace(config.model, max_length=max(LENGTHS) + 1)
     found = {}
     for length in LENGTHS:
-        decode = dataclasses.replace(config.decode, max_length=length, min_length=length)
+        decode = dataclasses.replace(config.decode, max_new_tokens=length, min_length=length)
         taken, _ = median_seconds(cached_decoder(model, params, inputs, lengths, decode, ends), _SECONDS)
         found[f"decode[{length}]/ms"] = 1e3 * taken / len(rows)
         if config.decode.method == "search" and config.decode.beam_size == 1:

@@ -19,7 +19,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import loading
-from transformer_jax.tasks.lines import Line, Output, Translated
+from transformer_jax.tasks.lines import Line, LineOutputs, Output
 
 
 class Shouting:
@@ -39,7 +39,7 @@ class Shouting:
         cls.made.append((path, overrides, ensemble))
         return cls(overrides or {})
 
-    def translate(self, lines, first_number=1):
+    def generate(self, lines, first_number=1):
         numbered = enumerate(lines, start=first_number)
         while chunk := list(itertools.islice(numbered, 2)):
             self.seen.extend(number for number, _ in chunk)
@@ -48,16 +48,16 @@ class Shouting:
     def shouted(self, number, line):
         problem = line.problem or ("too long" if len(line.text) > 20 else None)
         if problem or not line.text:
-            return Translated(number, [], problem)
+            return LineOutputs(number, [], problem)
         text = (line.prompt or "") + line.text.upper()
-        return Translated(number, [Output(text, [7, 1], [-0.5, -0.25], -0.75, not line.text.endswith("..."))])
+        return LineOutputs(number, [Output(text, [7, 1], [-0.5, -0.25], -0.75, not line.text.endswith("..."))])
 
 
 @pytest.fixture(autouse=True)
 def translator(monkeypatch, tmp_path):
     monkeypatch.setattr(Shouting, "made", [])
     monkeypatch.setattr(Shouting, "seen", [])
-    monkeypatch.setattr(loading, "load_translator", lambda *args: Shouting.from_checkpoint(*args))
+    monkeypatch.setattr(loading, "load_generator", lambda *args: Shouting.from_checkpoint(*args))
     monkeypatch.setattr(loading, "fingerprint", lambda tokenizer, *models: Shouting.fingerprint)
     monkeypatch.setattr("transformer_jax.compilation_cache.use_compilation_cache", lambda: None)
     return Shouting
@@ -416,9 +416,9 @@ def test_a_full_disk_is_named(generate, tmp_path, monkeypatch):
     def translate_on_a_full_disk(self, lines, first_number):
         list(lines)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-        yield [Translated(1, [Output("x" * 100, [1], [0.0], 0.0, True)])]
+        yield [LineOutputs(1, [Output("x" * 100, [1], [0.0], 0.0, True)])]
 
-    monkeypatch.setattr(Shouting, "translate", translate_on_a_full_disk)
+    monkeypatch.setattr(Shouting, "generate", translate_on_a_full_disk)
     try:
         code, out, err = generate(b"one\n", f"--output_file={target}")
     finally:

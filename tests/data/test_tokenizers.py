@@ -22,7 +22,8 @@ PAD_ID = 0
 UNK_ID = 2
 
 KINDS = DataConfig.__dataclass_fields__["tokenizer"].metadata["choices"]
-LOSSLESS = [kind for kind in KINDS if kind != "words"]
+LOSSLESS = [kind for kind in KINDS if kind not in ("words", "char")]
+TRAINED = [kind for kind in KINDS if kind != "byte"]
 RESERVED_IDS = [PAD_ID, EOS_ID, UNK_ID, BOS_ID]
 
 once = functools.cache(trained)
@@ -89,9 +90,14 @@ def test_training_twice_gives_identical_bytes(kind, tokenizer):
     again = trained(kind)
     assert again.model_bytes == tokenizer.model_bytes
     assert again.sha256 == tokenizer.sha256
-    assert train_tokenizer(TEXTS, kind, SIZES[kind] + 1).sha256 != tokenizer.sha256
 
 
+@pytest.mark.parametrize("kind", TRAINED)
+def test_another_size_is_another_tokenizer(kind):
+    assert train_tokenizer(TEXTS, kind, SIZES[kind] - 1).sha256 != once(kind).sha256
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TRAINED if kind != "char"])
 def test_the_vocabulary_covers_all_texts(kind):
     joint, inputs_only, targets_only = (
         train_tokenizer(texts, kind, SIZES[kind] if kind != "words" else 140) for texts in (TEXTS, INPUTS, TARGETS)
@@ -141,6 +147,7 @@ def test_unk_is_visible_in_text(tokenizer):
     assert tokenizer.decode([UNK_ID]).strip() in ("<unk>", "⁇")
 
 
+@pytest.mark.parametrize("kind", TRAINED)
 def test_too_large_a_vocabulary_names_the_largest(kind):
     with pytest.raises(ConfigError, match=r"model\.vocab_size=50000: .* at most \d+") as error:
         train_tokenizer(TEXTS, kind, 50_000)
@@ -151,7 +158,7 @@ def test_too_large_a_vocabulary_names_the_largest(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "vocab_size"), [("bpe", 8), ("bpe", 261), ("byte_bpe", 8), ("byte_bpe", 259), ("words", 4)]
+    ("kind", "vocab_size"), [("bpe", 8), ("bpe", 261), ("byte_bpe", 8), ("byte_bpe", 259), ("words", 4), ("char", 4)]
 )
 def test_too_small_a_vocabulary_names_the_smallest(kind, vocab_size):
     with pytest.raises(ConfigError, match=rf"model\.vocab_size={vocab_size}: .* at least \d+: ") as error:
@@ -159,7 +166,7 @@ def test_too_small_a_vocabulary_names_the_smallest(kind, vocab_size):
     smallest = int(re.search(r"at least (\d+)", str(error.value))[1])
     tokenizer = train_tokenizer(TEXTS, kind, smallest)
     assert tokenizer.vocab_size == smallest
-    if kind != "words":
+    if kind in LOSSLESS:
         assert tokenizer.decode(encode(tokenizer, INPUTS[0])) == INPUTS[0]
 
 
@@ -169,6 +176,7 @@ def test_nothing_to_train_on(kind, texts):
         train_tokenizer(texts, kind, SIZES[kind])
 
 
+@pytest.mark.parametrize("kind", TRAINED)
 def test_an_error_while_reading_the_texts_is_raised(kind):
     def texts():
         yield from TEXTS

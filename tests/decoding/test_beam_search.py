@@ -399,7 +399,7 @@ def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(lengt
             params,
             beam_size=size,
             num_best=size,
-            max_length=limit,
+            max_new_tokens=limit,
             at_limit=at_limit,
             length_penalty=length_penalty,
             length_penalty_alpha=alpha,

@@ -193,7 +193,7 @@ def test_no_extra_length():
 
 @pytest.mark.slow
 def test_a_length_for_all_inputs():
-    result = run(MODEL, lively_params(MODEL), max_length=4)
+    result = run(MODEL, lively_params(MODEL), max_new_tokens=4)
     assert result.ids.shape == (8, 1, 4)
     check_naive(result, naive([MODEL], [lively_params(MODEL)], np.where(limits(), 4, 0), 4))
 
@@ -227,7 +227,7 @@ def test_prompts_of_any_length_equal_the_naive_loop(position_encoding):
     config, prompts = config_of(position_encoding=position_encoding), [*PROMPTS[:7], (4, 5, 6, 7, 8, 9, 4, 5, 6, 7, 8)]
     params = lively_params(config)
     max_lengths = np.where(np.array(LENGTHS), 12 - np.array([len(prompt) for prompt in prompts]), 0)
-    result = run(config, params, prompts=prompts, max_length=12, min_length=7)
+    result = run(config, params, prompts=prompts, max_new_tokens=12, min_length=7)
     check_naive(result, naive([config], [params], max_lengths, 12, prompts, min_length=7))
     assert (result.lengths[:, 0] > 7).sum() > 4
     assert result.lengths[7] == 1
@@ -238,12 +238,12 @@ def test_prompts_of_any_length_equal_the_naive_loop(position_encoding):
     ("fields", "others", "different"),
     [
         (
-            {"beam_size": 2, "length_penalty_alpha": 0.6, "max_length": 5},
+            {"beam_size": 2, "length_penalty_alpha": 0.6, "max_new_tokens": 5},
             [{"length_penalty_alpha": 0.9}, {"min_length": 2}, {"forbidden_ids": "7,9"}, {"at_limit": "end"}],
             {"beam_size": 3},
         ),
         (
-            {"method": "sample", "top_p": 0.9, "temperature": 1.0, "max_length": 5},
+            {"method": "sample", "top_p": 0.9, "temperature": 1.0, "max_new_tokens": 5},
             [{"top_p": 0.5}, {"temperature": 0.7}, {"seed": 3}],
             {"top_k": 4},
         ),
@@ -273,8 +273,8 @@ def test_prompts_have_few_shapes():
 def test_a_prompt_is_a_prefix_that_is_not_in_the_output(fields):
     """Also with a learned table, which has fewer positions than the beam has slots."""
     params, prompt = lively_params(LEARNED), (8, 4, 9)
-    prompted = run(LEARNED, params, prompts=[prompt] * 8, max_length=6, **fields)
-    prefixed = run(LEARNED, params, prefix_ids="8,4,9", max_length=9, **fields)
+    prompted = run(LEARNED, params, prompts=[prompt] * 8, max_new_tokens=6, **fields)
+    prefixed = run(LEARNED, params, prefix_ids="8,4,9", max_new_tokens=9, **fields)
     exists = prompted.lengths > 0
     assert (prefixed.ids[exists][:, :3] == prompt).all()
     np.testing.assert_array_equal(prompted.ids[exists], prefixed.ids[exists][:, 3:])
@@ -430,7 +430,7 @@ LONG, LONG_SEED = config_of(max_length=200), 58  # with this seed one of three r
 def test_a_long_output_equals_the_naive_one():
     """Across 64 and 128 positions every token is the most likely one by the full forward pass over the output."""
     params = random_params(LONG, LONG_SEED)
-    result = run(LONG, params, sources((6, 3, 4)), max_length=190, min_length=150)
+    result = run(LONG, params, sources((6, 3, 4)), max_new_tokens=190, min_length=150)
     assert (result.lengths > 150).all()
     ids = result.ids[:, 0]
     logits = np.array(forward(LONG, params, as_batch(7, inputs=sources((6, 3, 4)), targets=ids))[0], np.float64)
@@ -445,7 +445,7 @@ def test_a_long_output_equals_the_naive_one():
 
 @pytest.mark.slow
 def test_a_long_beam_search_equals_that_of_one_stage(monkeypatch):
-    fields = {"beam_size": 3, "num_best": 3, "max_length": 190, "min_length": 150}
+    fields = {"beam_size": 3, "num_best": 3, "max_new_tokens": 190, "min_length": 150}
     stages = run(LONG, random_params(LONG, LONG_SEED), sources((6, 3, 4)), **fields)
     monkeypatch.setattr(generate, "FIRST_CAPACITY", 256)
     assert capacities(0, 190) == [190]

@@ -21,7 +21,7 @@ from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import fingerprint
 from transformer_jax.evaluation.run import Scorer, evaluate
 from transformer_jax.tasks.base import TASKS, MetricSpec, Task
-from transformer_jax.tasks.lines import Output, Translated
+from transformer_jax.tasks.lines import LineOutputs, Output
 from transformer_jax.tasks.text_bootstrap import paired_bootstrap
 from transformer_jax.tasks.translation import Translation
 
@@ -58,7 +58,7 @@ def translated(monkeypatch):
         targets = evaluator.data.text(split).features["targets"]
         right = len(targets) // (2 + seen.index(model))
         lines = [*targets[:right], *(f"12 {line}" for line in targets[right:])]
-        return [Translated(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
+        return [LineOutputs(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
 
     monkeypatch.setattr(Translation, "translations", translations)
     return calls
@@ -224,7 +224,7 @@ def scored(tmp_path_factory):
     """Return a scorer, and the translations in its folder."""
     run = copy_of_trained(tmp_path_factory.mktemp("scored") / "copy") / "run"
     lines = [f"line {number}" for number in range(11)]
-    translations = [Translated(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
+    translations = [LineOutputs(n, [Output(line, [], [], 0.0, True)]) for n, line in enumerate(lines, start=1)]
     scorer = Scorer.from_checkpoint(run)
     with mock.patch.object(Translation, "translations", return_value=translations):
         scorer.score("test")
@@ -290,7 +290,7 @@ def test_changed_translation_files_are_not_reused(scored, tmp_path, spoil):
 
 def test_lines_are_split_where_they_were_joined(run, translated, monkeypatch):
     text = "a\u2028b\x85c\rd"
-    translation = Translated(1, [Output(text, [], [], 0.0, True)])
+    translation = LineOutputs(1, [Output(text, [], [], 0.0, True)])
     monkeypatch.setattr(Translation, "translations", lambda *_: [translation] * 11)
     first = compare([run, run])
     assert lines_of(run / "evaluation" / "test.txt") == ["a b c d"] * 11
@@ -445,7 +445,8 @@ def test_without_references_the_corpora_are_the_same(run, older, translated, pla
 def test_a_fingerprint_equals_that_of_earlier_versions(scored):
     loaded = scored[0].loaded
     fields = dataclasses.asdict(loaded.config.model)
-    assert fields.pop("architecture") == "encoder_decoder"
+    later = ("architecture", "init", "init_std")
+    assert [fields.pop(name) for name in later] == ["encoder_decoder", "glorot", 0.02]
     digest = hashlib.sha256(loaded.tokenizer.sha256.encode())
     digest.update(json.dumps([fields, checksums(by_path(loaded.params))], sort_keys=True).encode())
     of_model = loaded.config.model

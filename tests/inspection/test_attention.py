@@ -22,7 +22,7 @@ from transformer_jax.inspection.attention import (
     selection,
 )
 from transformer_jax.models.architecture import init_params
-from transformer_jax.tasks.generation import Translator
+from transformer_jax.tasks.translator import Translator
 
 EOS_ID = 1
 
@@ -124,7 +124,7 @@ def test_maps_of_a_text_and_its_translation(translator):
 def test_a_translation_is_shown_token_by_token_as_generated(translator):
     """Splitting its text again could give other tokens; and each token follows from the weights of its row."""
     maps = attention_maps(translator, "3 44 5")
-    (translation,) = translator.translate_chunk([attention_module.Line("3 44 5")])
+    (translation,) = translator.generate_chunk([attention_module.Line("3 44 5")])
     ids = translation.outputs[0].ids
     assert maps.predicted == translator.tokenizer.tokens(ids)
     assert maps.finished == (ids[-1] == EOS_ID)

@@ -71,8 +71,8 @@ def test_gradient_accumulation_is_the_same_training(folder):
 def test_long_pairs_are_left_out_and_counted(folder, capsys):
     assert train(folder, "--config.data.max_length=4", "--config.training.num_train_steps=1") == 0
     message = capsys.readouterr().err
-    left_out = re.search(r"(\d+) training pairs have a side of more than data\.max_length=4 tokens", message)
-    kept = re.search(r"([\d,]+) training pairs in", message)
+    left_out = re.search(r"(\d+) training examples have a sequence of more than data\.max_length=4 tokens", message)
+    kept = re.search(r"([\d,]+) training examples in", message)
     assert int(left_out[1]) > 0
     assert int(left_out[1]) + int(kept[1]) == 150
     record = CheckpointStore(folder / "run" / "checkpoints", read_only=True).read_record(1)

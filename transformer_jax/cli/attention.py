@@ -53,7 +53,7 @@ def run(arguments: Arguments) -> int:
     from transformer_jax.evaluation.loading import load
     from transformer_jax.inspection.attention import attention_maps, selection
     from transformer_jax.inspection.pictures import open_folder
-    from transformer_jax.tasks.generation import Translator
+    from transformer_jax.tasks.translator import Translator
 
     use_compilation_cache()
     given = open_folder(Path(values.output)) if values.output else None

@@ -42,7 +42,7 @@ from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import sha256_of
 from transformer_jax.progress import progress_bar
-from transformer_jax.tasks.lines import Line, Translated, on_one_line
+from transformer_jax.tasks.lines import Line, LineOutputs, on_one_line
 
 OVERRIDES = ("evaluation", "decode")
 
@@ -77,28 +77,28 @@ def run(arguments: Arguments) -> int:
             files.callback(file.close)
 
         from transformer_jax.compilation_cache import use_compilation_cache
-        from transformer_jax.evaluation.loading import fingerprint, load_translator
+        from transformer_jax.evaluation.loading import fingerprint, load_generator
 
         use_compilation_cache()
         names = comma_separated("ensemble", values.ensemble) if values.ensemble is not None else []
         ensemble = [Path(os.path.expanduser(name)) for name in names]
-        translator = load_translator(checkpoint, arguments.overrides, ensemble)
-        if values.output == "text" and translator.config.decode.num_outputs > 1:
+        generator = load_generator(checkpoint, arguments.overrides, ensemble)
+        if values.output == "text" and generator.config.decode.num_outputs > 1:
             raise ConfigError(
                 "--output=text writes one output per input line, but the decode settings ask for "
-                f"{translator.config.decode.num_outputs}; use --output=jsonl to write all"
+                f"{generator.config.decode.num_outputs}; use --output=jsonl to write all"
             )
         lines: Iterable[bytes] = source
         if file is not None:
-            of_models = fingerprint(translator.tokenizer, *translator.members)
-            file.begin(_made_with(translator.config, of_models, values))
+            of_models = fingerprint(generator.tokenizer, *generator.members)
+            file.begin(_made_with(generator.config, of_models, values))
             lines = file.remaining(source)
         done = 0 if file is None else file.lines
         notes = _LineNotes(name, {} if file is None else file.notes)
         with progress_bar("translating", _num_lines(values.input), done) as advance:
-            for chunk in translator.translate(read_lines(lines, prompts, done), done + 1):
+            for chunk in generator.generate(read_lines(lines, prompts, done), done + 1):
                 data = "".join(
-                    f"{_written(translation, values.output, translator.config.data)}\n" for translation in chunk
+                    f"{_written(translation, values.output, generator.config.data)}\n" for translation in chunk
                 ).encode()
                 notes.add(chunk)
                 if file is None:
@@ -111,7 +111,7 @@ def run(arguments: Arguments) -> int:
             raise DataError("--prompts: has more lines than the input; give one prompt per input line")
         if file is not None:
             file.finish()
-    return notes.exit_code(translator.config)
+    return notes.exit_code(generator.config)
 
 
 def read_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: int = 0) -> Iterator[Line]:
@@ -144,7 +144,7 @@ def _decoded(raw: bytes, number: int) -> tuple[str, str | None]:
     return (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r"), None
 
 
-def _written(translation: Translated, output_form: str, data: DataConfig) -> str:
+def _written(translation: LineOutputs, output_form: str, data: DataConfig) -> str:
     if output_form == "text":
         return on_one_line(readable(translation.text, data))
     outputs = [output._asdict() | {"text": readable(output.text, data)} for output in translation.outputs]
@@ -172,7 +172,7 @@ class _LineNotes:
         self._name = name
         self.values: dict[str, Any] = {"failed": 0, "unfinished": 0, "first_unfinished": [], **values}
 
-    def add(self, translations: Iterable[Translated]) -> None:
+    def add(self, translations: Iterable[LineOutputs]) -> None:
         for translation in translations:
             if translation.problem:
                 self.values["failed"] += 1
@@ -185,8 +185,8 @@ class _LineNotes:
     def exit_code(self, config: ExperimentConfig) -> int:
         if self.values["unfinished"]:
             first, decode = self.values["first_unfinished"], config.decode
-            limit = f"max_length={decode.max_length}"
-            if decode.max_length is None:
+            limit = f"max_new_tokens={decode.max_new_tokens}"
+            if decode.max_new_tokens is None:
                 limit = f"max_extra_length={decode.max_extra_length} tokens more than the source"
             logger.warning(
                 "translations cut off at the length limit: %d (line %s); the limits are decode.%s and "

@@ -63,9 +63,16 @@ class DataConfig:
     )
     format: str = choice(
         "parallel",
-        ("parallel", "tsv", "jsonl"),
-        "`text`: one file per language, PREFIX.LOCALE, or one file for both, PREFIX.tsv or PREFIX.jsonl; plain or .gz",
+        ("parallel", "tsv", "jsonl", "documents"),
+        "`text`: one file per language, PREFIX.LOCALE; one for both, PREFIX.tsv or PREFIX.jsonl; or documents without "
+        "translations, PREFIX.txt; plain or .gz",
         read_by={"data.source": ("text",)},
+    )
+    documents: str = choice(
+        "line",
+        ("line", "blank_line", "file"),
+        "`documents`: what a document is: a line, the lines between blank lines, or a file",
+        read_by={"data.format": ("documents",)},
     )
     input_feature: str | None = field(
         None,
@@ -73,7 +80,9 @@ class DataConfig:
         read_by=_FILES_OR_TFDS,
     )
     target_feature: str | None = field(
-        None, "targets: like input_feature; default target_locale, column 2", read_by=_FILES_OR_TFDS
+        None,
+        "targets: like input_feature; default target_locale, column 2; empty: there are none, as for a language model",
+        read_by=_FILES_OR_TFDS,
     )
     train_split: str = field(
         "train",
@@ -99,10 +108,11 @@ class DataConfig:
     tokenizer: str = choice(
         "unigram",
         "transformer_jax.data.tokenizers:TRAINERS",
-        "how text becomes tokens: two SentencePiece models, byte-level BPE, or words between spaces; data/tokenizers",
+        "how text becomes tokens: two SentencePiece models, byte-level BPE, words between spaces, characters or bytes; "
+        "data/tokenizers",
     )
     tokenizer_pairs: int = number(
-        200_000, "number of training pairs that train the tokenizer, at most; `words` uses all", 100
+        200_000, "number of training pairs that train the tokenizer, at most; `words` and `char` use all", 100
     )
     vocabulary_file: str = field(
         "",
@@ -110,10 +120,16 @@ class DataConfig:
         read_by={"data.tokenizer": ("words",)},
     )
     max_length: int = number(
-        128, "training pairs with a longer side (in tokens, with eos) are left out; their number is printed", 2
+        128,
+        "training pairs with a longer side (in tokens, with eos) are left out; their number is printed. "
+        "Language models: length of windows; longer documents are cut",
+        2,
     )
     batching: str = choice(
-        "buckets", ("buckets", "packed"), "buckets: pad to a few lengths; packed: put several pairs in a row"
+        "buckets",
+        ("buckets", "packed", "windows"),
+        "buckets: pad to a few lengths; packed: put several examples in a row; windows: random parts of the text, "
+        "max_length tokens each, across the ends of documents (language models)",
     )
     tokens_per_batch: int = number(
         4096, "greatest size of a batch in tokens with padding: rows times the longer side", 16
@@ -148,10 +164,10 @@ class DataConfig:
         return {name: text for name, text in of_corpus.items() if text} | parse_test_sets(self.test_sets)
 
     def problems(self) -> Iterator[str]:
-        if self.format == "parallel" and self.source == "text":
+        if self.format in ("parallel", "documents") and self.source == "text":
             for name in ("input_feature", "target_feature"):
                 if getattr(self, name) is not None:
-                    yield f"{name}={getattr(self, name)!r} is not read with format='parallel'"
+                    yield f"{name}={getattr(self, name)!r} is not read with format='{self.format}'"
         try:
             parse_test_sets(self.test_sets)
         except ValueError as error:

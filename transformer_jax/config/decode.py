@@ -74,8 +74,10 @@ class DecodeConfig:
     repetition_penalty: float = number(
         1.0, "above 1, tokens that an output already contains become less likely; 1 turns it off", above=0.0
     )
-    max_extra_length: int = number(50, "an output has at most the source's length plus this many tokens", 0)
-    max_length: int | None = number(None, "an output has at most this many tokens, in place of max_extra_length", 1)
+    max_extra_length: int = number(
+        50, "an output has at most the source's length plus this many tokens; that of a language model has no source", 0
+    )
+    max_new_tokens: int | None = number(None, "an output has at most this many tokens, in place of max_extra_length", 1)
     min_length: int = number(0, "an output has at least this many tokens before the end-of-sequence", 0)
     at_limit: str = choice(
         "cut", ("cut", "end"), "at the length limit, an output is cut off (cut) or gets an end-of-sequence (end)"
@@ -115,8 +117,8 @@ class DecodeConfig:
             )
         if self.num_best > self.beam_size:
             yield f"num_best={self.num_best} exceeds beam_size={self.beam_size}"
-        if self.max_length is not None and self.min_length > self.max_length:
-            yield f"min_length={self.min_length} exceeds max_length={self.max_length}"
+        if self.max_new_tokens is not None and self.min_length > self.max_new_tokens:
+            yield f"min_length={self.min_length} exceeds max_new_tokens={self.max_new_tokens}"
         for name in ("forbidden_ids", "prefix_ids"):
             text = getattr(self, name)
             try:

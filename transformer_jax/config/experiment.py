@@ -33,6 +33,7 @@ if typing.TYPE_CHECKING:
 # Fields that had other names in configs of earlier versions, which checkpoints still hold.
 _MOVED = {
     ("evaluation", "max_extra_length"): ("decode", "max_extra_length"),
+    ("decode", "max_length"): ("decode", "max_new_tokens"),
     **{("data", f"{name}_files"): ("data", f"{name}_split") for name in ("train", "valid", "test")},
 }
 # Removed fields of earlier versions, and the only value with the meaning of today's behaviour.
@@ -126,6 +127,14 @@ class ExperimentConfig:
                 f"data.max_length={data.max_length} exceeds the learned position table, "
                 f"model.max_length={self.model.max_length}"
             )
+        window = self.evaluation.max_length or data.max_length
+        if self.model.position_encoding == "learned" and window > max(self.model.max_length, data.max_length):
+            yield (
+                f"evaluation.max_length={window} exceeds the learned position table, "
+                f"model.max_length={self.model.max_length}"
+            )
+        if self.evaluation.context >= window:
+            yield f"evaluation.context={self.evaluation.context} leaves no token to score in windows of {window} tokens"
         if data.row_multiple % training.accumulation_steps:
             yield (
                 f"training.accumulation_steps={training.accumulation_steps} does not divide "
@@ -150,8 +159,9 @@ class ExperimentConfig:
         vocab_size, decode = self.model.vocab_size, self.decode
         if decode.beam_size > vocab_size:
             yield f"decode.beam_size={decode.beam_size} exceeds model.vocab_size={vocab_size}"
-        if decode.max_length is not None and decode.max_length > self.model.max_length:
-            yield f"decode.max_length={decode.max_length} exceeds model.max_length={self.model.max_length}"
+        bounded = self.model.architecture == ModelConfig.architecture or self.model.position_encoding == "learned"
+        if bounded and decode.max_new_tokens is not None and decode.max_new_tokens > self.model.max_length:
+            yield f"decode.max_new_tokens={decode.max_new_tokens} exceeds model.max_length={self.model.max_length}"
         with contextlib.suppress(ValueError):  # the section has reported text that is not ids
             for name in ("forbidden_ids", "prefix_ids"):
                 for outside in sorted({i for i in parse_ids(getattr(decode, name)) if i >= vocab_size}):
@@ -159,10 +169,13 @@ class ExperimentConfig:
 
     def _task_problems(self) -> Iterator[str]:
         """Yield the reasons why the task cannot train the architecture."""
-        architecture, task = self.model.architecture, self.task.name
-        if architecture == ModelConfig.architecture and task == TaskConfig.name:
+        architecture, task, batching = self.model.architecture, self.task.name, self.data.batching
+        if (architecture, task) == (ModelConfig.architecture, TaskConfig.name) and batching != "windows":
             return  # without importing either
-        trained = _table(TaskConfig, "name")[task].architectures
+        chosen = _table(TaskConfig, "name")[task]
+        if batching not in chosen.batchings:
+            yield f"data.batching='{batching}': task.name='{task}' can only use {', '.join(chosen.batchings)}"
+        trained = chosen.architectures
         if trained is None or architecture in trained:
             return
         architectures = _table(ModelConfig, "architecture")

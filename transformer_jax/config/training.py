@@ -9,6 +9,7 @@ from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, fiel
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
+_LANGUAGE_MODEL = {"task.name": ("language_model",)}
 _JIT = {"parallel.launcher": ("jit",)}
 
 
@@ -146,6 +147,18 @@ class EvaluationConfig:
     """Settings of evaluation."""
 
     tokens_per_batch: int = number(8192, "like data.tokens_per_batch, for evaluation and translation", 16)
+    max_length: int | None = number(
+        None,
+        "tokens of a window of scoring; default data.max_length. Longer documents have several windows",
+        2,
+        read_by=_LANGUAGE_MODEL,
+    )
+    context: int = number(
+        0,
+        "a window begins with this many tokens that the one before has scored; 0: windows side by side",
+        0,
+        read_by=_LANGUAGE_MODEL,
+    )
     average_checkpoints: int = number(1, "newest checkpoints whose parameters are averaged", 1)
 
 

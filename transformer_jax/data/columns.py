@@ -117,6 +117,32 @@ class ScalarColumn(Column):
 
 
 @dataclasses.dataclass(frozen=True)
+class TextSizeColumn(Column):
+    """The size of every text in `words` or in `bytes`, with its end.
+
+    Words stand between spaces, and every end of a line counts as a word, as does the end of the text. Bytes are those
+    of UTF-8, and one for the end of the text. So a file with one document per line has as many bytes as its documents.
+    """
+
+    unit: str = "words"
+
+    def encode(self, values: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
+        """Return the sizes, int64 [examples]."""
+        size = _SIZES[self.unit]
+        return np.fromiter((size(text) for text in values), np.int64, len(values))
+
+    def stored_dtype(self, tokenizer: Tokenizer) -> str:
+        """Return int64."""
+        return "<i8"
+
+
+_SIZES = {
+    "words": lambda text: len(text.split()) + text.count("\n") + 1,
+    "bytes": lambda text: len(text.encode("utf-8", "surrogateescape")) + 1,
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class ArrayColumn(Column):
     """One array of a fixed shape per example, such as an image of bytes."""
 
@@ -155,20 +181,24 @@ def exact(array: np.ndarray, dtype: str, feature: str) -> np.ndarray:
     return stored
 
 
-class RaggedIds:
-    """Rows of ids of different lengths, stored one after the other: row `i` is `ids[offsets[i]:offsets[i + 1]]`."""
+class Ragged(abc.ABC):
+    """Rows of ids of different lengths: parts of one flat array.
 
-    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
-        self._ids = np.asarray(ids)  # a plain view: indexing a memmap itself is slower
-        self._offsets = np.asarray(offsets)
+    ids: [n]. starts: [rows], the first id of each row; lengths: int32 [rows].
+    """
+
+    ids: np.ndarray
+
+    @property
+    @abc.abstractmethod
+    def starts(self) -> np.ndarray: ...
+
+    @property
+    @abc.abstractmethod
+    def lengths(self) -> np.ndarray: ...
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    @functools.cached_property
-    def lengths(self) -> np.ndarray:
-        """Return the lengths of all rows, int32 [number of rows]."""
-        return np.diff(self._offsets).astype(np.int32)
+        return len(self.starts)
 
     def take(self, rows: np.ndarray, width: int, pad: int = 0) -> np.ndarray:
         """Return rows, padded on the right: int [B] -> int32 [B, width]. Row -1 is a row of padding.
@@ -176,15 +206,34 @@ class RaggedIds:
         Raises ValueError if a row is longer than `width`: nothing is cut.
         """
         rows = np.asarray(rows, np.int64)
-        starts = self._offsets[rows]
-        lengths = np.where(rows < 0, 0, self._offsets[rows + 1] - starts)
+        lengths = np.where(rows < 0, 0, self.lengths[rows])
         if rows.size and lengths.max() > width:
             raise ValueError(f"a row of {lengths.max()} ids does not fit into width {width}")
         column = np.arange(width)
         is_token = column < lengths[:, None]
         padded = np.full((len(rows), width), pad, np.int32)
-        padded[is_token] = self._ids[(starts[:, None] + column)[is_token]]
+        padded[is_token] = self._at((self.starts[rows][:, None] + column)[is_token])
         return padded
+
+    def _at(self, places: np.ndarray) -> np.ndarray:
+        """Return the ids at places of the flat array."""
+        return self.ids[places]
+
+
+class RaggedIds(Ragged):
+    """Rows stored one after the other: row `i` is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids = np.asarray(ids)  # a plain view: indexing a memmap itself is slower
+        self.offsets = np.asarray(offsets)
+
+    @property
+    def starts(self) -> np.ndarray:
+        return self.offsets[:-1]
+
+    @functools.cached_property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets).astype(np.int32)
 
 
 class EncodedSplit:
@@ -193,7 +242,7 @@ class EncodedSplit:
     special_ids: of the tokenizer that it was encoded with.
     """
 
-    def __init__(self, columns: Mapping[str, RaggedIds | np.ndarray], special_ids: SpecialIds) -> None:
+    def __init__(self, columns: Mapping[str, Ragged | np.ndarray], special_ids: SpecialIds) -> None:
         """columns: by name, ragged ids or an array [examples, ...]; raises ValueError if not equally long."""
         self._columns = dict(columns)
         self.special_ids = special_ids
@@ -205,28 +254,29 @@ class EncodedSplit:
     @property
     def ragged_names(self) -> tuple[str, ...]:
         """Names of the ragged columns."""
-        return tuple(name for name, column in self._columns.items() if isinstance(column, RaggedIds))
+        return tuple(name for name, column in self._columns.items() if isinstance(column, Ragged))
 
     def lengths(self, name: str) -> np.ndarray:
         """Return the number of ids of each example in a ragged column, with eos, int32 [examples]."""
-        return self._ragged(name).lengths
+        return self.ragged(name).lengths
 
     def take(self, name: str, rows: np.ndarray, width: int, pad: int = 0) -> np.ndarray:
         """Return ids of a ragged column, padded with `pad`, int32 [len(rows), width]; see `RaggedIds.take`."""
-        return self._ragged(name).take(rows, width, pad)
+        return self.ragged(name).take(rows, width, pad)
 
     def values(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return rows of a fixed column, [len(rows), ...]; zeros for row -1."""
         column = self._columns[name]
-        if isinstance(column, RaggedIds):
+        if isinstance(column, Ragged):
             raise TypeError(f"column '{name}' is ragged")
         rows = np.asarray(rows, np.int64)
         values = np.asarray(column)[rows]
         values[rows < 0] = 0
         return values
 
-    def _ragged(self, name: str) -> RaggedIds:
+    def ragged(self, name: str) -> Ragged:
+        """Return a ragged column; raises TypeError for another."""
         column = self._columns[name]
-        if not isinstance(column, RaggedIds):
+        if not isinstance(column, Ragged):
             raise TypeError(f"column '{name}' is not ragged")
         return column

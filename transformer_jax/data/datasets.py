@@ -199,7 +199,7 @@ def _trained_tokenizer(
         if (known := _read_shared(shared)) is not None:
             return known
     num_examples = source.num_examples(train)
-    if data.tokenizer != "words":  # words are only counted, which is fast; a sample would lack the rare ones
+    if data.tokenizer not in ("words", "char"):  # they only count, which is fast; a sample would lack the rare ones
         num_examples = min(num_examples, data.tokenizer_pairs)
     if say is not None:
         say(f"training the tokenizer on {num_examples:,} examples")

@@ -167,17 +167,17 @@ def output_limits(
     """Return the maximum number of tokens of every output, int [B], and the width of the outputs.
 
     The limit is the length of the source plus `decode.max_extra_length` (Vaswani et al. 2017, section 6.1), or
-    `decode.max_length`; end-of-sequence counts. Prompt and output together fit into the model's positions.
+    `decode.max_new_tokens`; end-of-sequence counts. Prompt and output together fit into the model's positions.
 
     Args:
       prompt_lengths: int [B], with the start id.
       capacity: number of the model's positions; None if there is no bound.
       source_lengths: int [B], 0 for a row without output; source_width: width of the padded batch.
     """
-    if decode.max_length is None:
+    if decode.max_new_tokens is None:
         wanted, limit = source_lengths + decode.max_extra_length, source_width + decode.max_extra_length
     else:
-        wanted, limit = np.full(len(source_lengths), decode.max_length), decode.max_length
+        wanted, limit = np.full(len(source_lengths), decode.max_new_tokens), decode.max_new_tokens
     if capacity is not None:
         wanted, limit = np.minimum(wanted, capacity - (prompt_lengths - 1)), min(limit, capacity)
     return np.where(source_lengths > 0, wanted, 0), limit

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -29,10 +29,13 @@ from transformer_jax.config import (
 from transformer_jax.data.datasets import TOKENIZER_FILE
 from transformer_jax.data.tokenizers import Tokenizer, check_decode_ids, load_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.tasks.base import higher_is_better, param_shapes
-from transformer_jax.tasks.generation import Member, Translator
+from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes
+from transformer_jax.tasks.continuation import LanguageModel
+from transformer_jax.tasks.text_generator import Member, TextGenerator
+from transformer_jax.tasks.translator import Translator
 from transformer_jax.typing import Params
 
+T = TypeVar("T", bound=TextGenerator)
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
 _LATER_FIELDS = ("architecture", "init", "init_std")
 _AVERAGE = "evaluation.average_checkpoints"
@@ -83,12 +86,38 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
 def load_translator(
     path: Path, overrides: Mapping[str, Any] | None = None, ensemble: Sequence[Path] = ()
 ) -> Translator:
-    """Return the translator of a checkpoint; arguments and errors are those of `load`.
+    """Return the translator of a checkpoint; arguments and errors are those of `load_generator`.
+
+    Raises: ConfigError if the task is not translation.
+    """
+    return _of_class(Translator, load_generator(path, overrides, ensemble))
+
+
+def load_language_model(
+    path: Path, overrides: Mapping[str, Any] | None = None, ensemble: Sequence[Path] = ()
+) -> LanguageModel:
+    """Return the language model of a checkpoint; arguments and errors are those of `load_generator`.
+
+    Raises: ConfigError if the task is another.
+    """
+    return _of_class(LanguageModel, load_generator(path, overrides, ensemble))
+
+
+def _of_class(cls: type[T], generator: TextGenerator) -> T:
+    if not isinstance(generator, cls):
+        raise ConfigError(f"task.name='{generator.config.task.name}': it has no {cls.__name__}")
+    return generator
+
+
+def load_generator(
+    path: Path, overrides: Mapping[str, Any] | None = None, ensemble: Sequence[Path] = ()
+) -> TextGenerator:
+    """Return the generator of text of a checkpoint; arguments and errors are those of `load`.
 
     Args:
       ensemble: checkpoints whose log probabilities are averaged with this one's.
-    Raises: ConfigError if their tokenizers or start ids differ, or `decode.prefix_ids` has ids that no output
-      can begin with.
+    Raises: ConfigError if their tokenizers or start ids differ, the task generates no text, or `decode.prefix_ids` has
+      ids that no output can begin with.
     """
     loaded, others = load(path, overrides), []
     check_decode_ids(loaded.config.decode, loaded.tokenizer.special_ids)
@@ -103,7 +132,7 @@ def load_translator(
                 "must be the same"
             )
         others.append(Member(other.config.model, other.params))
-    return Translator(loaded.config, loaded.params, loaded.tokenizer, tuple(others))
+    return TASKS[loaded.config.task.name].generator(loaded.config, loaded.params, loaded.tokenizer, others)
 
 
 def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> str:

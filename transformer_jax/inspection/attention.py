@@ -18,9 +18,9 @@ from jaxtyping import Float
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.generation import Translator
 from transformer_jax.tasks.lengths import length_problems
 from transformer_jax.tasks.lines import Line
+from transformer_jax.tasks.translator import Translator
 from transformer_jax.typing import Array, Batch, Params
 
 KINDS = {
@@ -147,7 +147,7 @@ def mean_entropy(weights: Float[np.ndarray, "*heads T S"]) -> Float[np.ndarray, 
 
 
 def _translated(translator: Translator, text: str) -> tuple[list[int], str]:
-    (translation,) = translator.translate_chunk([Line(text)])
+    (translation,) = translator.generate_chunk([Line(text)])
     if translation.problem:
         raise DataError(f"--text: {translation.problem}")
     if not translation.outputs:

@@ -38,8 +38,10 @@ class CachedDecoder(Decoder):
         return self.config.vocab_size
 
     @property
-    def max_length(self) -> int:
-        return self.config.max_length
+    def max_length(self) -> int | None:
+        """The rows of a learned table or, with an encoder, `model.max_length` in any case; otherwise no bound."""
+        bounded = self.has_encoder or ENCODINGS[self.config.position_encoding].has_table
+        return self.config.max_length if bounded else None
 
     def prepare(self, params: Params) -> Params:
         """Return parameters with one tree per decoder layer, and with an output kernel [D, V] even if it is tied.

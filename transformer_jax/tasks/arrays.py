@@ -84,6 +84,32 @@ def sequence_to_sequence_arrays(
     return batch
 
 
+def language_model_arrays(split: EncodedSplit, rows: Rows, shape: BatchShape, pad_id: int | None) -> Batch:
+    """Return the batch of a task that predicts every token of a text from those before it.
+
+    Args:
+      split: windows of texts; see `data.windows.in_windows`.
+      shape: has the width of `targets`, T. pad_id: as of `sequence_to_sequence_arrays`.
+    Returns: `decoder_inputs`, `targets` and `weights` [B, T], 0 for padding and for tokens that are only context;
+      `row_ids` [B]; and, for packed rows, segment ids and positions.
+    Raises: ValueError if an example is longer than the width.
+    """
+    width = shape.width("targets")
+    targets, inputs = (sequences(split, name, rows, width, pad_id or 0) for name in ("targets", "decoder_inputs"))
+    weights = targets.mask
+    if not rows.packed:
+        weights = weights & (np.arange(width) >= split.values("context", rows.examples)[:, None])
+    batch = {
+        "decoder_inputs": inputs.ids,
+        "targets": targets.ids,
+        "weights": weights.astype(np.float32),
+        "row_ids": rows.row_ids,
+    }
+    if targets.segment_ids is not None and targets.positions is not None:
+        batch |= {"targets_segment_ids": targets.segment_ids, "targets_positions": targets.positions}
+    return batch
+
+
 def _packed(split: EncodedSplit, name: str, rows: Rows, lengths: np.ndarray, width: int, pad_id: int) -> Sequences:
     """Return packed rows; lengths: int [n], of `rows.examples`."""
     longest = int(lengths.max(initial=0))

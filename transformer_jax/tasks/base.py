@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
-    from transformer_jax.data.batching import BatchShape, Rows
+    from transformer_jax.data.batching import BatchShape, EvaluationBatches, Rows, TrainingBatches
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
+    from transformer_jax.data.tokenizers import Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
+    from transformer_jax.tasks.text_generator import TextGenerator
     from transformer_jax.typing import Batch, Params
 
 
@@ -170,6 +173,8 @@ class Task(abc.ABC):
     """
     logged: tuple[MetricSpec, ...] = (MetricSpec("loss", "min"),)
     """The averages that training logs; `means` returns them."""
+    batchings: tuple[str, ...] = ("buckets", "packed")
+    """Values of `data.batching` that the task can make batches with."""
     compares_outputs: bool = False
     """Whether `compare` uses `compare_outputs`, which needs only the written outputs, instead of `statistics`."""
 
@@ -203,6 +208,33 @@ class Task(abc.ABC):
           step: number of the training step; random corruption depends on it, on config.seed and the row's number. None
             in evaluation, where corruption depends on the example's number alone.
         """
+
+    def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
+        """Return the training batches of a split; here those of `lengths` and `arrays`.
+
+        Raises: ConfigError, DataError, as the classes of plans.
+        """
+        from transformer_jax.data.datasets import plan_batches
+
+        return plan_batches(config, self.lengths(config, split), functools.partial(self.arrays, config, split))
+
+    def evaluation_batches(
+        self, config: ExperimentConfig, split: EncodedSplit, tokens_per_batch: int, max_width: int | None
+    ) -> EvaluationBatches:
+        """Return the batches of an evaluation; here those of `lengths` and `arrays`.
+
+        Args:
+          tokens_per_batch, max_width: as of `EvaluationBatches`.
+        """
+        from transformer_jax.data.batching import EvaluationBatches
+
+        return EvaluationBatches(
+            self.lengths(config, split),
+            functools.partial(self.arrays, config, split),
+            tokens_per_batch=tokens_per_batch,
+            row_multiple=config.data.row_multiple,
+            max_width=max_width,
+        )
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int] | None:
         """Return the width of every sequence of `lengths` in a batch of the longest examples, for `inspect`.
@@ -256,6 +288,17 @@ class Task(abc.ABC):
         means = self.means(evaluator.sums(params, split))
         return Scores({spec.name: float(means[spec.name]) for spec in self.metrics if spec.name in means})
 
+    def generator(
+        self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()
+    ) -> TextGenerator:
+        """Return the object that generates text from lines of text, for `generate`.
+
+        Args:
+          others: the other models of an ensemble, `text_generator.Member`.
+        Raises: ConfigError if the task generates no text.
+        """
+        raise ConfigError(f"task.name='{config.task.name}' does not generate text")
+
     def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str] | None:
         """Return the reference of every example as text; `compare` uses it to check that two corpora are the same.
 
@@ -288,7 +331,14 @@ def param_shapes(config: ExperimentConfig) -> Params:
     return jax.eval_shape(lambda: init_params(config.model, 0, head))
 
 
-TASKS: Registry[Task] = Registry("task.name", Task, {"translation": "transformer_jax.tasks.translation:Translation"})
+TASKS: Registry[Task] = Registry(
+    "task.name",
+    Task,
+    {
+        "translation": "transformer_jax.tasks.translation:Translation",
+        "language_model": "transformer_jax.tasks.language_model:LanguageModelTask",
+    },
+)
 """By the values of `task.name`."""
 
 

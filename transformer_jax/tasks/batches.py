@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import EvaluationBatches, TrainingBatches
 from transformer_jax.data.columns import EncodedSplit
-from transformer_jax.data.datasets import plan_batches
 from transformer_jax.tasks.base import TASKS
 
 
 def training_batches(config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
-    """Return the training batches of a split; arguments and errors are those of `datasets.plan_batches`."""
-    task = TASKS[config.task.name]
-    return plan_batches(config, task.lengths(config, split), functools.partial(task.arrays, config, split))
+    """Return the training batches of a split; errors are those of `Task.training_batches`."""
+    return TASKS[config.task.name].training_batches(config, split)
 
 
 def evaluation_batches(
@@ -26,11 +22,5 @@ def evaluation_batches(
       max_width: number of the model's positions, if it is bounded; see `batching.length_batches`.
       tokens_per_batch: default `evaluation.tokens_per_batch`.
     """
-    task = TASKS[config.task.name]
-    return EvaluationBatches(
-        task.lengths(config, split),
-        functools.partial(task.arrays, config, split),
-        tokens_per_batch=tokens_per_batch or config.evaluation.tokens_per_batch,
-        row_multiple=config.data.row_multiple,
-        max_width=max_width,
-    )
+    tokens = tokens_per_batch or config.evaluation.tokens_per_batch
+    return TASKS[config.task.name].evaluation_batches(config, split, tokens, max_width)

@@ -32,7 +32,7 @@ class Output(NamedTuple):
     finished: bool
 
 
-class Translated(NamedTuple):
+class LineOutputs(NamedTuple):
     """The translation of a line.
 
     outputs: best first for a search; empty for an empty line and for one with a problem. problem: the reason why the

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores, Task
 
 if TYPE_CHECKING:
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, Rows
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
+    from transformer_jax.data.tokenizers import Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.base import Sums
-    from transformer_jax.tasks.generation import Translator
-    from transformer_jax.tasks.lines import Translated
+    from transformer_jax.tasks.lines import LineOutputs
+    from transformer_jax.tasks.translator import Translator
     from transformer_jax.typing import Batch, Params
-
-_NATS = "nats per token"
 
 
 class Translation(Task):
@@ -31,9 +30,7 @@ class Translation(Task):
 
     architectures = ("encoder_decoder",)
     metrics = (
-        MetricSpec("loss", "min", _NATS, "loss"),
-        MetricSpec("perplexity", "min", "", "perplexity", "{:.3f}"),
-        MetricSpec("accuracy", "max", "%", "accuracy", "{:.2f}"),
+        *token_prediction.SCORES,
         MetricSpec("tokens"),
         MetricSpec("over_length", logged=False),
         MetricSpec("exact_match", "max", "%", "exact match", "{:.2f}", needs_generation=True),
@@ -42,11 +39,7 @@ class Translation(Task):
         MetricSpec("chrf", "max", "", "chrF", "{:.2f}", needs_generation=True),
         MetricSpec("unfinished", "min", "", "unfinished", "{}", needs_generation=True, logged=False),
     )
-    logged = (
-        MetricSpec("loss", "min", _NATS),
-        MetricSpec("nll", "min", _NATS),
-        MetricSpec("accuracy", "max", "%"),
-    )
+    logged = token_prediction.LOGGED
     compares_outputs = True
 
     def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
@@ -100,21 +93,20 @@ class Translation(Task):
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
     ) -> Sums:
         """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the target tokens of a batch."""
-        from transformer_jax.tasks.losses import chunked_cross_entropy
-
-        x, _ = model.features(batch, dropout, hyper.model)  # [B, T, D]
-        smoothing, targets, weights = hyper.label_smoothing, batch["targets"], batch["weights"]
-        return chunked_cross_entropy(lambda x: model.outputs(x, batch), x, targets, weights, smoothing, chunks)
+        return token_prediction.token_sums(model, batch, dropout, hyper, chunks)
 
     def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
         """Return `loss` (label-smoothed) and `nll` in nats per target token, and `accuracy` in percent."""
-        return {
-            "loss": sums["loss"] / sums["weight"],
-            "nll": sums["nll"] / sums["weight"],
-            "accuracy": 100.0 * sums["correct"] / sums["weight"],
-        }
+        return token_prediction.token_means(sums)
 
-    # Scores.
+    # Scores and outputs.
+
+    def generator(
+        self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()
+    ) -> Translator:
+        from transformer_jax.tasks.translator import Translator
+
+        return Translator(config, params, tokenizer, tuple(others))
 
     def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
         """Return the scores of teacher forcing on all pairs of a split, uncut, and the scores of translations.
@@ -126,14 +118,7 @@ class Translation(Task):
           plain text.
         """
         sums = evaluator.sums(params, split)
-        loss, weight = sums["nll"] / sums["weight"], sums["weight"]
-        metrics: dict[str, Any] = {
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
-            "accuracy": 100.0 * sums["correct"] / weight,
-            "tokens": int(weight),
-            "over_length": evaluator.data.num_over_length(split),
-        }
+        metrics = token_prediction.token_scores(sums) | {"over_length": evaluator.data.num_over_length(split)}
         if not generate:
             return Scores(metrics)
         scores, lines = self._translation_scores(evaluator, params, split)
@@ -158,21 +143,20 @@ class Translation(Task):
             scores["families"] = family_scores(lines, references, text.features["families"])
         return scores, lines
 
-    def translations(self, evaluator: Evaluation, params: Params, split: str) -> list[Translated]:
+    def translations(self, evaluator: Evaluation, params: Params, split: str) -> list[LineOutputs]:
         """Return translations of every source of a split with the settings of `decode`, in the corpus's own form.
 
         Raises: DataError as `Evaluation.check`.
         """
-        from transformer_jax.tasks.generation import Translator
         from transformer_jax.tasks.lines import Line
 
         evaluator.check(split)
 
         def make(params: Params) -> Translator:
-            return Translator(evaluator.config, params, evaluator.data.tokenizer)
+            return self.generator(evaluator.config, params, evaluator.data.tokenizer)
 
         lines = [Line(source) for source in evaluator.data.text(split).features["inputs"]]
-        return evaluator.made_once(params, make).translate_chunk(lines)
+        return evaluator.made_once(params, make).generate_chunk(lines)
 
     def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str]:
         """Return the targets of a split as plain text; they are the references of the scores."""

@@ -16,7 +16,7 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -
     """Print the size of model and corpus, and warn of settings that may have unexpected effects."""
     training = config.training
     say_once(
-        f"{num_params:,} parameters; {plan.num_examples:,} training pairs in {plan.batches_per_epoch:,} batches of "
+        f"{num_params:,} parameters; {plan.num_examples:,} training examples in {plan.batches_per_epoch:,} batches of "
         f"{len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens; "
         f"{training.num_train_steps:,} steps are {training.num_train_steps / plan.batches_per_epoch:.1f} "
         f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
@@ -30,8 +30,8 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -
         )
     if plan.num_dropped:
         say_once(
-            f"{plan.num_dropped:,} training pairs have a side of more than data.max_length={config.data.max_length} "
-            "tokens and are left out"
+            f"{plan.num_dropped:,} training examples have a sequence of more than "
+            f"data.max_length={config.data.max_length} tokens and are left out"
         )
 
 

@@ -77,12 +77,20 @@ def embedded_source(config: DataConfig) -> Source:
     return _cached_embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
 
 
+def text_source(config: DataConfig) -> Source:
+    """Return the text files of a config, as pairs or as documents."""
+    from transformer_jax.data.sources.documents import DocumentSource
+    from transformer_jax.data.sources.text import TextSource
+
+    return DocumentSource(config) if config.format == "documents" else TextSource(config)
+
+
 SOURCES = Factories(
     "data.source",
     Source,
     {
         "embedded": "transformer_jax.data.sources:embedded_source",
-        "text": "transformer_jax.data.sources.text:TextSource",
+        "text": "transformer_jax.data.sources:text_source",
         "tfds": "transformer_jax.data.sources.tfds.source:TfdsSource",
     },
 )

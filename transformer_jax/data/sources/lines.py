@@ -27,23 +27,30 @@ _BLOCK_BYTES = 1 << 20
 
 
 class Contents(NamedTuple):
-    """The content of a file, after decompression."""
+    """The content of a file, after decompression. ends_line: whether its last line has a line end."""
 
     sha256: str
     num_lines: int
+    ends_line: bool
 
 
 class TextFile:
     """One file, which is read at its first use. Methods raise DataError if it cannot be read or is damaged."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, allow_empty: bool = False, errors: str = "strict") -> None:
+        """Args: allow_empty: accept empty and long lines, of text that is not a sentence per line.
+
+        errors: `surrogateescape` keeps bytes that are no UTF-8; `strict` refuses them.
+        """
         self.path = path
+        self._allow_empty = allow_empty
+        self._errors = errors
 
     @functools.cached_property
     def contents(self) -> Contents:
         """Digest and number of lines; raises DataError for an empty file, and for bytes that are not UTF-8."""
         digest, num_lines, size, last = hashlib.sha256(), 0, 0, b""
-        decoder = codecs.getincrementaldecoder("utf-8")()
+        decoder = codecs.getincrementaldecoder("utf-8")(self._errors)
         with _opened(self.path) as file:
             while block := file.read(_BLOCK_BYTES):
                 self._try(decoder, block, False)
@@ -55,7 +62,7 @@ class TextFile:
         self._try(decoder, b"", True)
         if not size:
             raise DataError(f"{self.path} is empty")
-        return Contents(digest.hexdigest(), num_lines + (last != b"\n"))
+        return Contents(digest.hexdigest(), num_lines + (last != b"\n"), last == b"\n")
 
     def blocks(self) -> Iterator[list[str]]:
         """Yield the lines in order, some at a time; raise DataError also if the file changes meanwhile."""
@@ -89,7 +96,7 @@ class TextFile:
         """Return the lines of a block. offset: bytes before it; number: lines before it."""
         start = len(codecs.BOM_UTF8) if not offset and content.startswith(codecs.BOM_UTF8) else 0
         try:
-            text = content[start:].decode("utf-8")
+            text = content[start:].decode("utf-8", self._errors)
         except UnicodeDecodeError as error:
             position = start + error.start
             line = number + content.count(b"\n", 0, position) + 1
@@ -103,13 +110,15 @@ class TextFile:
     def _check(self, block: list[str], before: int) -> None:
         """Raise DataError for a bad line of a block. before: lines before the block."""
         for number, line in enumerate(block, before + 1):
-            if len(line) > MAX_LINE_CHARACTERS:
+            if len(line) > MAX_LINE_CHARACTERS and not self._allow_empty:
                 raise DataError(
                     f"{self.path}, line {number} has {len(line)} characters, more than {MAX_LINE_CHARACTERS}:"
                     " this is hardly one sentence; split or remove it"
                 )
-            if "\0" in line:
+            if "\0" in line and self._errors == "strict":
                 raise DataError(f"{self.path}, line {number} has a NUL byte: it is not text, or not UTF-8")
+        if self._allow_empty:
+            return
         empty = [n for n, line in enumerate(block, before + 1) if not line.strip()]
         if empty:
             named = ", ".join(map(str, empty[:_NAMED_LINES])) + (", ..." if len(empty) > _NAMED_LINES else "")

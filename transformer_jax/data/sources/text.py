@@ -96,8 +96,8 @@ class TextSource:
         sides = [self._lines(files) for files in self._of_split(name)]
         examples = itertools.chain.from_iterable(sides)
         while chunk := list(itertools.islice(examples, size)):
-            inputs, targets = (list(side) for side in zip(*chunk, strict=True))
-            yield Split({"inputs": inputs, "targets": targets})
+            sides = (list(side) for side in zip(*chunk, strict=True))
+            yield Split(dict(zip(("inputs", "targets"), sides, strict=False)))
 
     def split(self, name: str) -> Split:
         """Return a whole split; errors as in `chunks`."""
@@ -139,9 +139,10 @@ class TextSource:
 
 
 def _names(config: DataConfig) -> list[str]:
-    """Return the columns or keys of the sides, the targets last."""
+    """Return the columns or keys of the sides, the targets last; without targets only that of the inputs."""
     defaults = ("1", "2") if config.format == "tsv" else (config.source_locale, config.target_locale)
-    return [config.input_feature or defaults[0], config.target_feature or defaults[1]]
+    inputs = config.input_feature or defaults[0]
+    return [inputs] if config.target_feature == "" else [inputs, config.target_feature or defaults[1]]
 
 
 def _pick(format: str, names: list[str]) -> _Pick | None:

@@ -10,6 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer, check_decode_ids
+from transformer_jax.data.tokenizers.characters import (
+    BYTES_MAGIC,
+    CHARACTERS_MAGIC,
+    ByteTokenizer,
+    CharTokenizer,
+    byte_tokenizer,
+    train_characters,
+)
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, train_words
 from transformer_jax.errors import DataError
@@ -60,7 +68,14 @@ def _byte_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return train_byte_bpe(texts, vocab_size)
 
 
-TRAINERS = {"unigram": _unigram, "bpe": _bpe, "byte_bpe": _byte_bpe, "words": train_words}
+TRAINERS = {
+    "unigram": _unigram,
+    "bpe": _bpe,
+    "byte_bpe": _byte_bpe,
+    "words": train_words,
+    "char": train_characters,
+    "byte": byte_tokenizer,
+}
 """Functions from texts and the size of the vocabulary to a tokenizer, by the values of `data.tokenizer`."""
 
 
@@ -68,6 +83,10 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
     """Return the tokenizer of stored `model_bytes`; raise DataError if they are damaged."""
     if model_bytes.startswith(WORDS_MAGIC):
         return WordTokenizer(model_bytes)
+    if model_bytes.startswith(CHARACTERS_MAGIC):
+        return CharTokenizer(model_bytes)
+    if model_bytes.startswith(BYTES_MAGIC):
+        return ByteTokenizer(model_bytes)
     if model_bytes.startswith(_JSON):
         from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 

@@ -30,7 +30,7 @@ _READ_RECORDS = 1 << 12
 _WHOLE_SPLIT = 1 << 16
 _log = logging.getLogger(__name__)
 
-_Pair = tuple[str, str]
+_Texts = tuple[str, ...]
 
 
 class TfdsSource:
@@ -40,8 +40,10 @@ class TfdsSource:
         """Open the dataset; raise DataError if it does not exist, is not prepared, or lacks a split or a feature."""
         folder = prepared_folder(config.dataset, config.dir)
         self._builder = open_folder(folder)
-        self._target = self._text_feature("target_feature", config.target_feature or config.target_locale)
-        self._input = self._text_feature("input_feature", config.input_feature or config.source_locale)
+        self._features = {"inputs": self._text_feature("input_feature", config.input_feature or config.source_locale)}
+        if config.target_feature != "":
+            target = self._text_feature("target_feature", config.target_feature or config.target_locale)
+            self._features["targets"] = target
         self._parts = config.split_texts()
         self._infos = {name: self._split_info(name, text) for name, text in self._parts.items()}
         if not self._infos:
@@ -70,8 +72,8 @@ class TfdsSource:
         """
         pairs = self._pairs(name)
         while part := list(itertools.islice(pairs, size)):
-            inputs, targets = (list(side) for side in zip(*part, strict=True))
-            yield Split({"inputs": inputs, "targets": targets})
+            sides = (list(side) for side in zip(*part, strict=True))
+            yield Split(dict(zip(self._features, sides, strict=True)))
 
     def split(self, name: str) -> Split:
         """Return a whole split in memory; errors as in `chunks`."""
@@ -92,7 +94,7 @@ class TfdsSource:
         return self._digests[names]
 
     def _digest(self, names: tuple[str, ...]) -> str:
-        digest = hashlib.sha256(f"{self._name}\n{self._input}\n{self._target}\n".encode())
+        digest = hashlib.sha256("".join(f"{part}\n" for part in (self._name, *self._features.values())).encode())
         sha256 = functools.cache(_sha256)
         for name in names:
             for file in self._info(name).file_instructions:
@@ -134,11 +136,11 @@ class TfdsSource:
             raise no_such_split(name, self._infos)
         return self._infos[name]
 
-    def _pairs(self, name: str) -> Iterator[_Pair]:
+    def _pairs(self, name: str) -> Iterator[_Texts]:
         self._info(name)
         kept = lacking = 0
         for index, record in self._records(name):
-            pair = self._text(record, self._input, name, index), self._text(record, self._target, name, index)
+            pair = tuple(self._text(record, feature, name, index) for feature in self._features.values())
             if all(side.strip() for side in pair):
                 kept += 1
                 yield pair

@@ -1,4 +1,4 @@
-"""Generation from sources: an encoder-decoder reads the ids of one text and generates those of another."""
+"""Requests for generation: from the ids of a source, which an encoder reads, or from those of a prompt."""
 
 from __future__ import annotations
 
@@ -49,3 +49,13 @@ def source_request(
     )
     batch = {"inputs": ids.astype(np.int32), "inputs_mask": np.arange(ids.shape[1]) < lengths[:, None]}
     return Request(batch, given, max_lengths, limit)
+
+
+def prompt_request(start_id: int, prompts: Sequence[Sequence[int]], max_lengths: np.ndarray) -> Request:
+    """Return the request for one output per prompt from a decoder without an encoder.
+
+    Args:
+      start_id: the first decoder input. prompts: ids, without the start id; a prompt may be empty.
+      max_lengths: int [B], greatest number of new tokens of each row; 0 for a row without output.
+    """
+    return Request({}, [[start_id, *prompt] for prompt in prompts], max_lengths, int(max_lengths.max()))

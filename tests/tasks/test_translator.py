@@ -17,9 +17,10 @@ from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import loading
 from transformer_jax.evaluation.loading import fingerprint, load_translator
-from transformer_jax.tasks import generation
-from transformer_jax.tasks.generation import Member, Translator
+from transformer_jax.tasks import text_generator
 from transformer_jax.tasks.lines import Line, on_one_line
+from transformer_jax.tasks.text_generator import Member
+from transformer_jax.tasks.translator import Translator
 
 EOS_ID = 1
 
@@ -68,14 +69,14 @@ def test_lines_keep_their_order(translator, alone):
 def test_empty_lines_stay_empty(translator, alone):
     lines = ["", "1", "   ", "\t", "50", ""]
     assert translator.translate_all(lines) == ["", alone["1"], "", "", alone["50"], ""]
-    assert [t.outputs for t in translator.translate_chunk([Line(""), Line(" ")])] == [[], []]
+    assert [t.outputs for t in translator.generate_chunk([Line(""), Line(" ")])] == [[], []]
     assert translator.translate_all([]) == []
-    assert list(translator.translate([])) == []
+    assert list(translator.generate([])) == []
 
 
 def test_a_chunk_at_a_time(translator, alone, monkeypatch):
     """Output starts before the input has ended."""
-    monkeypatch.setattr(generation, "CHUNK", 3)
+    monkeypatch.setattr(text_generator, "CHUNK", 3)
     read = []
 
     def lines():
@@ -83,7 +84,7 @@ def test_a_chunk_at_a_time(translator, alone, monkeypatch):
             read.append(line)
             yield Line(line)
 
-    translations = translator.translate(lines(), first_number=5)
+    translations = translator.generate(lines(), first_number=5)
     assert read == []
     chunk = next(translations)
     assert texts(chunk) == [alone[line] for line in LINES[:3]]
@@ -100,13 +101,13 @@ def test_a_chunk_at_a_time(translator, alone, monkeypatch):
 def test_a_line_too_long_for_the_learned_table_is_named_and_the_others_translated(
     translator, config, monkeypatch, chunk
 ):
-    monkeypatch.setattr(generation, "CHUNK", chunk)
+    monkeypatch.setattr(text_generator, "CHUNK", chunk)
     model = dataclasses.replace(config.model, position_encoding="learned", max_length=12)
     other = Translator(
         dataclasses.replace(config, model=model), random_params(model.resolved(), 3), translator.tokenizer
     )
     lines = ["1", "", " ", LINES[3], "50", LINES[3]]
-    translations = [translation for part in other.translate(map(Line, lines)) for translation in part]
+    translations = [translation for part in other.generate(map(Line, lines)) for translation in part]
     assert [bool(translation.problem) for translation in translations] == [False] * 3 + [True, False, True]
     assert re.fullmatch(r"\d+ tokens .* model\.max_length=12 rows", translations[3].problem)
     assert [bool(translation.outputs) for translation in translations] == [True, False, False, False, True, False]
@@ -145,14 +146,14 @@ def test_tokens_become_text(translator, monkeypatch):
     data = dataclasses.replace(translator.config.data, text_form="moses_bpe")
     of_tokens = dataclasses.replace(translator, config=dataclasses.replace(translator.config, data=data))
     assert of_tokens.translate_all(["1", ""]) == ["Hunde, ja", ""]
-    assert texts(of_tokens.translate_chunk([Line("1")])) == ["Hun@@ de , ja"]
+    assert texts(of_tokens.generate_chunk([Line("1")])) == ["Hun@@ de , ja"]
 
 
 def test_unfinished_translations_are_named(translator):
     shorter = with_(translator, max_extra_length=0)
-    each = [shorter.translate_chunk([Line(line)])[0].unfinished for line in LINES]
+    each = [shorter.generate_chunk([Line(line)])[0].unfinished for line in LINES]
     assert any(each)
-    translations = shorter.translate_chunk([Line(line) for line in [*LINES, "", " "]], first_number=7)
+    translations = shorter.generate_chunk([Line(line) for line in [*LINES, "", " "]], first_number=7)
     assert [translation.unfinished for translation in translations] == [*each, False, False]
 
 
@@ -165,11 +166,11 @@ def test_ids_after_an_output_s_length_are_not_decoded(translator, monkeypatch, p
     log_probs, scores = jnp.zeros(ids.shape), jnp.zeros(lengths.shape)
     generated = jax.device_get(Generated(ids, lengths, log_probs, scores, finished=jnp.array([[True], [False]])))
     expected = ["5 1", "0 6 0"] if prompts is None else ["2 5 1", "3 3 0 6 0"]
-    assert [found[0].text for found in translator._outputs(generated, prompts)] == expected
+    assert [found[0].text for found in translator._outputs(generated, prompts or [[], []])] == expected
 
 
 def test_outputs_have_ids_and_log_probabilities(translator, config):
-    (translation,) = with_(translator, beam_size=3, num_best=3).translate_chunk([Line("3 44 5")])
+    (translation,) = with_(translator, beam_size=3, num_best=3).generate_chunk([Line("3 44 5")])
     assert len(translation.outputs) == 3
     scores = [output.score for output in translation.outputs]
     finished = [output.finished for output in translation.outputs]
@@ -191,14 +192,14 @@ def test_outputs_have_ids_and_log_probabilities(translator, config):
 def test_samples_depend_only_on_the_number_of_a_line(translator, monkeypatch):
     drawing = with_(translator, method="sample", num_samples=2, seed=1)
     lines = [Line(line) for line in LINES]
-    together = drawing.translate_chunk(lines)
+    together = drawing.generate_chunk(lines)
     assert len({tuple(output.ids) for translation in together for output in translation.outputs}) > len(LINES)
     for number, line in enumerate(lines, start=1):
-        alone = drawing.translate_chunk([line], number)[0]
+        alone = drawing.generate_chunk([line], number)[0]
         assert [output.ids for output in alone.outputs] == [output.ids for output in together[number - 1].outputs]
-    monkeypatch.setattr(generation, "CHUNK", 3)
-    assert texts(itertools.chain.from_iterable(drawing.translate(lines))) == texts(together)
-    assert texts(drawing.translate_chunk(lines, 2)) != texts(together)
+    monkeypatch.setattr(text_generator, "CHUNK", 3)
+    assert texts(itertools.chain.from_iterable(drawing.generate(lines))) == texts(together)
+    assert texts(drawing.generate_chunk(lines, 2)) != texts(together)
 
 
 def test_prompts_begin_translations(translator):
@@ -215,7 +216,7 @@ def test_prompts_begin_translations(translator):
 
 def test_prompts_that_are_refused(translator):
     lines = [Line("1", "2"), Line("3", ""), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
-    translations = translator.translate_chunk(lines)
+    translations = translator.generate_chunk(lines)
     assert [translation.problem for translation in translations[:3]] == [None, "its prompt is empty", None]
     assert re.fullmatch(
         r"its prompt has \d+ tokens; model\.max_length=48 leaves no room for an output", translations[3].problem
@@ -228,8 +229,7 @@ def test_prompts_that_are_refused(translator):
 
 def test_a_decoder_without_a_limit_takes_any_prompt(translator, monkeypatch):
     monkeypatch.setattr(type(translator._decoders[0]), "max_length", None)
-    sources = translator.tokenizer.encode_batch(["1"])
-    assert translator._problems([Line("1", "7")], sources, [[7] * 60]) == {}
+    assert translator._read([Line("1", "7 " * 60)]).problems == {}
 
 
 def test_an_ensemble_of_one_model_is_the_model(translator, alone):

@@ -1,0 +1,154 @@
+"""Plain text as documents, for language models: `data.format=documents`; plain or .gz.
+
+| `data.documents` | a document                                                                          |
+|------------------|-------------------------------------------------------------------------------------|
+| `line`           | a line; an empty line is a document without text                                    |
+| `blank_line`     | the lines between two blank lines, joined by line feeds                              |
+| `file`           | a file                                                                              |
+
+A split is one or more files, separated by commas: `train` is the file `train.txt`; a full name such as `notes.md` and a
+pattern such as `books/*.txt` work too. `train[:90%]` is the first part of a split: of its documents or, if documents
+are files, of the characters of every file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.config import DataConfig
+from transformer_jax.config.data import CORPUS_SPLITS
+from transformer_jax.data.sources.base import Split, joined, no_such_split
+from transformer_jax.data.sources.lines import TextFile, find
+from transformer_jax.errors import DataError
+
+_SLICE = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<first>\d{0,3})%?:(?P<last>\d{0,3})%?\])?")
+
+
+class _Part(NamedTuple):
+    """Files, and the part of them that belongs to a split, in percent."""
+
+    files: tuple[TextFile, ...]
+    first: int
+    last: int
+
+    def of(self, count: int) -> tuple[int, int]:
+        """Return the first and the end of `count` items."""
+        return count * self.first // 100, count * self.last // 100
+
+
+class DocumentSource:
+    """Files of plain text; see the module's docstring. The only feature of an example is `inputs`, its text."""
+
+    def __init__(self, config: DataConfig) -> None:
+        """Find the files; raise DataError for a missing folder or file. Their content is checked when it is read."""
+        if not config.dir:
+            raise DataError("data.dir is not set: data.source=text needs the folder of the text files")
+        self._folder = Path(os.path.expanduser(config.dir))
+        if not self._folder.is_dir():
+            problem = "is not a folder" if self._folder.exists() else "does not exist"
+            raise DataError(f"data.dir={config.dir!r} {problem}")
+        self._unit = config.documents
+        # Only the tokenizer of bytes can hold bytes that are no UTF-8.
+        self._errors = "surrogateescape" if config.tokenizer == "byte" else "strict"
+        self._counts: dict[TextFile, int] = {}
+        self._parts = {
+            split: [self._part(split, text.strip()) for text in texts.split(",")]
+            for split, texts in config.split_texts().items()
+        }
+
+    def _part(self, split: str, text: str) -> _Part:
+        field = f"data.{split}_split={text!r}" if split in CORPUS_SPLITS else f"test set {split}={text}"
+        found = _SLICE.fullmatch(text)
+        if not found:
+            raise DataError(f"{field}: expected NAME, or a part of it such as NAME[:90%] or NAME[90%:]")
+        first, last = int(found["first"] or 0), int(found["last"] or 100)
+        if not first < last <= 100:
+            raise DataError(f"{field}: the part from {first} % to {last} % is empty or beyond the end")
+        files = tuple(
+            TextFile(path, allow_empty=True, errors=self._errors) for path in self._find(field, found["name"])
+        )
+        return _Part(files, first, last)
+
+    def _find(self, field: str, name: str) -> list[Path]:
+        if "*" in name or "?" in name:
+            found = sorted(path for path in self._folder.glob(name) if path.is_file())
+            if not found:
+                raise DataError(f"{field}: no file of {self._folder} matches")
+            return found
+        for exact in (name, f"{name}.gz"):
+            if (self._folder / exact).is_file():
+                return [self._folder / exact]
+        return [find(self._folder, f"{name}.txt")]
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits that have files."""
+        return tuple(self._parts)
+
+    def num_examples(self, name: str) -> int:
+        """Return the number of documents; raise DataError for an unknown split or a file that cannot be read."""
+        return sum(last - first for part in self._of_split(name) for first, last in [self._range(part)])
+
+    def chunks(self, name: str, size: int) -> Iterator[Split]:
+        """Yield a split in the order of the files; raise DataError for an unknown split or a bad file."""
+        documents = itertools.chain.from_iterable(map(self._documents, self._of_split(name)))
+        while chunk := list(itertools.islice(documents, size)):
+            yield Split({"inputs": chunk})
+
+    def split(self, name: str) -> Split:
+        """Return a whole split; errors as in `chunks`."""
+        return joined(self.chunks(name, 1 << 16))
+
+    def fingerprint(self, split: str | None = None) -> dict[str, Any]:
+        """Return the sha256 of all files' contents (the same for plain and .gz), of the parts and of the unit."""
+        parts = [f"documents {self._unit}"]
+        corpus = [name for name in self._parts if name in CORPUS_SPLITS]
+        for name in corpus if split is None or split in corpus else [split]:
+            for part in self._of_split(name):
+                parts += [f"{name} {part.first} {part.last} {file.contents.sha256}" for file in part.files]
+        return {"sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(), "versions": {}}
+
+    def _of_split(self, name: str) -> list[_Part]:
+        if name not in self._parts:
+            raise no_such_split(name, self._parts)
+        return self._parts[name]
+
+    def _range(self, part: _Part) -> tuple[int, int]:
+        """Return the first and the end of the documents that belong to a part."""
+        return (0, len(part.files)) if self._unit == "file" else part.of(sum(map(self._count, part.files)))
+
+    def _count(self, file: TextFile) -> int:
+        if self._unit == "line":
+            return file.contents.num_lines
+        if file not in self._counts:
+            self._counts[file] = sum(1 for _ in _paragraphs(file))
+        return self._counts[file]
+
+    def _documents(self, part: _Part) -> Iterator[str]:
+        if self._unit == "file":
+            for file in part.files:
+                text = "\n".join(itertools.chain.from_iterable(file.blocks()))
+                text += "\n" if file.contents.ends_line else ""
+                first, last = part.of(len(text))
+                yield text[first:last]
+            return
+        units = _paragraphs if self._unit == "blank_line" else _lines
+        documents = itertools.chain.from_iterable(map(units, part.files))
+        yield from itertools.islice(documents, *self._range(part))
+
+
+def _lines(file: TextFile) -> Iterator[str]:
+    return itertools.chain.from_iterable(file.blocks())
+
+
+def _paragraphs(file: TextFile) -> Iterator[str]:
+    """Yield the lines between blank lines, joined."""
+    for is_text, lines in itertools.groupby(_lines(file), lambda line: bool(line.strip())):
+        if is_text:
+            yield "\n".join(lines)

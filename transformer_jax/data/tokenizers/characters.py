@@ -1,0 +1,162 @@
+"""Characters, and bytes: tokenizers without merges, for language models of characters and for any text.
+
+- `char`: every character of the training split has an id, in the order of the code points. Another character becomes
+  unk; this cannot be undone.
+- `byte`: the UTF-8 bytes of the text, 256 ids (as in ByT5: Xue et al. 2022). Every text can be encoded.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from transformer_jax.data.tokenizers.base import (
+    OWN_SPECIAL_IDS,
+    RESERVED,
+    SPACE,
+    EncodedTexts,
+    ModelBytes,
+    with_text,
+)
+from transformer_jax.errors import ConfigError, DataError
+
+CHARACTERS_MAGIC = b"characters\n"
+BYTES_MAGIC = b"bytes\n"
+_NUM_BYTES = 256
+_BYTES = [*(name.encode() for name in RESERVED.values()), *(bytes([byte]) for byte in range(_NUM_BYTES))]
+
+
+class CharTokenizer(ModelBytes):
+    """A list of characters; the first has id 4. Raises DataError for other bytes."""
+
+    def __init__(self, model_bytes: bytes) -> None:
+        """model_bytes: `CHARACTERS_MAGIC`, then the characters as one JSON text and a line feed."""
+        super().__init__(model_bytes)
+        try:
+            if not self._model_bytes.startswith(CHARACTERS_MAGIC) or not self._model_bytes.endswith(b"\n"):
+                raise ValueError("it is incomplete")
+            characters = json.loads(self._model_bytes.removeprefix(CHARACTERS_MAGIC))
+            if not isinstance(characters, str) or not characters or list(characters) != sorted(set(characters)):
+                raise ValueError("it is not a text of different characters in order")
+            codes = _code_points(characters)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"tokenizer: the list of characters is damaged: {error}") from error
+        self._characters = [*RESERVED.values(), *characters]
+        self._codes = codes
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._characters)
+
+    def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
+        codes = _code_points("".join(texts))
+        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        known = self._codes[places] == codes
+        ids = np.where(known, places + len(RESERVED), OWN_SPECIAL_IDS.required("unk")).astype(np.int32)
+        return EncodedTexts(ids, _offsets([len(text) for text in texts]))
+
+    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+        """See `Tokenizer`; unk is written `<unk>`."""
+        return "".join([self._characters[id] for id in with_text(ids, self.special_ids)])
+
+    def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
+        return [self.decode(row) for row in rows]
+
+    def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """See `Tokenizer`; other white space is written as an escape, such as `\\n`."""
+        return [_shown(self._characters[id]) for id in ids]
+
+
+class ByteTokenizer(ModelBytes):
+    """The bytes of UTF-8; byte b has id 4 + b. Raises DataError for other model bytes than `BYTES_MAGIC`."""
+
+    def __init__(self, model_bytes: bytes = BYTES_MAGIC) -> None:
+        super().__init__(model_bytes)
+        if self._model_bytes != BYTES_MAGIC:
+            raise DataError("tokenizer: the model of bytes is damaged")
+
+    @property
+    def vocab_size(self) -> int:
+        return len(RESERVED) + _NUM_BYTES
+
+    def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
+        encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
+        ids = np.frombuffer(b"".join(encoded), np.uint8).astype(np.int32) + len(RESERVED)
+        return EncodedTexts(ids, _offsets([len(text) for text in encoded]))
+
+    def decode(self, ids: Iterable[int] | np.ndarray) -> str:
+        """See `Tokenizer`; bytes that are not UTF-8 become U+FFFD, and unk is written `<unk>`."""
+        return b"".join([_BYTES[id] for id in with_text(ids, self.special_ids)]).decode("utf-8", "replace")
+
+    def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
+        return [self.decode(row) for row in rows]
+
+    def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
+        """See `Tokenizer`; a byte that is no ASCII character is written in hexadecimal, such as `<C3>`."""
+        return [self._token(int(id)) for id in ids]
+
+    def _token(self, id: int) -> str:
+        if id in RESERVED:
+            return RESERVED[id]
+        byte = id - len(RESERVED)
+        return _shown(chr(byte)) if byte < 128 else f"<{byte:02X}>"
+
+
+def train_characters(texts: Iterable[str], vocab_size: int) -> CharTokenizer:
+    """Return a tokenizer with the `vocab_size` - 4 most frequent characters; ties go to the lower code points.
+
+    Raises: ConfigError if there are fewer characters, or `vocab_size` leaves no room for one; DataError if there is no
+      text.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(text)
+    if not counts:
+        raise DataError("tokenizer: the training split has no text to train on")
+    room = vocab_size - len(RESERVED)
+    if room < 1:
+        raise ConfigError(
+            f"config: model.vocab_size={vocab_size}: the tokenizer needs at least {len(RESERVED) + 1}: "
+            f"{len(RESERVED)} reserved ids and a character"
+        )
+    if room > len(counts):
+        raise ConfigError(
+            f"config: model.vocab_size={vocab_size}: the training split has {len(counts)} different characters; with "
+            f"the {len(RESERVED)} reserved ids choose at most {len(counts) + len(RESERVED)}"
+        )
+    characters = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
+    return CharTokenizer(CHARACTERS_MAGIC + json.dumps("".join(characters)).encode() + b"\n")
+
+
+def byte_tokenizer(texts: Iterable[str], vocab_size: int) -> ByteTokenizer:
+    """Return the tokenizer of bytes, which needs no training.
+
+    Raises: ConfigError unless `vocab_size` is 260; DataError if there is no text.
+    """
+    tokenizer = ByteTokenizer()
+    if not any(texts):
+        raise DataError("tokenizer: the training split has no text")
+    if vocab_size != tokenizer.vocab_size:
+        raise ConfigError(
+            f"config: model.vocab_size={vocab_size}: data.tokenizer='byte' has {tokenizer.vocab_size} ids: "
+            f"{_NUM_BYTES} bytes and {len(RESERVED)} reserved ids"
+        )
+    return tokenizer
+
+
+def _code_points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
+def _offsets(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int64)
+
+
+def _shown(character: str) -> str:
+    """Return a character as a visible text."""
+    if character == " ":
+        return SPACE
+    return character if len(character) > 1 or character.isprintable() else ascii(character)[1:-1]

@@ -1,0 +1,103 @@
+"""Continuation of texts by a language model, and the probability of given texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from transformer_jax.data.token_cache import encode_in_memory
+from transformer_jax.decoding.generate import Request, position_capacity
+from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.decode_requests import prompt_request
+from transformer_jax.tasks.lines import Line
+from transformer_jax.tasks.loss_sums import by_example, loss_sums_of_rows, split_for_evaluation
+from transformer_jax.tasks.text_generator import Reading, TextGenerator
+from transformer_jax.tasks.window_batches import scoring_windows, windows_in_batches
+
+
+class TextScores(NamedTuple):
+    """Natural logarithms of the probabilities of texts, and their numbers of tokens; both with end-of-sequence."""
+
+    log_probs: Float[np.ndarray, " texts"]
+    tokens: Int[np.ndarray, " texts"]
+
+    @property
+    def loss(self) -> float:
+        """The loss of all texts in nats per token."""
+        return float(-self.log_probs.sum() / self.tokens.sum())
+
+
+class LanguageModel(TextGenerator):
+    """Parameters and tokenizer of a language model; a line is a prompt, and an output repeats it and goes on.
+
+    An empty prompt is continued from the start id alone.
+    """
+
+    def continue_all(self, prompts: Sequence[str]) -> list[str]:
+        """Return the best continuation of every prompt, with the prompt in front.
+
+        Raises: DataError, which names the prompt, if one cannot be continued.
+        """
+        outputs = self.generate_chunk([Line(prompt) for prompt in prompts])
+        for output in outputs:
+            if output.problem:
+                raise DataError(f"prompt {output.number}: {output.problem}")
+        return [output.text for output in outputs]
+
+    def score(self, texts: Sequence[str], end: bool = True) -> TextScores:
+        """Return the log probability of every text after the start id.
+
+        A text above `evaluation.max_length` tokens is scored in windows, as in an evaluation.
+
+        Args:
+          end: count the end-of-sequence too. Without it, an empty text has the log probability 0.
+        Raises: DataError if there are no texts; ConfigError for an ensemble.
+        """
+        if self.others:
+            raise ConfigError("score: an ensemble has no such scores; call it on the model of each checkpoint")
+        if not len(texts):
+            raise DataError("texts: there are none; expected one or more")
+        config = self.config
+        columns = TASKS[config.task.name].columns(config)
+        encoded = encode_in_memory({"inputs": list(texts)}, columns, self.tokenizer)
+        windows = scoring_windows(config, encoded, stream=False, end=end)
+        log_probs, tokens = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
+        if windows.num_examples:
+            static, hyper = split_for_evaluation(config)
+            sums, examples = [], []
+            for batch, of_rows in windows_in_batches(config, windows, config.evaluation.tokens_per_batch):
+                sums.append(loss_sums_of_rows(static, self.params, batch, hyper))
+                examples.append(of_rows)
+            of_windows = by_example(sums, examples)
+            text = windows.values("text", np.arange(windows.num_examples))
+            np.add.at(log_probs, text, -of_windows["nll"])
+            np.add.at(tokens, text, of_windows["weight"].astype(np.int64))
+        return TextScores(log_probs, tokens)
+
+    def _read(self, lines: Sequence[Line]) -> Reading:
+        ids = self.encode([line.text for line in lines])
+        wanted, capacity = self._max_new_tokens, position_capacity(self._decoders)
+        problems: dict[int, str] = {}
+        for index, line in enumerate(lines):
+            if line.prompt is not None:
+                problems[index] = "a language model continues the line itself; it takes no prompt beside it"
+            elif capacity is not None and len(ids[index]) + wanted > capacity:
+                problems[index] = (
+                    f"its {len(ids[index])} tokens and {wanted} new ones exceed the positions of the model, "
+                    f"model.max_length={capacity}; shorten it, or set decode.max_new_tokens"
+                )
+        return Reading(ids, ids, np.array([len(row) + 1 for row in ids], np.int64), problems)
+
+    @property
+    def _max_new_tokens(self) -> int:
+        decode = self.config.decode
+        return decode.max_extra_length if decode.max_new_tokens is None else decode.max_new_tokens
+
+    def _request(self, reading: Reading, chosen: np.ndarray, num_rows: int, width: int) -> Request:
+        prompts = [reading.ids[i] for i in np.resize(chosen, num_rows)]  # any prompt works for rows of padding
+        limits = np.where(np.arange(num_rows) < len(chosen), self._max_new_tokens, 0)
+        return prompt_request(self.config.model.decoder_start_id, prompts, limits)

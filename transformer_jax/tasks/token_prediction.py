@@ -1,0 +1,70 @@
+"""Prediction of the next token: the loss and its means, which translation and language models share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.tasks.base import MetricSpec
+
+if TYPE_CHECKING:
+    from transformer_jax.models.architecture import Model
+    from transformer_jax.nn.dropout import Dropout
+    from transformer_jax.tasks.base import Sums
+    from transformer_jax.typing import Batch
+
+NATS = "nats per token"
+LOGGED = (
+    MetricSpec("loss", "min", NATS),
+    MetricSpec("nll", "min", NATS),
+    MetricSpec("accuracy", "max", "%"),
+)
+"""The averages that `token_means` returns."""
+SCORES = (
+    MetricSpec("loss", "min", NATS, "loss"),
+    MetricSpec("perplexity", "min", "", "perplexity", "{:.3f}"),
+    MetricSpec("accuracy", "max", "%", "accuracy", "{:.2f}"),
+)
+"""The metrics that `token_scores` returns."""
+
+
+def token_sums(model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int) -> Sums:
+    """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the targets of a batch.
+
+    Arguments are those of `Task.loss`.
+    """
+    from transformer_jax.tasks.losses import chunked_cross_entropy
+
+    x, _ = model.features(batch, dropout, hyper.model)  # [B, T, D]
+    smoothing, targets, weights = hyper.label_smoothing, batch["targets"], batch["weights"]
+    return chunked_cross_entropy(lambda x: model.outputs(x, batch), x, targets, weights, smoothing, chunks)
+
+
+def token_means(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `loss` (label-smoothed) and `nll` in nats per target token, and `accuracy` in percent."""
+    return {
+        "loss": sums["loss"] / sums["weight"],
+        "nll": sums["nll"] / sums["weight"],
+        "accuracy": 100.0 * sums["correct"] / sums["weight"],
+    }
+
+
+def token_scores(sums: Mapping[str, float]) -> dict[str, Any]:
+    """Return the scores of teacher forcing from sums over a split.
+
+    Returns: `loss` in nats per target token without label smoothing, `perplexity` = exp(loss), `accuracy` of the next
+      token in percent, and `tokens`, the number of targets.
+    """
+    loss, weight = sums["nll"] / sums["weight"], sums["weight"]
+    return {
+        "loss": loss,
+        "perplexity": exponential(loss),
+        "accuracy": 100.0 * sums["correct"] / weight,
+        "tokens": int(weight),
+    }
+
+
+def exponential(nats: float) -> float:
+    """Return exp(nats), and for huge values the exponential of 700."""
+    return math.exp(min(nats, 700.0))
