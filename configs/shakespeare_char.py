@@ -1,11 +1,12 @@
 """Characters of tiny Shakespeare: nanoGPT's small recipe for a CPU, or its recipe for an accelerator.
 
-    transformer-jax train --config=shakespeare_char --workdir=runs/shakespeare --config.data.dir=DIR
-    transformer-jax train --config=shakespeare_char:gpu --workdir=runs/shakespeare_gpu --config.data.dir=DIR
+    transformer-jax prepare --dataset=shakespeare_char --data_dir=data
+    transformer-jax train --config=shakespeare_char --workdir=runs/shakespeare --config.data.dir=data/shakespeare_char
+    transformer-jax train --config=shakespeare_char:gpu --workdir=runs/big --config.data.dir=data/shakespeare_char
     transformer-jax evaluate --checkpoint=runs/shakespeare --splits=valid
 
-DIR has `input.txt`, tiny Shakespeare, 1,115,394 characters; the first 90 % train, the rest is `valid`. The recipes are
-those of nanoGPT, whose figures are of random windows of the validation text; these are of the whole text.
+The folder has `input.txt`, tiny Shakespeare, 1,115,394 characters; the first 90 % train, the rest is `valid`. The
+recipes are those of nanoGPT, whose figures are of random windows of the validation text; these are of the whole text.
 
 Hardware: 2 cores of an AMD EPYC without AVX-512; `gpu`: an accelerator.
 Result: validation loss 1.895 nats per character in windows side by side, and 1.870 with --evaluation.context=32;

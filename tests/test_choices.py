@@ -52,9 +52,15 @@ def attention(value: str) -> None:
 
 
 def text_source(tmp_path, value: str) -> None:
-    for locale in ("en", "de"):
+    for locale in ("en", "de", "txt"):
         (tmp_path / f"train.{locale}").write_text("a\n")
     load_source(DataConfig(source="text", dir=str(tmp_path), format=value, valid_split="", test_split=""))
+
+
+def documents(tmp_path, value: str) -> None:
+    (tmp_path / "train.txt").write_text("a\n")
+    files = {"source": "text", "dir": str(tmp_path), "format": "documents", "valid_split": "", "test_split": ""}
+    load_source(DataConfig(**files, documents=value)).split("train")
 
 
 def batches(value: str) -> None:
@@ -71,7 +77,7 @@ def small_model():
 
 def decode(field: str, value: str) -> None:
     decoder, params = small_model()
-    fields = {"beam_size": 2, "max_length": 1, "length_penalty_alpha": 1.0, field: value}
+    fields = {"beam_size": 2, "max_new_tokens": 1, "length_penalty_alpha": 1.0, field: value}
     config, ids = DecodeConfig(**fields), np.full((1, 2), 5, np.int32)
     request = source_request((decoder,), config, 3, ids, np.full(1, 2))
     generate((decoder,), (params,), config, Ends(1, (0,)), request)
@@ -93,6 +99,7 @@ USES = {
     "model.attention_implementation": lambda _, value: attention(value),
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),
     "data.format": text_source,
+    "data.documents": documents,
     "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
     "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),
     "data.batching": lambda _, value: batches(value),

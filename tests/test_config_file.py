@@ -198,7 +198,7 @@ def test_values_that_a_file_derives_follow_overrides():
         ("num_heads", "(did you mean 'model.num_heads'?)"),
         ("model.learning_rate", "(did you mean 'optimizer.learning_rate'?)"),
         ("num_layers", "(did you mean 'model.num_encoder_layers' or 'model.num_decoder_layers'?)"),
-        ("training.max_length", "(did you mean 'model.max_length' or 'data.max_length' or 'decode.max_length'?)"),
+        ("training.max_length", "(did you mean 'model.max_length' or 'data.max_length' or 'evaluation.max_length'?)"),
         ("model.nomr_position", "(did you mean 'model.norm_position'?)"),
         ("model", "is a section; set one of its fields, such as model.architecture"),
         ("model.", "no such field"),

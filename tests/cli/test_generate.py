@@ -81,7 +81,7 @@ def warnings(*lines):
 
 
 def failed(number):
-    return f"lines that could not be translated and are empty in the output: {number}"
+    return f"lines without an output, which are empty: {number}"
 
 
 def test_lines_in_their_order(generate, translator):
@@ -121,7 +121,7 @@ def test_every_line_gives_one_line_of_utf8_whatever_the_locale(generate, data, e
 def test_unfinished_translations_are_reported(generate, data, told):
     code, out, err = generate(data)
     assert (code, out) == (0, data.upper())
-    assert err.startswith(f"transformer-jax: warning: translations cut off at the length limit: {told}")
+    assert err.startswith(f"transformer-jax: warning: outputs cut off at the length limit: {told}")
     assert err.count("\n") == 1
 
 

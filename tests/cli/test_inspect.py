@@ -43,7 +43,7 @@ def test_counts_and_costs():
     assert report["num_parameters"] == expected == sum(leaf["count"] for leaf in report["parameters"])
     assert {"path": "embedding/embedding", "shape": [50, 16], "count": 800} in report["parameters"]
     # 500 // 20 = 25 rows, 24 of them a multiple of 8.
-    assert report["batch"] == {"rows": 24, "source_length": 20, "target_length": 20}
+    assert report["batch"] == {"rows": 24, "widths": {"inputs": 20, "targets": 20}}
     assert report["flops_per_step"] == train_flops(config.model, 24, 20)
     assert report["flops_per_target_token"] == report["flops_per_step"] // 480
     activations = activation_bytes(config.model, 24, 20)
@@ -81,7 +81,7 @@ def test_a_batch_in_parts_needs_the_activations_of_one():
 def test_a_packed_batch_is_as_wide_as_its_rows():
     data = DataConfig(max_length=20, tokens_per_batch=500, row_multiple=8, batching="packed", packed_length=30)
     report = inspection(small(data=data), compile_step=True)
-    assert report["batch"] == {"rows": 16, "source_length": 30, "target_length": 30}
+    assert report["batch"] == {"rows": 16, "widths": {"inputs": 30, "targets": 30}}
     unpacked = inspection(small(data=dataclasses.replace(data, batching="buckets", packed_length=256, max_length=30)))
     assert report["flops_per_step"] == unpacked["flops_per_step"]
     # Per slot: inputs, targets and decoder inputs, segment ids and positions of both, weights, a mask of bytes.

@@ -76,7 +76,10 @@ def test_attention_of_a_translation_goes_to_the_run(tmp_path, run, capsys):
         (["--text="], "--text is empty; give a sentence"),
         (["--text= "], "--text is empty; give a sentence"),
         (["--text=1", "--target="], "--target is empty; give a sentence"),
-        (["--text=1", "--layer=2"], "--layer=2: the encoder has layers 1 to 1, the decoder 1 to 1"),
+        (
+            ["--text=1", "--layer=2"],
+            "--layer=2: the model has layers 1 to 1 of the encoder, layers 1 to 1 of the decoder",
+        ),
         (["--text=1", "--head=3"], "--head=3: the model has heads 1 to 2"),
         (["--text=1", "--head=0"], "--head=0: expected at least 1"),
         (["--text=1", "--output=/dev/null/x"], "--output=/dev/null/x: cannot be made: Not a directory"),

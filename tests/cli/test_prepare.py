@@ -142,9 +142,10 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
     [
         (
             [],
-            "--dataset=... is missing: name of the dataset: multi30k, multi30k_wu2021, tatoeba, wmt14, or one of TFDS",
+            "--dataset=... is missing: name of the dataset: multi30k, multi30k_wu2021, tatoeba, shakespeare_char, "
+            "wikitext2, wmt14, or one of TFDS",
         ),
-        (["--dataset=multi30"], "multi30k, multi30k_wu2021, tatoeba, wmt14 (did you mean 'multi30k'?)"),
+        (["--dataset=multi30"], "wikitext2, wmt14 (did you mean 'multi30k'?)"),
         (["--dataset=wmt14_translat"], "TFDS has no dataset 'wmt14_translat'; nearest: wmt14_translate"),
         (["--dataset=wmt14_translate/de-em"], "has no config 'de-em'; nearest: de-en"),
         (["--dataset=embedded_translate/en-de-5"], "expected two different locales"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import as_batch, assert_close, forward, make_batch, random_params, tiny
 
-from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig
+from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.inspection import attention as attention_module
@@ -22,6 +22,7 @@ from transformer_jax.inspection.attention import (
     selection,
 )
 from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks.continuation import LanguageModel
 from transformer_jax.tasks.translator import Translator
 
 EOS_ID = 1
@@ -167,10 +168,10 @@ def test_texts_longer_than_a_learned_table(translator, text, target, flag):
 
 def test_a_model_without_cross_attention(translator):
     params = jax.eval_shape(lambda: init_params(tiny(architecture="decoder_only"), 0))
-    with pytest.raises(ConfigError, match=r"no decoder that attends to an encoder \(its parts: "):
-        check_model(params)
-    with pytest.raises(ConfigError, match="attention is shown only for an encoder-decoder"):
-        attention_maps(dataclasses.replace(translator, params=params), "1")
+    with pytest.raises(ConfigError, match="this model has other parts: encoder"):
+        check_model({"encoder": params["decoder"]})
+    with pytest.raises(ConfigError, match="attention is shown of encoder-decoders and of decoder-only models"):
+        attention_maps(dataclasses.replace(translator, params={"encoder": params["decoder"]}), "1")
 
 
 # Selections.
@@ -188,11 +189,28 @@ def test_selection():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"layer": 4}, "--layer=4: the encoder has layers 1 to 3, the decoder 1 to 2"),
-        ({"layer": 0}, "--layer=0: the encoder"),
+        ({"layer": 4}, "--layer=4: the model has layers 1 to 3 of the encoder, layers 1 to 2 of the decoder"),
+        ({"layer": 0}, "--layer=0: the model has"),
         ({"head": 5}, "--head=5: the model has heads 1 to 4"),
     ],
 )
 def test_no_such_layer_or_head(asked, message):
     with pytest.raises(ConfigError, match=message):
         selection(tiny(num_encoder_layers=3), **asked)
+
+
+def test_maps_of_a_language_model(translator):
+    """It reads the text itself, after the start token; each row's weights are those of the tokens up to its own."""
+    model = dataclasses.replace(translator.config.model, architecture="decoder_only")
+    config = dataclasses.replace(translator.config, model=model, task=TaskConfig(name="language_model"))
+    generator = LanguageModel(config, random_params(model, 3), translator.tokenizer)
+    maps = attention_maps(generator, "12 7")
+    tokens = translator.tokenizer.tokens(translator.tokenizer.encode_batch(["12 7"]).ids)
+    assert maps.predicted == [*tokens, "</s>"]
+    assert maps.read == ["<s>", *tokens]
+    assert list(maps.weights) == ["decoder_self_attention"] == list(selection(model).layers)
+    weights = maps.weights["decoder_self_attention"]
+    assert weights.shape == (1, 2, len(maps.read), len(maps.read))
+    np.testing.assert_allclose(np.tril(weights).sum(-1), 1.0, rtol=1e-6)
+    with pytest.raises(ConfigError, match="--target: a language model reads one text"):
+        attention_maps(generator, "12 7", "1")

@@ -24,7 +24,7 @@ from transformer_jax.tasks.base import (
 )
 
 PACKAGE = Path(transformer_jax.__file__).parent
-OF_TRANSLATION_ALONE = {"perplexity", "exact_match", "tokenized_bleu", "sacrebleu", "chrf", "unfinished", "over_length"}
+OF_TRANSLATION_ALONE = {"exact_match", "tokenized_bleu", "sacrebleu", "chrf", "unfinished", "over_length"}
 # Modules that write lines of translation metrics to their own files.
 WRITERS = {
     "cli/generate.py": {"unfinished"},

@@ -3,9 +3,9 @@
     transformer-jax attention --checkpoint=runs/first --text="Friday, March 7, 2031"
     transformer-jax attention --checkpoint=runs/first --text="two liters" --target="zwei Liter" --layer=2 --head=1
 
-The model must be an encoder-decoder. The attention kinds are the encoder's self-attention, the decoder's masked
-self-attention, and cross-attention. Without --target, the model translates the text (--decode.FIELD=VALUE sets how),
-and the attention is that of its own translation.
+The attention kinds of an encoder-decoder are the encoder's self-attention, the decoder's masked self-attention, and
+cross-attention. Without --target, the model translates the text (--decode.FIELD=VALUE sets how), and the attention is
+that of its own translation. A language model reads the text itself; its only kind is masked self-attention.
 
 OUTPUT/KIND_layer_LAYER.png are the heat maps: one row per query, one column per key. The label of a decoder row gives
 the token that it reads and the token that comes next. OUTPUT/attention.html shows one head at a time, with every
@@ -36,7 +36,7 @@ OVERRIDES = ("evaluation", "decode")
 
 def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
-    text(values, "text", "the source sentence")
+    text(values, "text", "the source sentence; of a language model, the text")
     text(values, "target", "its translation; default the model's own")
     path_flag(values, "output", "folder for the files; default WORKDIR/attention")
     integer(values, "layer", "the only layer to show; default all", None, 1)
@@ -53,17 +53,18 @@ def run(arguments: Arguments) -> int:
     from transformer_jax.evaluation.loading import load
     from transformer_jax.inspection.attention import attention_maps, selection
     from transformer_jax.inspection.pictures import open_folder
-    from transformer_jax.tasks.translator import Translator
+    from transformer_jax.tasks.base import TASKS
 
     use_compilation_cache()
     given = open_folder(Path(values.output)) if values.output else None
     loaded = load(checkpoint, arguments.overrides)
     shown = selection(loaded.config.model, values.layer, values.head)
     folder = given or open_folder(loaded.folder("attention"))
-    maps = attention_maps(Translator(loaded.config, loaded.params, loaded.tokenizer), sentence, values.target)
+    task = TASKS[loaded.config.task.name]
+    maps = attention_maps(task.generator(loaded.config, loaded.params, loaded.tokenizer), sentence, values.target)
     about = {
         "text": sentence,
-        "translation" if values.target is None else "target": maps.target,
+        **({("translation" if values.target is None else "target"): maps.target} if maps.source else {}),
         "model": f"{checkpoint}, step {', '.join(map(str, loaded.steps))}",
     }
     _write(maps, shown, about, folder)

@@ -1,12 +1,17 @@
-"""Translate lines of text from stdin to stdout, in order.
+"""Translate lines of text, or continue them with a language model, from stdin to stdout, in order.
 
     transformer-jax generate --checkpoint=runs/first < in.txt > out.txt
     transformer-jax generate --checkpoint=runs/first --decode.beam_size=5 --input=in.txt --output_file=out.txt
+    transformer-jax generate --checkpoint=runs/language_model --text="Friday, March" --decode.max_new_tokens=20
 
 Text is always UTF-8, whatever the locale. Line n of the output translates line n of the input; an empty line stays
 empty. If a line cannot be translated, because it is too long for the model or not valid UTF-8, its output line is
 empty, stderr names it, the other lines are translated, and the exit code is 3. A translation that reaches the length
 limit (--decode.max_extra_length) is cut off there; a warning gives the number of such lines.
+
+With a language model, line n of the output is line n of the input and its continuation, of at most
+--decode.max_new_tokens tokens; an empty line is continued too. Line feeds in an output become spaces; with
+--output=jsonl they are kept.
 
 If the corpus consists of Moses tokens (data.text_form=moses_bpe), input lines and prompts must have that form too; the
 output is ordinary text.
@@ -56,6 +61,7 @@ def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     text(values, "ensemble", "more checkpoints, separated by commas; the log probabilities of all are averaged")
     path_flag(values, "input", "file to read instead of stdin")
+    text(values, "text", "the only line of the input, instead of stdin")
     path_flag(values, "prompts", "file whose line n is the beginning of the translation of line n")
     text(values, "output", "text | jsonl: output format", "text")
     path_flag(values, "output_file", "file to write instead of stdout; appears once it is complete")
@@ -69,8 +75,12 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(f"--output={values.output}: expected one of {', '.join(_FORMATS)}{hint}")
     with contextlib.ExitStack() as files:
         # All files are opened before the model is loaded, so that a wrong name is reported at once.
-        source, name = _open_input("input", values.input, files)
-        prompts = _open_input("prompts", values.prompts, files)[0] if values.prompts else None
+        if values.text is not None and values.input is not None:
+            raise ConfigError("--text and --input: give one of them")
+        source, name = open_input("input", values.input, files)
+        if values.text is not None:
+            source, name = [values.text.encode()], "--text"
+        prompts = open_input("prompts", values.prompts, files)[0] if values.prompts else None
         file = None
         if values.output_file:
             file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
@@ -95,7 +105,7 @@ def run(arguments: Arguments) -> int:
             lines = file.remaining(source)
         done = 0 if file is None else file.lines
         notes = _LineNotes(name, {} if file is None else file.notes)
-        with progress_bar("translating", _num_lines(values.input), done) as advance:
+        with progress_bar("generating", _num_lines(values.input), done) as advance:
             for chunk in generator.generate(read_lines(lines, prompts, done), done + 1):
                 data = "".join(
                     f"{_written(translation, values.output, generator.config.data)}\n" for translation in chunk
@@ -189,19 +199,19 @@ class _LineNotes:
             if decode.max_new_tokens is None:
                 limit = f"max_extra_length={decode.max_extra_length} tokens more than the source"
             logger.warning(
-                "translations cut off at the length limit: %d (line %s); the limits are decode.%s and "
-                "model.max_length=%d",
+                "outputs cut off at the length limit: %d (line %s); the limits are decode.%s and model.max_length=%d",
                 self.values["unfinished"],
                 ", ".join(map(str, first)) + (", ..." if self.values["unfinished"] > len(first) else ""),
                 limit,
                 config.model.max_length,
             )
         if self.values["failed"]:
-            logger.warning("lines that could not be translated and are empty in the output: %d", self.values["failed"])
+            logger.warning("lines without an output, which are empty: %d", self.values["failed"])
         return exit_codes.SOME_FAILED if self.values["failed"] else exit_codes.OK
 
 
-def _open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
+def open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
+    """Return the lines of a file, or of stdin, and its name; raise DataError, which names the flag, if it fails."""
     if path is None:
         return sys.stdin.buffer, "stdin"
     try:

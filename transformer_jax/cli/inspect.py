@@ -111,7 +111,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     return {
         "parameters": [{"path": p, "shape": list(leaf.shape), "count": leaf.size} for p, leaf in leaves.items()],
         "num_parameters": count,
-        "batch": {"rows": rows, "source_length": length, "target_length": length},
+        "batch": {"rows": rows, "widths": dict(widths or {"length": length})},
         "flops_per_step": flops,
         "flops_per_target_token": None if flops is None else flops // (rows * length),
         "memory": memory,
@@ -220,7 +220,8 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
-    table.add_row("full batch", f"{batch['rows']} pairs of {batch['source_length']} + {batch['target_length']} tokens")
+    widths = ", ".join(f"{name} {width}" for name, width in batch["widths"].items())
+    table.add_row("full batch", f"{batch['rows']} rows, {widths}")
     table.add_row("FLOPs per step", _counted(report["flops_per_step"], " (forward and backward, multiply-add = 2)"))
     table.add_row("FLOPs per target token", _counted(report["flops_per_target_token"]))
     for name, size in report["memory"].items():

@@ -57,7 +57,9 @@ def _prepare_corpus(name: str, arguments: Arguments) -> int:
     if values.manual_dir:
         raise ConfigError(f"--manual_dir is for datasets of TFDS; put files into {data_dir / 'downloads' / name}")
     folder, was_there = prepare_corpus(name, data_dir)
-    counts = {prefix: TextFile(find(folder, f"{prefix}.en")).contents.num_lines for prefix in corpus.prefixes}
+    counts = {
+        prefix: TextFile(find(folder, f"{prefix}.{corpus.endings[0]}")).contents.num_lines for prefix in corpus.prefixes
+    }
     _print_result(name, was_there, folder, counts)
     print(f"  licence   {corpus.licence}; {corpus.page}")
     print(f"Flags to train with it:\n  {shlex.join([f'--config={name}', f'--config.data.dir={folder}'])}")

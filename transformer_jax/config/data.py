@@ -70,7 +70,7 @@ class DataConfig:
     )
     documents: str = choice(
         "line",
-        ("line", "blank_line", "file"),
+        "transformer_jax.data.sources.documents:UNITS",
         "`documents`: what a document is: a line, the lines between blank lines, or a file",
         read_by={"data.format": ("documents",)},
     )

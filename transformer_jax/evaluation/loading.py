@@ -90,7 +90,7 @@ def load_translator(
 
     Raises: ConfigError if the task is not translation.
     """
-    return _of_class(Translator, load_generator(path, overrides, ensemble))
+    return _of_class(Translator, load_generator(path, overrides, ensemble), "a translation model")
 
 
 def load_language_model(
@@ -100,12 +100,12 @@ def load_language_model(
 
     Raises: ConfigError if the task is another.
     """
-    return _of_class(LanguageModel, load_generator(path, overrides, ensemble))
+    return _of_class(LanguageModel, load_generator(path, overrides, ensemble), "a language model")
 
 
-def _of_class(cls: type[T], generator: TextGenerator) -> T:
+def _of_class(cls: type[T], generator: TextGenerator, kind: str) -> T:
     if not isinstance(generator, cls):
-        raise ConfigError(f"task.name='{generator.config.task.name}': it has no {cls.__name__}")
+        raise ConfigError(f"the checkpoint has task.name='{generator.config.task.name}'; expected {kind}")
     return generator
 
 

@@ -1,4 +1,4 @@
-"""Attention weights of one sentence pair, and their entropy.
+"""Attention weights of one text, or of a sentence and its translation, and their entropy.
 
 The weights are those that the model computes in every layer and head: the forward pass is run again and returns them.
 Nothing is smoothed, averaged or renormalised.
@@ -20,6 +20,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.tasks.lengths import length_problems
 from transformer_jax.tasks.lines import Line
+from transformer_jax.tasks.text_generator import TextGenerator
 from transformer_jax.tasks.translator import Translator
 from transformer_jax.typing import Array, Batch, Params
 
@@ -28,20 +29,21 @@ KINDS = {
     "decoder_self_attention": "Masked decoder self-attention",
     "decoder_cross_attention": "Cross-attention",
 }
-"""Titles of the three attentions of an encoder-decoder, by the names under which the model returns their weights."""
+"""Titles of attentions, by the names under which models return their weights. A decoder-only model has the second."""
 
 MAX_TOKENS = 120
 """Most tokens of either side that a picture can show."""
 
 
 class AttentionMaps(NamedTuple):
-    """The tokens and attention weights of one sentence pair.
+    """The tokens and attention weights of one sentence pair, or of one text of a language model.
 
     Attributes:
-      source: the S tokens that the encoder reads, end-of-sequence last.
+      source: the S tokens that the encoder reads, end-of-sequence last; empty without an encoder.
       read: the T tokens that the decoder reads, the start token first.
       predicted: the T tokens that the decoder should output, one at each position.
-      weights: by name of `KINDS`, float32 [L, N, T, S], of queries T and keys S; layers from 0, as in the model.
+      weights: by name, those of `KINDS` that the model has, float32 [L, N, T, S], of queries T and keys S; layers from
+        0, as in the model.
       target: the text of `predicted`.
       finished: whether the target ends with end-of-sequence; a translation cut off at the length limit does not.
     """
@@ -64,18 +66,33 @@ class AttentionMaps(NamedTuple):
         return self.read if kind == "decoder_self_attention" else self.source
 
 
-def attention_maps(translator: Translator, text: str, target: str | None = None) -> AttentionMaps:
-    """Return the attention weights of a text and its translation.
+def attention_maps(generator: TextGenerator, text: str, target: str | None = None) -> AttentionMaps:
+    """Return the attention weights of a text and its translation or, of a language model, those of the text.
 
     Args:
-      text: the source text, one line.
+      text: the source text, one line. Of a language model, the text.
       target: a translation; by default the translator's own, with exactly the tokens that were generated.
     Raises:
       DataError: a side is empty, has several lines, or has more tokens than the model or a picture can take.
-      ConfigError: the model is not an encoder-decoder.
+      ConfigError: the model has no decoder, or a target is given for a language model.
     """
-    check_model(translator.params)
+    check_model(generator.params)
     _check_line("text", text)
+    if isinstance(generator, Translator):
+        return _of_pair(generator, text, target)
+    if target is not None:
+        raise ConfigError("--target: a language model reads one text; leave it out")
+    ids = generator.encode([text])[0]
+    if (eos := generator.tokenizer.special_ids.eos) is not None:
+        ids = [*ids, eos]
+    _check_length("--text", ids, generator)
+    start_id = generator.config.model.decoder_start_id
+    weights = _weights(generator, {"decoder_inputs": np.array([[start_id, *ids[:-1]]], np.int32)})
+    said = generator.tokenizer.tokens(ids)
+    return AttentionMaps([], [*generator.tokenizer.tokens([start_id]), *said[:-1]], said, weights, text, True)
+
+
+def _of_pair(translator: Translator, text: str, target: str | None) -> AttentionMaps:
     eos = translator.tokenizer.special_ids.required("eos")
     source = [*translator.tokenizer.encode_batch([text]).ids.tolist(), eos]
     _check_length("--text", source, translator)
@@ -88,19 +105,26 @@ def attention_maps(translator: Translator, text: str, target: str | None = None)
         _check_length("--target", ids, translator)
     read = [translator.config.model.decoder_start_id, *ids[:-1]]
     batch = {"inputs": np.array([source], np.int32), "decoder_inputs": np.array([read], np.int32)}
-    weights = {kind: w[:, 0] for kind, w in capture(translator.config.model, translator.params, batch).weights.items()}
+    weights = _weights(translator, batch)
     source, said = translator.tokenizer.tokens(source), translator.tokenizer.tokens(ids)
     start = translator.tokenizer.tokens([translator.config.model.decoder_start_id])
     return AttentionMaps(source, [*start, *said[:-1]], said, weights, shown, ids[-1] == eos)
 
 
 def check_model(params: Params) -> None:
-    """Check that a model has the three attentions of `KINDS`, by its parameters; raises ConfigError otherwise."""
-    if "encoder" not in params or "cross_attention" not in params.get("decoder", {}).get("layers", {}):
+    """Check that a model has a decoder and, with an encoder, cross-attention; raises ConfigError otherwise."""
+    layers = params.get("decoder", {}).get("layers", {})
+    if "self_attention" not in layers or ("encoder" in params) != ("cross_attention" in layers):
         raise ConfigError(
-            f"the model has no decoder that attends to an encoder (its parts: {', '.join(params)}); attention is shown "
-            "only for an encoder-decoder"
+            f"attention is shown of encoder-decoders and of decoder-only models; this model has other parts: "
+            f"{', '.join(params)}"
         )
+
+
+def _weights(generator: TextGenerator, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return the weights of the only row of a batch, [L, N, T, S] by kind."""
+    captured = capture(generator.config.model, generator.params, batch)
+    return {kind: weights[:, 0] for kind, weights in captured.weights.items()}
 
 
 class Captured(NamedTuple):
@@ -122,7 +146,7 @@ def capture(config: ModelConfig, params: Params, batch: Mapping[str, Any]) -> Ca
     """
     config = dataclasses.replace(config, attention_implementation="reference", remat="none")
     logits, weights = _forward(config, params, batch)
-    return Captured(logits, {kind: np.asarray(weights[kind], np.float32) for kind in KINDS})
+    return Captured(logits, {kind: np.asarray(weights[kind], np.float32) for kind in KINDS if kind in weights})
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -164,8 +188,8 @@ def _check_line(flag: str, text: str) -> None:
         )
 
 
-def _check_length(what: str, ids: list[int], translator: Translator) -> None:
-    for problem in length_problems(translator.config, np.array([len(ids)])).values():
+def _check_length(what: str, ids: list[int], generator: TextGenerator) -> None:
+    for problem in length_problems(generator.config, np.array([len(ids)])).values():
         raise DataError(f"{what}: {problem}")
     if len(ids) > MAX_TOKENS:
         raise DataError(
@@ -185,15 +209,16 @@ def selection(model: ModelConfig, layer: int | None = None, head: int | None = N
 
     Raises: ConfigError if there is no such layer or head.
     """
-    depths = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
+    depths = {"decoder": model.num_decoder_layers}
+    if model.architecture != "decoder_only":
+        depths = {"encoder": model.num_encoder_layers, **depths}
     if layer is not None and not 1 <= layer <= max(depths.values()):
-        raise ConfigError(
-            f"--layer={layer}: the encoder has layers 1 to {depths['encoder']}, the decoder 1 to {depths['decoder']}"
-        )
+        have = ", ".join(f"layers 1 to {depth} of the {stack}" for stack, depth in depths.items())
+        raise ConfigError(f"--layer={layer}: the model has {have}")
     if head is not None and not 1 <= head <= model.num_heads:
         raise ConfigError(f"--head={head}: the model has heads 1 to {model.num_heads}")
     layers = {}
-    for kind in KINDS:
+    for kind in KINDS if "encoder" in depths else ["decoder_self_attention"]:
         numbers = range(depths[kind.partition("_")[0]])
         layers[kind] = [number for number in numbers if layer in (None, number + 1)]
     return Selection(layers, [number for number in range(model.num_heads) if head in (None, number + 1)])

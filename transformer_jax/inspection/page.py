@@ -21,7 +21,10 @@ def attention_page(maps: AttentionMaps, shown: Selection, about: Mapping[str, st
     Args:
       about: lines above the picture, as name -> text.
     """
-    data = {"about": list(about.items()), "kinds": [_kind(maps, kind, shown) for kind in KINDS if shown.layers[kind]]}
+    data = {
+        "about": list(about.items()),
+        "kinds": [_kind(maps, kind, shown) for kind, layers in shown.layers.items() if layers],
+    }
     # HTML interprets `</script>` and `<!--` within a script element, even inside a JSON string.
     written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     template = resources.files("transformer_jax.inspection").joinpath("page.html").read_text(encoding="utf-8")

@@ -32,8 +32,8 @@ class RemoteFile(NamedTuple):
 class Corpus(NamedTuple):
     """A corpus that this module can download.
 
-    page: of its publisher. licence: as the publisher states it. prefixes: of the files in `data.dir`, each with `.en`
-    and `.de`. unpack: writes these files.
+    page: of its publisher. licence: as the publisher states it. prefixes: of the files in `data.dir`, each with all
+    `endings`. unpack: writes these files.
     """
 
     page: str
@@ -41,11 +41,12 @@ class Corpus(NamedTuple):
     files: tuple[RemoteFile, ...]
     prefixes: tuple[str, ...]
     unpack: Unpack
+    endings: tuple[str, ...] = ("en", "de")
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the files in `data.dir`."""
-        return tuple(f"{prefix}.{locale}" for prefix in self.prefixes for locale in ("en", "de"))
+        return tuple(f"{prefix}.{ending}" for prefix in self.prefixes for ending in self.endings)
 
 
 def _files(folder: str, table: str) -> tuple[RemoteFile, ...]:
@@ -103,6 +104,32 @@ CORPORA = {
         files=(RemoteFile("https://www.manythings.org/anki/deu-eng.zip", None, None),),
         prefixes=("train", "valid", "test"),
         unpack=split_by_hash("deu-eng.zip", "deu.txt"),
+    ),
+    "shakespeare_char": Corpus(
+        page="https://github.com/karpathy/char-rnn",
+        licence="public domain text",
+        files=_files(
+            "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare",
+            "input.txt 1115394 86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+        ),
+        prefixes=("input",),
+        unpack=unchanged,
+        endings=("txt",),
+    ),
+    "wikitext2": Corpus(
+        page="https://github.com/pytorch/examples/tree/main/word_language_model",
+        licence="CC BY-SA (Wikipedia)",
+        files=_files(
+            "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2",
+            """
+            train.txt 10797148 9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f
+            valid.txt  1121681 f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8
+            test.txt   1256449 d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0
+            """,
+        ),
+        prefixes=("train", "valid", "test"),
+        unpack=unchanged,
+        endings=("txt",),
     ),
 }
 """Corpora of text files, by the name of the config that trains on them."""

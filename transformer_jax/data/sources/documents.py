@@ -127,19 +127,17 @@ class DocumentSource:
         if self._unit == "line":
             return file.contents.num_lines
         if file not in self._counts:
-            self._counts[file] = sum(1 for _ in _paragraphs(file))
+            self._counts[file] = sum(1 for _ in UNITS[self._unit](file))
         return self._counts[file]
 
     def _documents(self, part: _Part) -> Iterator[str]:
         if self._unit == "file":
             for file in part.files:
-                text = "\n".join(itertools.chain.from_iterable(file.blocks()))
-                text += "\n" if file.contents.ends_line else ""
+                (text,) = _whole(file)
                 first, last = part.of(len(text))
                 yield text[first:last]
             return
-        units = _paragraphs if self._unit == "blank_line" else _lines
-        documents = itertools.chain.from_iterable(map(units, part.files))
+        documents = itertools.chain.from_iterable(map(UNITS[self._unit], part.files))
         yield from itertools.islice(documents, *self._range(part))
 
 
@@ -147,8 +145,16 @@ def _lines(file: TextFile) -> Iterator[str]:
     return itertools.chain.from_iterable(file.blocks())
 
 
+def _whole(file: TextFile) -> Iterator[str]:
+    yield "\n".join(_lines(file)) + ("\n" if file.contents.ends_line else "")
+
+
 def _paragraphs(file: TextFile) -> Iterator[str]:
     """Yield the lines between blank lines, joined."""
     for is_text, lines in itertools.groupby(_lines(file), lambda line: bool(line.strip())):
         if is_text:
             yield "\n".join(lines)
+
+
+UNITS = {"line": _lines, "blank_line": _paragraphs, "file": _whole}
+"""The documents of a file, by the values of `data.documents`."""
