@@ -1,5 +1,6 @@
 """Tests of byte-level BPE alone."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -10,7 +11,9 @@ import pytest
 from tokenizer_support import TEXTS, encode, trained
 
 from transformer_jax.data.tokenizers import load_tokenizer, train_tokenizer
-from transformer_jax.errors import DataError
+from transformer_jax.data.tokenizers.base import SpecialIds
+from transformer_jax.data.tokenizers.byte_bpe import read_byte_bpe
+from transformer_jax.errors import ConfigError, DataError
 
 UNK_ID = 2
 
@@ -71,15 +74,22 @@ def test_a_process_started_meanwhile_prints_nothing(tokenizer, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_other_reserved_ids_are_refused(tokenizer):
+def test_special_ids_are_found_by_their_names(tokenizer):
     def swap(model):
         vocabulary = model["model"]["vocab"]
         vocabulary["<pad>"], vocabulary["<s>"] = 3, 0
         for token in model["added_tokens"]:
             token["id"] = vocabulary[token["content"]]
 
-    with pytest.raises(DataError, match=r"\(3, 1, 2, 0\), expected \(0, 1, 2, 3\)"):
-        load_tokenizer(changed(tokenizer, swap))
+    assert load_tokenizer(changed(tokenizer, swap)).special_ids == SpecialIds(pad=3, eos=1, unk=2, bos=0)
+
+
+def test_a_model_without_an_end_of_sequence_is_refused(tokenizer):
+    def remove(model):
+        model["added_tokens"] = [token for token in model["added_tokens"] if token["content"] != "</s>"]
+
+    with pytest.raises(DataError, match=r"none of its special tokens \(<pad>, <unk>, <s>\) is an end-of-sequence: </s>"):
+        load_tokenizer(changed(tokenizer, remove))
 
 
 @pytest.mark.parametrize(
@@ -106,3 +116,55 @@ def test_offsets_of_texts_without_tokens(tokenizer):
     ids, offsets = tokenizer.encode_batch(["", "a", "", ""])
     assert offsets.tolist() == [0, 0, 1, 1, 1]
     np.testing.assert_array_equal(ids, encode(tokenizer, "a"))
+
+
+@pytest.fixture
+def gpt2_files(tmp_path):
+    """A vocabulary in GPT-2's files: the 256 bytes in its order, two merges, and its only special token."""
+    alphabet = [chr(c) for c in [*range(33, 127), *range(161, 173), *range(174, 256)]]
+    alphabet += [chr(256 + k) for k in range(256 - len(alphabet))]
+    words = [*alphabet, "th", "Ġth", "<|endoftext|>"]
+    (tmp_path / "encoder.json.gz").write_bytes(gzip.compress(json.dumps({w: i for i, w in enumerate(words)}).encode()))
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\nt h\nĠ th\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_the_files_of_gpt2(gpt2_files):
+    tokenizer = read_byte_bpe(gpt2_files, 259)
+    ids = encode(tokenizer, "the thé")
+    space, t, h, e = 220, 83, 71, 68  # as in GPT-2's own vocabulary
+    assert ids.tolist() == [256, e, 257, 127 - 33 + 0xC3 - 161 - 1, 127 - 33 + 0xA9 - 161]
+    assert tokenizer.decode(ids) == "the thé"
+    assert encode(tokenizer, " t h").tolist() == [space, t, space, h]
+    assert tokenizer.special_ids == SpecialIds(eos=258, bos=258)
+    assert encode(tokenizer, "<|endoftext|>").max() < 256  # a text cannot contain the end
+    assert tokenizer.decode([256, 258, 256]) == "th"
+
+
+def test_a_tokenizer_json(gpt2_files, tmp_path):
+    first = read_byte_bpe(gpt2_files, 259)
+    (tmp_path / "tokenizer.json").write_bytes(first.model_bytes)
+    second = read_byte_bpe(tmp_path / "tokenizer.json", 259)
+    assert (second.sha256, second.special_ids) == (first.sha256, first.special_ids)
+    assert load_tokenizer(second.model_bytes).special_ids == first.special_ids
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (lambda folder: (folder / "vocab.bpe").unlink(), r"the folder has no vocab\.bpe or vocab\.bpe\.gz; expected "),
+        (lambda folder: (folder / "vocab.bpe").write_text("x y\n"), "are no vocabulary of byte-level BPE"),
+        (lambda folder: (folder / "encoder.json.gz").write_bytes(gzip.compress(b"[")), "are no vocabulary"),
+        (lambda folder: (folder / "encoder.json.gz").write_bytes(gzip.compress(b"{}" * 999)[:20]), "cannot read"),
+        (lambda folder: (folder / "vocab.bpe").write_bytes(b"\xff"), "are no vocabulary"),
+    ],
+)
+def test_damaged_files_of_gpt2(gpt2_files, spoil, problem):
+    spoil(gpt2_files)
+    with pytest.raises(DataError, match=r"data\.vocabulary_file: .*" + problem):
+        read_byte_bpe(gpt2_files, 259)
+
+
+def test_a_vocabulary_of_another_size(gpt2_files):
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=300: .* has 259 ids"):
+        read_byte_bpe(gpt2_files, 300)

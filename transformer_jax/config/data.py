@@ -116,8 +116,9 @@ class DataConfig:
     )
     vocabulary_file: str = field(
         "",
-        "`words`: file of the vocabulary, one word per line; default: the most frequent words of the training split",
-        read_by={"data.tokenizer": ("words",)},
+        "vocabulary that is read instead of trained. `words`: a file with one word per line; `byte_bpe`: a "
+        "tokenizer.json, or a folder with GPT-2's encoder.json and vocab.bpe",
+        read_by={"data.tokenizer": ("words", "byte_bpe")},
     )
     max_length: int = number(
         128,

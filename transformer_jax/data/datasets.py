@@ -21,6 +21,7 @@ from transformer_jax.data.sources import Source, Split, load_source
 from transformer_jax.data.sources.base import no_such_split
 from transformer_jax.data.token_cache import Say, open_split
 from transformer_jax.data.tokenizers import (
+    VOCABULARIES,
     Tokenizer,
     check_decode_ids,
     read_tokenizer,
@@ -28,7 +29,6 @@ from transformer_jax.data.tokenizers import (
     write_tokenizer,
 )
 from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
-from transformer_jax.data.tokenizers.words import read_vocabulary
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import read_bytes, write_atomically
 
@@ -132,7 +132,8 @@ def prepare_data(
     elif path.exists():
         tokenizer = read_tokenizer(path)
     elif config.data.vocabulary_file:
-        tokenizer = read_vocabulary(Path(os.path.expanduser(config.data.vocabulary_file)), config.model.vocab_size)
+        path_of_others = Path(os.path.expanduser(config.data.vocabulary_file))
+        tokenizer = VOCABULARIES[config.data.tokenizer](path_of_others, config.model.vocab_size)
         write_tokenizer(path, tokenizer)
     else:
         check_decode_ids(config.decode, OWN_SPECIAL_IDS)  # before training takes minutes

@@ -19,12 +19,13 @@ from transformer_jax.data.tokenizers.characters import (
     train_characters,
 )
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
-from transformer_jax.data.tokenizers.words import WordTokenizer, train_words
+from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
 from transformer_jax.errors import DataError
 from transformer_jax.files import read_bytes, replace_file
 
 __all__ = [
     "TRAINERS",
+    "VOCABULARIES",
     "EncodedTexts",
     "SpecialIds",
     "Tokenizer",
@@ -77,6 +78,16 @@ TRAINERS = {
     "byte": byte_tokenizer,
 }
 """Functions from texts and the size of the vocabulary to a tokenizer, by the values of `data.tokenizer`."""
+
+
+def _read_byte_bpe(path: Path, vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.byte_bpe import read_byte_bpe
+
+    return read_byte_bpe(path, vocab_size)
+
+
+VOCABULARIES = {"words": read_vocabulary, "byte_bpe": _read_byte_bpe}
+"""Functions from `data.vocabulary_file` and the size of the vocabulary to a tokenizer, by `data.tokenizer`."""
 
 
 def load_tokenizer(model_bytes: bytes) -> Tokenizer:

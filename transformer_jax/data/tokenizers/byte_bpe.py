@@ -3,12 +3,19 @@
 Text is divided between letters, digits, other characters and spaces. The UTF-8 bytes of each part are merged by the
 pairs that were most frequent in training; no token spans two parts. No space is added in front, and nothing is
 normalised.
+
+A vocabulary that others have trained can be read: a `tokenizer.json` of this kind, or the two files of GPT-2. Its
+special ids are those of the special tokens with usual names, such as `<|endoftext|>`.
 """
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
+import zlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 import tokenizers
@@ -19,19 +26,29 @@ from transformer_jax.data.tokenizers.base import (
     SPACE,
     EncodedTexts,
     ModelBytes,
+    SpecialIds,
     concatenated,
     training_lines,
     with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import read_bytes
 
 _SMALLEST = 256 + len(RESERVED)
+# Usual names of special tokens, by role: of this project, of GPT-2 and of Llama 3.
+_ROLES = {
+    "pad": ("<pad>",),
+    "eos": ("</s>", "<|endoftext|>", "<|end_of_text|>"),
+    "unk": ("<unk>",),
+    "bos": ("<s>", "<|endoftext|>", "<|begin_of_text|>"),
+}
+_GPT2_FILES = ("encoder.json", "vocab.bpe")
 
 
 class ByteBPETokenizer(ModelBytes):
-    """A model in the library's JSON. Raises DataError for other bytes, and for a model with other reserved ids.
+    """A model in the library's JSON. Raises DataError for other bytes, and for a model without an end-of-sequence.
 
-    Names of reserved ids in a text, such as `</s>`, are ordinary text: encoding yields no reserved id.
+    Names of special tokens in a text, such as `</s>`, are ordinary text: encoding yields no special id.
     """
 
     def __init__(self, model_bytes: bytes) -> None:
@@ -43,15 +60,24 @@ class ByteBPETokenizer(ModelBytes):
                 f"tokenizer: {len(self._model_bytes)} bytes are not a model of byte-level BPE: {error}"
             ) from error
         kinds = self._tokenizer.model, self._tokenizer.pre_tokenizer
-        if not (isinstance(kinds[0], models.BPE) and isinstance(kinds[1], pre_tokenizers.ByteLevel)):
+        before = kinds[1] if isinstance(kinds[1], pre_tokenizers.Sequence) else [kinds[1]]
+        if not (isinstance(kinds[0], models.BPE) and any(isinstance(x, pre_tokenizers.ByteLevel) for x in before)):
             raise DataError(
                 f"tokenizer: {type(kinds[0]).__name__} after {type(kinds[1]).__name__}, expected BPE after ByteLevel"
             )
-        ids = tuple(self._tokenizer.token_to_id(name) for name in RESERVED.values())
-        if ids != tuple(RESERVED):
-            raise DataError(f"tokenizer: ids of {', '.join(RESERVED.values())} are {ids}, expected {tuple(RESERVED)}")
-        # Names of reserved ids are text. The model's bytes do not store this setting.
+        self.special_ids = self._special_ids()
+        # Names of special tokens are text. The model's bytes do not store this setting.
         self._tokenizer.encode_special_tokens = True
+
+    def _special_ids(self) -> SpecialIds:
+        special = {t.content: id for id, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
+        ids = {role: next((special[n] for n in names if n in special), None) for role, names in _ROLES.items()}
+        if ids["eos"] is None:
+            raise DataError(
+                f"tokenizer: none of its special tokens ({', '.join(special) or 'it has none'}) is an end-of-sequence: "
+                f"{', '.join(_ROLES['eos'])}"
+            )
+        return SpecialIds(**ids)
 
     @property
     def vocab_size(self) -> int:
@@ -116,3 +142,47 @@ def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> ByteBPETokenizer:
             f"{tokenizer.get_vocab_size()} tokens; choose at most that"
         )
     return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
+
+
+def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
+    """Return the tokenizer of a file `tokenizer.json`, or of a folder with GPT-2's `encoder.json` and `vocab.bpe`.
+
+    The two files may be .gz.
+
+    Raises: DataError if a file cannot be read or has another form; ConfigError if its number of ids is not
+      `vocab_size`.
+    """
+    try:
+        tokenizer = _of_gpt2(path) if path.is_dir() else ByteBPETokenizer(read_bytes(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
+    except DataError as error:
+        raise DataError(f"data.vocabulary_file: {path}: {error}") from error
+    if tokenizer.vocab_size != vocab_size:
+        raise ConfigError(f"config: model.vocab_size={vocab_size}: {path} has {tokenizer.vocab_size} ids")
+    return tokenizer
+
+
+def _of_gpt2(folder: Path) -> ByteBPETokenizer:
+    encoder, merges = (_content(folder, name) for name in _GPT2_FILES)
+    try:
+        vocabulary = json.loads(encoder)
+        lines = merges.decode("utf-8").split("\n")
+        merged = [line.split() for line in lines if line and not line.startswith("#version")]
+        pairs = [(first, second) for first, second in merged]
+        model = models.BPE(vocab=vocabulary, merges=pairs)
+    except Exception as error:  # the library raises no other class
+        raise DataError(f"{' and '.join(_GPT2_FILES)} are no vocabulary of byte-level BPE: {error}") from error
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if "<|endoftext|>" in vocabulary:
+        tokenizer.add_special_tokens(["<|endoftext|>"])
+    return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
+
+
+def _content(folder: Path, name: str) -> bytes:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return gzip.decompress(read_bytes(path)) if path.suffix == ".gz" else read_bytes(path)
+    raise DataError(f"the folder has no {name} or {name}.gz; expected {' and '.join(_GPT2_FILES)}")
