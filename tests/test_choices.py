@@ -9,12 +9,13 @@ import pytest
 from data_support import encoded_pairs
 from support import forward, make_batch, random_params, shapes, tiny
 
-from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, walk
+from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig, walk
 from transformer_jax.config.fields import Choices, names_in_source
-from transformer_jax.data.columns import RaggedIds
+from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import ConfigError
@@ -55,6 +56,14 @@ def text_source(tmp_path, value: str) -> None:
     for locale in ("en", "de", "txt"):
         (tmp_path / f"train.{locale}").write_text("a\n")
     load_source(DataConfig(source="text", dir=str(tmp_path), format=value, valid_split="", test_split=""))
+
+
+def prefix(value: str) -> None:
+    ids = EncodedSplit({"ids": RaggedIds(np.array([5, 1], np.int32), np.array([0, 2]))}, OWN_SPECIAL_IDS)
+    model = ModelConfig(architecture="decoder_only")
+    config = ExperimentConfig(model=model, task=TaskConfig(name="language_model")).resolved()
+    config = dataclasses.replace(config, task=dataclasses.replace(config.task, prefix=value))
+    training_batches(config, ids).batch(0)
 
 
 def documents(tmp_path, value: str) -> None:
@@ -100,6 +109,7 @@ USES = {
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),
     "data.format": text_source,
     "data.documents": documents,
+    "task.prefix": lambda _, value: prefix(value),
     "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
     "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),
     "data.batching": lambda _, value: batches(value),

@@ -1,10 +1,13 @@
 """Windows of texts: what is counted, what stands before each token, and the random windows of training."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.windows import WindowPlan, divided, in_windows
@@ -12,6 +15,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.tasks.window_batches import window_arrays
 
 START_ID = 3
+CONFIG = ExperimentConfig()
 
 
 def split_of(*documents):
@@ -76,7 +80,7 @@ def batches_of(windows):
 
     def arrays(rows, shape, step):
         rows = rows._replace(examples=np.arange(3), counts=np.ones(3, np.int32), row_ids=np.arange(3))
-        return window_arrays(windows, rows, shape._replace(widths=(("targets", 4),)), step)
+        return window_arrays(CONFIG, windows, rows, shape._replace(widths=(("targets", 4),)), step)
 
     lengths = {"targets": windows.lengths("targets")}
     return (batch for batch, _ in EvaluationBatches(lengths, arrays, tokens_per_batch=32, row_multiple=1))
@@ -84,7 +88,7 @@ def batches_of(windows):
 
 def plan_of(split, seed=0, size=5, rows=4):
     limits = {"tokens_per_batch": rows * size, "size": size, "row_multiple": 2}
-    return WindowPlan(split, "ids", window_arrays, seed=seed, **limits)
+    return WindowPlan(split, "ids", functools.partial(window_arrays, CONFIG), seed=seed, **limits)
 
 
 def test_random_windows_are_parts_of_the_text():

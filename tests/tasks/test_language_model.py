@@ -53,17 +53,23 @@ def folder(tmp_path):
     return tmp_path / "corpus"
 
 
-def distributions(config, params, ids):
-    """Return log P of every next token after the start id and `ids`, [len(ids) + 1, V], by one pass over all."""
+def distributions(config, params, ids, prefix=0):
+    """Return log P of every next token after the start id and `ids`, [len(ids) + 1, V], by one pass over all.
+
+    Args:
+      prefix: number of inputs that attend to each other in both directions.
+    """
     read = np.zeros((1, config.model.max_length), np.int32)  # no token sees those after it
     read[0, : len(ids) + 1] = [config.model.decoder_start_id, *ids]
     model = dataclasses.replace(config.model, decoder_start_id=0)
-    return np.asarray(_distributions(model, params, read))[: len(ids) + 1]
+    is_prefix = np.arange(read.shape[1])[None] < prefix
+    return np.asarray(_distributions(model, params, read, is_prefix))[: len(ids) + 1]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _distributions(model, params, read):
-    logits, _ = ARCHITECTURES["decoder_only"].module(model).apply({"params": params}, {"decoder_inputs": read})
+def _distributions(model, params, read, is_prefix):
+    batch = {"decoder_inputs": read, "prefix_mask": is_prefix}
+    logits, _ = ARCHITECTURES["decoder_only"].module(model).apply({"params": params}, batch)
     return jax.nn.log_softmax(logits[0])
 
 
@@ -208,6 +214,84 @@ def test_log_probabilities_of_texts(folder, end):
             expected += log_probs(shifted, generator.params, ids[first : first + 16]).sum()
         assert log_prob == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert scores.loss == pytest.approx(-scores.log_probs.sum() / scores.tokens.sum())
+
+
+def prefix_config(folder, data=(), **sections):
+    config = config_of(folder, data, **sections)
+    return dataclasses.replace(config, task=TaskConfig(name="language_model", prefix="random"))
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed", "windows"])
+def test_a_prefix_is_not_predicted(folder, batching):
+    """In every text the prefix comes first, with one more input than targets that have no weight."""
+    config = prefix_config(folder, {"batching": batching})
+    plan = training_batches(config, prepared(config, folder / "run").splits["train"])
+    whole = training_batches(
+        dataclasses.replace(config, task=TaskConfig(name="language_model")),
+        prepared(config, folder / "run").splits["train"],
+    )
+    shares = []
+    for step in range(6):
+        batch, unmasked = plan.batch(step), whole.batch(step)
+        np.testing.assert_array_equal(batch["targets"], unmasked["targets"])
+        segments = batch.get("targets_segment_ids", (unmasked["weights"] > 0).astype(np.int32))
+        for row, segment in {
+            (r, s) for r, s in zip(*[x.ravel() for x in (np.indices(segments.shape)[0], segments)], strict=True) if s
+        }:
+            of_text = segments[row] == segment
+            prefix, weights = batch["prefix_mask"][row][of_text], batch["weights"][row][of_text]
+            k = int((weights == 0).sum())
+            assert weights.tolist() == [0.0] * k + [1.0] * (len(weights) - k)
+            assert prefix.tolist() == [True] * (k + 1) + [False] * (len(weights) - k - 1)
+            shares.append(k / len(weights))
+        part = plan.batch(step, slice(2, 5))
+        for name, array in part.items():
+            np.testing.assert_array_equal(array, batch[name][2:5])
+    assert 0.25 < np.mean(shares) < 0.6
+
+
+def test_prefixes_of_an_evaluation_are_those_of_the_examples(folder):
+    """They do not depend on batches; scores are those of the rest of each text alone."""
+    scores = []
+    for tokens in (512, 64):
+        config = prefix_config(folder, evaluation=EvaluationConfig(tokens_per_batch=tokens))
+        data = prepared(config, folder / "run")
+        scores.append(TASK.score(Evaluator(config, data), random_params(config.model, 1), "valid", True).metrics)
+    assert scores[0]["tokens"] == scores[1]["tokens"] < (folder / "text.txt").stat().st_size
+    assert scores[0]["loss"] == pytest.approx(scores[1]["loss"], rel=1e-6)
+    assert {spec.name for spec in TASK.measured(config)} == set(scores[0])
+
+
+@pytest.mark.parametrize("position_encoding", ["learned", pytest.param("relative", marks=pytest.mark.slow)])
+def test_a_prefix_is_read_in_both_directions(folder, position_encoding):
+    """Continuations of prompts of unequal lengths, as by whole passes with the mask of training."""
+    model = {"position_encoding": position_encoding, "max_length": 32}
+    config = prefix_config(folder, model=model, decode=DecodeConfig(max_new_tokens=6))
+    generator, prompts = language_model(config, folder), ["the c", "", "one two three", "z"]
+    causal = language_model(dataclasses.replace(config, task=TaskConfig(name="language_model")), folder)
+    for prompt, output in zip(prompts, generator.generate_chunk([Line(p) for p in prompts]), strict=True):
+        ids = ids_of(prompt)[:-1]
+        for id, log_prob in zip(output.outputs[0].ids, output.outputs[0].log_probs, strict=True):
+            found = distributions(config, generator.params, ids, len(prompt) + 1)[-1]
+            assert int(np.argmax(found[1:])) + 1 == id
+            assert log_prob == pytest.approx(found[id], abs=1e-5)
+            ids.append(id)
+    both = [[o.text for o in g.generate_chunk([Line(p) for p in prompts])] for g in (generator, causal)]
+    assert both[0] != both[1]
+
+
+@pytest.mark.slow
+def test_beams_with_a_prefix_fit_into_the_cache(folder):
+    """A beam of one hypothesis after the other, over several stages of the cache, equals greedy search."""
+    decode = DecodeConfig(max_new_tokens=150, min_length=140)
+    generator = language_model(prefix_config(folder, decode=decode), folder)
+    wide = dataclasses.replace(
+        generator,
+        config=dataclasses.replace(generator.config, decode=dataclasses.replace(decode, beam_size=2, num_best=2)),
+    )
+    lines = [Line("the c"), Line("a longer prompt")]
+    assert [len(o.outputs[0].ids) >= 140 for o in generator.generate_chunk(lines)] == [True, True]
+    assert [len(o.outputs) for o in wide.generate_chunk(lines)] == [2, 2]
 
 
 def test_scores_need_texts(folder):

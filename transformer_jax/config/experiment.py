@@ -133,6 +133,8 @@ class ExperimentConfig:
                 f"evaluation.max_length={window} exceeds the learned position table, "
                 f"model.max_length={self.model.max_length}"
             )
+        if self.evaluation.context and self.task.prefix != "none":
+            yield f"evaluation.context={self.evaluation.context} cannot be used with task.prefix='{self.task.prefix}'"
         if self.evaluation.context >= window:
             yield f"evaluation.context={self.evaluation.context} leaves no token to score in windows of {window} tokens"
         if data.row_multiple % training.accumulation_steps:

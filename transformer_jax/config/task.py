@@ -19,3 +19,10 @@ class TaskConfig:
         extends=("task", "decode", "training.label_smoothing", "training.loss_chunks"),
         always_read=(),
     )
+    prefix: str = choice(
+        "none",
+        "transformer_jax.tasks.window_batches:PREFIXES",
+        "tokens that attend to each other in both directions and are not predicted: none, or the beginning of every "
+        "text, of random length (a prefix LM; Raffel et al. 2020, section 3.2.1)",
+        read_by={"task.name": ("language_model",)},
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-# First words of the seeds of two random streams, which must differ: the order of an epoch's batches, which is the same
-# for every run, and the choice of the examples that fill them.
-ORDER_STREAM, ROWS_STREAM = 1, 2
+# First words of the seeds of random streams, which must differ: the order of an epoch's batches, which is the same for
+# every run; the choice of the examples that fill them; and the lengths of prefixes.
+ORDER_STREAM, ROWS_STREAM, PREFIX_STREAM = 1, 2, 3
 
 
 def generator(stream: int, seed: int, epoch: int, part: int) -> np.random.Generator:

@@ -21,7 +21,7 @@ from transformer_jax.decoding import beam_search, sampling
 from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Reorder, Step, start
 from transformer_jax.decoding.settings import Ends, Settings, Values, split
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.models.decoder import Decoder
+from transformer_jax.models.decoder import Decoder, slots_of_prompts
 from transformer_jax.typing import Array, Batch, Params
 
 FIRST_CAPACITY = 64
@@ -109,7 +109,7 @@ class Search(NamedTuple):
 
     def stages(self) -> Iterator[tuple[int, State]]:
         """Decode stage by stage until all outputs are done; yield each stage's capacity and its final state."""
-        prefix = self.inputs.prompts.shape[1] - 1  # slots of the prompts; the search feeds their last tokens
+        prefix = slots_of_prompts(self.inputs.batch, self.inputs.prompts.shape[1])
         capacity, *larger = capacities(prefix, self.limit)
         state = _begin(self.decoders, self.settings, self.limit, capacity, self.params, self.values, self.inputs)
         while True:
@@ -225,7 +225,7 @@ def _begin(
     inputs: Inputs,
 ) -> State:
     """Encode the inputs and read all but the last token of every prompt."""
-    prefix = inputs.prompts.shape[1] - 1
+    prefix = slots_of_prompts(inputs.batch, inputs.prompts.shape[1])
     slots = prefix + settings.width * (capacity - prefix)
     batch = {**inputs.batch, "prompts": inputs.prompts, "prompt_lengths": inputs.prompt_lengths}
     started = [decoder.start(p, batch, slots, settings.width) for decoder, p in zip(decoders, params, strict=True)]
@@ -235,7 +235,7 @@ def _begin(
     hypotheses = start(caches, last, inputs.prompt_lengths, started[0].visible, started[0].index, settings.width, limit)
     if values.constraints.repetition_penalty is not None:
         # The first token of a prompt is not text.
-        is_token = jnp.arange(1, prefix + 1)[None] < inputs.prompt_lengths[:, None]  # [B, P - 1]
+        is_token = jnp.arange(1, inputs.prompts.shape[1])[None] < inputs.prompt_lengths[:, None]  # [B, P - 1]
         known = jnp.zeros((*last.shape, decoders[0].vocab_size), bool)
         known = known.at[rows[:, None], inputs.prompts[:, 1:]].max(is_token)
         hypotheses = hypotheses._replace(seen=jnp.repeat(known[:, None], settings.width, axis=1))

@@ -12,7 +12,7 @@ from jax.core import Tracer
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.decoder import Decoder, Started, StepOutput
+from transformer_jax.models.decoder import TWO_WAY, Decoder, Started, StepOutput
 from transformer_jax.nn.kv_cache import KVCache, empty_layer, grown
 from transformer_jax.nn.layer import LayerState
 from transformer_jax.nn.masks import AttentionMask, cache_mask
@@ -69,10 +69,27 @@ class CachedDecoder(Decoder):
           ConfigError: a prompt is longer than a learned position table, or the parameters are not prepared.
           DataError: inputs are longer than a learned position table.
         """
-        prompts, lengths = batch["prompts"][:, :-1], batch["prompt_lengths"] - 1
         cache = self.empty_cache(params, batch, slots)
+        if TWO_WAY in batch:
+            return self._read_two_way(params, cache, batch["prompts"], batch["prompt_lengths"])
+        prompts, lengths = batch["prompts"][:, :-1], batch["prompt_lengths"] - 1
         if prompts.shape[1]:
             cache = self.prefill(params, cache, prompts, lengths)[1]
+        return Started(cache, cache.positions >= 0, prompts.shape[1])
+
+    def _read_two_way(self, params: Params, cache: KVCache, prompts: Array, lengths: Array) -> Started:
+        """Read whole prompts [B, P], whose tokens attend to each other, and hide the slots of their last tokens.
+
+        The search feeds the last token again: among the same tokens it gets the same keys and values.
+        """
+        self.check_positions(prompts.shape[1])
+        columns = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
+        positions = jnp.where(columns < lengths[:, None], columns, -1)
+        is_token = jnp.pad(positions >= 0, ((0, 0), (0, cache.capacity - prompts.shape[1])))
+        visible = jnp.broadcast_to(is_token[:, None], (*prompts.shape, cache.capacity))
+        cache = self.step(params, cache, prompts, positions, visible)[1]
+        last = jnp.arange(cache.capacity)[None] == lengths[:, None] - 1
+        cache = cache._replace(positions=jnp.where(last, -1, cache.positions))
         return Started(cache, cache.positions >= 0, prompts.shape[1])
 
     def empty_cache(self, params: Params, batch: Batch, slots: int) -> KVCache:

@@ -9,6 +9,18 @@ from jaxtyping import Bool, Int
 
 from transformer_jax.typing import Array, Batch, Params
 
+TWO_WAY = "prompts_two_way"
+"""Key of a batch, bool [B]: the tokens of the prompts attend to each other in both directions."""
+
+
+def slots_of_prompts(batch: Batch, width: int) -> int:
+    """Return the slots of a cache that `Decoder.start` fills, for prompts [B, width].
+
+    It leaves out the last token of each prompt, which the search feeds. Prompts that are read in both directions need
+    all tokens: then the slot of the last one is filled, but not visible.
+    """
+    return width if TWO_WAY in batch else width - 1
+
 
 class Started(NamedTuple):
     """A cache that holds everything read before the first step.
@@ -60,6 +72,7 @@ class Decoder(abc.ABC):
         Args:
           batch: the columns that the model reads, such as `inputs` [B, S] and `inputs_mask`; and `prompts` [B, P] int32
             with `prompt_lengths` [B], the tokens before the first generated one. The search feeds the last of each.
+            With `TWO_WAY`, prompts are read in both directions; `slots_of_prompts` says how many slots that fills.
           slots: capacity of the cache; width: hypotheses per row, W.
         """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ class LanguageModel(TextGenerator):
             raise ConfigError("score: an ensemble has no such scores; call it on the model of each checkpoint")
         if not len(texts):
             raise DataError("texts: there are none; expected one or more")
-        config = self.config
+        # A text alone has no prefix: every token is predicted.
+        config = dataclasses.replace(self.config, task=dataclasses.replace(self.config.task, prefix="none"))
         columns = TASKS[config.task.name].columns(config)
         encoded = encode_in_memory({"inputs": list(texts)}, columns, self.tokenizer)
         windows = scoring_windows(config, encoded, stream=False, end=end)
@@ -100,4 +102,5 @@ class LanguageModel(TextGenerator):
     def _request(self, reading: Reading, chosen: np.ndarray, num_rows: int, width: int) -> Request:
         prompts = [reading.ids[i] for i in np.resize(chosen, num_rows)]  # any prompt works for rows of padding
         limits = np.where(np.arange(num_rows) < len(chosen), self._max_new_tokens, 0)
-        return prompt_request(self.config.model.decoder_start_id, prompts, limits)
+        two_way = self.config.task.prefix != "none"
+        return prompt_request(self.config.model.decoder_start_id, prompts, limits, two_way)

@@ -11,6 +11,7 @@ from transformer_jax.data.tokenizers import SpecialIds
 from transformer_jax.decoding.generate import Decoders, Request, check_ids, output_limits, position_capacity
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import DataError
+from transformer_jax.models.decoder import TWO_WAY
 
 
 def ends_of(special_ids: SpecialIds) -> Ends:
@@ -51,11 +52,15 @@ def source_request(
     return Request(batch, given, max_lengths, limit)
 
 
-def prompt_request(start_id: int, prompts: Sequence[Sequence[int]], max_lengths: np.ndarray) -> Request:
+def prompt_request(
+    start_id: int, prompts: Sequence[Sequence[int]], max_lengths: np.ndarray, two_way: bool = False
+) -> Request:
     """Return the request for one output per prompt from a decoder without an encoder.
 
     Args:
       start_id: the first decoder input. prompts: ids, without the start id; a prompt may be empty.
       max_lengths: int [B], greatest number of new tokens of each row; 0 for a row without output.
+      two_way: the tokens of a prompt attend to each other in both directions, as in a prefix LM.
     """
-    return Request({}, [[start_id, *prompt] for prompt in prompts], max_lengths, int(max_lengths.max()))
+    batch = {TWO_WAY: np.ones(len(prompts), bool)} if two_way else {}
+    return Request(batch, [[start_id, *prompt] for prompt in prompts], max_lengths, int(max_lengths.max()))

@@ -5,6 +5,9 @@ lengths (`buckets`), or several in a row with segment ids and positions of their
 split. Each token is scored once, in windows of `evaluation.max_length` tokens. A window begins with
 `evaluation.context` tokens that the one before it has scored; then every token, except at the beginning of a text, is
 scored with at least as many tokens before it. Windows cross the ends of documents if those of training did.
+
+With `task.prefix`, the tokens at the beginning of each text attend to each other in both directions and are not
+predicted: a prefix LM.
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from transformer_jax.typing import Batch, Params
 
 
+_OF_WHOLE_TEXTS = ("word_perplexity", "words", "bits_per_byte", "bytes")
+
+
 class LanguageModelTask(Task):
     """Prediction of every token of a text from those before it; reads the feature `inputs` of a source."""
 
@@ -46,6 +52,11 @@ class LanguageModelTask(Task):
         MetricSpec("bytes", heading="bytes", format="{:,}", logged=False),
     )
     logged = token_prediction.LOGGED
+
+    def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
+        """Return all metrics; with a prefix, whose tokens are not predicted, only those per token."""
+        whole = config.task.prefix == "none"
+        return tuple(spec for spec in self.metrics if whole or spec.name not in _OF_WHOLE_TEXTS)
 
     # Columns and batches.
 
@@ -72,7 +83,7 @@ class LanguageModelTask(Task):
         """Return the arrays of some windows of scoring; see `language_model_arrays`."""
         from transformer_jax.tasks.window_batches import window_arrays
 
-        return window_arrays(self.windows(config, split), rows, shape, step)
+        return window_arrays(config, self.windows(config, split), rows, shape, step)
 
     def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
         """Return windows at random places, or documents; documents above `data.max_length` tokens are cut in parts."""
@@ -85,14 +96,16 @@ class LanguageModelTask(Task):
             return WindowPlan(
                 split,
                 "ids",
-                window_arrays,
+                functools.partial(window_arrays, config),
                 tokens_per_batch=data.tokens_per_batch,
                 size=data.max_length,
                 row_multiple=data.row_multiple,
                 seed=config.seed,
             )
         parts = in_windows(split, "ids", config.model.decoder_start_id, data.max_length, stream=False)
-        return plan_batches(config, {"targets": parts.lengths("targets")}, functools.partial(window_arrays, parts))
+        return plan_batches(
+            config, {"targets": parts.lengths("targets")}, functools.partial(window_arrays, config, parts)
+        )
 
     def evaluation_batches(
         self, config: ExperimentConfig, split: EncodedSplit, tokens_per_batch: int, max_width: int | None
@@ -114,8 +127,10 @@ class LanguageModelTask(Task):
         ids = jax.ShapeDtypeStruct((rows, widths["targets"]), jnp.int32)
         batch = {"decoder_inputs": ids, "targets": ids, "weights": jax.ShapeDtypeStruct(ids.shape, jnp.float32)}
         batch |= {"row_ids": jax.ShapeDtypeStruct((rows,), jnp.int32)}
-        return batch | (
-            {"targets_segment_ids": ids, "targets_positions": ids} if config.data.batching == "packed" else {}
+        return (
+            batch
+            | ({"targets_segment_ids": ids, "targets_positions": ids} if config.data.batching == "packed" else {})
+            | ({"prefix_mask": jax.ShapeDtypeStruct(ids.shape, bool)} if config.task.prefix != "none" else {})
         )
 
     # The loss.
@@ -149,6 +164,8 @@ class LanguageModelTask(Task):
         import numpy as np
 
         sums, encoded = evaluator.sums(params, split), evaluator.data.splits[split]
+        if evaluator.config.task.prefix != "none":
+            return Scores(token_prediction.token_scores(sums))
         everything = np.arange(encoded.num_examples)
         words, num_bytes = (int(encoded.values(unit, everything).sum()) for unit in ("words", "bytes"))
         return Scores(

@@ -115,7 +115,7 @@ def find_start(config: ExperimentConfig, directory: WorkDirectory, store: Checkp
 def check_attention(config: ExperimentConfig) -> None:
     """Raise ConfigError early if the attention implementation cannot be used; tracing would raise it later."""
     kinds = ARCHITECTURES[config.model.architecture].attention_kinds(config.model).values()
-    for kind in ("any",) if config.data.batching == "packed" else kinds:
+    for kind in ("any",) if config.data.batching == "packed" or config.task.prefix != "none" else kinds:
         choose(config.model, kind)
 
 
