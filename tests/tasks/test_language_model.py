@@ -276,7 +276,7 @@ def test_a_prefix_is_read_in_both_directions(folder, position_encoding):
             assert int(np.argmax(found[1:])) + 1 == id
             assert log_prob == pytest.approx(found[id], abs=1e-5)
             ids.append(id)
-    both = [[o.text for o in g.generate_chunk([Line(p) for p in prompts])] for g in (generator, causal)]
+    both = [[o.outputs[0].log_probs for o in g.generate_chunk([Line(p) for p in prompts])] for g in (generator, causal)]
     assert both[0] != both[1]
 
 
