@@ -394,6 +394,7 @@ def stages(monkeypatch):
 
 def test_no_stage_starts_that_no_output_reaches(stages):
     params = lively_params(MODEL)
+    stages.clear()  # those of the search for parameters
     result = run(MODEL, params)
     assert stages == [8, 9]
     check_naive(result, naive([MODEL], [params], limits(), 9))
