@@ -1,7 +1,9 @@
-"""Speed of decoding with random parameters: 32 sentences of 32 tokens, 64 new tokens each, greedy or with a beam.
+"""Speed of decoding with random parameters: 32 texts of 32 tokens, 64 new tokens each, greedy or with a beam.
 
     python -m benchmarks.decode --shape small --beam_size 4
     python -m benchmarks.decode --shape transformer_big --device gpu --dtype bfloat16 --batch 256
+
+The texts are an encoder's sources, or a language model's prompts.
 
 Prints one JSON object: `ms` per batch (median), `tokens_per_s` of the best hypotheses, `ms_per_token` for one step of
 the whole batch, and `first_run_s` with compilation. For comparison, --uncached makes a full forward pass per token.
@@ -18,7 +20,7 @@ import jax
 import numpy as np
 
 from benchmarks.devices import device_flag, use_device
-from benchmarks.shapes import PUBLISHED, SHAPES, WITHOUT_ENCODER, model_config
+from benchmarks.shapes import model_config, names
 from transformer_jax.config import DecodeConfig, ModelConfig
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.huge_pages import restart_with_huge_pages
@@ -26,36 +28,38 @@ from transformer_jax.inspection.decoding_speed import cached_decoder, median_sec
 from transformer_jax.models.architecture import init_params
 
 SOURCE_LENGTH = 32
+"""Tokens of a source, or of a prompt with the start id."""
 ENDS = Ends(1, (0,))
 """Ids of this package's own tokenizers: eos, and padding."""
 
 
 def make_decoder(config: ModelConfig, batch_size: int, length: int, beam_size: int) -> Callable[[], Any]:
-    """Return a function that decodes a batch of random sentences into exactly `length` tokens each."""
-    inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
-    lengths = np.full(batch_size, SOURCE_LENGTH)
+    """Return a function that decodes a batch of random texts into exactly `length` new tokens each."""
     decode = DecodeConfig(beam_size=beam_size, max_new_tokens=length, min_length=length)
-    return cached_decoder(config, init_params(config, 0), inputs, lengths, decode, ENDS)
+    return cached_decoder(config, init_params(config, 0), *_texts(config, batch_size), decode, ENDS)
 
 
 def make_uncached_decoder(
     config: ModelConfig, batch_size: int, length: int, num_tokens: int | None = None
 ) -> Callable[[], Any]:
-    """Return a function like `make_decoder`'s, but without a cache: a forward pass over `length` positions per token.
+    """Return a function like `make_decoder`'s, but without a cache: a forward pass over all positions per token.
 
     num_tokens: decode only the first `num_tokens` tokens.
     """
-    inputs = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
-    return uncached_decoder(
-        config, init_params(config, 0), inputs, np.full(batch_size, SOURCE_LENGTH), length, num_tokens
-    )
+    return uncached_decoder(config, init_params(config, 0), *_texts(config, batch_size), length, num_tokens)
+
+
+def _texts(config: ModelConfig, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids [B, S] and lengths [B]."""
+    ids = np.random.default_rng(0).integers(4, config.vocab_size, (batch_size, SOURCE_LENGTH)).astype(np.int32)
+    return ids, np.full(batch_size, SOURCE_LENGTH)
 
 
 def measure(
     shape: str, beam_size: int, batch: int, length: int, seconds: float, dtype: str, uncached: bool
 ) -> dict[str, Any]:
     """Compile the decoder, run it for about `seconds` and return its figures."""
-    config = model_config(shape, max_length=length, dtype=dtype).resolved()
+    config = model_config(shape, max_length=SOURCE_LENGTH + length, dtype=dtype).resolved()
     make = make_uncached_decoder if uncached else functools.partial(make_decoder, beam_size=beam_size)
     run = make(config, batch, length)
     start = time.perf_counter()
@@ -80,12 +84,11 @@ def measure(
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    with_encoder = [shape for shape in (*SHAPES, *PUBLISHED) if shape not in WITHOUT_ENCODER]
-    result.add_argument("--shape", choices=with_encoder, default="small")
+    result.add_argument("--shape", choices=names(), default="small")
     device_flag(result)
     result.add_argument("--beam_size", type=int, default=1)
-    result.add_argument("--batch", type=int, default=32, help="sentences")
-    result.add_argument("--length", type=int, default=64, help="new tokens of every sentence")
+    result.add_argument("--batch", type=int, default=32, help="texts")
+    result.add_argument("--length", type=int, default=64, help="new tokens of every text")
     result.add_argument("--seconds", type=float, default=15.0, help="time to run for, after compilation")
     result.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     result.add_argument("--uncached", action="store_true", help="greedy, without a cache")

@@ -11,14 +11,32 @@ SHAPES: dict[str, dict[str, Any]] = {
     "base": {"emb_dim": 512, "num_heads": 8, "mlp_dim": 2048, "num_encoder_layers": 6, "num_decoder_layers": 6},
 }
 
-
-PUBLISHED = {"transformer_base": transformer_base, "transformer_big": transformer_big, "decoder_124m": gpt2}
+"""Encoder-decoders with a vocabulary of 8,192."""
+LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
+    "gpt_char": {
+        **{"vocab_size": 65, "emb_dim": 128, "num_heads": 4, "mlp_dim": 512, "num_decoder_layers": 4},
+        **{"dropout_rate": 0.0, "attention_dropout_rate": 0.0, "decoder_start_id": 0},
+    },
+    "gpt_small": {
+        **{"vocab_size": 8192, "emb_dim": 384, "num_heads": 6, "mlp_dim": 1536, "num_decoder_layers": 6},
+        "decoder_start_id": 0,
+    },
+    "gpt_124m": {},
+}
+"""Decoder-only models in GPT-2's form: fields that differ from GPT-2 small."""
+PUBLISHED = {"transformer_base": transformer_base, "transformer_big": transformer_big}
 """Published models, with their own vocabulary and norms; for accelerators."""
-WITHOUT_ENCODER = ("decoder_124m",)
+
+
+def names() -> list[str]:
+    """Return the names of all shapes."""
+    return [*SHAPES, *LANGUAGE_MODELS, *PUBLISHED]
 
 
 def model_config(shape: str, **fields: Any) -> ModelConfig:
-    """Return a published model, or a Pre-LN model with a vocabulary of 8,192; not resolved."""
+    """Return a language model, a published model, or a Pre-LN model with a vocabulary of 8,192; not resolved."""
+    if shape in LANGUAGE_MODELS:
+        return gpt2(**LANGUAGE_MODELS[shape] | fields)
     if shape in PUBLISHED:
         return PUBLISHED[shape](**fields)
     values: dict[str, Any] = {"vocab_size": 8192, "norm_position": "pre"}

@@ -6,8 +6,8 @@
 Prints one line of JSON: target tokens per second; GFLOP/s of the model's own arithmetic and, on a device whose peak is
 known, its share of the peak (MFU, Chowdhery et al. 2022, appendix B: recomputation does not count); seconds to compile;
 peak memory of the device, or on a CPU of the process. The loss is fetched after every step, as in a loop that logs
-every step. Published models have dropout only on embeddings and sub-layers; the other shapes also drop attention
-weights and feed-forward activations.
+every step. Published models have dropout only on embeddings and sub-layers. Language models have it on attention
+weights too (`gpt_char` has none), and no label smoothing. The other shapes also drop feed-forward activations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from benchmarks.devices import device_flag, peak_flops, use_device
-from benchmarks.shapes import PUBLISHED, SHAPES, WITHOUT_ENCODER, model_config
+from benchmarks.shapes import LANGUAGE_MODELS, PUBLISHED, model_config, names
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
 from transformer_jax.errors import UserError
 from transformer_jax.huge_pages import restart_with_huge_pages
@@ -36,7 +36,8 @@ from transformer_jax.training.step import make_train_step
 
 _BATCHES = {
     **{"tiny": (128, 32), "small": (64, 32), "base": (16, 64)},
-    **{"transformer_base": (256, 256), "transformer_big": (128, 256), "decoder_124m": (32, 1024)},
+    **{"gpt_char": (12, 64), "gpt_small": (8, 256), "gpt_124m": (1, 256)},
+    **{"transformer_base": (256, 256), "transformer_big": (128, 256)},
 }
 """Rows, and tokens of each side, by shape."""
 
@@ -45,7 +46,9 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     """Return the resolved config of the run to measure."""
     fields = {name: getattr(arguments, name) for name in ("dtype", "scan_layers", "remat", "attention_implementation")}
     rate = arguments.dropout_rate
-    if arguments.shape in PUBLISHED:
+    if arguments.shape in LANGUAGE_MODELS:
+        rates = {} if rate is None else {"dropout_rate": rate, "attention_dropout_rate": rate}
+    elif arguments.shape in PUBLISHED:
         rates = {"attention_dropout_rate": 0.0} | ({} if rate is None else {"dropout_rate": rate})
     else:
         places = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
@@ -56,7 +59,11 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     batch, length = _sizes(arguments)
     config = ExperimentConfig(
         data=DataConfig(row_multiple=batch, max_length=length, tokens_per_batch=max(batch * length, 16)),
-        training=TrainingConfig(loss_chunks=arguments.loss_chunks, accumulation_steps=arguments.accumulation_steps),
+        training=TrainingConfig(
+            loss_chunks=arguments.loss_chunks,
+            accumulation_steps=arguments.accumulation_steps,
+            label_smoothing=0.0 if arguments.shape in LANGUAGE_MODELS else 0.1,
+        ),
         parallel=ParallelConfig(launcher=arguments.launcher, fsdp=arguments.fsdp, tensor=arguments.tensor),
     ).resolved()
     # Set after resolving: the benchmark also measures architectures that no task trains yet.
@@ -83,7 +90,7 @@ class _Run:
         places = self._launcher.shardings(state_shapes(static, self._hyper))
         self._state = placed_state(static, self._hyper, places)
         self.num_params = sum(leaf.size for leaf in jax.tree.leaves(self._state.params))
-        self._batch = _batch(model, batch_size, length, arguments.shape not in WITHOUT_ENCODER)
+        self._batch = _batch(model, batch_size, length, arguments.shape not in LANGUAGE_MODELS)
         flops = architecture.train_flops(model, batch_size, {"inputs": length, "targets": length})
         assert flops is not None
         self.flops = flops
@@ -150,7 +157,7 @@ def _batch(model: ModelConfig, batch_size: int, length: int, has_encoder: bool) 
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--shape", choices=[*SHAPES, *PUBLISHED], default="small")
+    result.add_argument("--shape", choices=names(), default="small")
     device_flag(result)
     result.add_argument("--batch", type=int, help="rows; default depends on the shape")
     result.add_argument("--length", type=int, help="tokens of each side; default depends on the shape")

@@ -1,7 +1,6 @@
 """Every command, benchmark and study starts, and every command line in the documents can be parsed."""
 
 import ast
-import functools
 import json
 import os
 import re
@@ -57,7 +56,7 @@ def test_help_of_every_command(capsys, name, flag):
         (["transformer_jax", "--help"], "usage: transformer-jax COMMAND"),
         (["experiments.norm_placement.gradient_norms", "--help"], "--depths"),
         (["transformer_jax.sweeps.worker", "--help"], "--trial_axis"),
-        (["benchmarks.train_step", "--help"], "--shape {tiny,small,base,transformer_base,"),
+        (["benchmarks.train_step", "--help"], "--shape {tiny,small,base,gpt_char,gpt_small,"),
         (["benchmarks.decode", "--help"], "--beam_size"),
         (["benchmarks.decode_cost", "--help"], "--figure"),
         (["benchmarks.sweep", "--help"], "--num_workers"),
@@ -111,11 +110,11 @@ def test_the_training_benchmark_alternates_with_steps_without_dropout(nano, caps
 @pytest.mark.slow
 def test_the_training_benchmark_of_a_decoder_only_model(monkeypatch, capsys):
     sizes = {"vocab_size": 20, "emb_dim": 16, "num_heads": 2, "num_decoder_layers": 2}
-    monkeypatch.setitem(shapes.PUBLISHED, "decoder_124m", functools.partial(shapes.gpt2, **sizes))
-    result = measured(train_step, capsys, "--shape=decoder_124m", "--seconds=0", "--batch=2", "--length=8")
+    monkeypatch.setitem(shapes.LANGUAGE_MODELS, "gpt_124m", sizes)
+    result = measured(train_step, capsys, "--shape=gpt_124m", "--seconds=0", "--batch=2", "--length=8")
     # Tokens, positions, 2 layers of 12 D^2 and 13 D, and the last norm.
     assert result["parameters"] == 20 * 16 + 1024 * 16 + 2 * (12 * 16**2 + 13 * 16) + 2 * 16
-    config = shapes.model_config("decoder_124m").resolved()
+    config = shapes.model_config("gpt_124m").resolved()
     flops = ARCHITECTURES["decoder_only"].train_flops(config, 2, {"targets": 8})
     assert result["gflops"] == pytest.approx(flops / (result["ms"] / 1e3) / 1e9)
 
@@ -145,8 +144,10 @@ def test_the_decoding_benchmark_measures(nano, capsys, flags):
 
 
 @pytest.mark.slow
-def test_the_benchmark_decodes_as_many_tokens_as_it_says(nano):
-    config = shapes.model_config("nano", max_length=9).resolved()
+@pytest.mark.parametrize("shape", ["nano", "gpt_char"])
+def test_the_benchmark_decodes_as_many_tokens_as_it_says(nano, shape, monkeypatch):
+    monkeypatch.setitem(shapes.LANGUAGE_MODELS["gpt_char"], "num_decoder_layers", 1)
+    config = shapes.model_config(shape, max_length=decode.SOURCE_LENGTH + 9).resolved()
     for beam_size in (1, 3):
         assert (decode.make_decoder(config, 4, 9, beam_size)().lengths == 9).all()
     cached = decode.make_decoder(config, 4, 9, 1)()
