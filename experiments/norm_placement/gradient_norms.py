@@ -53,9 +53,9 @@ def gradient_norms(
 
     Args:
       model: resolved.
-      batch: a training batch of the translation task.
+      batch: a training batch of the model's task.
       seed: of the parameters.
-    Returns: norms [L] of the L layers by side, encoder and decoder.
+    Returns: norms [L] of the L layers by side, encoder and decoder; a model without an encoder has only the latter.
     """
     norms = _norms(model, label_smoothing)(dict(batch), np.int32(seed))
     return {side: np.asarray(values) for side, values in norms.items()}
@@ -66,17 +66,17 @@ def _norms(model: ModelConfig, label_smoothing: float) -> Any:
     import jax
     import jax.numpy as jnp
 
-    from transformer_jax.models.architecture import init_params
-    from transformer_jax.models.encoder_decoder import EncoderDecoder
+    from transformer_jax.models.architecture import ARCHITECTURES, init_params
     from transformer_jax.tasks.losses import cross_entropy
 
     def norms(batch: Any, seed: Any) -> dict[str, Any]:
         params = init_params(model, seed)
-        kernels = {side: params[side]["layers"]["feed_forward"]["out"]["kernel"] for side in SIDES}
+        sides = [side for side in SIDES if side in params]
+        kernels = {side: params[side]["layers"]["feed_forward"]["out"]["kernel"] for side in sides}
 
         def loss(kernels: Mapping[str, Any]) -> Any:
-            replaced: dict[str, Any] = {side: _with_kernel(params[side], kernels[side]) for side in SIDES}
-            logits, _ = EncoderDecoder(model).apply({"params": {**params, **replaced}}, batch)
+            replaced: dict[str, Any] = {side: _with_kernel(params[side], kernels[side]) for side in sides}
+            logits, _ = ARCHITECTURES[model.architecture].module(model).apply({"params": {**params, **replaced}}, batch)
             sums = cross_entropy(logits, batch["targets"], batch["weights"], label_smoothing or None)
             return sums["loss"] / sums["weight"]
 

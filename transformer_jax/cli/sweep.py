@@ -2,6 +2,7 @@
 
     transformer-jax sweep --study=norm_placement --workdir=runs/norm_placement
     transformer-jax sweep --study=positions --workdir=runs/positions --executor=vmap
+    transformer-jax sweep --study=num_heads --workdir=runs/heads --config=language_model
     transformer-jax sweep --study=tuning --workdir=runs/tuning --search=tpe --num_trials=30 --pruner=median
 
 The trials of the study are work directories in WORKDIR/trials. The same command run again resumes the study: finished
@@ -12,13 +13,17 @@ A trial whose loss becomes infinite or NaN has diverged; that is a result, not a
 of the others. --dry_run prints what a sweep would train, with parameters, operations and the expected minutes, and
 trains nothing. --executor=local runs one process per trial, --num_workers at once; vmap trains trials together in one
 compiled program if they differ only in seeds, rates and other scalars; slurm submits a job per trial; ray runs the
-trials on the nodes of a cluster. --config.FIELD=VALUE overrides a field of every trial. `report` makes tables and
-figures of the results.
+trials on the nodes of a cluster. --config.FIELD=VALUE overrides a field of every trial. --config=FILE or NAME asks the
+study's question of another config, such as a language model; fields and metrics that it does not have are left out and
+named. `report` makes tables and figures of the results.
 """
 
+from __future__ import annotations
+
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -27,12 +32,18 @@ from transformer_jax.builtin import study_folder
 from transformer_jax.cli.arguments import Arguments, choice_flag, integer, path_flag, switch, text
 from transformer_jax.errors import ConfigError
 
+if TYPE_CHECKING:  # imports JAX
+    from transformer_jax.sweeps.other_baseline import Adapted
+
 OVERRIDES = ("config",)
 
 
 def define(values: flags.FlagValues) -> None:
     path_flag(values, "study", "folder with a study.py, or the name of a built-in study (`transformer-jax list`)")
     path_flag(values, "workdir", "work directory of the sweep; the trials are in WORKDIR/trials")
+    path_flag(
+        values, "config", "config in place of the study's baseline: FILE.py[:ARGUMENT], WORKDIR/config.json, name"
+    )
     from transformer_jax.sweeps.executors import NAMES as EXECUTORS
     from transformer_jax.sweeps.executors.base import Options
     from transformer_jax.sweeps.executors.ray import RayOptions
@@ -74,30 +85,25 @@ def run(arguments: Arguments) -> int:
         return _dry_run(arguments, folder)
     workdir = Path(arguments.required("workdir"))
 
-    from transformer_jax.data.sources import load_source
     from transformer_jax.sweeps.declaration import declaration_of
     from transformer_jax.sweeps.progress_of_trials import Table
     from transformer_jax.sweeps.results import check_trials, claim
     from transformer_jax.sweeps.search import make_search
-    from transformer_jax.sweeps.search.base import SearchOptions, Space, check_options
+    from transformer_jax.sweeps.search.base import SearchOptions, check_options
     from transformer_jax.sweeps.search.best import best
-    from transformer_jax.sweeps.study import load_study
     from transformer_jax.sweeps.sweep import Sweep
-    from transformer_jax.tasks.base import TASKS
 
     values = arguments.flags
     options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
     check_options(options)
     _check_flags_of_executors(values)
-    study = load_study(folder)
     overrides = {"data.cache_dir": str((workdir / "token_cache").absolute())} | dict(arguments.overrides)
-    first = Space(study, overrides).first()
-    study = study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
-    claim(workdir, folder, declaration_of(study))
+    study, notes = _study(arguments, folder, overrides)
+    claim(workdir, folder, declaration_of(study), study.baseline if values.config else None)
     check_trials(workdir, study, folder)
     executor = _executor(values, workdir)
     search = make_search(study, overrides, options, workdir, executor.num_workers)
-    with Table(search.notes) as table:
+    with Table([*notes, *search.notes]) as table:
         sweep = Sweep(search, study.metrics, workdir, executor, folder if study.measure else None)
         complete = sweep.run(table.show)
     if not complete:
@@ -113,32 +119,42 @@ def run(arguments: Arguments) -> int:
 
 
 def _dry_run(arguments: Arguments, folder: Path) -> int:
-    from transformer_jax.data.sources import load_source
     from transformer_jax.sweeps.dry_run import print_plan, programs_of
     from transformer_jax.sweeps.search.base import SearchOptions, Space, check_options
     from transformer_jax.sweeps.search.random import random_search
-    from transformer_jax.sweeps.study import load_study
     from transformer_jax.sweeps.trials import grid
-    from transformer_jax.tasks.base import TASKS
 
     values = arguments.flags
     options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
     check_options(options)
-    study = load_study(folder)
-    space = Space(study, arguments.overrides)
-    first = space.first()
-    study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
+    study, left_out = _study(arguments, folder, arguments.overrides)
     if options.name == "grid":
         found = grid(study, arguments.overrides)
         trials = found.trials
         notes = [f"{name} is the same experiment as {other}" for name, other in found.same.items()]
     else:
-        search = random_search(space, options.num_trials or 1, options.seed)
+        search = random_search(Space(study, arguments.overrides), options.num_trials or 1, options.seed)
         trials, notes = search.next([]), list(search.notes)
         if options.name == "tpe":
             notes.append("tpe chooses its variants by results; these are random draws, as many as it would choose")
-    print_plan(trials, programs_of(trials), notes)
+    print_plan(trials, programs_of(trials), [*left_out, *notes])
     return exit_codes.OK
+
+
+def _study(arguments: Arguments, folder: Path, overrides: Mapping[str, Any]) -> Adapted:
+    """Return the study with the directions of its metrics, and notes on what its baseline lacks."""
+    from transformer_jax.data.sources import load_source
+    from transformer_jax.sweeps.other_baseline import Adapted, read_baseline, with_baseline
+    from transformer_jax.sweeps.search.base import Space
+    from transformer_jax.sweeps.study import load_study
+    from transformer_jax.tasks.base import TASKS
+
+    study, notes, spec = load_study(folder), [], arguments.flags.config
+    if spec:
+        config = read_baseline(spec, overrides)
+        study, notes = with_baseline(study, spec, config, load_source(config.data).split_names)
+    first = Space(study, overrides).first()
+    return Adapted(study.for_task(TASKS[first.task.name], load_source(first.data).split_names), notes)
 
 
 def _executor(values: flags.FlagValues, workdir: Path) -> Any:

@@ -24,6 +24,7 @@ from transformer_jax.config.conversion import (
     nearest,
     problems_of,
     section_class,
+    unread_by,
     walk,
 )
 from transformer_jax.config.data import DataConfig
@@ -72,6 +73,7 @@ __all__ = [
     "parse_ids",
     "problems_of",
     "section_class",
+    "unread_by",
     "walk",
     "with_moved_fields",
 ]

@@ -187,6 +187,16 @@ def unread_fields(config: Any) -> Iterator[str]:
                 )
 
 
+def unread_by(config: Any) -> dict[str, str]:
+    """Return every field that the choices of the config do not read, and the choice, by dotted names."""
+    choosers = _choosers(config)
+    return {
+        f"{section_name}.{name}": chooser
+        for section_name, section in _sections(config)
+        for name, (chooser, _, _) in _unread(config, section_name, section, choosers).items()
+    }
+
+
 def _choosers(config: Any) -> dict[str, tuple[dataclasses.Field, Any]]:
     """Return every field with a choice of values, and its value, by dotted name."""
     return {name: (field, value) for name, field, value in walk(config) if "choices" in field.metadata}

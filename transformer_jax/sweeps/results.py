@@ -73,11 +73,12 @@ class Result:
         _write(folder / RESULT, dataclasses.asdict(self))
 
 
-def claim(workdir: Path, study: Path, declaration: Mapping[str, Any] | None = None) -> None:
+def claim(workdir: Path, study: Path, declaration: Mapping[str, Any] | None = None, config: str | None = None) -> None:
     """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study.
 
     Args:
       declaration: of `sweeps.declaration`, with which `report` needs no code of the study.
+      config: the baseline in place of the study's own, if there is one.
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -89,10 +90,13 @@ def claim(workdir: Path, study: Path, declaration: Mapping[str, Any] | None = No
         raise ConfigError(f"--workdir={workdir}: cannot be made: {error.strerror}") from error
     name, folder = study.absolute().name, str(study.absolute())
     if (workdir / STUDY).exists():
-        other = read_object(workdir / STUDY, STUDY_FIELDS)["study"]
-        if other != name:
+        record = read_object(workdir / STUDY, STUDY_FIELDS)
+        if (other := record["study"]) != name:
             raise ConfigError(f"--workdir={workdir}: belongs to the study '{other}', not to '{name}'; choose another")
-    _write(workdir / STUDY, {"study": name, "folder": folder, "declaration": declaration})
+        if (before := record.get("config")) != config:
+            given = f"--config={before}" if before else "the study's own baseline"
+            raise ConfigError(f"--workdir={workdir}: was started with {given}; give the same, or choose another folder")
+    _write(workdir / STUDY, {"study": name, "folder": folder, "declaration": declaration, "config": config})
 
 
 def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Path | None = None) -> None:

@@ -275,14 +275,15 @@ class Study:
         Raises: ConfigError for a metric that is never measured, for a direction other than the declared one, and for a
           first metric without a direction.
         """
-        metrics = tuple(self._for_task(metric, task, splits) for metric in self.metrics)
+        metrics = tuple(self.metric_for_task(metric, task, splits) for metric in self.metrics)
         if not metrics[0].direction:
             raise ConfigError(
                 f"metric '{metrics[0].name}' is the study's first, which ranks the variants: it needs 'max' or 'min'"
             )
         return dataclasses.replace(self, metrics=metrics)
 
-    def _for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
+    def metric_for_task(self, metric: Metric, task: Task, splits: Sequence[str] | None) -> Metric:
+        """Return one metric with its direction; arguments and errors as of `for_task`."""
         spec = declared(task, metric.name)
         if metric.split == TRAIN:
             _check_metric(metric, [known.name for known in training_metrics(task)])

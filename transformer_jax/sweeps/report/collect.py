@@ -17,6 +17,7 @@ from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.metrics_file import is_number, num_unchecked
 from transformer_jax.sweeps.declaration import declared_study
 from transformer_jax.sweeps.figures import number_of
+from transformer_jax.sweeps.other_baseline import with_code
 from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import (
@@ -120,7 +121,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
       that cannot be read.
     """
     record = _study_record(workdir)
-    study, folder = _recorded_study(workdir, record) if folder is None else (load_study(folder), folder)
+    study, folder = _recorded_study(workdir, record) if folder is None else (_loaded(folder, workdir, record), folder)
     if (name := folder.absolute().name) != record["study"]:
         raise ConfigError(f"--workdir={workdir}: belongs to the study '{record['study']}', not to '{name}'")
     folders = [path for path in sorted((workdir / TRIALS).glob("*")) if path.is_dir()]
@@ -152,12 +153,20 @@ def _study_record(workdir: Path) -> dict[str, Any]:
     return read_object(file, STUDY_FIELDS)
 
 
+def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
+    """Return the study of a folder; if the sweep had another baseline, as the sweep has recorded it."""
+    study, declaration = load_study(folder), record.get("declaration")
+    if record.get("config") is None or not isinstance(declaration, dict):
+        return study
+    return with_code(declared_study(declaration, workdir / STUDY), study)
+
+
 def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Path]:
     """Return the study of a work directory and its folder, without running code other than built-in studies."""
     file, folder, declaration = workdir / STUDY, record.get("folder"), record.get("declaration")
     built_in = studies().get(record["study"])
     if built_in is not None and folder == str(built_in.absolute()):
-        return load_study(built_in), built_in
+        return _loaded(built_in, workdir, record), built_in
     place = Path(folder) if isinstance(folder, str) else Path(record["study"])
     if isinstance(declaration, dict):
         if left_out := declaration.get("custom_figures"):

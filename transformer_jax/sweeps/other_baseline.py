@@ -1,0 +1,141 @@
+"""A study with another baseline than its own: `sweep --study=norm_placement --config=language_model`.
+
+The architecture and the task of the other config may lack what the study names. Such fields, axes and metrics are left
+out, and named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax import builtin
+from transformer_jax.config import ExperimentConfig, base_type, unread_by
+from transformer_jax.config_file import leaf_types, read_config
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.figures import CustomFigure, Figure, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.study import Axis, Metric, Range, Study
+from transformer_jax.tasks.base import TASKS
+
+
+class Adapted(NamedTuple):
+    """The study with the other baseline, and notes on what was left out."""
+
+    study: Study
+    notes: list[str]
+
+
+def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Sequence[str]) -> Adapted:
+    """Return a study with another baseline.
+
+    Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
+    then are all alike is left out. So is a metric that the task or the corpus lacks; figures show the first remaining
+    metric in its place. If no ranking metric is left, the loss on the config's validation split is the first.
+
+    Args:
+      spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
+    Raises: ConfigError if no axis is left.
+    """
+    lacking = _lacking(study, config)
+    axes, idle = [], []
+    for axis in study.axes:
+        kept = _kept_axis(axis, lacking)
+        if kept is None:
+            idle.append(axis.name)
+        else:
+            axes.append(kept)
+    if not axes:
+        raise ConfigError(
+            f"--config={spec}: no axis of the study is left: the config does not read {', '.join(sorted(lacking))}"
+        )
+    metrics, unknown = _metrics(study, config, splits)
+    remaining = {axis.name for axis in axes}
+    adapted = dataclasses.replace(
+        study,
+        baseline=_absolute(spec),
+        axes=tuple(axes),
+        settings=_kept(study.settings, lacking),
+        metrics=metrics,
+        reference={name: value for name, value in study.reference.items() if name in remaining},
+        contrasts=tuple(name for name in study.contrasts if name in remaining),
+        figures=_figures(study.figures, set(unknown), metrics[0].name, remaining),
+    )
+    notes = [
+        f"left out: {kind} {', '.join(names)}"
+        for kind, names in (("fields", sorted(lacking)), ("axes", idle), ("metrics", unknown))
+        if names
+    ]
+    return Adapted(adapted, notes)
+
+
+def read_baseline(spec: str, overrides: Mapping[str, Any]) -> ExperimentConfig:
+    """Return the config with those overrides that are text, such as choices and the folder of the corpus.
+
+    Numbers may be invalid without the study's settings, and do not matter to `with_baseline`.
+    """
+    types = leaf_types()
+    return read_config(
+        spec, {name: value for name, value in overrides.items() if base_type(types.get(name, str)) is str}
+    )
+
+
+def _absolute(spec: str) -> str:
+    """Return the config with an absolute path, or as it is if it is the name of a built-in one."""
+    name, colon, argument = spec.partition(":")
+    file = builtin.config_file(name)
+    return spec if builtin.configs().get(name) == file else f"{file.absolute()}{colon}{argument}"
+
+
+def _lacking(study: Study, config: ExperimentConfig) -> set[str]:
+    """Return the fields of the study that the config does not read, because of a choice that the study leaves alone."""
+    values = [study.settings, *(of for axis in study.axes if isinstance(axis, Axis) for of in axis.values.values())]
+    fields = {name for of in values for name in of} | {axis.field for axis in study.axes if isinstance(axis, Range)}
+    return {name for name, chooser in unread_by(config).items() if name in fields and chooser not in fields}
+
+
+def _kept(values: Mapping[str, Any], lacking: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in lacking}
+
+
+def _kept_axis(axis: Axis | Range, lacking: set[str]) -> Axis | Range | None:
+    if isinstance(axis, Range):
+        return None if axis.field in lacking else axis
+    values = {label: _kept(overrides, lacking) for label, overrides in axis.values.items()}
+    first, *others = values.values()
+    return None if all(other == first for other in others) else dataclasses.replace(axis, values=values)
+
+
+def _metrics(study: Study, config: ExperimentConfig, splits: Sequence[str]) -> tuple[tuple[Metric, ...], list[str]]:
+    """Return the metrics that can be measured, those with a direction first, and the names of the others."""
+    task, known, unknown = TASKS[config.task.name], [], []
+    for metric in study.metrics:
+        try:
+            known.append(study.metric_for_task(metric, task, splits))
+        except ConfigError:
+            unknown.append(metric.name)
+    if not any(metric.direction for metric in known):
+        known.insert(0, study.metric_for_task(Metric(f"valid/{config.training.best_metric}"), task, splits))
+    return tuple(sorted(known, key=lambda metric: not metric.direction)), unknown
+
+
+def _figures(figures: Sequence[Figure], unknown: set[str], metric: str, axes: set[str]) -> tuple[Figure, ...]:
+    result: list[Figure] = []
+    for figure in figures:
+        if isinstance(figure, MetricByAxis) and not {figure.x, figure.by} - {""} <= axes:
+            continue
+        if isinstance(figure, MetricByBin) and figure.name in unknown:
+            continue
+        if isinstance(figure, MetricByVariant | MetricByAxis) and figure.metric in unknown:
+            figure = dataclasses.replace(figure, metric=metric, title="")
+        if figure not in result:
+            result.append(figure)
+    return tuple(result)
+
+
+def with_code(study: Study, code: Study) -> Study:
+    """Return a recorded study with what cannot be recorded: the functions of its study.py, and its folder."""
+    drawn = tuple(figure for figure in code.figures if isinstance(figure, CustomFigure))
+    return dataclasses.replace(
+        study, figures=(*study.figures, *drawn), measure=study.measure and code.measure, folder=code.folder
+    )
