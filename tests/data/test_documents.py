@@ -1,11 +1,16 @@
 """Plain text as documents: units, parts of a split, and bad files."""
 
 import gzip
+import os
 
 import pytest
 
+from transformer_jax.builtin import configs
 from transformer_jax.config import DataConfig
+from transformer_jax.config_file import read_config
+from transformer_jax.data.columns import TextSizeColumn
 from transformer_jax.data.sources import load_source
+from transformer_jax.data.tokenizers.words import train_words
 from transformer_jax.errors import DataError
 
 TEXT = "One line.\n two\n\n\nthree\nfour\n"
@@ -103,3 +108,27 @@ def test_bytes_that_are_no_utf8(folder):
     with pytest.raises(DataError, match=r"train\.txt, line 2: not UTF-8 at byte 6 of the file \(0xff\)"):
         texts(folder)
     assert [t.encode("utf-8", "surrogateescape") for t in texts(folder, tokenizer="byte")] == [b"good", b"b\xffd"]
+
+
+def counts(folder, vocab_size):
+    """Return the words of the test split as the scores of `wikitext2` count them, its tokens, and those unknown."""
+    config = read_config(str(configs()["wikitext2"]), {"data.dir": str(folder)})
+    source = load_source(config.data)
+    tokenizer = train_words(source.split("train").features["inputs"], vocab_size)
+    found = source.split("test").features["inputs"]
+    encoded = tokenizer.encode_batch(found)
+    words = TextSizeColumn("words", "inputs").encode(found, tokenizer).sum()
+    return int(words), len(encoded.ids) + len(found), int((encoded.ids == tokenizer.special_ids.unk).sum())
+
+
+def test_ends_of_lines_are_words_of_wikitext(tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text(" \n = Title = \n \n One <unk> , two @-@ three \n")
+    assert counts(tmp_path, 11) == (4 + 3 + 6, 4 + 3 + 6, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("WIKITEXT2" not in os.environ, reason="set WIKITEXT2 to the folder of prepare --dataset=wikitext2")
+def test_the_test_split_of_wikitext_2_has_the_published_words():
+    words, tokens, _ = counts(os.environ["WIKITEXT2"], 33_280)
+    assert words == tokens == 245_569
