@@ -152,7 +152,7 @@ class Inputs:
             ["train", f"--config={self.corpus / 'tiny.py'}", f"--workdir={self.folder / 'new'}"],
             ["train", f"--workdir={run}", "--config.training.log_every_steps=4"],
             ["sweep", f"--study={self.study / 'experiments' / 'heads'}", "--num_workers=0", "--workdir=/proc/x"],
-            ["prepare", "--dataset=embedded_translate", "--data_dir=/proc/x"],
+            ["prepare", "--dataset=no_such_dataset", "--data_dir=/proc/x"],
             ["embeddings", f"--checkpoint={run}", "--neighbours=1"],
             ["attention", f"--checkpoint={run}", "--text=1 2", f"--output={self.folder / 'pictures'}"],
             ["compare", str(run), str(run), "--splits=test", "--samples=3"],
