@@ -154,6 +154,20 @@ def documents(corpus, documents):
     return load_source(config.data).num_examples("train")
 
 
+def parts(corpus, **fields):
+    """Return the batches of the first epoch of a language model, or the error, for documents of up to 30 tokens."""
+    config = ExperimentConfig(
+        model=ModelConfig(architecture="decoder_only"),
+        task=TaskConfig(name="language_model"),
+        data=DataConfig(max_length=8, tokens_per_batch=64, **fields),
+    ).resolved()
+    split = EncodedSplit({"ids": RaggedIds(np.arange(4, 64, dtype=np.int32), np.array([0, 30, 60]))}, OWN_SPECIAL_IDS)
+    try:
+        return training_batches(config, split).batches_per_epoch
+    except DataError as error:
+        return str(error)
+
+
 FORMS = ("plain", "moses_bpe")
 DATA = {
     "source": (source_type, "text", "embedded"),
@@ -181,6 +195,7 @@ DATA = {
     "num_buckets": (shapes, 6, 2),
     "batching": (shapes, "buckets", "packed"),
     "packed_length": (packed_shapes, 256, 128),
+    "cut_documents": (parts, True, False),
     "cache_dir": (lambda c, cache_dir: cache(c, cache_dir=cache_dir and str(c / cache_dir)), "", "elsewhere"),
 }
 

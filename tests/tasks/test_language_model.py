@@ -329,3 +329,25 @@ def test_translation_has_no_windows():
         ConfigError, match=r"data\.batching='windows': task\.name='translation' can only use buckets, packed"
     ):
         ExperimentConfig(data=DataConfig(batching="windows")).resolved()
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+def test_documents_that_may_not_be_cut(folder, batching):
+    config = config_of(folder, {"batching": batching, "cut_documents": False})
+    with pytest.raises(
+        DataError,
+        match=r"^data\.cut_documents=false: 4 of 20 training documents have more than data\.max_length=16 tokens; "
+        r"the first is document 4 with 49\.",
+    ):
+        training_batches(config, prepared(config, folder / "run").splits["train"])
+    longer = config_of(folder, {"batching": batching, "cut_documents": False, "max_length": 49})
+    assert training_batches(longer, prepared(longer, folder / "run").splits["train"]).batches_per_epoch
+    with pytest.raises(ConfigError, match=r"data\.cut_documents=False is not read with batching='windows'"):
+        config_of(folder, {"batching": "windows", "cut_documents": False})
+
+
+def test_one_text_in_place_of_several(folder):
+    model = language_model(config_of(folder), folder)
+    for method, name in ((model.continue_all, "prompts"), (model.score, "texts")):
+        with pytest.raises(DataError, match=rf"^{name}: one text in place of a list"):
+            method("a dog")

@@ -344,3 +344,11 @@ def test_pairs_without_a_loss(translator, config):
         short.loss(PAIRS)
     with pytest.raises(ConfigError, match="an ensemble has none"):
         dataclasses.replace(translator, others=(Member(config.model, translator.params),)).loss(PAIRS)
+
+
+def test_one_text_in_place_of_several(translator):
+    for method, name in ((translator.encode, "texts"), (translator.translate_all, "lines")):
+        with pytest.raises(DataError, match=rf"^{name}: one text in place of a list"):
+            method("a dog")
+    with pytest.raises(DataError, match=r"^prompts: one text in place of a list"):
+        translator.translate_all(["a dog"], "e")

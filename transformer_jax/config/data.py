@@ -126,6 +126,11 @@ class DataConfig:
         "Language models: length of windows; longer documents are cut",
         2,
     )
+    cut_documents: bool = field(
+        True,
+        "language models: cut documents of more than max_length tokens into parts; false: they are an error",
+        read_by={"task.name": ("language_model",), "data.batching": ("buckets", "packed")},
+    )
     batching: str = choice(
         "buckets",
         ("buckets", "packed", "windows"),

@@ -16,7 +16,7 @@ from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.decode_requests import prompt_request
 from transformer_jax.tasks.lines import Line
 from transformer_jax.tasks.loss_sums import by_example, loss_sums_of_rows, split_for_evaluation
-from transformer_jax.tasks.text_generator import Reading, TextGenerator
+from transformer_jax.tasks.text_generator import Reading, TextGenerator, check_several
 from transformer_jax.tasks.window_batches import scoring_windows, windows_in_batches
 
 
@@ -41,8 +41,9 @@ class LanguageModel(TextGenerator):
     def continue_all(self, prompts: Sequence[str]) -> list[str]:
         """Return the best continuation of every prompt, with the prompt in front.
 
-        Raises: DataError, which names the prompt, if one cannot be continued.
+        Raises: DataError for one prompt in place of a sequence, and, naming the prompt, if one cannot be continued.
         """
+        check_several("prompts", prompts)
         outputs = self.generate_chunk([Line(prompt) for prompt in prompts])
         for output in outputs:
             if output.problem:
@@ -56,10 +57,11 @@ class LanguageModel(TextGenerator):
 
         Args:
           end: count the end-of-sequence too. Without it, an empty text has the log probability 0.
-        Raises: DataError if there are no texts; ConfigError for an ensemble.
+        Raises: DataError if there are no texts, or one text in place of a sequence; ConfigError for an ensemble.
         """
         if self.others:
             raise ConfigError("score: an ensemble has no such scores; call it on the model of each checkpoint")
+        check_several("texts", texts)
         if not len(texts):
             raise DataError("texts: there are none; expected one or more")
         # A text alone has no prefix: every token is predicted.

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
 
@@ -86,7 +87,10 @@ class LanguageModelTask(Task):
         return window_arrays(config, self.windows(config, split), rows, shape, step)
 
     def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
-        """Return windows at random places, or documents; documents above `data.max_length` tokens are cut in parts."""
+        """Return windows at random places, or documents; documents above `data.max_length` tokens are cut in parts.
+
+        Raises: DataError for such a document without `data.cut_documents`; others as `WindowPlan` and `plan_batches`.
+        """
         from transformer_jax.data.datasets import plan_batches
         from transformer_jax.data.windows import WindowPlan, in_windows
         from transformer_jax.tasks.window_batches import window_arrays
@@ -102,6 +106,8 @@ class LanguageModelTask(Task):
                 row_multiple=data.row_multiple,
                 seed=config.seed,
             )
+        if not data.cut_documents:
+            _check_whole(split.lengths("ids"), data.max_length)
         parts = in_windows(split, "ids", config.model.decoder_start_id, data.max_length, stream=False)
         return plan_batches(
             config, {"targets": parts.lengths("targets")}, functools.partial(window_arrays, config, parts)
@@ -176,4 +182,14 @@ class LanguageModelTask(Task):
                 "bits_per_byte": sums["nll"] / (math.log(2.0) * num_bytes),
                 "bytes": num_bytes,
             }
+        )
+
+
+def _check_whole(lengths: np.ndarray, limit: int) -> None:
+    longer = (lengths > limit).nonzero()[0]
+    if len(longer):
+        raise DataError(
+            f"data.cut_documents=false: {len(longer):,} of {len(lengths):,} training documents have more than "
+            f"data.max_length={limit} tokens; the first is document {longer[0] + 1:,} with {lengths[longer[0]]:,}. "
+            "Set data.max_length to the longest, or allow cuts"
         )

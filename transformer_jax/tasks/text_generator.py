@@ -17,7 +17,7 @@ from transformer_jax.data.batching import length_batches
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.decoding.generate import Request, generate
 from transformer_jax.decoding.hypotheses import Generated
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.tasks.decode_requests import ends_of
@@ -47,6 +47,12 @@ class Reading(NamedTuple):
     begins: list[list[int]]
     lengths: np.ndarray
     problems: dict[int, str]
+
+
+def check_several(name: str, texts: Sequence[str]) -> None:
+    """Raise DataError for one text where several are expected: its characters would count as texts."""
+    if isinstance(texts, str):
+        raise DataError(f"{name}: one text in place of a list; put it into brackets, [text]")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -81,7 +87,11 @@ class TextGenerator(abc.ABC):
         return (Member(self.config.model, self.params), *self.others)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, without end-of-sequence; texts are in the form of the corpus."""
+        """Return the ids of each text, without end-of-sequence; texts are in the form of the corpus.
+
+        Raises: DataError for one text in place of a sequence of texts.
+        """
+        check_several("texts", texts)
         ids, offsets = self.tokenizer.encode_batch(texts)
         return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
 

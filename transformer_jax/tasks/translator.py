@@ -21,7 +21,7 @@ from transformer_jax.tasks.decode_requests import source_request
 from transformer_jax.tasks.lengths import check_lengths, length_problems, position_table_rows
 from transformer_jax.tasks.lines import Line
 from transformer_jax.tasks.loss_sums import by_example, loss_sums_of_rows, split_for_evaluation
-from transformer_jax.tasks.text_generator import Reading, TextGenerator
+from transformer_jax.tasks.text_generator import Reading, TextGenerator, check_several
 
 
 class PairLosses(NamedTuple):
@@ -76,8 +76,10 @@ class Translator(TextGenerator):
 
         Args:
           prompts: the beginning of each translation.
-        Raises: DataError, which names the line, if a line cannot be translated.
+        Raises: DataError for one line in place of a sequence, and, naming the line, if one cannot be translated.
         """
+        check_several("lines", lines)
+        check_several("prompts", prompts or ())
         if prompts is not None and len(prompts) != len(lines):
             raise DataError(f"prompts: {len(prompts)} for {len(lines)} lines; give one per line")
         given = [None] * len(lines) if prompts is None else prompts
