@@ -7,6 +7,7 @@
 The text consists of words between spaces; rare ones are `<unk>` already. A line is a document, and its end counts as a
 word: 245,569 of them are in the test split.
 
+Hardware: 2 cores of an AMD EPYC.
 Result: not run to its end yet. On test, word frequencies of the training split have perplexity 911.7, and a 5-gram
 model with modified Kneser-Ney smoothing (KenLM, `lmplz -o 5`) has 220.1, both with the 245,569 tokens above.
 """
