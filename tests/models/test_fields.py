@@ -107,8 +107,10 @@ def test_fields_of_parameters(field):
     value, others = OF_PARAMETERS[field]
     before, after = (ModelConfig(**SMALL | others | changed).resolved() for changed in ({}, {field: value}))
     assert computation(before) == computation(after)
-    trees = (init_params(config, 0) for config in (before, after))
-    kernels = [tree["decoder"]["layers"]["feed_forward"]["out"]["kernel"] for tree in trees]
+    kernels = [
+        jax.jit(lambda config=config: init_params(config, 0)["decoder"]["layers"]["feed_forward"]["out"]["kernel"])()
+        for config in (before, after)
+    ]
     assert (kernels[0] != kernels[1]).all()
 
 
