@@ -10,7 +10,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "small": {"emb_dim": 256, "num_heads": 4, "mlp_dim": 1024, "num_encoder_layers": 3, "num_decoder_layers": 3},
     "base": {"emb_dim": 512, "num_heads": 8, "mlp_dim": 2048, "num_encoder_layers": 6, "num_decoder_layers": 6},
 }
-
 """Encoder-decoders with a vocabulary of 8,192."""
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "gpt_char": {

@@ -66,7 +66,7 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
         ),
         parallel=ParallelConfig(launcher=arguments.launcher, fsdp=arguments.fsdp, tensor=arguments.tensor),
     ).resolved()
-    # Set after resolving: the benchmark also measures architectures that no task trains yet.
+    # Set after resolving: the default task does not accept a model without an encoder.
     return dataclasses.replace(
         config, model=dataclasses.replace(model, max_length=max(model.max_length, length)).resolved()
     )

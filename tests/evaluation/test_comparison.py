@@ -410,7 +410,7 @@ def test_a_task_without_outputs_is_compared_by_its_losses(run, older, translated
     assert not [line for line in out if line.startswith("decode of")]  # nothing is generated
     evaluate(run, ["test"])
     metrics = json.loads((run / "evaluation" / "test.json").read_text())
-    assert metrics["task"]["name"] == "plain"
+    assert metrics["task"] == {"name": "plain", "prefix": "none"}
     assert not (run / "evaluation" / "test.txt").exists()
     assert result.scores["loss"][0].score == pytest.approx(metrics["loss"], rel=1e-5)
 

@@ -9,9 +9,9 @@ from run_support import run_main
 from transformer_jax import builtin
 from transformer_jax.data.sources import load_source
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.declaration import declaration_of
+from transformer_jax.sweeps.declaration import declaration_of, declared_study
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
-from transformer_jax.sweeps.other_baseline import read_baseline, with_baseline
+from transformer_jax.sweeps.other_baseline import read_baseline, with_baseline, with_code
 from transformer_jax.sweeps.report.collect import _recorded_study
 from transformer_jax.sweeps.results import STUDY, claim
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, load_study, over
@@ -51,6 +51,7 @@ def test_fields_axes_and_figures_that_the_config_lacks_are_left_out():
     figures = (
         *(MetricByVariant("test/sacrebleu"), MetricByVariant("test/loss"), MetricByAxis("test/loss", x="num_heads")),
         *(MetricByAxis("test/loss", x="num_encoder_layers"), MetricByBin("test[*]/sacrebleu"), Curves("valid/loss")),
+        *(Curves("valid/exact_match"), MetricByVariant("test/chrf")),
     )
     given = study(
         axes=(HEADS, DEPTHS, dataclasses.replace(both, name="both")),
@@ -99,6 +100,13 @@ def test_the_report_of_another_baseline_needs_no_config(tmp_path):
     for other in (None, "wikitext2"):
         with pytest.raises(ConfigError, match="was started with --config=language_model; give the same"):
             claim(tmp_path, folder, declaration_of(found), other)
+
+
+def test_the_functions_of_a_recorded_study_are_those_of_its_code(tmp_path):
+    drawn = CustomFigure(lambda axes, results: None, "Own", "A figure.")
+    code = study(measure=lambda scorer: {}, figures=(Curves("valid/loss"), drawn))
+    recorded = declared_study(declaration_of(adapted(code).study), tmp_path)
+    assert with_code(recorded, code) == adapted(code).study
 
 
 def test_a_config_file_is_recorded_with_its_folder(tmp_path, monkeypatch):

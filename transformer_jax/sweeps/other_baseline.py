@@ -14,7 +14,7 @@ from transformer_jax import builtin
 from transformer_jax.config import ExperimentConfig, base_type, unread_by
 from transformer_jax.config_file import leaf_types, read_config
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.figures import CustomFigure, Figure, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.figures import Curves, CustomFigure, Figure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study
 from transformer_jax.tasks.base import TASKS
 
@@ -30,8 +30,8 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
     """Return a study with another baseline.
 
     Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
-    then are all alike is left out. So is a metric that the task or the corpus lacks; figures show the first remaining
-    metric in its place. If no ranking metric is left, the loss on the config's validation split is the first.
+    then are all alike is left out. So is a metric that the task or the corpus lacks; a figure of it shows the first
+    remaining metric, or is left out. If no metric with a direction is left, `training.best_metric` is the first.
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
@@ -59,7 +59,7 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         metrics=metrics,
         reference={name: value for name, value in study.reference.items() if name in remaining},
         contrasts=tuple(name for name in study.contrasts if name in remaining),
-        figures=_figures(study.figures, set(unknown), metrics[0].name, remaining),
+        figures=_figures(study, config, splits, metrics[0].name, remaining),
     )
     notes = [
         f"left out: {kind} {', '.join(names)}"
@@ -108,25 +108,42 @@ def _kept_axis(axis: Axis | Range, lacking: set[str]) -> Axis | Range | None:
 
 def _metrics(study: Study, config: ExperimentConfig, splits: Sequence[str]) -> tuple[tuple[Metric, ...], list[str]]:
     """Return the metrics that can be measured, those with a direction first, and the names of the others."""
-    task, known, unknown = TASKS[config.task.name], [], []
+    known, unknown = [], []
     for metric in study.metrics:
-        try:
-            known.append(study.metric_for_task(metric, task, splits))
-        except ConfigError:
+        found = _measured(study, metric, config, splits)
+        if found is None:
             unknown.append(metric.name)
+        else:
+            known.append(found)
     if not any(metric.direction for metric in known):
-        known.insert(0, study.metric_for_task(Metric(f"valid/{config.training.best_metric}"), task, splits))
+        best = Metric(f"valid/{config.training.best_metric}")
+        known.insert(0, study.metric_for_task(best, TASKS[config.task.name], splits))
     return tuple(sorted(known, key=lambda metric: not metric.direction)), unknown
 
 
-def _figures(figures: Sequence[Figure], unknown: set[str], metric: str, axes: set[str]) -> tuple[Figure, ...]:
+def _measured(study: Study, metric: Metric, config: ExperimentConfig, splits: Sequence[str]) -> Metric | None:
+    """Return the metric with its direction; None if the task or the corpus lacks it."""
+    try:
+        return study.metric_for_task(metric, TASKS[config.task.name], splits)
+    except ConfigError:
+        return None
+
+
+def _figures(
+    study: Study, config: ExperimentConfig, splits: Sequence[str], metric: str, axes: set[str]
+) -> tuple[Figure, ...]:
+    def lacks(name: str) -> bool:
+        return _measured(study, Metric(name), config, splits) is None
+
     result: list[Figure] = []
-    for figure in figures:
+    for figure in study.figures:
         if isinstance(figure, MetricByAxis) and not {figure.x, figure.by} - {""} <= axes:
             continue
-        if isinstance(figure, MetricByBin) and figure.name in unknown:
+        if (isinstance(figure, MetricByBin) and lacks(figure.name)) or (
+            isinstance(figure, Curves) and lacks(figure.quantity)
+        ):
             continue
-        if isinstance(figure, MetricByVariant | MetricByAxis) and figure.metric in unknown:
+        if isinstance(figure, MetricByVariant | MetricByAxis) and lacks(figure.metric):
             figure = dataclasses.replace(figure, metric=metric, title="")
         if figure not in result:
             result.append(figure)

@@ -21,6 +21,7 @@ from transformer_jax.parallel.processes import is_primary, primary_first
 from transformer_jax.tasks.base import TASKS, best_metric
 from transformer_jax.tasks.batches import training_batches
 from transformer_jax.tasks.outside import errors_from_outside, objects_from_outside
+from transformer_jax.terminal import doing
 from transformer_jax.training.describe import describe, say_once
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.init_from import Pretrained, open_pretrained
@@ -159,7 +160,8 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
         else:
             write_tokenizer(file, start.tokenizer)
     columns = TASKS[config.task.name].columns(config)
-    data = prepare_data(config, columns, directory.path, start.tokenizer, say_once, needed=("train", "valid"))
+    with doing("preparing the corpus"):
+        data = prepare_data(config, columns, directory.path, start.tokenizer, say_once, needed=("train", "valid"))
     if start.record:
         check_corpus(start.record, data.source.fingerprint(), directory.path)
     return data
