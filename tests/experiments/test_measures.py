@@ -11,18 +11,19 @@ import optax
 import pytest
 from data_support import EOS_ID, PAD_ID, encoded_pairs
 from scipy.stats import linregress
-from support import as_batch
+from support import as_batch, random_params
 
 from experiments.attention_scale import softmax
 from experiments.first_batch import first_batch
+from experiments.length_extrapolation.by_position import loss_by_position
 from experiments.model_size.power_law import fit
 from experiments.norm_placement import gradient_norms as gradients
 from experiments.norm_placement import study as norm_placement
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
 from experiments.positions.order import shuffled
-from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig
-from transformer_jax.data.columns import RaggedIds
-from transformer_jax.models.architecture import init_params
+from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.data.columns import EncodedSplit, RaggedIds
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.tasks.losses import cross_entropy
 
@@ -214,6 +215,33 @@ def test_without_positions_the_loss_does_not_depend_on_the_order_of_the_source()
         params = init_params(model, 0)
         logits = [EncoderDecoder(model).apply({"params": params}, batch)[0] for batch in batches]
         assert np.allclose(*logits, atol=1e-5) == same
+
+
+def test_losses_by_position_are_those_of_single_windows():
+    sizes = {"vocab_size": 32, "emb_dim": 16, "num_heads": 2, "mlp_dim": 24, "num_decoder_layers": 1}
+    model = ModelConfig(architecture="decoder_only", position_encoding="rotary", dropout_rate=0.0, **sizes).resolved()
+    data = DataConfig(source="text", format="documents", batching="windows", max_length=4, row_multiple=2)
+    task = TaskConfig(name="language_model")
+    config = ExperimentConfig(model=model, task=task, data=data, evaluation=EvaluationConfig(tokens_per_batch=16))
+    ids = np.random.default_rng(0).integers(4, 32, 21).astype(np.int32)
+    split = EncodedSplit({"ids": RaggedIds(ids, np.array([0, 21]))}, split_of(np.array([[2, 2]])).special_ids)
+    scorer, params = scorer_of(config, valid=split), random_params(model, 1)
+    scorer.loaded.params = params
+    module, before, nats = ARCHITECTURES["decoder_only"].module(model), model.decoder_start_id, []
+    for window in np.split(ids, [8, 16]):
+        read = jnp.array([[before, *window[:-1]]], jnp.int32)
+        logits, _ = module.apply({"params": params}, {"decoder_inputs": read})
+        nats.append(-jax.nn.log_softmax(logits[0])[np.arange(len(window)), window])
+        before = window[-1]
+    found = loss_by_position(scorer, "valid", size=8, width=4)
+    assert found == pytest.approx(
+        {
+            "size_8/loss": np.concatenate(nats).mean(),
+            "size_8[1-4]/loss": np.concatenate([x[:4] for x in nats]).mean(),
+            "size_8[5-8]/loss": np.concatenate([x[4:] for x in nats]).mean(),
+        },
+        rel=1e-5,
+    )
 
 
 def test_a_power_law_is_recovered_with_its_uncertainty():

@@ -27,6 +27,7 @@ VARIED = {
         "model.num_decoder_layers",
     },
     "positions": {"model.position_encoding"},
+    "length_extrapolation": {"model.position_encoding"},
     "num_heads": {"model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"},
     "attention_scale": {
         *("model.attention_scale", "model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"),
@@ -71,6 +72,10 @@ SHALLOW = {"model.num_encoder_layers": "1", "model.num_decoder_layers": "1"}
 OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     "norm_placement": SMALL | NARROW,
     "model_size": SMALL,
+    "length_extrapolation": NARROW
+    | {"data.tokenizer": "byte", "model.vocab_size": "260", "model.num_decoder_layers": "1"}
+    | {"training.num_train_steps": "2", "training.log_every_steps": "1", "data.tokens_per_batch": "512"}
+    | {"optimizer.warmup_steps": "1"},
 }
 
 
@@ -158,7 +163,11 @@ def test_the_variants_of_a_search(name):
 def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
     """With one variant and one seed, every metric of the study is measured and its figures are drawn."""
     monkeypatch.setattr(cost, "_SECONDS", 0.0)
-    asked, found = study(name), trials(name, OVERRIDES[name] | {"data.cache_dir": str(tmp_path / "cache")})
+    overrides = OVERRIDES[name] | {"data.cache_dir": str(tmp_path / "cache")}
+    if name == "length_extrapolation":
+        (tmp_path / "input.txt").write_text("All the world's a stage.\n" * 400)
+        overrides |= {"data.dir": str(tmp_path)}
+    asked, found = study(name), trials(name, overrides)
     claim(tmp_path, ROOT / "experiments" / name)
     first = [trial for trial in found.trials if trial.seed == 0]
     for trial in (first[0], first[-1]) if name == "positions" else first[:1]:

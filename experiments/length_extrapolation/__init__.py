@@ -1,0 +1,1 @@
+"""Which position encodings serve a language model beyond the length of its training?"""
