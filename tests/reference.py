@@ -88,7 +88,7 @@ def activation(name: str, x: np.ndarray) -> np.ndarray:
         return np.where(x > 0, x, 0.0)
     if name == "gelu_tanh":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    if name == "swiglu":
+    if name in ("swiglu", "silu"):
         return x / (1 + np.exp(-x))
     return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
 
@@ -114,9 +114,8 @@ class Model:
         x, self.weights = self.stack(
             "decoder", self.embed(read, "embedding"), target_positions, causal[None, None], memory, source_mask
         )
-        if config.tie_output:
-            return x @ self.leaf("embedding", "embedding").T
-        return x @ self.leaf("output", "kernel")
+        kernel = self.leaf("embedding", "embedding").T if config.tie_output else self.leaf("output", "kernel")
+        return x @ kernel + self.leaf("output", "bias") if config.output_bias else x @ kernel
 
     def leaf(self, *path: str) -> np.ndarray:
         node = self.params

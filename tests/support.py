@@ -47,6 +47,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "attention_scale": (True, False),
     "share_embeddings": (True, False),
     "tie_output": (True, False),
+    "output_bias": (False, True),
     "scale_embeddings": (True, False),
     "scan_layers": (False, True),
 }

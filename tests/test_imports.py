@@ -46,7 +46,7 @@ ALLOWED = {
     "parallel": BASE,
     "checkpoints": BASE | {"kill_points"},
     "tasks": MODEL | {"decoding", "data"},
-    "convert": MODEL | {"checkpoints"},
+    "convert": SERVICES | HOMES,
     "training": SERVICES | HOMES,  # receives an `evaluate` callable
     "evaluation": SERVICES | HOMES,
     "inspection": RUNS,  # draws the training schedule, translates sentences for its pictures
@@ -60,7 +60,7 @@ ALLOWED = {
 HEAVY = {
     *("jax", "flax", "optax", "orbax", "sentencepiece", "tokenizers", "sacrebleu", "sacremoses", "babel", "num2words"),
     *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow", "scipy", "matplotlib"),
-    *("optuna", "sqlalchemy", "submitit", "ray", "filelock"),
+    *("safetensors", "optuna", "sqlalchemy", "submitit", "ray", "filelock"),
 }
 
 

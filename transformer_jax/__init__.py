@@ -21,6 +21,8 @@ _HOMES = {
     "load_translator": "evaluation.loading",
     "LanguageModel": "tasks.continuation",
     "load_language_model": "evaluation.loading",
+    "from_pretrained": "convert.folder",
+    "save_pretrained": "convert.folder",
     "compare": "evaluation.comparison",
     "read_study": "sweeps.report.measurements",
     "attention_maps": "inspection.attention",

@@ -187,9 +187,9 @@ def test_a_learned_table_limits_the_prompt(architecture):
         prefill(params, empty, batch["targets"], lengths)
 
 
-@pytest.mark.parametrize("tie_output", [True, False])
-def test_prepared_parameters_are_the_same_numbers(tie_output):
-    config = tiny(num_decoder_layers=3, tie_output=tie_output)
+@pytest.mark.parametrize(("tie_output", "output_bias"), [(True, False), (True, True), (False, True)])
+def test_prepared_parameters_are_the_same_numbers(tie_output, output_bias):
+    config = tiny(num_decoder_layers=3, tie_output=tie_output, output_bias=output_bias)
     params = random_params(config)
     result = prepared(config, params)
     assert len(result["decoder"]["layers"]) == 3
@@ -199,6 +199,7 @@ def test_prepared_parameters_are_the_same_numbers(tie_output):
     assert result["encoder"] is params["encoder"]
     table = params["embedding"]["embedding"].T if tie_output else params["output"]["kernel"]
     np.testing.assert_array_equal(result["output"]["kernel"], table)
+    assert ("bias" in result["output"]) == output_bias
 
 
 def test_parameters_in_the_other_form_are_refused():

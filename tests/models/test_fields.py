@@ -39,6 +39,7 @@ CHANGES = {
     "attention_scale": (False, {}),
     "share_embeddings": (False, {}),
     "tie_output": (False, {}),
+    "output_bias": (True, {}),
     "scale_embeddings": (False, {}),
     "attention_implementation": ("xla", {}),
     "dtype": ("bfloat16", {}),

@@ -30,16 +30,18 @@ def test_tied_logits_are_products_with_the_unscaled_table():
 
 def test_output_projection():
     x = jnp.asarray(RNG.normal(size=(2, 3, 16)), jnp.float32)
-    logits = OutputProjection(tiny()).apply({"params": {"kernel": TABLE.T}}, x)
+    config = tiny(tie_output=False)
+    logits = OutputProjection(config).apply({"params": {"kernel": TABLE.T}}, x, TokenEmbedding(config))
     assert_close(logits, np.asarray(x, np.float64) @ np.asarray(TABLE, np.float64).T, 1e-6)
 
 
 def test_initial_scales():
-    config = tiny(vocab_size=500, emb_dim=64)
+    config = tiny(vocab_size=500, emb_dim=64, tie_output=False)
     table = TokenEmbedding(config).init(jax.random.key(0), IDS)["params"]["embedding"]
     assert table.shape == (500, 64)
     assert float(table.std()) == pytest.approx(64**-0.5, rel=0.02)
-    kernel = OutputProjection(config).init(jax.random.key(0), jnp.zeros((1, 1, 64)))["params"]["kernel"]
+    x = jnp.zeros((1, 1, 64))
+    kernel = OutputProjection(config).init(jax.random.key(0), x, TokenEmbedding(config))["params"]["kernel"]
     assert kernel.shape == (64, 500)
     assert float(jnp.abs(kernel).max()) == pytest.approx(math.sqrt(6 / 564), rel=0.001)
 

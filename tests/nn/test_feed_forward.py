@@ -19,6 +19,7 @@ DEFINITIONS = {
     "geglu": lambda x: x * (1 + math.erf(x / math.sqrt(2))) / 2,
     "gelu_tanh": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "swiglu": lambda x: x / (1 + math.exp(-x)),
+    "silu": lambda x: x / (1 + math.exp(-x)),
 }
 
 

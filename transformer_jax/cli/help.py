@@ -13,7 +13,7 @@ from transformer_jax.cli.arguments import Command, declare, override_flags, posi
 from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
-    *("train", "evaluate", "compare", "generate", "score", "inspect", "attention", "plot", "embeddings"),
+    *("train", "evaluate", "compare", "generate", "score", "convert", "inspect", "attention", "plot", "embeddings"),
     *("sweep", "report", "prepare", "list", "doctor", "quickstart"),
 )
 

@@ -1,10 +1,13 @@
-"""Show the model of a config or checkpoint: parameters, operations, memory, devices.
+"""Show the model of a config or checkpoint: parameters, operations, memory, devices; or a Hugging Face folder.
 
     transformer-jax inspect --config=wmt14:big
     transformer-jax inspect --checkpoint=runs/first --json
+    transformer-jax inspect --folder=FOLDER
 
 Costs are those of a full training batch of the longest sentences that `data.max_length` allows. Nothing is computed
 or allocated. With --compile, the training step is compiled and the compiler's figures for its memory are added.
+
+Of a Hugging Face folder it shows what `convert` would read: the family, the config, and what would be ignored and why.
 """
 
 import contextlib
@@ -17,7 +20,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax import exit_codes
-from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, switch
+from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag, switch
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
@@ -28,16 +31,39 @@ OVERRIDES = ("config",)
 def define(values: flags.FlagValues) -> None:
     config_flag(values)
     checkpoint_flag(values)
+    path_flag(values, "folder", "Hugging Face folder")
     switch(values, "compile", "compile the training step and report its memory")
     switch(values, "json", "print JSON instead of tables")
 
 
 def run(arguments: Arguments) -> int:
+    if arguments.flags.folder:
+        return _inspect_folder(arguments)
     report = inspection(_config(arguments), arguments.flags.compile)
     if arguments.flags.json:
         print(json.dumps(report, indent=2))
     else:
         _print_tables(report)
+    return exit_codes.OK
+
+
+def _inspect_folder(arguments: Arguments) -> int:
+    values = arguments.flags
+    if values.config or values.checkpoint or values.compile or arguments.overrides:
+        raise ConfigError("inspect --folder takes no other flag than --json")
+
+    from transformer_jax.convert.folder import describe
+
+    report = describe(Path(values.folder))
+    if values.json:
+        print(json.dumps(report, indent=2))
+        return exit_codes.OK
+    for name, value in report.items():
+        if isinstance(value, dict):
+            print(f"{name}:")
+            print("\n".join(f"  {key}: {text}" for key, text in value.items()) or "  none")
+        else:
+            print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     return exit_codes.OK
 
 

@@ -56,6 +56,7 @@ class ModelConfig:
     attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)")
     share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_ENCODER_DECODER)
     tie_output: bool = field(True, "use the target embedding table as the output projection")
+    output_bias: bool = field(False, "add a learned bias to the logits over the vocabulary")
     scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)")
     dropout_rate: float = rate(0.1, "dropout on every sub-layer's output before it joins the residual (P_drop)")
     embedding_dropout_rate: DerivedFloat = rate(None, "dropout on embeddings + positions; default dropout_rate")

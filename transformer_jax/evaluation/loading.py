@@ -37,22 +37,23 @@ from transformer_jax.typing import Params
 
 T = TypeVar("T", bound=TextGenerator)
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
-_LATER_FIELDS = ("architecture", "init", "init_std")
+_LATER_FIELDS = ("architecture", "init", "init_std", "output_bias")
 _AVERAGE = "evaluation.average_checkpoints"
 
 
 class Loaded(NamedTuple):
     """A checkpoint ready for use.
 
-    steps: the steps whose parameters were averaged. directory: the folder of the checkpoints. name: `step_5`, or the
-    name of a copy, if the path named this one checkpoint; None for the newest.
+    steps: the steps whose parameters were averaged. corpus: the fingerprint of the training corpus; None if the model
+    was converted. directory: the folder of the checkpoints. name: `step_5`, or the name of a copy, if the path named
+    this one checkpoint; None for the newest.
     """
 
     config: ExperimentConfig
     params: Params
     tokenizer: Tokenizer
     steps: tuple[int, ...]
-    corpus: dict[str, Any]
+    corpus: dict[str, Any] | None
     directory: Path
     name: str | None
 

@@ -200,7 +200,8 @@ class Scorer:
         """Return the digest of the corpus, or of the split if it is a test set that is no part of the corpus."""
         of_split = self.evaluator.data.source.fingerprint(split)["sha256"]
         own = self.files is not None or of_split != self.evaluator.data.source.fingerprint()["sha256"]
-        return of_split if own else self.loaded.corpus["sha256"]
+        corpus = self.loaded.corpus or self.evaluator.data.source.fingerprint()
+        return of_split if own else corpus["sha256"]
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that determine the outputs."""
@@ -259,6 +260,8 @@ def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: in
 
 
 def _check_corpus(loaded: Loaded, data: Data) -> None:
+    if loaded.corpus is None:
+        return
     now = data.source.fingerprint()
     if now["sha256"] != loaded.corpus["sha256"]:
         raise DataError(

@@ -59,7 +59,9 @@ class CachedDecoder(Decoder):
             raise ConfigError("params: they are prepared already; call `prepare` once")
         num_layers = jax.tree.leaves(stacked)[0].shape[0]
         layers = tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))
-        output = params.get("output", {"kernel": params["embedding"]["embedding"].T})
+        output = dict(params.get("output", {}))
+        if "kernel" not in output:
+            output["kernel"] = params["embedding"]["embedding"].T
         return {**params, "decoder": {**decoder, "layers": layers}, "output": output}
 
     def start(self, params: Params, batch: Batch, slots: int, width: int) -> Started:

@@ -14,7 +14,7 @@ from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
-from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, token_logits
+from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
 from transformer_jax.nn.masks import causal_mask, prefix_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
@@ -34,7 +34,7 @@ class DecoderOnly(nn.Module):
         self.decoder = Stack(config, config.num_decoder_layers, True, False, self.return_weights)
         self.decoder_embedder = Embedder(config)
         nn.share_scope(self.decoder_embedder, self.decoder)  # its parameters are at decoder/position_embedding
-        self.output = None if config.tie_output else OutputProjection(config)
+        self.output = OutputProjection(config) if has_output_parameters(config) else None
 
     def __call__(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None

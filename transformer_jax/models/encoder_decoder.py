@@ -15,7 +15,7 @@ from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
-from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, token_logits
+from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
 from transformer_jax.nn.kv_cache import LayerCache
 from transformer_jax.nn.masks import AttentionMask, causal_mask, padding_mask, segment_mask
 from transformer_jax.nn.positions import sequence_positions
@@ -62,7 +62,7 @@ class EncoderDecoder(nn.Module):
         # Parameters of the embedders are at encoder/position_embedding and decoder/position_embedding.
         nn.share_scope(self.encoder_embedder, self.encoder)
         nn.share_scope(self.decoder_embedder, self.decoder)
-        self.output = None if config.tie_output else OutputProjection(config)
+        self.output = OutputProjection(config) if has_output_parameters(config) else None
 
     def __call__(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None

@@ -42,25 +42,37 @@ def token_logits(x: Activations, embedding: TokenEmbedding, output: OutputProjec
     """Return logits over the vocabulary [B, T, V] float32 of x [B, T, D].
 
     Args:
-      output: None if the output projection is the embedding table.
+      output: None if the output projection is the embedding table, without a bias.
     """
-    return constrain(embedding.logits(x) if output is None else output(x), LOGITS)
+    return constrain(embedding.logits(x) if output is None else output(x, embedding), LOGITS)
+
+
+def has_output_parameters(config: ModelConfig) -> bool:
+    """Return whether a model has an `OutputProjection`: a kernel that is not the embedding table, or a bias."""
+    return config.output_bias or not config.tie_output
 
 
 class OutputProjection(nn.Module):
-    """Owns `kernel` [D, V], for a model whose output is not tied to its embedding."""
+    """Owns `kernel` [D, V], unless the output is tied to the embedding, and with `output_bias` a `bias` [V]."""
 
     config: ModelConfig
 
-    @nn.compact
-    def __call__(self, x: Activations) -> Float[Array, "B T V"]:
-        """Return x W for x [B, T, D]: [B, T, V] float32."""
-        shape = (self.config.emb_dim, self.config.vocab_size)
-        return linear.logits(x, self.param("kernel", lambda key: kernel_init(self.config)(key, shape, *shape)))
+    def setup(self) -> None:
+        config, shape = self.config, (self.config.emb_dim, self.config.vocab_size)
+        self.kernel = (
+            None if config.tie_output else self.param("kernel", lambda k: kernel_init(config)(k, shape, *shape))
+        )
+        self.bias = self.param("bias", nn.initializers.zeros, shape[1:]) if config.output_bias else None
+
+    def __call__(self, x: Activations, embedding: TokenEmbedding) -> Float[Array, "B T V"]:
+        """Return x W + b for x [B, T, D]: [B, T, V] float32; W is the table of `embedding` if there is no kernel."""
+        y = embedding.logits(x) if self.kernel is None else linear.logits(x, self.kernel)
+        return y if self.bias is None else y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 PARAMETER_AXES = {
     "(source_)?embedding/embedding": ("vocab", "emb"),
     "output/kernel": ("emb", "vocab"),
+    "output/bias": ("vocab",),
 }
 """Logical axes of the parameters of `TokenEmbedding` and `OutputProjection`, by the names that models give them."""

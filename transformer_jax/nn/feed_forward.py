@@ -47,6 +47,7 @@ ACTIVATIONS = {
     "relu": Activation(_relu),
     "gelu": Activation(_gelu),
     "gelu_tanh": Activation(_gelu_tanh),
+    "silu": Activation(_swish),
     "swiglu": Activation(_swish, gated=True),
     "geglu": Activation(_gelu, gated=True),
 }

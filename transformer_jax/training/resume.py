@@ -49,6 +49,7 @@ def restore_newest(
     chosen = from_primary(store.newest_good, "choosing a checkpoint") if several else None
     if chosen is None and (several or not store.steps()):
         return None
+    _check_not_converted(directory, store)
     step, state, record = store.restore(template, chosen)
     if not directory.has_config():
         directory.check_config(record["config"], f"checkpoint {step}")
@@ -57,6 +58,15 @@ def restore_newest(
         remedy = "restore the old file, or choose another --workdir"
         check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, f"checkpoint {step}", remedy)
     return Resumed(state, record, tokenizer)
+
+
+def _check_not_converted(directory: WorkDirectory, store: CheckpointStore) -> None:
+    """Raise CheckpointError for a work directory of `convert`, which has parameters but no state of an optimizer."""
+    if store.steps() == [0] and "converted" in store.read_record(0):
+        raise CheckpointError(
+            f"{directory.path}: has converted parameters, and no training to resume; start one in another --workdir "
+            f"with --config.training.init_from={directory.path}"
+        )
 
 
 def read_stored_tokenizer(store: CheckpointStore, step: int) -> Tokenizer | None:

@@ -153,7 +153,7 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
       `vocab_size`.
     """
     try:
-        tokenizer = _of_gpt2(path) if path.is_dir() else ByteBPETokenizer(read_bytes(path))
+        tokenizer = of_gpt2(path) if path.is_dir() else ByteBPETokenizer(read_bytes(path))
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
     except DataError as error:
@@ -163,8 +163,9 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
     return tokenizer
 
 
-def _of_gpt2(folder: Path) -> ByteBPETokenizer:
-    encoder, merges = (_content(folder, name) for name in _GPT2_FILES)
+def of_gpt2(folder: Path, files: tuple[str, str] = _GPT2_FILES) -> ByteBPETokenizer:
+    """Return the tokenizer of a folder with two files, of ids by token and of merges; raises DataError, OSError."""
+    encoder, merges = (_content(folder, name, files) for name in files)
     try:
         vocabulary = json.loads(encoder)
         lines = merges.decode("utf-8").split("\n")
@@ -172,7 +173,7 @@ def _of_gpt2(folder: Path) -> ByteBPETokenizer:
         pairs = [(first, second) for first, second in merged]
         model = models.BPE(vocab=vocabulary, merges=pairs)
     except Exception as error:  # the library raises no other class
-        raise DataError(f"{' and '.join(_GPT2_FILES)} are no vocabulary of byte-level BPE: {error}") from error
+        raise DataError(f"{' and '.join(files)} are no vocabulary of byte-level BPE: {error}") from error
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -181,8 +182,8 @@ def _of_gpt2(folder: Path) -> ByteBPETokenizer:
     return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
 
 
-def _content(folder: Path, name: str) -> bytes:
+def _content(folder: Path, name: str, files: tuple[str, str]) -> bytes:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return gzip.decompress(read_bytes(path)) if path.suffix == ".gz" else read_bytes(path)
-    raise DataError(f"the folder has no {name} or {name}.gz; expected {' and '.join(_GPT2_FILES)}")
+    raise DataError(f"the folder has no {name} or {name}.gz; expected {' and '.join(files)}")

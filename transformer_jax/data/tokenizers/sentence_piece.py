@@ -6,7 +6,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import sentencepiece
@@ -48,6 +48,27 @@ class SentencePieceTokenizer(ModelBytes):
     @property
     def vocab_size(self) -> int:
         return self._processor.vocab_size()
+
+    @property
+    def is_bpe(self) -> bool:
+        """Whether the pieces are merged by rank instead of chosen by their probabilities."""
+        from sentencepiece import sentencepiece_model_pb2
+
+        proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
+        model = proto.ModelProto.FromString(self._model_bytes)
+        return model.trainer_spec.model_type == proto.TrainerSpec.BPE
+
+    def scored_pieces(self) -> list[tuple[str, float | None]]:
+        """Return every piece with its log probability, in the order of ids; None for one that no text contains."""
+        processor = self._processor
+        return [
+            (processor.id_to_piece(id), None if self._is_no_text(id) else processor.get_score(id))
+            for id in range(self.vocab_size)
+        ]
+
+    def _is_no_text(self, id: int) -> bool:
+        processor = self._processor
+        return processor.is_control(id) or processor.is_unknown(id) or processor.is_byte(id)
 
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         num_threads = _ENCODING_THREADS if len(texts) >= 64 else 1

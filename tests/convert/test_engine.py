@@ -1,0 +1,116 @@
+"""The tables of the families, and the engine that applies them."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from support import random_params, tiny
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.convert import engine
+from transformer_jax.convert.families import FAMILIES
+from transformer_jax.convert.folder import from_pretrained, save_pretrained
+from transformer_jax.convert.layouts import Layout, halved, interleaved
+from transformer_jax.errors import ConfigError
+
+LIKE = {
+    "gpt2": {
+        **{"architecture": "decoder_only", "norm_position": "pre", "position_encoding": "learned"},
+        **{"activation": "gelu_tanh", "scale_embeddings": False},
+    },
+    "llama": {
+        **{"architecture": "decoder_only", "norm_position": "pre", "norm": "rmsnorm", "position_encoding": "rotary"},
+        **{"activation": "swiglu", "scale_embeddings": False},
+    },
+    "marian": {"norm_epsilon": 1e-5},
+}
+OPTIONS = [
+    ("gpt2", {}),
+    ("gpt2", {"tie_output": False, "attention_scale": False, "activation": "silu"}),
+    ("llama", {"use_bias": False, "num_kv_heads": 2}),
+    ("llama", {"num_kv_heads": 1, "head_dim": 6, "tie_output": False, "activation": "geglu"}),
+    ("marian", {}),
+    ("marian", {"output_bias": True, "share_embeddings": False, "activation": "silu"}),
+    ("marian", {"tie_output": False, "scale_embeddings": False}),
+]
+
+
+def like(family, **fields):
+    return tiny(**LIKE[family] | fields)
+
+
+@pytest.mark.parametrize(("family", "fields"), OPTIONS)
+def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
+    config = like(family, **fields)
+    params = random_params(config)
+    assert engine.closest(config).name == family
+    save_pretrained(tmp_path / "folder", config, params)
+    again = from_pretrained(tmp_path / "folder")
+    assert jax.tree.structure(again.params) == jax.tree.structure(params)
+    jax.tree.map(np.testing.assert_array_equal, again.params, params)
+    differing = {k for k, v in vars(config).items() if getattr(again.config, k) != v}
+    assert differing <= engine.fields_without_meaning(FAMILIES[family]) | {"init", "max_length"}
+
+
+def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_family():
+    common = {"rotary_base", "relative_num_buckets", "relative_max_distance"}
+    encoder = {"num_encoder_layers", "share_embeddings"}
+    assert engine.fields_without_meaning(FAMILIES["gpt2"]) == common | encoder
+    assert engine.fields_without_meaning(FAMILIES["llama"]) == common | encoder  # rotary_base: `Family.rope`
+    # The tensors, not a key, say whether Marian has a bias.
+    assert engine.fields_without_meaning(FAMILIES["marian"]) == common | {"output_bias"}
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout(i, t, h) for i in (None, 1, 2) for t in (True, False) for h in (True, False)]
+)
+def test_layouts_are_invertible(layout):
+    x = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    theirs = layout.to_theirs(x)
+    assert theirs.shape == layout.shape(x.shape)
+    np.testing.assert_array_equal(layout.to_ours(theirs, x.shape), x)
+
+
+def test_orders_of_sines_and_cosines():
+    np.testing.assert_array_equal(interleaved(np.array([[0, 1, 2, 10, 11, 12]]), 1), [[0, 10, 1, 11, 2, 12]])
+    np.testing.assert_array_equal(halved(np.array([[0, 10, 1, 11, 2, 12]]), 1), [[0, 1, 2, 10, 11, 12]])
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"norm": "rmsnorm"}, "model.norm='rmsnorm': MarianMT has 'layernorm'"),
+        ({"norm_epsilon": 1e-6}, "model.norm_epsilon=1e-06: MarianMT has 1e-05"),
+        ({"norm_position": "pre"}, "model.norm_position='pre': MarianMT has 'post'"),
+        ({"num_kv_heads": 2}, "model.num_kv_heads=2: MarianMT has 4"),
+        ({"activation": "geglu"}, "model.activation='geglu': MarianMT has gelu_tanh, gelu, relu, silu"),
+    ],
+)
+def test_what_a_family_cannot_express_is_refused_and_named(fields, named, tmp_path):
+    config = like("marian", **fields)
+    with pytest.raises(ConfigError) as raised:
+        save_pretrained(tmp_path / "folder", config, random_params(config))
+    assert named in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_family_that_can_express_a_model_is_suggested(tmp_path):
+    config = like("llama", use_bias=False)
+    with pytest.raises(ConfigError, match=r"(?s)GPT-2 cannot say.*model\.norm='rmsnorm'.*--family of Llama"):
+        save_pretrained(tmp_path / "folder", config, random_params(config), family="gpt2")
+
+
+def test_fields_for_training_alone_are_named(tmp_path):
+    config = like("llama", use_bias=False, activation_dropout_rate=0.3)
+    left_out = save_pretrained(tmp_path / "folder", config, random_params(config))
+    assert left_out == ["model.activation_dropout_rate=0.3"]
+    assert json.loads((tmp_path / "folder" / "config.json").read_text())["attention_dropout"] == 0.0
+
+
+def test_presets_are_models_of_their_families():
+    from transformer_jax.models.presets import gpt2, llama2_7b, llama3_2_1b
+
+    for config, family in [(gpt2("medium"), "gpt2"), (llama2_7b(), "llama"), (llama3_2_1b(), "llama")]:
+        assert engine.unsaid(FAMILIES[family], config.resolved()) == []
+    assert isinstance(gpt2(), ModelConfig)

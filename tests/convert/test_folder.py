@@ -1,0 +1,293 @@
+"""Hugging Face folders: bad ones, tokenizers, and the command."""
+
+import json
+import shutil
+import struct
+
+import numpy as np
+import pytest
+from support import random_params, tiny
+from tokenizers import Tokenizer
+
+from transformer_jax.cli.main import main
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
+from transformer_jax.convert.tensor_files import INDEX, SINGLE, Outgoing, TensorFiles, write_tensors
+from transformer_jax.convert.tokenizer_files import read_folder_tokenizer, tokenizer_files
+from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.errors import CheckpointError
+from transformer_jax.evaluation.loading import load
+
+TEXTS = [
+    f"the {a} {b} is near the {a}, and {b} {i}" for i, a in enumerate(["ax", "bee", "cow", "elm"]) for b in "pqrst"
+]
+ODD = ["", " ", "  two  spaces ", "the \u00fcber \u732b", "</s> <unk> <0x41> \u2581", "tab\tand\nline", "the ax " * 30]
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    return {kind: train_tokenizer(TEXTS, kind, size) for kind, size in [("unigram", 290), ("byte_bpe", 280)]}
+
+
+def gpt2(tokenizer, **fields):
+    return tiny(
+        architecture="decoder_only", vocab_size=tokenizer.vocab_size + 3, norm_position="pre", emb_dim=8, num_heads=2,
+        position_encoding="learned", activation="gelu_tanh", scale_embeddings=False, max_length=40, **fields,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def whole(tmp_path, tokenizers):
+    config = gpt2(tokenizers["byte_bpe"])
+    save_pretrained(tmp_path / "whole", config, random_params(config), tokenizers["byte_bpe"], shard_bytes=2000)
+    return tmp_path / "whole"
+
+
+def edit(file, **values):
+    found = json.loads(file.read_text()) | values
+    file.write_text(json.dumps({key: value for key, value in found.items() if value is not ...}))
+
+
+def shard(path, number=1):
+    return sorted(path.glob("model-*.safetensors"))[number]
+
+
+def drop_tensor(path):
+    index = json.loads((path / INDEX).read_text())
+    name = "transformer.ln_f.bias"
+    tensors = TensorFiles(path)
+    kept = {n: np.array(tensors.read(n)) for n in tensors.tensors if n != name}
+    for file in {*path.glob("model-*.safetensors"), path / INDEX}:
+        file.unlink()
+    assert name in index["weight_map"]
+    write_tensors(path, [Outgoing(n, x.shape, lambda x=x: x) for n, x in kept.items()])
+
+
+def add_tensor(path, dtype="F32", shape=(2,)):
+    file = path / "model-extra.safetensors"
+    header = json.dumps({"strange": {"dtype": dtype, "shape": shape, "data_offsets": [0, 8]}}).encode()
+    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    index = json.loads((path / INDEX).read_text())
+    index["weight_map"]["strange"] = file.name
+    (path / INDEX).write_text(json.dumps(index))
+
+
+def lying_header(path, header=None, length=None):
+    header = json.dumps(header or {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    shard(path).write_bytes(struct.pack("<Q", length or len(header)) + header + bytes(12))
+
+
+OVERLAP = {
+    "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+    "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
+}
+BAD = {
+    "no folder": (shutil.rmtree, "there is no such folder"),
+    "no config": (lambda p: (p / "config.json").unlink(), r"has no config\.json"),
+    "no JSON": (lambda p: (p / "config.json").write_text("{"), r"config\.json: cannot be read"),
+    "a list": (lambda p: (p / "config.json").write_text("[]"), r"config\.json: holds no object"),
+    "model_type": (lambda p: edit(p / "config.json", model_type="gptx"), r"model_type='gptx': we convert gpt2, llama"),
+    "pickled": (
+        lambda p: [(p / INDEX).rename(p / "pytorch_model.bin"), *(f.unlink() for f in p.glob("model-*"))],
+        r"has pytorch_model\.bin but no model\.safetensors.*unpickling runs code.*save_pretrained",
+    ),
+    "shard missing": (lambda p: shard(p).unlink(), r"1 of \d+ files are missing: model-00002"),
+    "shard cut": (lambda p: shard(p).write_bytes(shard(p).read_bytes()[:-5]), "is damaged or cut short"),
+    "shard empty": (lambda p: shard(p).write_bytes(b""), "is damaged or cut short"),
+    "header beyond the file": (lying_header, "is damaged or cut short"),
+    "overlapping tensors": (lambda p: lying_header(p, OVERLAP), "is damaged or cut short"),
+    "huge header": (lambda p: lying_header(p, length=1 << 50), "is damaged or cut short: .*header too large"),
+    "index of another file": (
+        lambda p: shard(p).write_bytes(shard(p, 0).read_bytes()),
+        r"lacks the tensor|is in model-\d+-of-\d+\.safetensors too",
+    ),
+    "path in the index": (
+        lambda p: (p / INDEX).write_text(json.dumps({"weight_map": {"a": "../a.safetensors"}})),
+        r"the file name '\.\./a\.safetensors' of 'a' has a path in it",
+    ),
+    "no index": (lambda p: (p / INDEX).write_text("{}"), "is not an index of tensors"),
+    "tensor missing": (drop_tensor, r"transformer\.ln_f\.bias: is missing"),
+    "tensor unknown": (add_tensor, "strange: we do not know this tensor"),
+    "another shape": (lambda p: edit(p / "config.json", n_inner=16), r"has the shape \(8, 24\), config.* says \(8, 16\)"),
+    "unknown key": (lambda p: edit(p / "config.json", rope_everywhere=1), "rope_everywhere=1: we do not know this key"),
+    "unknown activation": (
+        lambda p: edit(p / "config.json", activation_function="tanh"), "activation_function='tanh': expected one of"
+    ),
+    "what our blocks cannot": (
+        lambda p: edit(p / "config.json", scale_attn_by_inverse_layer_idx=True),
+        "scale_attn_by_inverse_layer_idx=True: our blocks can only say False",
+    ),
+    "scaled rotary": (
+        lambda p: edit(p / "config.json", model_type="llama", rope_scaling={"rope_type": "llama3", "factor": 8.0}),
+        "rope_scaling with rope_type='llama3': our rotary positions cannot be scaled",
+    ),
+    "heads": (lambda p: edit(p / "config.json", n_head=3), "num_heads=3 does not divide emb_dim=8"),
+    "a size of no number": (lambda p: edit(p / "config.json", n_embd="8"), "emb_dim='8': expected a positive integer"),
+    "too many ids": (
+        lambda p: edit(p / "config.json", vocab_size=99, bos_token_id=3), r"tokenizer has \d+ ids, its embedding only 99"
+    ),
+    "no tokenizer": (
+        lambda p: [(p / n).unlink() for n in ("tokenizer.json", "tokenizer_config.json")],
+        r"has no tokenizer, which a checkpoint needs; expected tokenizer\.json",
+    ),
+    "another tokenizer": (lambda p: (p / "tokenizer.json").write_text("{}"), "are not a model of byte-level BPE"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_folder_is_refused_and_nothing_is_written(name, whole, tmp_path, capsys):
+    damage, message = BAD[name]
+    damage(whole)
+    before = sorted(tmp_path.iterdir())
+    code = main(["convert", f"--from={whole}", f"--workdir={tmp_path / 'run'}"])
+    error = capsys.readouterr().err
+    assert code == 2
+    with pytest.raises(CheckpointError, match=rf"(?s){message}"):
+        raise CheckpointError(error)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_type_that_we_do_not_read_is_named(tmp_path, tokenizers):
+    config = gpt2(tokenizers["byte_bpe"])
+    save_pretrained(tmp_path / "folder", config, random_params(config))
+    data = bytearray((tmp_path / "folder" / SINGLE).read_bytes())
+    (length,) = struct.unpack("<Q", data[:8])
+    header = data[8 : 8 + length].decode().replace('"F32"', '"I32"', 1)
+    data[8 : 8 + length] = header.encode()
+    (tmp_path / "folder" / SINGLE).write_bytes(data)
+    with pytest.raises(CheckpointError, match="has the type I32; we read F32, F16, BF16"):
+        from_pretrained(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_types_are_read_exactly(dtype, tmp_path, tokenizers):
+    import ml_dtypes
+
+    config = gpt2(tokenizers["byte_bpe"])
+    params = random_params(config)
+    save_pretrained(tmp_path / "folder", config, params, dtype=dtype)
+    narrow = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}[dtype]
+    table = from_pretrained(tmp_path / "folder").params["embedding"]["embedding"]
+    expected = np.asarray(params["embedding"]["embedding"]).astype(narrow).astype(np.float32)
+    np.testing.assert_array_equal(table, expected)
+
+
+def test_tensors_that_repeat_others_are_compared(tmp_path, tokenizers):
+    config = gpt2(tokenizers["byte_bpe"])
+    save_pretrained(tmp_path / "folder", config, random_params(config))
+    found = TensorFiles(tmp_path / "folder")
+    arrays = {name: np.array(found.read(name)) for name in found.tensors}
+    arrays["lm_head.weight"] = arrays["transformer.wte.weight"].copy()
+    arrays["transformer.h.0.attn.bias"] = np.ones((1, 1, 40, 40), np.float32)
+    for name in ("copy", "other"):
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "folder" / "config.json", tmp_path / name)
+    write_tensors(tmp_path / "copy", [Outgoing(n, x.shape, lambda x=x: x) for n, x in arrays.items()])
+    ignored = from_pretrained(tmp_path / "copy").ignored
+    assert ignored["lm_head.weight"] == "the same numbers as transformer.wte.weight"
+    assert ignored["transformer.h.0.attn.bias"] == "the causal mask, which is computed"
+    arrays["lm_head.weight"][0, 0] += 1
+    write_tensors(tmp_path / "other", [Outgoing(n, x.shape, lambda x=x: x) for n, x in arrays.items()])
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight: differs from transformer\.wte\.weight"):
+        from_pretrained(tmp_path / "other")
+
+
+def test_names_without_the_prefix_are_read(whole):
+    before = open_folder(whole).load().params
+    found = TensorFiles(whole)
+    arrays = {name.removeprefix("transformer."): np.array(found.read(name)) for name in found.tensors}
+    for file in [*whole.glob("model-*"), whole / INDEX]:
+        file.unlink()
+    write_tensors(whole, [Outgoing(n, x.shape, lambda x=x: x) for n, x in arrays.items()])
+    after = from_pretrained(whole).params
+    np.testing.assert_array_equal(after["embedding"]["embedding"], before["embedding"]["embedding"])
+
+
+def test_a_folder_that_is_not_empty_stays_as_it_is(whole, tmp_path):
+    config = open_folder(whole).config
+    before = {file: file.read_bytes() for file in whole.iterdir()}
+    with pytest.raises(CheckpointError, match=r"whole: is not empty; choose another"):
+        save_pretrained(whole, config, random_params(config))
+    assert {file: file.read_bytes() for file in whole.iterdir()} == before
+
+
+def test_an_interrupted_conversion_leaves_nothing_that_looks_whole(tmp_path, tokenizers):
+    config = gpt2(tokenizers["byte_bpe"])
+    params = random_params(config)
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_pretrained(tmp_path / "folder", config, params, advance=die)
+    assert not list(tmp_path.iterdir())
+    # A killed process cleans nothing up; the next one does.
+    (tmp_path / ".folder.partial").mkdir()
+    (tmp_path / ".folder.partial" / SINGLE).write_bytes(b"half")
+    save_pretrained(tmp_path / "folder", config, params)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize(("kind", "encoder_decoder"), [("byte_bpe", False), ("unigram", False), ("unigram", True)])
+def test_tokenizers_there_and_back(kind, encoder_decoder, tmp_path, tokenizers):
+    tokenizer = tokenizers[kind]
+    files = tokenizer_files(tokenizer, encoder_decoder, 40)
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    assert read_folder_tokenizer(tmp_path).model_bytes == tokenizer.model_bytes
+    settings = json.loads(files["tokenizer_config.json"])
+    assert settings["eos_token"] == "</s>"
+    assert settings["split_special_tokens"] is True
+    if encoder_decoder:
+        assert json.loads(files["vocab.json"])["</s>"] == 1
+        return
+    theirs = Tokenizer.from_str(files["tokenizer.json"].decode())
+    theirs.encode_special_tokens = True
+    ours = tokenizer.encode_batch(TEXTS + ODD)
+    for i, text in enumerate(TEXTS + ODD):
+        ids = ours.ids[ours.offsets[i] : ours.offsets[i + 1]].tolist()
+        assert theirs.encode(text, add_special_tokens=False).ids == ids, text
+
+
+def test_the_command_in_both_directions(whole, tmp_path, capsys):
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert main(["inspect", f"--folder={whole}", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["family"], report["tokenizer"]) == ("GPT-2", "byte_bpe, 280 ids")
+    assert report["ignored"]["architectures"] == "a note about the file"
+    assert main(["convert", f"--from={whole}", f"--workdir={run}"]) == 0
+    assert main(["convert", f"--checkpoint={run}", f"--to={out}"]) == 0
+    assert "MB/s" in capsys.readouterr().err
+    loaded, config = load(run), json.loads((run / "config.json").read_text())
+    assert ExperimentConfig.from_config_dict(config) == loaded.config
+    assert loaded.corpus is None
+    before, after = TensorFiles(whole), TensorFiles(out)
+    assert {n: before.read(n).tobytes() for n in before.tensors} == {n: after.read(n).tobytes() for n in after.tensors}
+    assert (out / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
+    generation = json.loads((out / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == 1
+    assert generation["num_beams"] == 1
+    assert main(["train", f"--config={run / 'config.json'}", f"--workdir={run}"]) == 2
+    assert "has converted parameters, and no training to resume" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "convert takes one of --from=FOLDER --workdir=... and --checkpoint=... --to=FOLDER"),
+        (["--from=x", "--to=y"], "convert takes one of"),
+        (["--from=x"], "--workdir=... is missing"),
+        (["--to=x"], "--checkpoint=... is missing"),
+        (["--to=x", "--checkpoint=y", "--family=gtp2"], "--family=gtp2: expected one of gpt2, llama, marian"),
+        (["--to=x", "--checkpoint=y", "--config=quickstart"], "--config is for --from"),
+        (["--from=x", "--workdir=y", "--config=quickstart"], "x: there is no such folder"),
+    ],
+)
+def test_wrong_arguments(argv, message, capsys):
+    assert main(["convert", *argv]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_config_of_another_task_is_refused(whole, tmp_path, capsys):
+    assert main(["convert", f"--from={whole}", f"--workdir={tmp_path / 'run'}", "--config=quickstart"]) == 2
+    assert "the config has task.name='translation'; GPT-2 needs 'language_model'" in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""Converted models against values of transformers 5.23, which tests/golden/hugging_face/make.py has stored."""
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import assert_close
+
+from transformer_jax.checkpoints.checksums import by_path
+from transformer_jax.config import DecodeConfig
+from transformer_jax.convert import engine
+from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
+from transformer_jax.convert.tensor_files import Outgoing, TensorFiles, write_tensors
+from transformer_jax.decoding.generate import Request, generate
+from transformer_jax.decoding.settings import Ends
+from transformer_jax.models.architecture import ARCHITECTURES
+
+STORED = Path(__file__).parent.parent / "golden" / "hugging_face"
+NAMES = sorted(path.stem for path in STORED.glob("*.npz"))
+
+
+@functools.cache
+def stored(name):
+    with np.load(STORED / f"{name}.npz") as values:
+        return dict(values)
+
+
+def part(name, kind):
+    return {key.removeprefix(f"{kind}/"): x for key, x in stored(name).items() if key.startswith(f"{kind}/")}
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def folder(name, tmp_path):
+    path = tmp_path / "theirs"
+    path.mkdir()
+    write_tensors(path, [Outgoing(n, x.shape, lambda x=x: x) for n, x in part(name, "tensor").items()])
+    (path / "config.json").write_text(str(stored(name)["config"]))
+    return path
+
+
+def batch_of(name, config):
+    values = stored(name)
+    batch = {"decoder_inputs": jnp.asarray(values["ids"])}
+    if config.architecture == "encoder_decoder":
+        batch |= {"inputs": jnp.asarray(values["inputs"]), "inputs_mask": jnp.asarray(values["mask"])}
+    return batch
+
+
+def test_logits_loss_and_gradients(name, folder):
+    values, (config, params, _, _) = stored(name), from_pretrained(folder)
+    module = ARCHITECTURES[config.architecture].module(config)
+
+    @jax.jit
+    def loss(params):
+        logits = module.apply({"params": params}, batch_of(name, config))[0]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, values["targets"]).mean(), logits
+
+    (value, logits), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+    assert_close(logits, values["logits"], 1e-5 * np.abs(values["logits"]).max())
+    assert float(value) == pytest.approx(float(values["loss"]), rel=1e-6)
+    expected = part(name, "gradient")
+    largest = max(np.abs(x).max() for x in expected.values())
+    # A table maps gradients as it maps parameters, since it only moves numbers.
+    ours = {t.name: t.numbers() for t in engine.outgoing(open_folder(folder).family, config, by_path(gradients))}
+    assert set(expected) <= set(ours)
+    for key, gradient in expected.items():
+        np.testing.assert_allclose(ours[key], gradient, rtol=0, atol=1e-4 * largest, err_msg=key)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_generated_tokens(name, folder, beam_size):
+    values, (config, params, _, _) = stored(name), from_pretrained(folder)
+    decoder = ARCHITECTURES[config.architecture].decoder(config)
+    batch, prompt = {}, values["ids"][0, :5].tolist()
+    if config.architecture == "encoder_decoder":
+        batch, prompt = {"inputs": values["inputs"][:1], "inputs_mask": values["mask"][:1]}, [config.decoder_start_id]
+    decode = DecodeConfig(beam_size=beam_size, length_penalty="none", max_new_tokens=30)
+    request = Request(batch, [prompt], np.array([30]), 30)
+    found = generate((decoder,), [decoder.prepare(params)], decode, Ends(1, ()), request)
+    expected = values[f"beam_{beam_size}"].tolist()
+    expected = expected[: expected.index(1) + 1] if 1 in expected else expected
+    assert np.asarray(found.ids)[0, 0, : int(found.lengths[0, 0])].tolist() == expected
+    assert len(set(expected)) > 3
+
+
+def test_the_way_back_has_the_same_tensors_and_config(name, folder, tmp_path):
+    config, params, _, _ = from_pretrained(folder)
+    family = open_folder(folder).family.name
+    assert save_pretrained(tmp_path / "ours", config, params, family=family) == []
+    before, after = TensorFiles(folder), TensorFiles(tmp_path / "ours")
+    assert set(before.tensors) == set(after.tensors)
+    for tensor in before.tensors:
+        assert before.read(tensor).tobytes() == after.read(tensor).tobytes(), tensor
+    theirs, ours = (json.loads((path / "config.json").read_text()) for path in (folder, tmp_path / "ours"))
+    ours |= {"activation_function": "swish"} if ours.get("activation_function") == "silu" else {}
+    ids = {"bos_token_id", "eos_token_id", "pad_token_id"}  # of the tokenizer, which this folder lacks
+    for key in (theirs.keys() & ours.keys()) - ids - {"use_cache"}:
+        assert ours[key] == theirs[key], key
+    again = from_pretrained(tmp_path / "ours")
+    assert again.config == config
+    jax.tree.map(np.testing.assert_array_equal, again.params, params)

@@ -1,0 +1,122 @@
+"""Convert a Hugging Face folder into a work directory, or a checkpoint into a Hugging Face folder.
+
+    transformer-jax convert --from=FOLDER --workdir=runs/gpt2
+    transformer-jax convert --from=FOLDER --workdir=runs/gpt2 --config=wikitext2 --config.data.dir=wikitext-2
+    transformer-jax convert --checkpoint=runs/language_model --to=FOLDER
+
+FOLDER has `config.json`, `model.safetensors` (or its shards and their index) and the files of a tokenizer, as
+transformers writes them. Families: GPT-2, Llama (without scaled rotary positions) and MarianMT. Neither torch nor
+transformers is needed.
+
+The work directory evaluates, generates and serves as `training.init_from`. Its corpus and its other settings are those
+of --config, whose model is replaced; by default the embedded corpus. The numbers become float32.
+
+The folder is what transformers' `from_pretrained` loads: model, settings of generation, and tokenizer. A model that the
+family cannot express is refused, with the names of the fields.
+
+Nothing is written unless everything can be. `transformer-jax inspect --folder=FOLDER` shows a folder first.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from absl import flags
+
+from transformer_jax import exit_codes
+from transformer_jax.cli.arguments import (
+    Arguments,
+    checkpoint_flag,
+    choice_flag,
+    config_flag,
+    integer,
+    path_flag,
+    switch,
+    text,
+)
+from transformer_jax.config_file import read_config
+from transformer_jax.errors import ConfigError
+from transformer_jax.progress import progress_bar
+from transformer_jax.terminal import say
+
+OVERRIDES = ("config",)
+_MB = 1_000_000
+
+
+def define(values: flags.FlagValues) -> None:
+    path_flag(values, "from", "Hugging Face folder to read")
+    path_flag(values, "workdir", "work directory to write; must not exist, or be empty")
+    config_flag(values)
+    checkpoint_flag(values)
+    path_flag(values, "to", "Hugging Face folder to write; must not exist, or be empty")
+    text(values, "family", "family of the written folder: gpt2, llama or marian; default: the one that fits")
+    choice_flag(values, "dtype", "number type of the written tensors", "float32", ("float32", "float16", "bfloat16"))
+    integer(values, "shard_mb", "largest size of a written file, in MB", 5000, 1)
+    switch(values, "without_tokenizer", "write no tokenizer")
+
+
+def run(arguments: Arguments) -> int:
+    values = arguments.flags
+    source, target = values["from"].value, values.to
+    if bool(source) == bool(target):
+        raise ConfigError("convert takes one of --from=FOLDER --workdir=... and --checkpoint=... --to=FOLDER")
+    start = time.perf_counter()
+    nbytes = _read(arguments, source) if source else _write(arguments, target)
+    seconds = time.perf_counter() - start
+    say(f"{nbytes / _MB:,.1f} MB in {seconds:.1f} s, {nbytes / _MB / seconds:,.0f} MB/s")
+    return exit_codes.OK
+
+
+def _read(arguments: Arguments, source: str) -> int:
+    workdir, spec = Path(arguments.required("workdir")), arguments.flags.config
+    if arguments.overrides and not spec:
+        raise ConfigError("--config.FIELD overrides fields of a config file; give --config too")
+    base = read_config(spec, arguments.overrides) if spec else None
+
+    from transformer_jax.convert.folder import open_folder, write_workdir
+
+    folder = open_folder(source)
+    say(f"{folder.family.label}, {folder.num_parameters:,} parameters, {folder.files.nbytes / _MB:,.1f} MB")
+    with progress_bar("converting", folder.files.nbytes) as advance:
+        write_workdir(folder, workdir, base, advance)
+    say(f"{workdir}: checkpoint of step 0")
+    return folder.files.nbytes
+
+
+def _write(arguments: Arguments, target: str) -> int:
+    values = arguments.flags
+    checkpoint = Path(arguments.required("checkpoint"))
+    if values.config or arguments.overrides:
+        raise ConfigError("--config is for --from; the config of a checkpoint is its own")
+
+    from transformer_jax.convert.families import FAMILIES
+    from transformer_jax.convert.folder import save_pretrained
+    from transformer_jax.evaluation.loading import load
+
+    if values.family and values.family not in FAMILIES:
+        raise ConfigError(f"--family={values.family}: expected one of {', '.join(FAMILIES)}")
+    loaded = load(checkpoint)
+    total = sum(x.nbytes for x in _leaves(loaded.params))
+    with progress_bar("converting", total) as advance:
+        left_out = save_pretrained(
+            Path(target),
+            loaded.config.model,
+            loaded.params,
+            None if values.without_tokenizer else loaded.tokenizer,
+            decode=loaded.config.decode,
+            family=values.family,
+            dtype=values.dtype,
+            shard_bytes=values.shard_mb * _MB,
+            advance=advance,
+        )
+    if left_out:
+        say(f"for training alone, and not in the folder: {', '.join(left_out)}")
+    say(f"{target}: written")
+    return total
+
+
+def _leaves(params: object) -> list:
+    import jax
+
+    return jax.tree.leaves(params)

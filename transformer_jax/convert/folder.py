@@ -1,0 +1,291 @@
+"""Hugging Face folders as a whole: model, config and tokenizer, in and out.
+
+A folder or work directory is written under another name and renamed when it is complete, so that a half-written one is
+never taken for a whole one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.checkpoints.checksums import by_path
+from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig, TrainingConfig
+from transformer_jax.convert import engine
+from transformer_jax.convert.families import FAMILIES, Family
+from transformer_jax.convert.tensor_files import SHARD_BYTES, TensorFiles, write_tensors
+from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer, tokenizer_files
+from transformer_jax.data.datasets import TOKENIZER_FILE
+from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.models.architecture import init_params
+from transformer_jax.typing import Params
+from transformer_jax.versions import library_versions
+
+CONFIG = "config.json"
+Advance = Callable[[int], None]
+
+
+class Pretrained(NamedTuple):
+    """A model that was read from a folder.
+
+    config: resolved. tokenizer: None if the folder has none. ignored: the keys and tensors that were not needed, with
+    the reasons.
+    """
+
+    config: ModelConfig
+    params: Params
+    tokenizer: Tokenizer | None
+    ignored: dict[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """A Hugging Face folder whose config and headers have been read and checked."""
+
+    path: Path
+    family: Family
+    config: ModelConfig
+    files: TensorFiles
+    tokenizer: Tokenizer | None
+    ignored: dict[str, str]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(leaf.size for leaf in by_path(self.shapes()).values())
+
+    def shapes(self) -> Params:
+        """Return the shapes of the parameters, as jax.ShapeDtypeStructs."""
+        return jax.eval_shape(lambda: init_params(self.config, 0))
+
+    def load(self, advance: Advance = lambda nbytes: None) -> Pretrained:
+        """Read the numbers; raises CheckpointError if tensors are missing, unknown or of another shape or type."""
+        leaves, ignored = engine.read_params(
+            self.family, self.config, by_path(self.shapes()), self.files, jnp.asarray, advance
+        )
+        return Pretrained(self.config, _tree(leaves), self.tokenizer, self.ignored | ignored)
+
+
+def open_folder(path: Path | str) -> Folder:
+    """Read config, tokenizer and the headers of the tensors of a folder.
+
+    Raises: CheckpointError if a file is missing or damaged, or says something that our blocks cannot.
+    """
+    path = Path(os.path.expanduser(path))
+    files = TensorFiles(path)
+    theirs = _read_config(path / CONFIG)
+    family = engine.family_of(theirs, str(path / CONFIG))
+    config, ignored = engine.read_model_config(family, theirs, str(path / CONFIG))
+    if engine.has_output_bias(family, files):
+        config = dataclasses.replace(config, output_bias=True)
+    tokenizer = read_folder_tokenizer(path)
+    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{path}: its tokenizer has {tokenizer.vocab_size} ids, its embedding only {config.vocab_size} rows"
+        )
+    return Folder(path, family, config, files, tokenizer, ignored)
+
+
+def describe(path: Path | str) -> dict[str, Any]:
+    """Return what would be read of a folder, as JSON values, without the numbers; raises as `Folder.load`."""
+    folder = open_folder(path)
+    ignored = folder.ignored | engine.unused_tensors(
+        folder.family, folder.config, by_path(folder.shapes()), folder.files
+    )
+    tokenizer = folder.tokenizer
+    return {
+        "family": folder.family.label,
+        "parameters": folder.num_parameters,
+        "bytes": folder.files.nbytes,
+        "tensors": len(folder.files.tensors),
+        "types": ", ".join(sorted({tensor.dtype for tensor in folder.files.tensors.values()})),
+        "tokenizer": "none" if tokenizer is None else f"{kind_of(tokenizer)}, {tokenizer.vocab_size:,} ids",
+        "model": dataclasses.asdict(folder.config),
+        "ignored": ignored,
+    }
+
+
+def from_pretrained(path: Path | str) -> Pretrained:
+    """Return model, parameters and tokenizer of a Hugging Face folder; raises CheckpointError as `open_folder`."""
+    return open_folder(path).load()
+
+
+def save_pretrained(
+    path: Path | str,
+    config: ModelConfig,
+    params: Params,
+    tokenizer: Tokenizer | None = None,
+    *,
+    decode: DecodeConfig | None = None,
+    family: str | None = None,
+    dtype: str = "float32",
+    shard_bytes: int = SHARD_BYTES,
+    advance: Advance = lambda nbytes: None,
+) -> list[str]:
+    """Write a folder that `from_pretrained` of transformers loads.
+
+    Args:
+      path: a folder that does not exist yet, or is empty.
+      config: resolved; tokenizer: None writes the model alone; decode: settings of generation.
+      family: a name of `FAMILIES`; default: the one that can express the config.
+      dtype: float32, float16 or bfloat16, the type of the numbers in the files.
+    Returns: fields for training alone, which the folder does not hold.
+    Raises: ConfigError, which names the fields that the family cannot express; CheckpointError if the folder is not
+      empty or cannot be written.
+    """
+    chosen = _chosen_family(config, family)
+    theirs = engine.write_model_config(chosen, config)
+    ids = _special_ids(chosen, config, tokenizer)
+    theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
+    texts = {CONFIG: theirs, "generation_config.json": ids | _generation(config, decode)}
+    if chosen.architecture == "encoder_decoder":
+        theirs["forced_eos_token_id"] = None
+    side_files = {}
+    if tokenizer is not None:
+        side_files = tokenizer_files(tokenizer, chosen.architecture == "encoder_decoder", config.max_length)
+    tensors = engine.outgoing(chosen, config, by_path(params))
+    with complete_folder(Path(path)) as folder:
+        write_tensors(folder, tensors, dtype, shard_bytes, advance)
+        for name, values in texts.items():
+            (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        for name, data in side_files.items():
+            (folder / name).write_bytes(data)
+    return engine.not_written(chosen, config)
+
+
+def _chosen_family(config: ModelConfig, name: str | None) -> Family:
+    return engine.closest(config) if name is None else FAMILIES[name]
+
+
+def _special_ids(family: Family, config: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
+    given = None if tokenizer is None else tokenizer.special_ids
+    ids = {"eos_token_id": given and given.eos, "pad_token_id": given and given.pad}
+    if family.architecture == "encoder_decoder":
+        # transformers has no Marian model without a padding id.
+        pad = ids["pad_token_id"]
+        return ids | {"pad_token_id": 0 if pad is None else pad, "decoder_start_token_id": config.decoder_start_id}
+    return ids | {"bos_token_id": config.decoder_start_id}
+
+
+def _generation(config: ModelConfig, decode: DecodeConfig | None) -> dict[str, Any]:
+    """Return the settings that mean the same in transformers; it has no penalty `gnmt`."""
+    if decode is None:
+        return {}
+    limit = decode.max_new_tokens
+    if limit is None and config.architecture == "encoder_decoder":
+        limit = config.max_length - 1  # the start id takes a position
+    result: dict[str, Any] = {"do_sample": decode.method == "sample"}
+    result |= {"max_length": config.max_length} if limit is None else {"max_new_tokens": limit}
+    if decode.method == "sample":
+        result |= {"temperature": decode.temperature, "top_p": decode.top_p, "top_k": decode.top_k or 0}
+        return result
+    result["num_beams"] = decode.beam_size
+    full = decode.resolved()
+    if decode.beam_size > 1 and full.length_penalty != "gnmt":
+        result["length_penalty"] = full.length_penalty_alpha if full.length_penalty == "average" else 0.0
+    return result
+
+
+def write_workdir(
+    folder: Folder, workdir: Path, base: ExperimentConfig | None = None, advance: Advance = lambda nbytes: None
+) -> ExperimentConfig:
+    """Write a work directory with one checkpoint, of step 0, from a Hugging Face folder.
+
+    Args:
+      base: the config whose task, corpus and other settings the work directory gets; default: the embedded corpus.
+    Raises: CheckpointError if the folder lacks a tokenizer, or the work directory is not empty; ConfigError if the
+      config does not fit the model.
+    """
+    if folder.tokenizer is None:
+        raise CheckpointError(f"{folder.path}: has no tokenizer, which a checkpoint needs; expected {EXPECTED}")
+    config = _experiment(folder, base)
+    with complete_folder(workdir) as directory:
+        model = folder.load(advance)
+        record = {
+            "config": config.to_dict(),
+            "corpus": None,
+            "converted": str(folder.path),
+            "versions": library_versions(),
+        }
+        with CheckpointStore(directory / "checkpoints") as store:
+            store.save(0, {"params": model.params}, record, {TOKENIZER_FILE: folder.tokenizer.model_bytes})
+        (directory / CONFIG).write_text(json.dumps(record["config"], indent=2) + "\n", encoding="utf-8")
+    return config
+
+
+def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConfig:
+    model, family = folder.config, folder.family
+    assert folder.tokenizer is not None
+    if base is None:
+        length = min(128, model.max_length)
+        packed = family.task == "language_model"
+        base = ExperimentConfig(
+            task=TaskConfig(name=family.task),
+            data=DataConfig(
+                max_length=length,
+                packed_length=length,
+                batching="packed" if packed else "buckets",
+                tokens_per_batch=4096,
+            ),
+            training=TrainingConfig(label_smoothing=0.0 if packed else 0.1),
+        )
+    if base.task.name != family.task:
+        raise ConfigError(f"the config has task.name='{base.task.name}'; {family.label} needs '{family.task}'")
+    data = dataclasses.replace(base.data, tokenizer=kind_of(folder.tokenizer), vocabulary_file="")
+    return dataclasses.replace(base, model=model, data=data).resolved()
+
+
+@contextlib.contextmanager
+def complete_folder(path: Path) -> Generator[Path]:
+    """Yield a folder to write into, which gets the name `path` once the block ends without an error.
+
+    Raises: CheckpointError if `path` is not empty, or cannot be written.
+    """
+    path = Path(os.path.expanduser(path)).absolute()
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise CheckpointError(f"{path}: is not empty; choose another, or delete it")
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+            partial.rename(path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{file.parent}: has no {CONFIG}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(values, Mapping):
+        raise CheckpointError(f"{file}: holds no object")
+    return dict(values)
+
+
+def _tree(leaves: Mapping[str, Any]) -> Params:
+    result: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *parents, name = path.split("/")
+        place = result
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = leaf
+    return result
