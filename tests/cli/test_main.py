@@ -45,7 +45,7 @@ def test_help_of_a_command_names_its_flags(capsys, command):
     out = capsys.readouterr().out
     assert out.startswith(f"usage: transformer-jax {command} [flags]")
     assert "--[no]debug" in out
-    assert ("--config=..." in out) == (command in ("train", "inspect", "plot", "quickstart", "sweep"))
+    assert ("--config=..." in out) == (command in ("train", "convert", "inspect", "plot", "quickstart", "sweep"))
     assert "--config.model.num_heads=" not in out
 
 

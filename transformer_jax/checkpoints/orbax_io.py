@@ -79,8 +79,16 @@ def silence_orbax() -> None:
         sys.unraisablehook = _QuietTensorStore(sys.unraisablehook)
 
 
-def _context(partial_load: bool = False) -> ocp.Context:
+_IN_FLIGHT = 256 * 1024**2
+
+
+def _context(state: Any, partial_load: bool = False) -> ocp.Context:
+    """Return Orbax's settings for a state: arrays, or shapes and types."""
     context = ocp.Context()
+    # Orbax holds copies of all arrays that it is reading or writing. It needs room for the largest.
+    sizes = [leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)]
+    limit = max([_IN_FLIGHT, *(size + 1 for size in sizes)])
+    context.memory.read_concurrent_bytes = context.memory.write_concurrent_bytes = limit
     # If Orbax creates folders in the background and fails (full disk), its threads keep the process from exiting for 20
     # minutes.
     context.asynchronous.create_directories_asynchronously = False
@@ -95,7 +103,7 @@ def start_writing(folder: Path, state: Any) -> Writing:
     runtime allocates a new one, so that on CPU too the state at the time of the call is written (tests/checkpoints/
     checks this).
     """
-    with _context(), jax.transfer_guard("allow"):
+    with _context(state), jax.transfer_guard("allow"):
         return ocp.save_checkpointables_async(str(folder), {STATE: _without_empty_fields(state)})
 
 
@@ -105,7 +113,7 @@ def read(folder: Path, template: Any, partial: bool = False) -> Any:
     With `partial`, `template` may name only some of the stored arrays. Raises CheckpointError.
     """
     try:
-        with _context(partial), jax.transfer_guard("allow"):
+        with _context(template, partial), jax.transfer_guard("allow"):
             state = ocp.load_checkpointables(str(folder), {STATE: _without_empty_fields(template)})[STATE]
         return _with_empty_fields(jax.block_until_ready(state), template)
     except Exception as error:  # Orbax, TensorStore and JAX raise a dozen types

@@ -7,6 +7,7 @@ of our config and every parameter.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -215,7 +216,7 @@ def read_params(
     match, stored = _Match(family, config, shapes), _with_prefix(family, files)
     result = {}
     for tensor in match.tensors:
-        arrays = [np.empty(match.shapes[path], np.float32) for path in tensor.ours]
+        arrays = [_aligned(match.shapes[path]) for path in tensor.ours]
         for layer, name in enumerate(match.names(tensor)):
             x = files.read(stored[name])
             start = 0
@@ -231,6 +232,14 @@ def read_params(
             advance(x.nbytes)
         result |= {path: place(array) for path, array in zip(tensor.ours, arrays, strict=True)}
     return result, ignored
+
+
+def _aligned(shape: tuple[int, ...]) -> np.ndarray:
+    """Return an uninitialised float32 array whose memory JAX can use on a CPU as it is, without a copy."""
+    size = math.prod(shape)
+    memory = np.empty(size + 16, np.float32)
+    start = -memory.ctypes.data % 64 // 4
+    return memory[start : start + size].reshape(shape)
 
 
 def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: TensorFiles) -> dict[str, str]:
@@ -289,7 +298,8 @@ def outgoing(family: Family, config: ModelConfig, leaves: Leaves) -> list[Outgoi
     def numbers(tensor: Tensor, layer: int) -> np.ndarray:
         parts = []
         for path in tensor.ours:
-            x = np.asarray(leaves[path][layer] if match.stacked(tensor) else leaves[path])
+            x = np.asarray(leaves[path])  # no copy on a CPU
+            x = x[layer] if match.stacked(tensor) else x
             if family.sines_first and tensor.width is not None:
                 x = halved(x, tensor.width)
             parts.append(tensor.layout.to_theirs(x))

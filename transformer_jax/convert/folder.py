@@ -71,7 +71,7 @@ class Folder:
     def load(self, advance: Advance = lambda nbytes: None) -> Pretrained:
         """Read the numbers; raises CheckpointError if tensors are missing, unknown or of another shape or type."""
         leaves, ignored = engine.read_params(
-            self.family, self.config, by_path(self.shapes()), self.files, jnp.asarray, advance
+            self.family, self.config, by_path(self.shapes()), self.files, jnp.from_dlpack, advance
         )
         return Pretrained(self.config, _tree(leaves), self.tokenizer, self.ignored | ignored)
 
