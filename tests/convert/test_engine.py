@@ -101,6 +101,12 @@ def test_the_family_that_can_express_a_model_is_suggested(tmp_path):
         save_pretrained(tmp_path / "folder", config, random_params(config), family="gpt2")
 
 
+def test_a_width_that_the_heads_of_llama_do_not_divide_is_refused(tmp_path):
+    config = like("llama", emb_dim=18, head_dim=4)
+    with pytest.raises(ConfigError, match=r"model\.emb_dim=18: Llama has 16"):
+        save_pretrained(tmp_path / "folder", config, random_params(config), family="llama")
+
+
 def test_fields_for_training_alone_are_named(tmp_path):
     config = like("llama", use_bias=False, activation_dropout_rate=0.3)
     left_out = save_pretrained(tmp_path / "folder", config, random_params(config))

@@ -260,6 +260,8 @@ LLAMA = Family(
         **{"architecture": "decoder_only", "norm_position": "pre", "norm": "rmsnorm", "position_encoding": "rotary"},
         **{"scale_embeddings": False, "attention_scale": True, "output_bias": False},
         "value_head_dim": lambda config: config.head_dim,
+        # transformers refuses a width that the heads do not divide, even if head_dim is given.
+        "emb_dim": lambda config: config.emb_dim // config.num_heads * config.num_heads,
     },
     ignored={"pretraining_tp": "a way to compute the same numbers"},
     copies={"lm_head.weight": "model.embed_tokens.weight"},

@@ -1,0 +1,114 @@
+"""Models of transformers against ours, with random configs. Runs only where torch and transformers are installed."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
+from transformer_jax.models.architecture import ARCHITECTURES
+
+if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
+    pytest.skip("torch and transformers are not installed", allow_module_level=True)
+
+import torch
+import transformers
+
+CLASSES = {
+    "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    "marian": (transformers.MarianConfig, transformers.MarianMTModel),
+}
+IDS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 3}
+ACTIVATIONS = st.sampled_from(["gelu_new", "gelu", "relu", "silu"])
+
+
+@st.composite
+def configs(draw, family):
+    """Return keyword arguments of a config of the family."""
+    heads, groups, dim = draw(st.integers(1, 3)), draw(st.integers(1, 3)), 2 * draw(st.integers(1, 4))
+    layers, hidden = st.integers(1, 3), draw(st.integers(3, 30))
+    common = {"vocab_size": draw(st.integers(9, 40)), "tie_word_embeddings": draw(st.booleans()), **IDS}
+    if family == "gpt2":
+        return common | {
+            **{"n_embd": heads * dim, "n_head": heads, "n_layer": draw(layers), "n_inner": hidden, "n_positions": 21},
+            **{"activation_function": draw(ACTIVATIONS), "scale_attn_weights": draw(st.booleans())},
+        }
+    if family == "llama":
+        biases = draw(st.booleans())
+        return common | {
+            **{
+                "hidden_size": heads * groups * draw(st.integers(1, 6)),
+                "intermediate_size": hidden,
+                "num_hidden_layers": draw(layers),
+            },
+            **{"num_attention_heads": heads * groups, "num_key_value_heads": heads, "head_dim": dim},
+            **{"hidden_act": draw(st.sampled_from(["silu", "gelu"])), "attention_bias": biases, "mlp_bias": biases},
+            **{"rms_norm_eps": draw(st.sampled_from([1e-5, 1e-6])), "max_position_embeddings": 21},
+            "rope_parameters": {"rope_type": "default", "rope_theta": draw(st.sampled_from([100.0, 1e4, 5e5]))},
+        }
+    sides = {f"{side}_attention_heads": heads for side in ("encoder", "decoder")}
+    sides |= {f"{side}_ffn_dim": hidden for side in ("encoder", "decoder")}
+    return common | {
+        **{"d_model": heads * dim, "encoder_layers": draw(layers), "decoder_layers": draw(layers), **sides},
+        **{"activation_function": draw(ACTIVATIONS), "scale_embedding": draw(st.booleans())},
+        **{"max_position_embeddings": 21, "decoder_start_token_id": 2, "tie_word_embeddings": True},
+    }
+
+
+def random_model(family, fields, seed):
+    config_class, model_class = CLASSES[family]
+    model = model_class(config_class(**fields)).eval()
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, x in [*model.named_parameters(), *model.named_buffers()]:
+            if x.is_floating_point() and "embed_positions" not in name and "inv_freq" not in name:
+                is_scale = x.dim() == 1 and name.endswith("weight")
+                x.copy_(torch.randn_like(x) * 0.3 + (1.0 if is_scale else 0.0))
+    model.set_attn_implementation("eager")
+    return model
+
+
+def batch_of(family, vocab_size, seed):
+    rng = np.random.default_rng(seed)
+    batch = {"decoder_inputs": rng.integers(2, vocab_size, (2, 19))}
+    if family == "marian":
+        batch |= {"inputs": rng.integers(2, vocab_size, (2, 20)), "inputs_mask": np.arange(20) < np.array([[20], [11]])}
+    return batch
+
+
+def logits_of(model, batch):
+    given = {"input_ids": torch.tensor(batch["decoder_inputs"])}
+    if "inputs" in batch:
+        given = {"input_ids": torch.tensor(batch["inputs"]), "decoder_input_ids": given["input_ids"]}
+        given["attention_mask"] = torch.tensor(batch["inputs_mask"]).long()
+    with torch.no_grad():
+        return model(**given).logits.numpy()
+
+
+@pytest.mark.parametrize("family", CLASSES)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), seed=st.integers(0, 1000))
+def test_random_configs_in_both_directions(family, data, seed, tmp_path_factory):
+    fields = data.draw(configs(family))
+    model, folder = random_model(family, fields, seed), tmp_path_factory.mktemp("live")
+    model.save_pretrained(folder / "theirs")
+    config, params, _, _ = from_pretrained(folder / "theirs")
+    batch = batch_of(family, fields["vocab_size"], seed)
+    expected = logits_of(model, batch)
+    module = ARCHITECTURES[config.architecture].module(config)
+    np.testing.assert_allclose(
+        module.apply({"params": params}, jax.tree.map(jnp.asarray, batch))[0],
+        expected,
+        rtol=0,
+        atol=1e-5 * np.abs(expected).max(),
+    )
+    save_pretrained(folder / "ours", config, params, family=open_folder(folder / "theirs").family.name)
+    again, found = CLASSES[family][1].from_pretrained(folder / "ours", output_loading_info=True)
+    assert not any(found.values()), found
+    again.set_attn_implementation("eager")
+    np.testing.assert_array_equal(logits_of(again.eval(), batch), expected)
