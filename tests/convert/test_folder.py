@@ -1,11 +1,13 @@
 """Hugging Face folders: bad ones, tokenizers, and the command."""
 
+import io
 import json
 import shutil
 import struct
 
 import numpy as np
 import pytest
+import sentencepiece
 from support import random_params, tiny
 from tokenizers import Tokenizer
 
@@ -14,7 +16,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
 from transformer_jax.convert.tensor_files import INDEX, SINGLE, Outgoing, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import read_folder_tokenizer, tokenizer_files
-from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.data.tokenizers import SpecialIds, train_tokenizer
 from transformer_jax.errors import CheckpointError
 from transformer_jax.evaluation.loading import load
 
@@ -26,7 +28,9 @@ ODD = ["", " ", "  two  spaces ", "the \u00fcber \u732b", "</s> <unk> <0x41> \u2
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    return {kind: train_tokenizer(TEXTS, kind, size) for kind, size in [("unigram", 290), ("byte_bpe", 280)]}
+    return {
+        kind: train_tokenizer(TEXTS, kind, size) for kind, size in [("unigram", 290), ("bpe", 290), ("byte_bpe", 280)]
+    }
 
 
 def gpt2(tokenizer, **fields):
@@ -230,7 +234,9 @@ def test_an_interrupted_conversion_leaves_nothing_that_looks_whole(tmp_path, tok
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-@pytest.mark.parametrize(("kind", "encoder_decoder"), [("byte_bpe", False), ("unigram", False), ("unigram", True)])
+@pytest.mark.parametrize(
+    ("kind", "encoder_decoder"), [("byte_bpe", False), ("unigram", False), ("bpe", False), ("unigram", True)]
+)
 def test_tokenizers_there_and_back(kind, encoder_decoder, tmp_path, tokenizers):
     tokenizer = tokenizers[kind]
     files = tokenizer_files(tokenizer, encoder_decoder, 40)
@@ -249,6 +255,27 @@ def test_tokenizers_there_and_back(kind, encoder_decoder, tmp_path, tokenizers):
     for i, text in enumerate(TEXTS + ODD):
         ids = ours.ids[ours.offsets[i] : ours.offsets[i + 1]].tolist()
         assert theirs.encode(text, add_special_tokens=False).ids == ids, text
+
+
+def test_a_sentence_piece_model_with_the_ids_of_llama(tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS * 3), model_writer=model, vocab_size=290, model_type="bpe", byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
+    )  # fmt: skip
+    (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
+    tokenizer = read_folder_tokenizer(tmp_path)
+    assert tokenizer.special_ids == SpecialIds(pad=None, eos=2, unk=0, bos=1)
+    files = tokenizer_files(tokenizer, encoder_decoder=False, max_length=40)
+    assert json.loads(files["special_tokens_map.json"]) == {
+        "eos_token": "</s>", "unk_token": "<unk>", "bos_token": "<s>"
+    }  # fmt: skip
+    theirs = Tokenizer.from_str(files["tokenizer.json"].decode())
+    theirs.encode_special_tokens = True
+    ours = tokenizer.encode_batch(TEXTS + ODD)
+    for i, text in enumerate(TEXTS + ODD):
+        assert theirs.encode(text).ids == ours.ids[ours.offsets[i] : ours.offsets[i + 1]].tolist(), text
+    assert tokenizer.decode(ours.ids[: ours.offsets[1]]) == TEXTS[0]
 
 
 def test_the_command_in_both_directions(whole, tmp_path, capsys):

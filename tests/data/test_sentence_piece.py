@@ -6,7 +6,7 @@ import pytest
 import sentencepiece
 from tokenizer_support import INPUTS, TEXTS, encode, trained
 
-from transformer_jax.data.tokenizers import load_tokenizer, train_tokenizer
+from transformer_jax.data.tokenizers import SpecialIds, load_tokenizer, train_tokenizer
 from transformer_jax.errors import DataError
 
 
@@ -29,10 +29,18 @@ def test_lines_with_a_block_character_train_like_others():
     assert len(encode(tokenizer, "Donaudampfschifffahrt")) <= 3
 
 
-def test_other_reserved_ids_are_refused():
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(INPUTS), model_writer=model, vocab_size=60, minloglevel=2
-    )
-    with pytest.raises(DataError, match=r"expected \(0, 1, 2, 3\)"):
-        load_tokenizer(model.getvalue())
+def test_models_of_others_keep_their_special_ids_and_must_have_an_end():
+    def trained(**ids):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(INPUTS), model_writer=model, vocab_size=60, minloglevel=2, **ids
+        )
+        return load_tokenizer(model.getvalue())
+
+    other = trained()
+    assert other.special_ids == SpecialIds(pad=None, eos=2, unk=0, bos=1)
+    assert other.tokens([0, 1, 2]) == ["<unk>", "<s>", "</s>"]
+    text = INPUTS[0]
+    assert other.decode([*encode(other, text), 2, 5]) == other.decode(encode(other, text))
+    with pytest.raises(DataError, match="the SentencePiece model has no end-of-sequence"):
+        trained(eos_id=-1)

@@ -7,12 +7,12 @@ a translation model, and a `tokenizer.json` with the same pieces for a language 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer
-from transformer_jax.data.tokenizers.base import RESERVED
+from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer
 from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
@@ -76,7 +76,7 @@ def tokenizer_files(tokenizer: Tokenizer, encoder_decoder: bool, max_length: int
       max_length: positions of the model.
     Raises: ConfigError if transformers has no such tokenizer.
     """
-    named = _special_tokens(tokenizer.special_ids, tokenizer)
+    named = _special_tokens(tokenizer)
     settings: dict[str, Any] = {**named, "model_max_length": max_length, "clean_up_tokenization_spaces": False}
     if isinstance(tokenizer, SentencePieceTokenizer) and encoder_decoder:
         settings |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": False}
@@ -84,7 +84,7 @@ def tokenizer_files(tokenizer: Tokenizer, encoder_decoder: bool, max_length: int
         files = dict.fromkeys(MARIAN[:2], tokenizer.model_bytes)
         files[MARIAN[2]] = _json(_pieces(tokenizer))
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        files = {JSON: _unigram_json(tokenizer), PIECES[0]: tokenizer.model_bytes}
+        files = {JSON: _sentence_piece_json(tokenizer, named.values()), PIECES[0]: tokenizer.model_bytes}
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     elif isinstance(tokenizer, ByteBPETokenizer):
         files = {JSON: tokenizer.model_bytes}
@@ -99,36 +99,54 @@ def tokenizer_files(tokenizer: Tokenizer, encoder_decoder: bool, max_length: int
     return files | {"tokenizer_config.json": _json(settings), "special_tokens_map.json": _json(named)}
 
 
-def _special_tokens(ids: SpecialIds, tokenizer: Tokenizer) -> dict[str, str]:
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    ids = tokenizer.special_ids
     roles = {"pad": ids.pad, "eos": ids.eos, "unk": ids.unk, "bos": ids.bos}
     return {f"{role}_token": tokenizer.tokens([id])[0] for role, id in roles.items() if id is not None}
 
 
-def _unigram_json(tokenizer: SentencePieceTokenizer) -> bytes:
+def _sentence_piece_json(tokenizer: SentencePieceTokenizer, special: Iterable[str]) -> bytes:
     """Return the pieces of a SentencePiece model as a model of the library `tokenizers`.
 
-    Raises: ConfigError for a BPE model.
+    Args:
+      special: names of the special tokens.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    if tokenizer.is_bpe:
-        raise ConfigError(
-            "data.tokenizer=bpe: for a language model, transformers reads unigram or byte_bpe; --without_tokenizer "
-            "writes the model alone"
-        )
     unk = tokenizer.special_ids.required("unk")
     pieces = [(piece, _NEVER if score is None else score) for piece, score in tokenizer.scored_pieces()]
-    result = Tokenizer(models.Unigram(pieces, unk, byte_fallback=True))
+    if tokenizer.is_bpe:
+        ids = {piece: id for id, (piece, _) in enumerate(pieces)}
+        model = models.BPE(ids, _merges(pieces), unk_token=pieces[unk][0], fuse_unk=True, byte_fallback=True)
+    else:
+        model = models.Unigram(pieces, unk, byte_fallback=True)
+    result = Tokenizer(model)
     # SentencePiece puts a space before every text, even before one that begins with a space.
     result.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     # The library would find `</s>` and `<0x41>` in a text too; a cut after `<` hides them.
-    names = "|".join([*(name[1:] for name in RESERVED.values()), "0x[0-9A-F]{2}>"])
+    names = "|".join([*(re.escape(name.removeprefix("<")) for name in special), "0x[0-9A-F]{2}>"])
     result.pre_tokenizer = pre_tokenizers.Split(Regex(f"<(?={names})"), "merged_with_previous")
     result.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    result.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in RESERVED.values()])
+    result.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in special])
     return result.to_str().encode("utf-8")
+
+
+def _merges(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, str]]:
+    """Return the merges of a BPE model, which SentencePiece stores only as their results, best first.
+
+    SentencePiece merges the two neighbours whose joint piece has the highest score, however it was made in training. So
+    every way to make a piece of two others is a merge, of the rank of the piece.
+    """
+    scores = {piece: score for piece, score in pieces if score > _NEVER}
+    found = [
+        (-score, piece[:cut], piece[cut:])
+        for piece, score in scores.items()
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    return [(left, right) for _, left, right in sorted(found, key=lambda merge: merge[0])]
 
 
 def _json(values: Mapping[str, Any]) -> bytes:

@@ -13,9 +13,9 @@ import sentencepiece
 
 from transformer_jax.data.tokenizers.base import (
     OWN_SPECIAL_IDS,
-    RESERVED,
     EncodedTexts,
     ModelBytes,
+    SpecialIds,
     before_eos,
     concatenated,
     training_lines,
@@ -30,7 +30,10 @@ _BYTES_AND_SPECIALS = 256 + 4
 
 
 class SentencePieceTokenizer(ModelBytes):
-    """A SentencePiece model. Raises DataError for other bytes, and for a model with other reserved ids."""
+    """A SentencePiece model, of this project or of others, which have other special ids.
+
+    Raises DataError for other bytes, and for a model without an end-of-sequence.
+    """
 
     def __init__(self, model_bytes: bytes) -> None:
         super().__init__(model_bytes)
@@ -41,9 +44,10 @@ class SentencePieceTokenizer(ModelBytes):
         except (RuntimeError, UnicodeDecodeError) as error:
             raise DataError(f"tokenizer: {len(self._model_bytes)} bytes are not a SentencePiece model") from error
         processor = self._processor
-        reserved = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
-        if reserved != tuple(RESERVED):
-            raise DataError(f"tokenizer: ids of pad, eos, unk, bos are {reserved}, expected {tuple(RESERVED)}")
+        ids = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
+        self.special_ids = SpecialIds(*(None if id < 0 else id for id in ids))
+        if self.special_ids.eos is None:
+            raise DataError("tokenizer: the SentencePiece model has no end-of-sequence")
 
     @property
     def vocab_size(self) -> int:
@@ -83,7 +87,7 @@ class SentencePieceTokenizer(ModelBytes):
 
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
         """See `Tokenizer`; a byte is written `<0x41>`."""
-        return [RESERVED[int(id)] if int(id) in RESERVED else self._processor.id_to_piece(int(id)) for id in ids]
+        return [self._processor.id_to_piece(int(id)) for id in ids]
 
 
 def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int) -> SentencePieceTokenizer:
