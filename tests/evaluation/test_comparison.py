@@ -445,8 +445,8 @@ def test_without_references_the_corpora_are_the_same(run, older, translated, pla
 def test_a_fingerprint_equals_that_of_earlier_versions(scored):
     loaded = scored[0].loaded
     fields = dataclasses.asdict(loaded.config.model)
-    later = ("architecture", "init", "init_std")
-    assert [fields.pop(name) for name in later] == ["encoder_decoder", "glorot", 0.02]
+    later = ("architecture", "init", "init_std", "output_bias")
+    assert [fields.pop(name) for name in later] == ["encoder_decoder", "glorot", 0.02, False]
     digest = hashlib.sha256(loaded.tokenizer.sha256.encode())
     digest.update(json.dumps([fields, checksums(by_path(loaded.params))], sort_keys=True).encode())
     of_model = loaded.config.model

@@ -157,7 +157,8 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = str(error).strip()
-    if match := re.search(r": ([^:]+) \[os_error_code=", text):  # a ValueError of TensorStore, which contains the path
+    # A ValueError of TensorStore has paths before the operating system's message, and details in brackets behind it.
+    if "[os_error_code=" in text and (match := re.search(r": ([^:\[]+) \[\w+=", text)):
         return match[1]
     first_line = text.splitlines()[0] if text else ""
     return f"{type(error).__name__}: {first_line[:200]}"
