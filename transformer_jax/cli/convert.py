@@ -90,12 +90,12 @@ def _write(arguments: Arguments, target: str) -> int:
     if values.config or arguments.overrides:
         raise ConfigError("--config is for --from; the config of a checkpoint is its own")
 
-    from transformer_jax.convert.families import FAMILIES
+    from transformer_jax.convert.engine import family_named
     from transformer_jax.convert.folder import save_pretrained
     from transformer_jax.evaluation.loading import load
 
-    if values.family and values.family not in FAMILIES:
-        raise ConfigError(f"--family={values.family}: expected one of {', '.join(FAMILIES)}")
+    if values.family:
+        family_named(values.family)  # before the checkpoint is loaded
     loaded = load(checkpoint)
     total = sum(x.nbytes for x in _leaves(loaded.params))
     with progress_bar("converting", total) as advance:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from transformer_jax.config import ModelConfig, nearest
+from transformer_jax.config import ModelConfig, field_types, nearest
 from transformer_jax.convert.families import COMMON_IGNORED, FAMILIES, RATES, TRAINING_ONLY, Family, Tensor
 from transformer_jax.convert.layouts import halved, interleaved
 from transformer_jax.convert.tensor_files import READ_TYPES, Outgoing, TensorFiles
@@ -36,6 +37,13 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     return FAMILIES[name]
 
 
+def family_named(name: str) -> Family:
+    """Return the family of a name; raises ConfigError if there is none."""
+    if name not in FAMILIES:
+        raise ConfigError(f"family='{name}': expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}")
+    return FAMILIES[name]
+
+
 # Configs.
 
 
@@ -49,7 +57,7 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     # A dropout rate without a key is 0 there.
     ours: dict[str, Any] = {"architecture": family.architecture, "init": "normal", "dropout_rate": 0.0}
     if family.rope:
-        ours["rotary_base"] = float(values.pop("rope_theta", 10_000.0))
+        ours["rotary_base"] = values.pop("rope_theta", 10_000.0)
     ours |= {name: value for name, value in family.fixed.items() if not callable(value)}
     said: dict[str, str] = {}
     for key in family.keys:
@@ -84,13 +92,28 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
 
 
 def _config_problems(ours: Mapping[str, Any]) -> Iterator[str]:
-    sizes = ("vocab_size", "emb_dim", "num_heads", "num_decoder_layers", "max_length")
-    wrong = [f"{name}={ours[name]!r}: expected a positive integer" for name in sizes if not _positive(ours[name])]
+    types = field_types(ModelConfig)
+    wrong = [
+        f"{name}={value!r}: expected {text}"
+        for name, value in ours.items()
+        if (text := _wrong(name, value, types[name]))
+    ]
     yield from wrong or ModelConfig(**ours).problems()
 
 
-def _positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _wrong(name: str, value: Any, annotation: Any) -> str | None:
+    """Return what a field expects, if the value is something else; sizes are positive, ids may be 0."""
+    kinds = typing.get_args(annotation) or (annotation,)
+    if value is None:
+        return None if type(None) in kinds else "a value"
+    if bool in kinds:
+        return None if isinstance(value, bool) else "true or false"
+    if int in kinds:
+        least = 0 if name == "decoder_start_id" else 1
+        return None if type(value) is int and value >= least else f"an integer, at least {least}"
+    if float in kinds:
+        return None if type(value) in (int, float) and value >= 0 else "a number, at least 0"
+    return None
 
 
 def _without_rope(values: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +135,8 @@ def write_model_config(family: Family, config: ModelConfig) -> dict[str, Any]:
     Raises: ConfigError, which names every field that the family cannot express, and a family that can.
     """
     if problems := unsaid(family, config):
-        others = [other.label for other in FAMILIES.values() if not unsaid(other, config)]
-        advice = f"\nThe family that can say all of them: --family of {' or '.join(others)}" if others else ""
+        others = [f"--family={other.name}" for other in FAMILIES.values() if not unsaid(other, config)]
+        advice = f"\nThis family can: {' or '.join(others)}" if others else ""
         raise ConfigError(_listing(f"{family.label} cannot say what this model is", problems) + advice)
     result: dict[str, Any] = {"model_type": family.name, "architectures": [family.class_name]}
     for key in family.keys:
@@ -124,9 +147,7 @@ def write_model_config(family: Family, config: ModelConfig) -> dict[str, Any]:
     if family.rope:
         result["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
         result["rope_theta"] = config.rotary_base
-    # Only keys that transformers writes itself: others are former names, which we read.
-    written = ("add_cross_attention", "scale_attn_by_inverse_layer_idx", "is_encoder_decoder")
-    return result | {name: family.required[name][0] for name in written if name in family.required}
+    return result | {name: allowed[0] for name, allowed in family.required.items()}
 
 
 def unsaid(family: Family, config: ModelConfig) -> list[str]:
@@ -286,9 +307,10 @@ def _with_prefix(family: Family, files: TensorFiles) -> dict[str, str]:
     return {name if name == "lm_head.weight" else family.prefix + name: name for name in files.tensors}
 
 
-def has_output_bias(family: Family, files: TensorFiles) -> bool:
-    """Return whether a tensor that we write as zeros for a model without it has other numbers."""
-    return any(name in files.tensors and bool(np.any(files.read(name))) for name in family.zeros)
+def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFiles) -> ModelConfig:
+    """Return the config with the fields of those tensors that are not the zeros of a model without them."""
+    said = {field: True for name, field in family.zeros.items() if name in files.tensors and np.any(files.read(name))}
+    return dataclasses.replace(config, **said)
 
 
 def outgoing(family: Family, config: ModelConfig, leaves: Leaves) -> list[Outgoing]:

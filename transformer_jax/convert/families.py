@@ -54,13 +54,14 @@ class Key(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """What Hugging Face calls a model type.
+    """A family of models; Hugging Face calls it a model type.
 
     - name: its `model_type`; label: the name in messages; class_name: the class that `architectures` names.
     - architecture, task: of this package.
     - keys, tensors: the table.
     - fixed: the value of every other field that the model's outputs depend on, or a function of the config.
-    - required: keys whose value says something that our blocks cannot, with the values that we can read; written so.
+    - required: keys whose value says something that our blocks cannot, with the values that we can read. The first
+      value is written.
     - ignored: keys without an effect on the outputs, with the reason.
     - copies: tensors that repeat another one; not written. computed: tensors without learned numbers, as regular
       expressions with the reason; not written.
@@ -95,7 +96,8 @@ TRAINING_ONLY = (
 )
 """Fields on which the numbers that a float32 model returns do not depend; a family may have no key for them."""
 
-_GENERATION = "a setting of generation, which is read from generation_config.json"
+_GENERATION = "a setting of generation; here those are the fields of `decode`"
+_IDS = "a special id; here the tokenizer has them"
 _BOOKKEEPING = "a note about the file"
 _LIBRARY = "a setting of the library, not of the model"
 COMMON_IGNORED = {
@@ -109,9 +111,9 @@ COMMON_IGNORED = {
     **dict.fromkeys(
         ("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "do_sample", "temperature",
          "top_k", "top_p", "repetition_penalty", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id",
-         "num_return_sequences", "no_repeat_ngram_size", "eos_token_id", "pad_token_id", "sep_token_id",
-         "unk_token_id"), _GENERATION
+         "num_return_sequences", "no_repeat_ngram_size"), _GENERATION
     ),
+    **dict.fromkeys(("eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id"), _IDS),
 }  # fmt: skip
 """Keys that every family may have, with the reason why they are not read."""
 

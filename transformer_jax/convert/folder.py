@@ -20,9 +20,16 @@ import jax.numpy as jnp
 
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig, TrainingConfig
+from transformer_jax.config import (
+    DataConfig,
+    DecodeConfig,
+    ExperimentConfig,
+    ModelConfig,
+    TaskConfig,
+    TrainingConfig,
+)
 from transformer_jax.convert import engine
-from transformer_jax.convert.families import FAMILIES, Family
+from transformer_jax.convert.families import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer, tokenizer_files
 from transformer_jax.data.datasets import TOKENIZER_FILE
@@ -86,8 +93,7 @@ def open_folder(path: Path | str) -> Folder:
     theirs = _read_config(path / CONFIG)
     family = engine.family_of(theirs, str(path / CONFIG))
     config, ignored = engine.read_model_config(family, theirs, str(path / CONFIG))
-    if engine.has_output_bias(family, files):
-        config = dataclasses.replace(config, output_bias=True)
+    config = engine.with_optional_tensors(family, config, files)
     tokenizer = read_folder_tokenizer(path)
     if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
@@ -164,7 +170,7 @@ def save_pretrained(
 
 
 def _chosen_family(config: ModelConfig, name: str | None) -> Family:
-    return engine.closest(config) if name is None else FAMILIES[name]
+    return engine.closest(config) if name is None else engine.family_named(name)
 
 
 def _special_ids(family: Family, config: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
