@@ -86,7 +86,7 @@ def norm(config: Any, x: np.ndarray, p: Any) -> np.ndarray:
 def activation(name: str, x: np.ndarray) -> np.ndarray:
     if name == "relu":
         return np.where(x > 0, x, 0.0)
-    if name == "gelu_tanh":
+    if name in ("gelu_tanh", "geglu_tanh"):
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     if name in ("swiglu", "silu"):
         return x / (1 + np.exp(-x))
@@ -102,18 +102,28 @@ class Model:
     def __call__(self, batch: dict[str, Any]) -> np.ndarray:
         config = self.config
         batch = {k: np.asarray(v) for k, v in batch.items()}
-        read, memory, source_mask = batch["decoder_inputs"], None, None
-        target_positions = np.broadcast_to(np.arange(read.shape[1]), read.shape)
-        if config.architecture == "encoder_decoder":
+        memory = source_mask = None
+        if config.architecture != "decoder_only":
             inputs, source_mask = batch["inputs"], batch["inputs_mask"][:, None, None, :]
             source_positions = np.broadcast_to(np.arange(inputs.shape[1]), inputs.shape)
-            memory, self.memory_weights = self.stack(
-                "encoder", self.embed(inputs, "source_embedding"), source_positions, source_mask
-            )
+            table = "embedding" if config.architecture == "encoder_only" else "source_embedding"
+            x = self.embed(inputs, table)
+            if config.token_types:
+                x = x + self.leaf("encoder", "type_embedding", "embedding")[batch["types"]]
+            memory, self.memory_weights = self.stack("encoder", x, source_positions, source_mask)
+        if config.architecture == "encoder_only":
+            return self.logits(memory)
+        read = batch["decoder_inputs"]
+        target_positions = np.broadcast_to(np.arange(read.shape[1]), read.shape)
         causal = np.array([[s <= t for s in range(read.shape[1])] for t in range(read.shape[1])])
         x, self.weights = self.stack(
             "decoder", self.embed(read, "embedding"), target_positions, causal[None, None], memory, source_mask
         )
+        return self.logits(x)
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        config = self.config
+        x = x / math.sqrt(config.emb_dim) if config.scale_logits else x
         kernel = self.leaf("embedding", "embedding").T if config.tie_output else self.leaf("output", "kernel")
         return x @ kernel + self.leaf("output", "bias") if config.output_bias else x @ kernel
 
@@ -141,6 +151,8 @@ class Model:
                 distance = int(positions[b, s] - positions[b, t])
                 index = bucket(distance, name == "encoder", config.relative_num_buckets, config.relative_max_distance)
                 bias[b, n, t, s] = table[index, n]
+        if config.embedding_norm:
+            x = norm(config, x, self.layer(self.params[name]["embedding_norm"], None))
         x = self.drop(x, "embedding")
         weights = []
         num_layers = config.num_encoder_layers if name == "encoder" else config.num_decoder_layers
@@ -163,7 +175,7 @@ class Model:
             )
         if config.norm_position == "pre":
             x = norm(config, x, self.layer(self.params[name]["final_norm"], None))
-        return x, weights
+        return self.drop(x, "final"), weights
 
     def layer(self, node: Any, i: int | None) -> Any:
         if hasattr(node, "items"):
@@ -199,7 +211,7 @@ class Model:
             return y + p[name]["bias"] if self.config.use_bias else y
 
         name = self.config.activation
-        if name in ("swiglu", "geglu"):
+        if name in ("swiglu", "geglu", "geglu_tanh"):
             hidden = activation(name, dense("gate", x)) * dense("hidden", x)
         else:
             hidden = activation(name, dense("hidden", x))

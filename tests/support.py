@@ -49,6 +49,9 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "tie_output": (True, False),
     "output_bias": (False, True),
     "scale_embeddings": (True, False),
+    "scale_logits": (False, True),
+    "embedding_norm": (False, True),
+    "token_types": (0, 3),
     "scan_layers": (False, True),
 }
 

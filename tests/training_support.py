@@ -39,6 +39,7 @@ SMALL: dict[str, Any] = {
     "model.embedding_dropout_rate": 0.15,
     "model.attention_dropout_rate": 0.2,
     "model.activation_dropout_rate": 0.25,
+    "model.final_dropout_rate": 0.05,
     "data.max_length": 12,
     "data.tokens_per_batch": 512,
     "data.row_multiple": 16,

@@ -26,6 +26,7 @@ fixed meaning: masks and weights mark the padding.
 |------------------|-------------------------|------------------------------------------------------------------------|
 | `inputs`         | [B, S] int32            | the encoder's tokens                                                   |
 | `inputs_mask`    | [B, S] bool             | True for tokens, which come before a row's padding; absent: no padding |
+| `types`          | [B, S] int32            | type of every token of `inputs`; absent: all 0                         |
 | `decoder_inputs` | [B, T] int32            | the decoder's tokens: the targets, shifted by the task                 |
 | `targets`        | [B, T], [B] or [B, 2]   | the values to predict                                                  |
 | `weights`        | float32, like `targets` | loss = sum(weights * nll) / sum(weights); 0 for padding                |

@@ -25,7 +25,7 @@ from transformer_jax.models.architecture import init_params
 from transformer_jax.nn.dropout import Dropout, DropoutRates
 from transformer_jax.nn.embeddings import TokenEmbedding
 
-ARCHITECTURES = ("encoder_decoder", "decoder_only")
+ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
 every_architecture = pytest.mark.parametrize("architecture", slow_but("encoder_decoder", ARCHITECTURES))
 
 # Every position encoding, with either norm placement.
@@ -49,13 +49,19 @@ def read_by(config, batch):
     """Return the batch without arrays that the architecture does not read."""
     if config.architecture == "encoder_decoder":
         return batch
-    return {name: array for name, array in batch.items() if not name.startswith("inputs")}
+    of_encoder = config.architecture == "encoder_only"
+    return {name: array for name, array in batch.items() if name.startswith(("inputs", "types")) == of_encoder}
+
+
+def first_ids(batch):
+    return batch["decoder_inputs" if "decoder_inputs" in batch else "inputs"][:, 0]
 
 
 def padded_batch(config):
     batch = make_batch()
     inputs = batch["inputs"].at[1, 4:].set(0).at[2, 1:].set(0)
-    return read_by(config, as_batch(inputs=inputs, targets=batch["targets"].at[0, 3:].set(0)))
+    types = jnp.asarray(np.random.default_rng(2).integers(0, 3, inputs.shape), jnp.int32)
+    return read_by(config, as_batch(inputs=inputs, types=types, targets=batch["targets"].at[0, 3:].set(0)))
 
 
 # --- against the papers --------------------------------------------------------------------------------------------
@@ -69,9 +75,13 @@ def test_logits_and_weights_equal_the_float64_reference(fields, architecture):
     logits, weights = forward(config, params, batch, return_weights=True)
     model = Model(config, params)
     assert_close(logits, model(batch))
-    expected = {"decoder_self_attention": model.weights}
+    expected = {}
+    if architecture != "encoder_only":
+        expected["decoder_self_attention"] = model.weights
+    if architecture != "decoder_only":
+        expected["encoder_self_attention"] = model.memory_weights
     if architecture == "encoder_decoder":
-        expected |= {"encoder_self_attention": model.memory_weights, "decoder_cross_attention": model.weights}
+        expected["decoder_cross_attention"] = model.weights
     assert weights.keys() == expected.keys()
     for name, layers in expected.items():
         assert_close(weights[name], np.stack([layer[name.partition("_")[2]] for layer in layers]))
@@ -164,17 +174,24 @@ TREES = {  # of the encoder-decoder: (fields, leaves that come or change, leaves
         [],
     ),
     "bfloat16": ({"dtype": "bfloat16"}, {}, []),
+    "scaled logits": ({"scale_logits": True}, {}, []),
+    "embedding norm": (
+        {"embedding_norm": True},
+        both("embedding_norm/scale", (16,)) | both("embedding_norm/bias", (16,)),
+        [],
+    ),
+    "types": ({"token_types": 3}, {"encoder/type_embedding/embedding": (3, 16)}, []),
 }
 
 
 @every_architecture
 @pytest.mark.parametrize("name", TREES)
 def test_the_parameter_tree(name, architecture):
-    """A decoder-only model has the decoder of an encoder-decoder, without the parameters that read the encoder."""
+    """A model of one stack has that stack of an encoder-decoder, without the parameters that read the other."""
     fields, added, gone = TREES[name]
     expected = {k: v for k, v in (DEFAULT_TREE | added).items() if k not in gone}
-    if architecture == "decoder_only":
-        others = ("encoder/", "source_embedding/")
+    if architecture != "encoder_decoder":
+        others = ("encoder/" if architecture == "decoder_only" else "decoder/", "source_embedding/")
         expected = {k: v for k, v in expected.items() if not k.startswith(others) and "/cross_attention" not in k}
     assert paths(tiny(**fields, architecture=architecture)) == expected
 
@@ -186,7 +203,7 @@ class Head(nn.Module):
     def __call__(self, x, batch, embedding):
         kernel = self.param("kernel", nn.initializers.normal(1.0), (x.shape[-1], 3))
         bias = self.param("bias", nn.initializers.zeros, (3,))
-        first = embedding[batch["decoder_inputs"][:, 0]]  # [B, D]
+        first = embedding[first_ids(batch)]  # [B, D]
         return x.mean(1) @ kernel + first @ kernel + bias[None]
 
 
@@ -210,7 +227,7 @@ def test_a_head_replaces_the_logits(architecture):
     head = {"kernel": jnp.asarray(rng.normal(size=(16, 3)), jnp.float32), "bias": jnp.arange(3.0)}
     model = architectures.Model(module(config, head=Head()), {**params, "head": head})
     x, _ = model.features(batch)
-    first = params["embedding"]["embedding"][batch["decoder_inputs"][:, 0]]
+    first = params["embedding"]["embedding"][first_ids(batch)]
     expected = (np.asarray(x, np.float64).mean(1) + np.asarray(first, np.float64)) @ np.asarray(head["kernel"])
     outputs = model.outputs(x, batch)
     assert outputs.shape == (3, 3)
@@ -227,11 +244,12 @@ def test_logits_are_computed_from_features_whole_or_in_parts(architecture):
     params, batch = random_params(config), padded_batch(config)
     model = architectures.Model(module(config), params)
     x, weights = model.features(batch)
-    assert x.shape == (3, 5, 16)
+    length = 7 if architecture == "encoder_only" else 5
+    assert x.shape == (3, length, 16)
     assert not weights
     logits, _ = forward(config, params, batch)
     assert_close(model.outputs(x, batch), logits, 2e-6)
-    parts = [model.outputs(x[:, start : start + 2], batch) for start in (0, 2, 4)]
+    parts = [model.outputs(x[:, start : start + 2], batch) for start in range(0, length, 2)]
     assert_close(jnp.concatenate(parts, axis=1), logits, 2e-6)
 
 
@@ -241,7 +259,7 @@ def test_logits_are_computed_from_features_whole_or_in_parts(architecture):
 def influence(config, params, batch):
     """Return d (a projection of logits[t]) / d embedding of decoder inputs [T, T', D] and source tokens [T, S, D].
 
-    The latter is None without an encoder.
+    The latter is None without an encoder, the former without a decoder.
     """
     batch = read_by(config, batch)
     widths = [batch[name].shape[1] for name in ("decoder_inputs", "inputs") if name in batch]
@@ -258,8 +276,8 @@ def influence(config, params, batch):
             return (module(config).apply({"params": params}, batch)[0] * weight).sum(-1)[0]
 
     gradients = jax.jit(jax.jacrev(projections))({n: jnp.zeros((1, n, config.emb_dim)) for n in widths})
-    targets, *sources = (np.asarray(gradients[n][:, 0]) for n in widths)
-    return targets, sources[0] if sources else None
+    found = [np.asarray(gradients[n][:, 0]) for n in widths]
+    return {"decoder_only": (*found, None), "encoder_only": (None, *found)}.get(config.architecture, found)
 
 
 @every_architecture
@@ -271,14 +289,14 @@ def test_causality_by_gradient(position_encoding, norm_position, architecture):
     batch = as_batch(inputs=batch["inputs"].at[0, 5:].set(0), targets=batch["targets"])
     targets, sources = influence(config, random_params(config), batch)
     for t in range(5):
-        for other in range(5):
+        for other in range(0 if targets is None else 5):
             assert np.any(targets[t, other]) == (other <= t), f"logits[{t}] and decoder input {other}"
         for s in range(0 if sources is None else 7):
             assert np.any(sources[t, s]) == (s < 5), f"logits[{t}] and source token {s}, of which 5 are no padding"
 
 
 def packed_batch():
-    """Return two pairs in one row, the same pairs in two rows, and where in the packed row each pair's targets are."""
+    """Return two pairs in one row, the same pairs in two rows, and where in the packed row each pair is, by side."""
     rng = np.random.default_rng(3)
 
     def row(first, second, width):
@@ -296,7 +314,8 @@ def packed_batch():
         packed |= {name: ids, f"{name}_segment_ids": segments, f"{name}_positions": positions}
         longest = max(lengths)
         separate[name] = jnp.array([np.pad(x, (0, longest - len(x))) for x in (first, second)], jnp.int32)
-    return as_batch(**packed), as_batch(**separate), [slice(0, 3), slice(3, 8)]
+    places = {"inputs": [slice(0, 4), slice(4, 7)], "targets": [slice(0, 3), slice(3, 8)]}
+    return as_batch(**packed), as_batch(**separate), places
 
 
 @every_architecture
@@ -308,7 +327,7 @@ def test_packed_rows_equal_separate_ones(position_encoding, norm_position, archi
     packed, separate = read_by(config, packed), read_by(config, separate)
     logits, _ = forward(config, params, packed)
     expected, _ = forward(config, params, separate)
-    for row, place in enumerate(places):
+    for row, place in enumerate(places["inputs" if architecture == "encoder_only" else "targets"]):
         assert_close(logits[0, place], expected[row, : place.stop - place.start], 2e-6)
 
 
@@ -318,11 +337,12 @@ def test_segments_do_not_see_each_other(architecture):
     config = scanned(position_encoding="relative", architecture=architecture)
     packed, _, _ = packed_batch()
     targets, sources = influence(config, random_params(config), packed)
-    for t in range(8):
-        for other in range(10):
+    cut = 4 if targets is None else 3  # where the second example of the predicting side begins
+    for t in range(7 if targets is None else 8):
+        for other in range(0 if targets is None else 10):
             assert np.any(targets[t, other]) == (other <= t and (other < 3) == (t < 3))
         for s in range(0 if sources is None else 9):
-            assert np.any(sources[t, s]) == (s < 4 if t < 3 else 4 <= s < 7)
+            assert np.any(sources[t, s]) == (s < 4 if t < cut else 4 <= s < 7)
 
 
 @every_architecture
@@ -335,7 +355,7 @@ def test_padding_and_other_rows_do_not_change_an_output(position_encoding, norm_
     batch = as_batch(**{name: batch[name].at[0, ids.shape[1] :].set(0) for name, ids in alone.items()})
     batch = read_by(config, batch)
     logits, _ = forward(config, params, batch)
-    assert_close(logits[:1, :3], expected, 2e-6)
+    assert_close(logits[:1, : expected.shape[1]], expected, 2e-6)
     order = jnp.array([2, 0, 1])
     reordered, _ = forward(config, params, jax.tree.map(lambda x: x[order], batch))
     assert_close(reordered, logits[order], 1e-6)
@@ -364,8 +384,9 @@ def test_returned_weights(scan_layers, architecture):
         "decoder_self_attention": np.broadcast_to(causal, (2, 3, 4, 5, 5)),
         "decoder_cross_attention": np.broadcast_to(source, (2, 3, 4, 5, 7)),
     }
-    if architecture == "decoder_only":
-        allowed = {"decoder_self_attention": allowed["decoder_self_attention"]}
+    if architecture != "encoder_decoder":
+        name = f"{architecture.removesuffix('_only')}_self_attention"
+        allowed = {name: allowed[name]}
     assert weights.keys() == allowed.keys()
     for name, mask in allowed.items():
         w = np.asarray(weights[name])
@@ -392,7 +413,7 @@ def test_returned_weights(scan_layers, architecture):
 def test_scanned_layers_equal_unrolled_ones(fields, architecture):
     """Same parameters, outputs and gradients, with dropout on: a layer has the same mask in both."""
     batch = padded_batch(tiny(architecture=architecture))
-    dropout = Dropout(jnp.uint32(11), jnp.arange(3), DropoutRates(0.1, 0.2, 0.3, 0.4))
+    dropout = Dropout(jnp.uint32(11), jnp.arange(3), DropoutRates(0.1, 0.2, 0.3, 0.4, 0.2))
 
     def run(scan_layers):
         config = tiny(**fields, scan_layers=scan_layers, architecture=architecture)
@@ -416,11 +437,12 @@ def test_scanned_layers_equal_unrolled_ones(fields, architecture):
 
 @pytest.mark.parametrize(
     ("architecture", "source", "target"),
-    [("encoder_decoder", 13, 5), ("encoder_decoder", 7, 13), ("decoder_only", 7, 13)],
+    [("encoder_decoder", 13, 5), ("encoder_decoder", 7, 13), ("decoder_only", 7, 13), ("encoder_only", 13, 5)],
 )
 def test_a_learned_table_that_is_too_short_is_an_error(architecture, source, target):
     config = tiny(position_encoding="learned", max_length=12, architecture=architecture)
     params = random_params(config)
     with pytest.raises(DataError, match=r"13 positions.*model\.max_length=12"):
         forward(config, params, read_by(config, make_batch(1, source, target)))
-    assert forward(config, params, read_by(config, make_batch(1, 12, 11)))[0].shape == (1, 11, 19)
+    length = 12 if architecture == "encoder_only" else 11
+    assert forward(config, params, read_by(config, make_batch(1, 12, 11)))[0].shape == (1, length, 19)

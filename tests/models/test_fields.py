@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from support import TINY, make_batch, shapes
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import DROPOUT_RATES, ModelConfig
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.nn.dropout import Dropout, DropoutRates
 
@@ -41,6 +41,9 @@ CHANGES = {
     "tie_output": (False, {}),
     "output_bias": (True, {}),
     "scale_embeddings": (False, {}),
+    "scale_logits": (True, {}),
+    "embedding_norm": (True, {}),
+    "token_types": (2, {}),
     "attention_implementation": ("xla", {}),
     "dtype": ("bfloat16", {}),
     "scan_layers": (True, {"num_encoder_layers": 2}),
@@ -54,7 +57,7 @@ OF_TASKS = {"decoder_start_id": 1}
 OF_PARAMETERS = {"init": ("normal", {}), "init_std": (0.5, {"init": "normal"})}
 
 # Rates are arguments of the training step, as DropoutRates; the model must not read them from the config.
-ARGUMENTS = {"dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
+ARGUMENTS = set(DROPOUT_RATES)
 
 
 @functools.cache

@@ -8,10 +8,10 @@ from reference import Model
 from support import assert_close, forward, make_batch, random_params, tiny
 
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.nn import attention, embedder, feed_forward, residual
+from transformer_jax.nn import attention, embedder, feed_forward, residual, stack
 from transformer_jax.nn.dropout import Dropout, DropoutRates, drop, fold, keep_mask
 
-RATES = DropoutRates(residual=0.1, embedding=0.2, attention=0.3, activation=0.4)
+RATES = DropoutRates(residual=0.1, embedding=0.2, attention=0.3, activation=0.4, final=0.5)
 SEED = fold(jnp.uint32(0), 99)
 
 
@@ -31,7 +31,7 @@ def record(monkeypatch):
                 records.append((place, int(dropout.seed), np.asarray(keep)))
         return drop(x, dropout, place)
 
-    for module in (attention, embedder, feed_forward, residual):
+    for module in (attention, embedder, feed_forward, residual, stack):
         monkeypatch.setattr(module, "drop", recording_drop)
 
     def run(config, params, batch, dropout):
@@ -55,17 +55,18 @@ DECODER_LAYER = ["attention", "residual", "attention", "residual", "activation",
         {"norm_position": "post", "activation": "swiglu", "scan_layers": True},
         {"norm_position": "pre", "num_kv_heads": 2},
         {"architecture": "decoder_only", "norm_position": "pre"},
+        {"architecture": "encoder_only", "embedding_norm": True},
     ],
-    ids=["post", "pre", "decoder_only"],
+    ids=["post", "pre", "decoder_only", "encoder_only"],
 )
 def test_dropout_is_applied_where_the_papers_put_it(record, fields):
     """The float64 reference computes the same logits with the recorded masks at its own places."""
     config = tiny(**fields)
     params, batch = random_params(config), make_batch()
     logits, records = record(config, params, batch, make_dropout())
-    expected_places = ["embedding", *ENCODER_LAYER * 2]
+    expected_places = ["embedding", *ENCODER_LAYER * 2, "final"]
     if config.architecture == "encoder_decoder":
-        expected_places += ["embedding", *DECODER_LAYER * 2]
+        expected_places += ["embedding", *DECODER_LAYER * 2, "final"]
     assert [place for place, _, _ in records] == expected_places
     masks = iter(records)
 

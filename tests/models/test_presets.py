@@ -1,13 +1,19 @@
+import dataclasses
+from functools import partial
+
 import jax
 import pytest
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.models.architecture import init_params
-from transformer_jax.models.presets import transformer_base, transformer_big
+from transformer_jax.models.presets import bart, bert, t5, t5_v1_1, transformer_base, transformer_big
+from transformer_jax.nn.heads import MaskedLMHead, SequenceHead, TokenHead
 
 
-def count(config):
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda: init_params(config.resolved(), 0))))
+def count(config, head=lambda config: None):
+    config = dataclasses.replace(config, scan_layers=True).resolved()
+    shapes = jax.eval_shape(lambda: init_params(config, 0, head(config)))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
 def formula(vocab, width, hidden, layers):
@@ -40,3 +46,33 @@ def test_given_fields_are_replaced_and_others_kept():
     assert (config.norm_position, config.num_heads, config.emb_dim) == ("pre", 4, 1024)
     with pytest.raises(TypeError, match="num_head"):
         transformer_base(num_head=4)
+
+
+POOLED, TAGS, ENDS = (
+    partial(SequenceHead, num_labels=2, has_pooler=True),
+    partial(TokenHead, num_labels=9),
+    partial(TokenHead, num_labels=2),
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "head", "expected"),
+    [
+        (bert("base"), MaskedLMHead, 109_514_298),
+        (bert("base"), POOLED, 109_483_778),
+        (bert("base"), TAGS, 108_898_569),
+        (bert("base"), ENDS, 108_893_186),
+        (bert("base", vocab_size=28_996), POOLED, 108_310_272 + 2 * 768 + 2),
+        (bert("large"), POOLED, 335_141_888 + 2 * 1024 + 2),
+        (t5("small"), None, 60_506_624),
+        (t5("base"), None, 222_903_552),
+        (t5("large"), None, 737_668_096),
+        (t5_v1_1("small"), None, 76_961_152),
+        # transformers counts two unused rows more in each of the two tables of positions.
+        (bart("base"), None, 139_420_416 - 2 * 2 * 768),
+        (bart("large"), None, 406_291_456 - 2 * 2 * 1024),
+    ],
+)
+def test_parameters_of_bert_t5_and_bart(config, head, expected):
+    """The numbers of transformers 5.23, without BERT's head for the next sentence."""
+    assert (count(config) if head is None else count(config, head)) == expected

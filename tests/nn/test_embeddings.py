@@ -7,7 +7,7 @@ import pytest
 import reference
 from support import assert_close, tiny
 
-from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding
+from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, token_logits
 from transformer_jax.nn.positions import PositionEmbedding
 
 RNG = np.random.default_rng(0)
@@ -24,14 +24,15 @@ def test_token_embedding_looks_up_and_scales(scale_embeddings, factor):
 
 def test_tied_logits_are_products_with_the_unscaled_table():
     x = jnp.asarray(RNG.normal(size=(2, 3, 16)), jnp.float32)
-    logits = TokenEmbedding(tiny()).apply({"params": {"embedding": TABLE}}, x, method="logits")
-    assert_close(logits, np.asarray(x, np.float64) @ np.asarray(TABLE, np.float64).T, 1e-6)
+    expected = np.asarray(x, np.float64) @ np.asarray(TABLE, np.float64).T
+    assert_close(token_logits(tiny(), x, TABLE, None), expected, 1e-6)
+    assert_close(token_logits(tiny(scale_logits=True), x, TABLE, None), expected / 4, 1e-6)
 
 
 def test_output_projection():
     x = jnp.asarray(RNG.normal(size=(2, 3, 16)), jnp.float32)
     config = tiny(tie_output=False)
-    logits = OutputProjection(config).apply({"params": {"kernel": TABLE.T}}, x, TokenEmbedding(config))
+    logits = OutputProjection(config).apply({"params": {"kernel": TABLE.T}}, x, TABLE)
     assert_close(logits, np.asarray(x, np.float64) @ np.asarray(TABLE, np.float64).T, 1e-6)
 
 
@@ -41,7 +42,7 @@ def test_initial_scales():
     assert table.shape == (500, 64)
     assert float(table.std()) == pytest.approx(64**-0.5, rel=0.02)
     x = jnp.zeros((1, 1, 64))
-    kernel = OutputProjection(config).init(jax.random.key(0), x, TokenEmbedding(config))["params"]["kernel"]
+    kernel = OutputProjection(config).init(jax.random.key(0), x, jnp.zeros((500, 64)))["params"]["kernel"]
     assert kernel.shape == (64, 500)
     assert float(jnp.abs(kernel).max()) == pytest.approx(math.sqrt(6 / 564), rel=0.001)
 
@@ -53,7 +54,7 @@ def test_parameters_stay_float32_and_results_have_the_type_of_the_computation(dt
     assert params["params"]["embedding"].dtype == jnp.float32
     x = TokenEmbedding(config).apply(params, IDS)
     assert x.dtype == jnp.dtype(dtype)
-    assert TokenEmbedding(config).apply(params, x, method="logits").dtype == jnp.float32
+    assert token_logits(config, x, params["params"]["embedding"], None).dtype == jnp.float32
 
 
 @pytest.mark.parametrize("name", ["sinusoidal", "learned", "rotary", "relative", "none"])

@@ -17,7 +17,7 @@ from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import state_shapes
 
-ARCHITECTURES = ("encoder_decoder", "decoder_only")
+ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
 NORMS = {
     "model.norm_position": ("post", "pre"),
     "model.norm": ("layernorm", "rmsnorm"),

@@ -27,6 +27,7 @@ FIELDS = [
         "model.embedding_dropout_rate": 0.4,
         "model.attention_dropout_rate": 0.05,
         "model.activation_dropout_rate": 0.5,
+        "model.final_dropout_rate": 0.2,
     },
 ]
 CONFIGS = [small_config(fields) for fields in FIELDS]

@@ -20,6 +20,7 @@ CHANGED: dict[str, tuple[str, float]] = {
     "model.embedding_dropout_rate": ("dropout.embedding", 0.3),
     "model.attention_dropout_rate": ("dropout.attention", 0.3),
     "model.activation_dropout_rate": ("dropout.activation", 0.3),
+    "model.final_dropout_rate": ("dropout.final", 0.3),
     "optimizer.learning_rate": ("learning_rate", 1e-2),
     "optimizer.warmup_steps": ("warmup_steps", 1),
     "optimizer.decay_steps": ("decay_steps", 7),
@@ -140,7 +141,7 @@ def test_a_switch_that_is_off_is_not_in_the_program(all_on, name):
 
 def test_without_dropout_the_step_reads_no_row_ids():
     rates = [name for name in SWITCHES if name.endswith("dropout_rate")]
-    assert len(rates) == 4
+    assert len(rates) == 5
     batch = uneven_batch()
     del batch["row_ids"]
     traced(small_config(dict.fromkeys(rates, 0.0)), batch)

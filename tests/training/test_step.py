@@ -123,6 +123,7 @@ WITHOUT_DROPOUT = {
     "model.embedding_dropout_rate": 0.0,
     "model.attention_dropout_rate": 0.0,
     "model.activation_dropout_rate": 0.0,
+    "model.final_dropout_rate": 0.0,
 }
 
 

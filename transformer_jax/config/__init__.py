@@ -38,7 +38,7 @@ from transformer_jax.config.experiment import (
     leaf_fields,
     with_moved_fields,
 )
-from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.model import DROPOUT_RATES, ModelConfig
 from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import (
     MAX_STEPS,
@@ -49,6 +49,7 @@ from transformer_jax.config.training import (
 )
 
 __all__ = [
+    "DROPOUT_RATES",
     "EXTENSIBLE",
     "MAX_STEPS",
     "SAMPLES_TOGETHER",

@@ -8,6 +8,17 @@ from collections.abc import Iterator
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
 
 _ENCODER_DECODER = {"model.architecture": ("encoder_decoder",)}
+_WITH_ENCODER = {"model.architecture": ("encoder_decoder", "encoder_only")}
+_WITH_DECODER = {"model.architecture": ("encoder_decoder", "decoder_only")}
+
+DROPOUT_RATES = (
+    "dropout_rate",
+    "embedding_dropout_rate",
+    "attention_dropout_rate",
+    "activation_dropout_rate",
+    "final_dropout_rate",
+)
+"""Names of the fields that are rates of dropout."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,8 +42,8 @@ class ModelConfig:
     head_dim: DerivedInt = number(None, "width of queries and keys per head (d_k); default emb_dim / num_heads", 1)
     value_head_dim: DerivedInt = number(None, "width of values per head (d_v); default head_dim", 1)
     mlp_dim: DerivedInt = number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1)
-    num_encoder_layers: int = number(6, "encoder layers", 1, read_by=_ENCODER_DECODER)
-    num_decoder_layers: int = number(6, "decoder layers", 1)
+    num_encoder_layers: int = number(6, "encoder layers", 1, read_by=_WITH_ENCODER)
+    num_decoder_layers: int = number(6, "decoder layers", 1, read_by=_WITH_DECODER)
     max_length: int = number(256, "number of positions in a learned position table and in the decoder's cache", 2)
     norm_position: str = choice(
         "post",
@@ -58,16 +69,25 @@ class ModelConfig:
     tie_output: bool = field(True, "use the target embedding table as the output projection")
     output_bias: bool = field(False, "add a learned bias to the logits over the vocabulary")
     scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)")
+    scale_logits: bool = field(False, "divide the input of the projection to the vocabulary by sqrt(emb_dim); T5")
+    embedding_norm: bool = field(False, "normalise embeddings + positions before dropout; BERT and BART")
+    token_types: int = number(
+        0,
+        "number of types of input tokens, such as first and second text, with an embedding each; 0: no types",
+        0,
+        read_by=_WITH_ENCODER,
+    )
     dropout_rate: float = rate(0.1, "dropout on every sub-layer's output before it joins the residual (P_drop)")
     embedding_dropout_rate: DerivedFloat = rate(None, "dropout on embeddings + positions; default dropout_rate")
     attention_dropout_rate: float = rate(0.0, "dropout on attention weights")
     activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation")
+    final_dropout_rate: float = rate(0.0, "dropout on the output of a stack, after its final norm; T5")
     init: str = choice(
         "glorot",
         "transformer_jax.nn.initialisation:INITS",
         "distributions of the initial parameters; nn/initialisation.py",
     )
-    init_std: float = number(0.02, "`normal`: standard deviation", above=0.0, read_by={"model.init": ("normal",)})
+    init_std: float = number(0.02, "standard deviation", above=0.0, read_by={"model.init": ("normal", "plain_normal")})
     # 3 is the bos id of the tokenizers that this project trains; other tokenizers may use another id.
     decoder_start_id: int = number(3, "id of the first token of every decoder input", 0)
     attention_implementation: str = choice(

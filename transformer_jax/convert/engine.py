@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.config import ModelConfig, field_types, nearest
-from transformer_jax.convert.families import COMMON_IGNORED, FAMILIES, RATES, TRAINING_ONLY, Family, Tensor
+from transformer_jax.config import DROPOUT_RATES, ModelConfig, field_types, nearest
+from transformer_jax.convert.families import COMMON_IGNORED, FAMILIES, TRAINING_ONLY, Family, Tensor
 from transformer_jax.convert.layouts import halved, interleaved
 from transformer_jax.convert.tensor_files import READ_TYPES, Outgoing, TensorFiles
 from transformer_jax.errors import CheckpointError, ConfigError
@@ -169,7 +169,8 @@ def not_written(family: Family, config: ModelConfig) -> list[str]:
     known = {key.ours for key in family.keys}
     if "dropout_rate" in known and config.embedding_dropout_rate == config.dropout_rate:
         known.add("embedding_dropout_rate")
-    return [f"model.{name}={getattr(config, name)!r}" for name in RATES if name not in known and getattr(config, name)]
+    left = (name for name in DROPOUT_RATES if name not in known and getattr(config, name))
+    return [f"model.{name}={getattr(config, name)!r}" for name in left]
 
 
 def closest(config: ModelConfig) -> Family:

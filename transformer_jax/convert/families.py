@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import DROPOUT_RATES, ModelConfig
 from transformer_jax.convert.layouts import (
     HEADS_OUT,
     HEADS_OUT_TABLE,
@@ -89,9 +89,8 @@ class Family:
     rope: bool = False
 
 
-RATES = ("dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
 TRAINING_ONLY = (
-    *RATES,
+    *DROPOUT_RATES,
     *("init", "init_std", "dtype", "scan_layers", "remat", "attention_implementation"),
 )
 """Fields on which the numbers that a float32 model returns do not depend; a family may have no key for them."""
@@ -125,6 +124,7 @@ _OWN_HEADS: dict[str, Callable[[ModelConfig], Any]] = {
     "head_dim": lambda config: config.emb_dim // config.num_heads,
     "value_head_dim": lambda config: config.head_dim,
 }
+_PLAIN: dict[str, Any] = {"scale_logits": False, "embedding_norm": False, "token_types": 0}
 _UNTIED = {"tie_output": False}
 _BIASED = {"use_bias": True}
 
@@ -196,7 +196,7 @@ GPT2 = Family(
     tensors=_gpt2_tensors(),
     fixed={
         **{"architecture": "decoder_only", "norm_position": "pre", "norm": "layernorm", "use_bias": True},
-        **{"position_encoding": "learned", "scale_embeddings": False, "output_bias": False, **_OWN_HEADS},
+        **{"position_encoding": "learned", "scale_embeddings": False, "output_bias": False, **_OWN_HEADS, **_PLAIN},
         "num_kv_heads": lambda config: config.num_heads,
     },
     required={"add_cross_attention": (False,), "scale_attn_by_inverse_layer_idx": (False,)},
@@ -260,7 +260,7 @@ LLAMA = Family(
     tensors=_llama_tensors(),
     fixed={
         **{"architecture": "decoder_only", "norm_position": "pre", "norm": "rmsnorm", "position_encoding": "rotary"},
-        **{"scale_embeddings": False, "attention_scale": True, "output_bias": False},
+        **{"scale_embeddings": False, "attention_scale": True, "output_bias": False, **_PLAIN},
         "value_head_dim": lambda config: config.head_dim,
         # transformers refuses a width that the heads do not divide, even if head_dim is given.
         "emb_dim": lambda config: config.emb_dim // config.num_heads * config.num_heads,
@@ -339,7 +339,7 @@ MARIAN = Family(
     ),
     fixed={
         **{"architecture": "encoder_decoder", "norm_position": "post", "norm": "layernorm", "norm_epsilon": 1e-5},
-        **{"position_encoding": "sinusoidal", "use_bias": True, "attention_scale": True, **_OWN_HEADS},
+        **{"position_encoding": "sinusoidal", "use_bias": True, "attention_scale": True, **_OWN_HEADS, **_PLAIN},
         "num_kv_heads": lambda config: config.num_heads,
     },
     required={

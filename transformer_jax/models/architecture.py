@@ -70,6 +70,8 @@ class Architecture(abc.ABC):
     def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int | None:
         """Return the floating-point operations of one training step, or None if they are not known.
 
+        Those of a task's head are counted as a projection of every token to the vocabulary.
+
         Args:
           rows: B; widths: lengths of the batch's sequences by name, such as `inputs` and `targets`, with padding.
         """
@@ -96,6 +98,7 @@ ARCHITECTURES: Registry[Architecture] = Registry(
     {
         "encoder_decoder": "transformer_jax.models.encoder_decoder:EncoderDecoderArchitecture",
         "decoder_only": "transformer_jax.models.decoder_only:DecoderOnlyArchitecture",
+        "encoder_only": "transformer_jax.models.encoder_only:EncoderOnlyArchitecture",
     },
 )
 """By the values of `model.architecture`."""

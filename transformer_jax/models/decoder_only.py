@@ -69,13 +69,13 @@ class DecoderOnly(nn.Module):
         """Map the stack's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
         if self.head is not None:
             return self.head(x, batch, self.embedding.embedding)
-        return token_logits(x, self.embedding, self.output)
+        return token_logits(self.config, x, self.embedding.embedding, self.output)
 
     def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> Decoded:
         """Return logits [B, T, V] after each of the newest ids [B, T], and the caches; see `CachedDecoder`."""
         x = self.decoder_embedder(self.embedding(ids), states.token_positions)
         x, caches = self.decoder.decode(x, layers, states)
-        return Decoded(token_logits(x, self.embedding, self.output), caches)
+        return Decoded(token_logits(self.config, x, self.embedding.embedding, self.output), caches)
 
 
 class DecoderOnlyArchitecture(Architecture):

@@ -58,7 +58,7 @@ class EncoderDecoder(nn.Module):
         self.source_embedding = self.embedding if config.share_embeddings else TokenEmbedding(config)
         self.encoder = Stack(config, config.num_encoder_layers, False, False, self.return_weights)
         self.decoder = Stack(config, config.num_decoder_layers, True, True, self.return_weights)
-        self.encoder_embedder, self.decoder_embedder = Embedder(config), Embedder(config)
+        self.encoder_embedder, self.decoder_embedder = Embedder(config, typed=True), Embedder(config)
         # Parameters of the embedders are at encoder/position_embedding and decoder/position_embedding.
         nn.share_scope(self.encoder_embedder, self.encoder)
         nn.share_scope(self.decoder_embedder, self.decoder)
@@ -77,8 +77,9 @@ class EncoderDecoder(nn.Module):
         """Return the decoder's output for every token of `decoder_inputs`.
 
         Args:
-          batch: `inputs` [B, S], `inputs_mask` and `decoder_inputs` [B, T]; for packed rows also segment ids and
-            positions of both. With a learned table these positions must be below `max_length`; this is not checked.
+          batch: `inputs` [B, S], `inputs_mask` and `decoder_inputs` [B, T]; optionally `types` [B, S]; for packed rows
+            also segment ids and positions of both. With a learned table these must be below `max_length`; this
+            is not checked.
           dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, T, D] and, with `return_weights`, the attention weights
           `encoder_self_attention` [L, B, N, S, S], `decoder_self_attention` [L, B, N, T, T] and
@@ -105,7 +106,9 @@ class EncoderDecoder(nn.Module):
         own = mask if segments is None else segment_mask(segments, segments)
         positions = sequence_positions(self.config, batch, "inputs", ids.shape[1])
         x = self.source_embedding(ids)  # [B, S] -> [B, S, D]
-        x = self.encoder_embedder(x, positions, fold_dropout(dropout, self.config.num_encoder_layers))
+        x = self.encoder_embedder(
+            x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types")
+        )
         x, weights = self.encoder(x, positions, own, dropout)
         return Encoded(x, mask, weights)
 
@@ -113,7 +116,7 @@ class EncoderDecoder(nn.Module):
         """Map the decoder's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
         if self.head is not None:
             return self.head(x, batch, self.embedding.embedding)
-        return token_logits(x, self.embedding, self.output)
+        return token_logits(self.config, x, self.embedding.embedding, self.output)
 
     def memory(self, batch: Batch, layers: Sequence[Params]) -> Memory:
         """Return the encoder's keys and values for every decoder layer, and the mask of its tokens, [B, 1, 1, S]."""
@@ -124,7 +127,7 @@ class EncoderDecoder(nn.Module):
         """Return logits [B, T, V] after each of the newest ids [B, T], and the caches; see `CachedDecoder`."""
         x = self.decoder_embedder(self.embedding(ids), states.token_positions)
         x, caches = self.decoder.decode(x, layers, states)
-        return Decoded(token_logits(x, self.embedding, self.output), caches)
+        return Decoded(token_logits(self.config, x, self.embedding.embedding, self.output), caches)
 
 
 class EncoderDecoderArchitecture(Architecture):

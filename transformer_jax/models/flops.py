@@ -41,6 +41,11 @@ def decoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int
     return (StackCost(config.num_decoder_layers, rows, widths["targets"]),)
 
 
+def encoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> tuple[StackCost, ...]:
+    """Return the one stack, for `inputs` of this width."""
+    return (StackCost(config.num_encoder_layers, rows, widths["inputs"]),)
+
+
 def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
     """Return the floating-point operations of one training step: three times its forward pass.
 

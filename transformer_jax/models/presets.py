@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import DROPOUT_RATES, ModelConfig
 
 _BASE = ModelConfig(
     vocab_size=37_000,
@@ -66,6 +66,73 @@ _LLAMA = ModelConfig(
     dropout_rate=0.0,
 )
 
+_BERT = ModelConfig(
+    architecture="encoder_only",
+    vocab_size=30_522,
+    max_length=512,
+    norm_position="post",
+    norm_epsilon=1e-12,
+    position_encoding="learned",
+    activation="gelu",
+    scale_embeddings=False,
+    embedding_norm=True,
+    token_types=2,
+    output_bias=True,
+    init="plain_normal",
+    init_std=0.02,
+    dropout_rate=0.1,
+    attention_dropout_rate=0.1,
+)
+_BERT_SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}
+_T5 = ModelConfig(
+    vocab_size=32_128,
+    max_length=512,
+    norm_position="pre",
+    norm="rmsnorm",
+    norm_epsilon=1e-6,
+    position_encoding="relative",
+    relative_num_buckets=32,
+    relative_max_distance=128,
+    activation="relu",
+    use_bias=False,
+    attention_scale=False,
+    scale_embeddings=False,
+    scale_logits=True,
+    head_dim=64,
+    init="t5",
+    dropout_rate=0.1,
+    attention_dropout_rate=0.1,
+    activation_dropout_rate=0.1,
+    final_dropout_rate=0.1,
+    decoder_start_id=0,
+)
+_T5_SIZES = {  # layers of each stack, width, heads, feed-forward width
+    "small": (6, 512, 8, 2048),
+    "base": (12, 768, 12, 3072),
+    "large": (24, 1024, 16, 4096),
+}
+_T5_V1_1_SIZES = {
+    "small": (8, 512, 6, 1024),
+    "base": (12, 768, 12, 2048),
+    "large": (24, 1024, 16, 2816),
+}
+_BART = ModelConfig(
+    vocab_size=50_265,
+    max_length=1024,
+    norm_position="post",
+    norm_epsilon=1e-5,
+    position_encoding="learned",
+    activation="gelu",
+    scale_embeddings=False,
+    embedding_norm=True,
+    init="plain_normal",
+    init_std=0.02,
+    dropout_rate=0.1,
+    attention_dropout_rate=0.1,
+    decoder_start_id=2,
+)
+_BART_SIZES = {"base": (6, 768, 12), "large": (12, 1024, 16)}  # layers of each stack, width, heads
+
 
 def gpt2(size: str = "small", **overrides: Any) -> ModelConfig:
     """Return GPT-2 of a size, `small`, `medium`, `large` or `xl` (Radford et al. 2019, table 2, as released).
@@ -120,6 +187,45 @@ def nanogpt_character(**overrides: Any) -> ModelConfig:
     return dataclasses.replace(_sized(_GPT2, (6, 384, 6)), **sizes | rates | overrides)
 
 
+def bert(size: str = "base", **overrides: Any) -> ModelConfig:
+    """Return BERT of a size, `base` or `large`, uncased (Devlin et al. 2019, section 3).
+
+    With the head of `masked_lm` they have 109,514,298 and 335,174,458 parameters. Raises KeyError for another size.
+    """
+    num_layers, emb_dim, num_heads = _BERT_SIZES[size]
+    sizes = {"num_encoder_layers": num_layers, "emb_dim": emb_dim, "num_heads": num_heads}
+    return dataclasses.replace(_BERT, **sizes | overrides)
+
+
+def t5(size: str, **overrides: Any) -> ModelConfig:
+    """Return T5 of a size, `small`, `base` or `large` (Raffel et al. 2020, section 3.7).
+
+    They have 60,506,624, 222,903,552 and 737,668,096 parameters. Raises KeyError for another size.
+    """
+    return dataclasses.replace(_with_both_stacks(_T5, *_T5_SIZES[size]), **overrides)
+
+
+def t5_v1_1(size: str, **overrides: Any) -> ModelConfig:
+    """Return T5 v1.1 of a size, `small`, `base` or `large` (as released, 2020).
+
+    It has a gated feed-forward network, an output projection of its own, and no dropout in pretraining. `small` has
+    76,961,152 parameters. Raises KeyError for another size.
+    """
+    config = _with_both_stacks(_T5, *_T5_V1_1_SIZES[size])
+    changed = {"activation": "geglu_tanh", "tie_output": False, "scale_logits": False}
+    return dataclasses.replace(config, **changed | dict.fromkeys(DROPOUT_RATES, 0.0) | overrides)
+
+
+def bart(size: str = "base", **overrides: Any) -> ModelConfig:
+    """Return BART of a size, `base` or `large` (Lewis et al. 2020, section 2).
+
+    They have 139,417,344 and 406,287,360 parameters. The released files have two unused rows more in each of the two
+    tables of positions: 139,420,416 and 406,291,456. Raises KeyError for another size.
+    """
+    num_layers, emb_dim, num_heads = _BART_SIZES[size]
+    return dataclasses.replace(_with_both_stacks(_BART, num_layers, emb_dim, num_heads, 4 * emb_dim), **overrides)
+
+
 def transformer_base(**overrides: Any) -> ModelConfig:
     """Return the base model of Vaswani et al. 2017, table 3: 63.1 million parameters.
 
@@ -139,3 +245,8 @@ def transformer_big(**overrides: Any) -> ModelConfig:
 def _sized(config: ModelConfig, size: tuple[int, int, int]) -> ModelConfig:
     num_layers, emb_dim, num_heads = size
     return dataclasses.replace(config, num_decoder_layers=num_layers, emb_dim=emb_dim, num_heads=num_heads)
+
+
+def _with_both_stacks(config: ModelConfig, num_layers: int, emb_dim: int, num_heads: int, mlp_dim: int) -> ModelConfig:
+    layers = {"num_encoder_layers": num_layers, "num_decoder_layers": num_layers}
+    return dataclasses.replace(config, emb_dim=emb_dim, num_heads=num_heads, mlp_dim=mlp_dim, **layers)

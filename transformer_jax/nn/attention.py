@@ -11,7 +11,7 @@ from jaxtyping import Float
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.attention_kernels import choose, library_attention
 from transformer_jax.nn.dropout import Dropout, drop
-from transformer_jax.nn.initialisation import kernel_init, residual_kernel_init
+from transformer_jax.nn.initialisation import kernel_init, query_init, residual_kernel_init
 from transformer_jax.nn.kv_cache import KeyValue, LayerCache, cached_attention
 from transformer_jax.nn.linear import Linear, fused, product_float32
 from transformer_jax.nn.masks import AttentionMask
@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         config = self.config
         width, bias, init = (config.emb_dim,), config.use_bias, kernel_init(config)
-        self.query = Linear(width, (config.num_heads, config.head_dim), bias, init)
+        self.query = Linear(width, (config.num_heads, config.head_dim), bias, query_init(config))
         self.key = Linear(width, (config.num_kv_heads, config.head_dim), bias, init)
         self.value = Linear(width, (config.num_kv_heads, config.value_head_dim), bias, init)
         residual_init = residual_kernel_init(config, self.num_sums)

@@ -72,6 +72,7 @@ class DropoutRates(NamedTuple):
     embedding: Array | float | None = None
     attention: Array | float | None = None
     activation: Array | float | None = None
+    final: Array | float | None = None
 
 
 class Dropout(NamedTuple):

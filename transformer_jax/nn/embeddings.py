@@ -9,7 +9,7 @@ from jaxtyping import Float
 from transformer_jax.activation_sharding import LOGITS, constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
-from transformer_jax.nn.initialisation import kernel_init, table_init
+from transformer_jax.nn.initialisation import output_init, table_init
 from transformer_jax.typing import Activations, Array, Ids
 
 
@@ -33,18 +33,20 @@ class TokenEmbedding(nn.Module):
         x = constrain(self.embedding, ("vocab", "emb"))[ids].astype(config.dtype)
         return x * jnp.asarray(config.emb_dim**0.5, x.dtype) if config.scale_embeddings else x
 
-    def logits(self, x: Activations) -> Float[Array, "B T V"]:
-        """Return x E^T for x [B, T, D]: [B, T, V] float32 (Press and Wolf 2017)."""
-        return linear.logits(x, self.embedding.T)
 
-
-def token_logits(x: Activations, embedding: TokenEmbedding, output: OutputProjection | None) -> Float[Array, "B T V"]:
+def token_logits(
+    config: ModelConfig, x: Activations, table: Float[Array, "V D"], output: OutputProjection | None
+) -> Float[Array, "B T V"]:
     """Return logits over the vocabulary [B, T, V] float32 of x [B, T, D].
 
+    With `scale_logits`, x is divided by sqrt(D) first, as in T5 with a tied output (Raffel et al. 2020, code).
+
     Args:
-      output: None if the output projection is the embedding table, without a bias.
+      table: the token embedding E. output: None for x E^T, without a bias (Press and Wolf 2017).
     """
-    return constrain(embedding.logits(x) if output is None else output(x, embedding), LOGITS)
+    if config.scale_logits:
+        x = x * jnp.asarray(config.emb_dim**-0.5, x.dtype)
+    return constrain(linear.logits(x, table.T) if output is None else output(x, table), LOGITS)
 
 
 def has_output_parameters(config: ModelConfig) -> bool:
@@ -60,13 +62,13 @@ class OutputProjection(nn.Module):
     def setup(self) -> None:
         config, shape = self.config, (self.config.emb_dim, self.config.vocab_size)
         self.kernel = (
-            None if config.tie_output else self.param("kernel", lambda k: kernel_init(config)(k, shape, *shape))
+            None if config.tie_output else self.param("kernel", lambda k: output_init(config)(k, shape, *shape))
         )
         self.bias = self.param("bias", nn.initializers.zeros, shape[1:]) if config.output_bias else None
 
-    def __call__(self, x: Activations, embedding: TokenEmbedding) -> Float[Array, "B T V"]:
-        """Return x W + b for x [B, T, D]: [B, T, V] float32; W is the table of `embedding` if there is no kernel."""
-        y = embedding.logits(x) if self.kernel is None else linear.logits(x, self.kernel)
+    def __call__(self, x: Activations, table: Float[Array, "V D"]) -> Float[Array, "B T V"]:
+        """Return x W + b for x [B, T, D]: [B, T, V] float32; W is the transposed `table` if there is no kernel."""
+        y = linear.logits(x, table.T if self.kernel is None else self.kernel)
         return y if self.bias is None else y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
 

@@ -50,6 +50,7 @@ ACTIVATIONS = {
     "silu": Activation(_swish),
     "swiglu": Activation(_swish, gated=True),
     "geglu": Activation(_gelu, gated=True),
+    "geglu_tanh": Activation(_gelu_tanh, gated=True),
 }
 """By the values of `model.activation`."""
 
@@ -57,8 +58,8 @@ ACTIVATIONS = {
 class FeedForward(nn.Module):
     """FFN(x) = f(x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2, with f = relu).
 
-    `swiglu` and `geglu` gate the hidden layer: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, equation 6).
-    For the same mlp_dim that is 1.5 times as many parameters.
+    `swiglu`, `geglu` and `geglu_tanh` gate the hidden layer: (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020,
+    equation 6). For the same mlp_dim that is 1.5 times as many parameters.
 
     num_sums: number of residual sums of the stack; initial values of W_2 may depend on it.
     """

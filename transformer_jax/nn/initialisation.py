@@ -19,14 +19,19 @@ KernelInit = Callable[[Array, Sequence[int], int, int], Array]
 class Init(NamedTuple):
     """The initial distributions of one value of `model.init`.
 
-    - kernel: of a linear map.
+    - kernel: of a linear map. query_kernel: of the map to queries, if it is another one.
     - residual_kernel: of a map whose output is added to the residual stream, in a stack with `num_sums` such sums.
-    - table_std: standard deviation of the normal distribution of embedding tables.
+    - table_std: standard deviation of the normal distribution of embedding tables, and of an output projection that is
+      not tied, if `output_like_table`.
+    - bias_table_std: the same of a table of relative biases; None: as of embedding tables.
     """
 
     kernel: Callable[[ModelConfig], KernelInit]
     residual_kernel: Callable[[ModelConfig, int], KernelInit]
     table_std: Callable[[ModelConfig], float]
+    query_kernel: Callable[[ModelConfig], KernelInit] | None = None
+    bias_table_std: Callable[[ModelConfig], float] | None = None
+    output_like_table: bool = False
 
 
 def xavier_uniform(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
@@ -40,6 +45,11 @@ def normal(std: float) -> KernelInit:
     return lambda key, shape, num_inputs, num_outputs: std * jax.random.normal(key, tuple(shape), jnp.float32)
 
 
+def normal_by_inputs(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
+    """Return float32 normal samples of variance 1 / num_inputs (LeCun et al. 1998, section 4.6)."""
+    return normal(num_inputs**-0.5)(key, shape, num_inputs, num_outputs)
+
+
 INITS = {
     "glorot": Init(
         kernel=lambda config: xavier_uniform,
@@ -51,6 +61,19 @@ INITS = {
         residual_kernel=lambda config, num_sums: normal(config.init_std / math.sqrt(num_sums)),
         table_std=lambda config: config.init_std,
     ),
+    "plain_normal": Init(
+        kernel=lambda config: normal(config.init_std),
+        residual_kernel=lambda config, num_sums: normal(config.init_std),
+        table_std=lambda config: config.init_std,
+    ),
+    "t5": Init(
+        kernel=lambda config: normal_by_inputs,
+        residual_kernel=lambda config, num_sums: normal_by_inputs,
+        table_std=lambda config: 1.0,
+        query_kernel=lambda config: normal((config.emb_dim * config.head_dim) ** -0.5),
+        bias_table_std=lambda config: config.emb_dim**-0.5,
+        output_like_table=True,
+    ),
 }
 """By the values of `model.init`.
 
@@ -58,12 +81,29 @@ INITS = {
   outputs; tables have the variance 1 / emb_dim, which `scale_embeddings` turns into 1.
 - `normal`: as in GPT-2 (Radford et al. 2019, section 2.3): all are normal with `init_std`. Outputs of sub-layers are
   divided by the square root of their number in the stack, 2 L, so that the residual stream does not grow with L.
+- `plain_normal`: all are normal with `init_std`, as in fairseq's and Hugging Face's BERT and BART (Google's BERT cuts
+  the tails at two standard deviations).
+- `t5`: as in T5's code (Raffel et al. 2020): kernels are normal with variance 1 / inputs, those of queries with
+  1 / (D H), which stands in for the missing scale of the attention logits; tables, and an output projection that is
+  not tied, have the variance 1, tables of relative biases 1 / D.
 """
 
 
 def kernel_init(config: ModelConfig) -> KernelInit:
     """Return the initialiser of kernels."""
     return INITS[config.init].kernel(config)
+
+
+def query_init(config: ModelConfig) -> KernelInit:
+    """Return the initialiser of the kernel that makes queries."""
+    init = INITS[config.init]
+    return (init.query_kernel or init.kernel)(config)
+
+
+def output_init(config: ModelConfig) -> KernelInit:
+    """Return the initialiser of an output projection to the vocabulary that is not tied to a table."""
+    init = INITS[config.init]
+    return normal(init.table_std(config)) if init.output_like_table else init.kernel(config)
 
 
 def residual_kernel_init(config: ModelConfig, num_sums: int) -> KernelInit:
@@ -73,5 +113,14 @@ def residual_kernel_init(config: ModelConfig, num_sums: int) -> KernelInit:
 
 def table_init(config: ModelConfig) -> Callable[[Array, Sequence[int]], Array]:
     """Return the initialiser of embedding tables: a function of a key and a shape."""
-    std = INITS[config.init].table_std(config)
+    return _normal_table(INITS[config.init].table_std(config))
+
+
+def bias_table_init(config: ModelConfig) -> Callable[[Array, Sequence[int]], Array]:
+    """Return the initialiser of a table of relative biases: a function of a key and a shape."""
+    init = INITS[config.init]
+    return _normal_table((init.bias_table_std or init.table_std)(config))
+
+
+def _normal_table(std: float) -> Callable[[Array, Sequence[int]], Array]:
     return lambda key, shape: std * jax.random.normal(key, tuple(shape), jnp.float32)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from transformer_jax.activation_sharding import constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
-from transformer_jax.nn.initialisation import table_init
+from transformer_jax.nn.initialisation import bias_table_init, table_init
 from transformer_jax.typing import Activations, Array, Batch, Heads, Ids, Positions
 
 
@@ -93,7 +93,7 @@ class RelativeBias(nn.Module):
         """
         config = self.config
         buckets, heads = config.relative_num_buckets, config.num_heads
-        table = self.param("embedding", table_init(config), (buckets, heads))
+        table = self.param("embedding", bias_table_init(config), (buckets, heads))
         distances = key_positions[:, None, :] - query_positions[:, :, None]
         index = relative_buckets(distances, self.bidirectional, buckets, config.relative_max_distance)
         return jnp.moveaxis(table[index], -1, 1)

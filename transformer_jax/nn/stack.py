@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import layer, norms
-from transformer_jax.nn.dropout import Dropout, fold_dropout
+from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.kv_cache import LayerCache, cache_layout
 from transformer_jax.nn.layer import Layer, LayerInputs, LayerState
 from transformer_jax.nn.masks import AttentionMask
@@ -74,7 +74,10 @@ class Decoded(NamedTuple):
 
 
 class Stack(nn.Module):
-    """L layers over embedded tokens, and the final norm of "pre" layers."""
+    """L layers over embedded tokens, the final norm of "pre" layers, and dropout.
+
+    The layers fold 0 to L - 1 into the seed of dropout, the embedder L, and the end of the stack L + 1.
+    """
 
     config: ModelConfig
     num_layers: int
@@ -119,7 +122,7 @@ class Stack(nn.Module):
         """
         inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask)
         x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)
-        return Features(self._finished(x), weights)
+        return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1)), weights)
 
     def decode(self, x: Activations, layers: Sequence[Params], states: StackState) -> Decoded:
         """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], with attention over caches.
@@ -146,8 +149,8 @@ class Stack(nn.Module):
         """Return the bias that is added to attention logits, [B or 1, N, T, S], or None."""
         return None if self.relative_bias is None else self.relative_bias(query_positions, key_positions)
 
-    def _finished(self, x: Activations) -> Activations:
-        return self.final_norm(x) if has_final_norm(self.config) else x
+    def _finished(self, x: Activations, dropout: Dropout | None = None) -> Activations:
+        return drop(self.final_norm(x) if has_final_norm(self.config) else x, dropout, "final")
 
 
 PARAMETER_AXES = {

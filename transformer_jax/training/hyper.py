@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig, TaskConfig
+from transformer_jax.config import DROPOUT_RATES, ExperimentConfig, ModelConfig, OptimizerConfig, TaskConfig
 from transformer_jax.nn.dropout import DropoutRates
 from transformer_jax.typing import Array
 
@@ -97,13 +97,12 @@ def split(config: ExperimentConfig) -> SplitConfig:
             embedding=model.embedding_dropout_rate or None,
             attention=model.attention_dropout_rate or None,
             activation=model.activation_dropout_rate or None,
+            final=model.final_dropout_rate or None,
         ),
         model=config.own_hyper_fields("model"),
         task=config.own_hyper_fields("task"),
     )
-    without_rates = dataclasses.replace(
-        model, dropout_rate=0.0, embedding_dropout_rate=0.0, attention_dropout_rate=0.0, activation_dropout_rate=0.0
-    )
+    without_rates = dataclasses.replace(model, **dict.fromkeys(DROPOUT_RATES, 0.0))
     training = config.training
     static = StaticConfig(
         model=without_rates,

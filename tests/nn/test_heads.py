@@ -1,0 +1,80 @@
+"""Heads of tasks against NumPy in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import reference
+from support import assert_close, tiny
+
+from transformer_jax.nn.heads import POOLINGS, MaskedLMHead, SequenceHead, TokenHead
+
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.normal(size=(3, 5, 16)), jnp.float32)
+TABLE = jnp.asarray(RNG.normal(size=(19, 16)), jnp.float32)
+MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]], bool)
+BATCH = {"inputs_mask": jnp.asarray(MASK)}
+
+
+def applied(head, batch=BATCH):
+    """Return the output of a head, and its random parameters in float64."""
+    shapes = jax.eval_shape(lambda: head.init(jax.random.key(0), X, BATCH, TABLE)["params"])
+    params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape), jnp.float32), shapes)
+    y = head.apply({"params": params}, X, batch, TABLE)
+    assert y.dtype == jnp.float32
+    return y, jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"activation": "gelu", "output_bias": True},
+        {"activation": "swiglu", "norm": "rmsnorm", "use_bias": False, "scale_logits": True},
+        {"tie_output": False},
+    ],
+    ids=["bert", "other", "untied"],
+)
+def test_masked_lm_head(fields):
+    config = tiny(**fields)
+    logits, p = applied(MaskedLMHead(config))
+    y = np.asarray(X, np.float64) @ p["transform"]["kernel"]
+    y = y + p["transform"]["bias"] if config.use_bias else y
+    y = reference.norm(config, reference.activation(config.activation, y), p["norm"])
+    y = y / 4 if config.scale_logits else y
+    expected = y @ (np.asarray(TABLE, np.float64).T if config.tie_output else p["output"]["kernel"])
+    assert_close(logits, expected + p["output"]["bias"] if config.output_bias else expected)
+
+
+def pooled(pooling):
+    """One row at a time."""
+    rows = []
+    for x, mask in zip(np.asarray(X, np.float64), MASK, strict=True):
+        tokens = x[mask]
+        rows.append({"first": tokens[0], "last": tokens[-1], "mean": tokens.mean(0)}[pooling])
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("has_pooler", [False, True])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_sequence_head(pooling, has_pooler):
+    logits, p = applied(SequenceHead(tiny(), 4, pooling, has_pooler))
+    y = pooled(pooling)
+    if has_pooler:
+        y = np.tanh(y @ p["pooler"]["kernel"] + p["pooler"]["bias"])
+    assert ("pooler" in p) == has_pooler
+    assert_close(logits, y @ p["output"]["kernel"] + p["output"]["bias"])
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_an_empty_row_has_no_nan_and_a_missing_mask_means_all_tokens(pooling):
+    head = SequenceHead(tiny(), 4, pooling)
+    y, _ = applied(head, {"inputs_mask": jnp.zeros((3, 5), bool)})
+    assert np.isfinite(y).all()
+    params = head.init(jax.random.key(1), X, BATCH, TABLE)
+    everything = {"inputs_mask": jnp.ones((3, 5), bool)}
+    np.testing.assert_array_equal(head.apply(params, X, {}, TABLE), head.apply(params, X, everything, TABLE))
+
+
+def test_token_head():
+    logits, p = applied(TokenHead(tiny(), 4))
+    assert_close(logits, np.asarray(X, np.float64) @ p["output"]["kernel"] + p["output"]["bias"])

@@ -1,0 +1,97 @@
+"""The encoder-only Transformer (Devlin et al. 2019, section 3): one stack without a causal mask, and no decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+
+from transformer_jax.config import ModelConfig
+from transformer_jax.models import flops
+from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids
+from transformer_jax.nn import embedder, embeddings, stack
+from transformer_jax.nn.dropout import Dropout, fold_dropout
+from transformer_jax.nn.embedder import Embedder
+from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
+from transformer_jax.nn.masks import padding_mask, segment_mask
+from transformer_jax.nn.positions import sequence_positions
+from transformer_jax.nn.stack import Features, Stack
+from transformer_jax.typing import Array, Batch
+
+
+class EncoderOnly(nn.Module):
+    """Maps ids to one vector per token, with `num_encoder_layers` layers. See `Architecture`.
+
+    Without a head, its outputs are logits over the vocabulary, for the token at the same place.
+    """
+
+    config: ModelConfig
+    head: nn.Module | None = None
+    return_weights: bool = False
+
+    def setup(self) -> None:
+        config = self.config
+        self.embedding = TokenEmbedding(config)
+        self.encoder = Stack(config, config.num_encoder_layers, False, False, self.return_weights)
+        self.encoder_embedder = Embedder(config, typed=True)
+        nn.share_scope(self.encoder_embedder, self.encoder)  # its parameters are at encoder/position_embedding
+        self.output = OutputProjection(config) if has_output_parameters(config) else None
+
+    def __call__(
+        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
+    ) -> ModelOutput:
+        """Return `outputs` of `features`, and the attention weights."""
+        x, weights = self.features(batch, dropout, hyper)
+        return ModelOutput(self.outputs(x, batch), weights)
+
+    def features(
+        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
+    ) -> Features:
+        """Return the stack's output for every token of `inputs`.
+
+        Args:
+          batch: `inputs` [B, S]; optionally `inputs_mask` [B, S] and `types` [B, S]; for packed rows also
+            `inputs_segment_ids` and `inputs_positions`.
+          dropout: None for a deterministic pass. hyper: not read.
+        Returns: [B, S, D] and, with `return_weights`, `encoder_self_attention` [L, B, N, S, S].
+        """
+        ids, is_token, segments = batch["inputs"], batch.get("inputs_mask"), batch.get("inputs_segment_ids")
+        mask = None if is_token is None else padding_mask(is_token)
+        if segments is not None:
+            mask = segment_mask(segments, segments)
+        positions = sequence_positions(self.config, batch, "inputs", ids.shape[1])
+        x = self.embedding(ids)  # [B, S] -> [B, S, D]
+        x = self.encoder_embedder(
+            x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types")
+        )
+        x, weights = self.encoder(x, positions, mask, dropout)
+        return Features(x, {f"encoder_{name}": w for name, w in weights.items()})
+
+    def outputs(self, x: Array, batch: Batch) -> Array:
+        """Map the stack's output [B, S, D] to logits [B, S, V] float32, or to the output of the head."""
+        if self.head is not None:
+            return self.head(x, batch, self.embedding.embedding)
+        return token_logits(self.config, x, self.embedding.embedding, self.output)
+
+
+class EncoderOnlyArchitecture(Architecture):
+    """One stack whose tokens attend to each other in both directions. It generates no text."""
+
+    def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> EncoderOnly:
+        return EncoderOnly(config, head, return_weights)
+
+    def example_batch(self, config: ModelConfig) -> Batch:
+        return example_ids("inputs")
+
+    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
+        return flops.train_flops(config, flops.encoder_only_stacks(config, rows, widths))
+
+    def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
+        return flops.activation_bytes(config, flops.encoder_only_stacks(config, rows, widths), loss_chunks)
+
+    def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
+        return embeddings.PARAMETER_AXES | embedder.PARAMETER_AXES | stack.PARAMETER_AXES
+
+    def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
+        return {"encoder self-attention": "lengths"}
