@@ -151,7 +151,7 @@ class EncoderDecoderArchitecture(Architecture):
         return flops.activation_bytes(config, flops.encoder_decoder_stacks(config, rows, widths), loss_chunks)
 
     def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
-        return embeddings.PARAMETER_AXES | embedder.PARAMETER_AXES | stack.PARAMETER_AXES
+        return embeddings.PARAMETER_AXES | embedder.TYPED_PARAMETER_AXES | stack.PARAMETER_AXES
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
         return {

@@ -69,7 +69,9 @@ class Embedder(nn.Module):
 
 PARAMETER_AXES = {
     **{f"position_embedding/{path}": axes for path, axes in positions.PARAMETER_AXES.items()},
-    "type_embedding/embedding": (None, "emb"),
     **{f"embedding_norm/{path}": axes for path, axes in norms.PARAMETER_AXES.items()},
 }
 """Logical axes of the parameters of `Embedder`, by the end of their paths."""
+
+TYPED_PARAMETER_AXES = {**PARAMETER_AXES, "type_embedding/embedding": (None, "emb")}
+"""The same of a `typed` Embedder."""
