@@ -54,7 +54,7 @@ def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
 
 def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_family():
     common = {"rotary_base", "relative_num_buckets", "relative_max_distance"}
-    encoder = {"num_encoder_layers", "share_embeddings"}
+    encoder = {"num_encoder_layers", "share_embeddings", "source_vocab_size"}
     assert engine.fields_without_meaning(FAMILIES["gpt2"]) == common | encoder
     assert engine.fields_without_meaning(FAMILIES["llama"]) == common | encoder  # rotary_base: `Family.rope`
     # The tensors, not a key, say whether Marian has a bias.

@@ -110,7 +110,7 @@ def test_a_tokenizer_without_padding():
     split = EncodedSplit({"inputs": ragged, "targets": ragged}, SpecialIds(eos=2))
     rows = Rows(np.array([1, -1, 0]), np.ones(3, np.int32), np.arange(4, 7, dtype=np.int32), packed=False)
     shape = BatchShape(8, (("inputs", 3), ("targets", 4)))
-    batch = sequence_to_sequence_arrays(split, rows, shape, START, split.special_ids.pad)
+    batch = sequence_to_sequence_arrays(split, rows, shape, START)
     assert batch["inputs"].tolist() == [[6, 2, 0], [0, 0, 0], [5, 0, 2]]
     assert batch["inputs_mask"].tolist() == [[True, True, False], [False] * 3, [True] * 3]
     assert batch["weights"].tolist() == [[1, 1, 0, 0], [0] * 4, [1, 1, 1, 0]]
@@ -125,10 +125,10 @@ def test_long_examples_are_not_truncated():
     row_ids = np.zeros(1, np.int32)
     packed = Rows(np.array([0, 1]), np.array([2]), row_ids, packed=True)
     with pytest.raises(ValueError, match="a row of 5 tokens does not fit into width 4"):
-        sequence_to_sequence_arrays(split, packed, shape, START, None)
+        sequence_to_sequence_arrays(split, packed, shape, START)
     alone = Rows(np.array([0]), np.array([1]), row_ids, packed=False)
     with pytest.raises(ValueError, match="does not fit into width 2"):
-        sequence_to_sequence_arrays(split, alone, BatchShape(1, (("inputs", 2), ("targets", 4))), START, None)
+        sequence_to_sequence_arrays(split, alone, BatchShape(1, (("inputs", 2), ("targets", 4))), START)
 
 
 def test_shift_right():

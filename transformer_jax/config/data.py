@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from transformer_jax.config.fields import choice, field, number
 
 _FILES_OR_TFDS = {"data.source": ("text", "tfds")}
+_VOCABULARY_KINDS = {"data.tokenizer": ("words", "byte_bpe")}
 
 # Only the source `embedded` reads the sizes of the embedded corpus, but the fields have no `read_by`: a user can put
 # another corpus into a config that sets them.
@@ -114,11 +115,21 @@ class DataConfig:
     tokenizer_pairs: int = number(
         200_000, "number of training pairs that train the tokenizer, at most; `words` and `char` use all", 100
     )
+    separate_tokenizers: bool = field(
+        False,
+        "one tokenizer for source texts and one for target texts, with model.source_vocab_size and model.vocab_size "
+        "ids; needs model.share_embeddings=false",
+        read_by={"task.name": ("translation",)},
+    )
     vocabulary_file: str = field(
         "",
         "vocabulary that is read instead of trained. `words`: a file with one word per line; `byte_bpe`: a "
-        "tokenizer.json, or a folder with GPT-2's encoder.json and vocab.bpe",
-        read_by={"data.tokenizer": ("words", "byte_bpe")},
+        "tokenizer.json, or a folder with GPT-2's encoder.json and vocab.bpe. With separate_tokenizers, that of the "
+        "target",
+        read_by=_VOCABULARY_KINDS,
+    )
+    source_vocabulary_file: str = field(
+        "", "with separate_tokenizers: vocabulary of the source, like vocabulary_file", read_by=_VOCABULARY_KINDS
     )
     max_length: int = number(
         128,
@@ -178,6 +189,11 @@ class DataConfig:
             parse_test_sets(self.test_sets)
         except ValueError as error:
             yield f"test_sets={self.test_sets!r}: {error}"
+        if self.source_vocabulary_file and not self.separate_tokenizers:
+            yield (
+                f"source_vocabulary_file={self.source_vocabulary_file!r} is read only with separate_tokenizers=true; "
+                "one vocabulary for both sides is vocabulary_file"
+            )
         if not self.train_split:
             yield "train_split is empty; name the training split"
         if self.batching == "packed" and self.packed_length < self.max_length:

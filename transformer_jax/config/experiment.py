@@ -151,10 +151,24 @@ class ExperimentConfig:
         sides = (data.input_feature or data.source_locale, data.target_feature or data.target_locale)
         if sides[0] == sides[1] and data.format != "tsv":
             yield f"data.source_locale and data.target_locale are both '{data.source_locale}'"
+        yield from self._vocabulary_problems()
         if self.evaluation.average_checkpoints > training.keep_last:
             yield (
                 f"evaluation.average_checkpoints={self.evaluation.average_checkpoints} exceeds "
                 f"training.keep_last={training.keep_last}"
+            )
+
+    def _vocabulary_problems(self) -> Iterator[str]:
+        model, separate = self.model, self.data.separate_tokenizers
+        if separate and model.share_embeddings:
+            yield (
+                "data.separate_tokenizers=true needs two embedding tables, since an id stands for other text on either "
+                "side: set model.share_embeddings=false"
+            )
+        if not separate and not model.share_embeddings and model.source_vocab_size not in (None, model.vocab_size):
+            yield (
+                f"model.source_vocab_size={model.source_vocab_size} differs from model.vocab_size={model.vocab_size}, "
+                "but both sides have one tokenizer: set data.separate_tokenizers=true"
             )
 
     def _decode_problems(self) -> Iterator[str]:
@@ -308,11 +322,18 @@ def completed(stored: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str,
         before = result.get(part, {})
         if isinstance(before, Mapping):
             cls: Any = annotations.get(part)
-            known = {} if cls is None else _defaults(cls, values)
+            known = {} if cls is None else _defaults(cls, values, before)
             result[part] = {name: value for name, value in known.items() if name in values} | dict(before)
     return result
 
 
-def _defaults(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def _defaults(cls: type, values: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a stored section has for fields that it lacks: their defaults, derived from its values."""
     section: Any = section_class(cls, values)
-    return {field.name: field.default for field in dataclasses.fields(section)}
+    defaults = {field.name: field.default for field in dataclasses.fields(section)}
+    if hasattr(section, "resolved"):
+        # A value of a wrong type is reported as a difference.
+        with contextlib.suppress(TypeError, ZeroDivisionError):
+            known = {name: value for name, value in stored.items() if name in defaults}
+            defaults |= dataclasses.asdict(section(**known).resolved())
+    return defaults

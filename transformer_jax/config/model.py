@@ -34,6 +34,13 @@ class ModelConfig:
         always_read=("model.vocab_size", "model.max_length"),
     )
     vocab_size: int = number(8192, "rows of the embedding table, and vocabulary size of a newly trained tokenizer", 8)
+    source_vocab_size: DerivedInt = number(
+        None,
+        "rows of the source's embedding table, and vocabulary size of its tokenizer; default vocab_size; another size "
+        "needs share_embeddings=false and data.separate_tokenizers",
+        8,
+        read_by=_ENCODER_DECODER,
+    )
     emb_dim: int = number(512, "model width (the paper's d_model)", 1)
     num_heads: int = number(8, "attention heads", 1)
     num_kv_heads: DerivedInt = number(
@@ -111,6 +118,7 @@ class ModelConfig:
     def resolved(self) -> ModelConfig:
         head_dim = self.emb_dim // self.num_heads if self.head_dim is None else self.head_dim
         defaults = {
+            "source_vocab_size": self.vocab_size,
             "num_kv_heads": self.num_heads,
             "head_dim": head_dim,
             "value_head_dim": head_dim,
@@ -138,6 +146,11 @@ class ModelConfig:
             yield (
                 f"relative_max_distance={self.relative_max_distance} must exceed "
                 f"relative_num_buckets / 2 = {self.relative_num_buckets // 2}"
+            )
+        if self.share_embeddings and self.source_vocab_size not in (None, self.vocab_size):
+            yield (
+                f"source_vocab_size={self.source_vocab_size} differs from vocab_size={self.vocab_size}; two sizes need "
+                "two embedding tables: set share_embeddings=false"
             )
         if self.decoder_start_id >= self.vocab_size:
             yield f"decoder_start_id={self.decoder_start_id} is outside vocab_size={self.vocab_size}"

@@ -53,6 +53,9 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     Raises: CheckpointError, which names every key that we cannot express or do not know.
     """
     values = _without_rope(dict(theirs)) if family.rope else dict(theirs)
+    for name, other in family.repeats.items():
+        if not values.get(name) and other in values:
+            values[name] = values[other]
     problems: list[str] = [values.pop("problem")] if "problem" in values else []
     # A dropout rate without a key is 0 there.
     ours: dict[str, Any] = {"architecture": family.architecture, "init": "normal", "dropout_rate": 0.0}
@@ -287,8 +290,7 @@ def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: T
         pattern = next((pattern for pattern in family.computed if re.fullmatch(pattern, name)), None)
         if pattern is not None:
             ignored[name] = family.computed[pattern]
-        elif name in family.copies and family.copies[name] in stored:
-            original = family.copies[name]
+        elif original := next((other for other in family.copies.get(name, ()) if other in stored), None):
             if not np.array_equal(files.read(stored[name]), files.read(stored[original])):
                 problems.append(f"{name}: differs from {original}, of which it is a copy by config.json")
             ignored[name] = f"the same numbers as {original}"

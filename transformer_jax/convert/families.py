@@ -63,8 +63,9 @@ class Family:
     - required: keys whose value says something that our blocks cannot, with the values that we can read. The first
       value is written.
     - ignored: keys without an effect on the outputs, with the reason.
-    - copies: tensors that repeat another one; not written. computed: tensors without learned numbers, as regular
-      expressions with the reason; not written.
+    - repeats: keys that repeat another key where they are missing.
+    - copies: tensors that repeat one of others, the first that exists; not written. computed: tensors without learned
+      numbers, as regular expressions with the reason; not written.
     - prefix: beginning of all names but `lm_head.weight` that some files leave out.
     - zeros: tensors that are written as zeros if our model lacks them, with the field that says so.
     - sines_first: whether their sinusoidal positions hold all sines before all cosines.
@@ -81,7 +82,8 @@ class Family:
     fixed: Mapping[str, Any]
     required: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    repeats: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    copies: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     computed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefix: str = ""
     zeros: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -209,7 +211,7 @@ GPT2 = Family(
             "of the head for classification",
         ),
     },
-    copies={"lm_head.weight": "transformer.wte.weight"},
+    copies={"lm_head.weight": ("transformer.wte.weight",)},
     computed={r"transformer\.h\.\d+\.attn\.(masked_)?bias": "the causal mask, which is computed"},
     prefix="transformer.",
 )  # fmt: skip
@@ -266,7 +268,7 @@ LLAMA = Family(
         "emb_dim": lambda config: config.emb_dim // config.num_heads * config.num_heads,
     },
     ignored={"pretraining_tp": "a way to compute the same numbers"},
-    copies={"lm_head.weight": "model.embed_tokens.weight"},
+    copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     computed={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the rotary frequencies, which are computed"},
     rope=True,
 )
@@ -308,8 +310,8 @@ MARIAN = Family(
     architecture="encoder_decoder",
     task="translation",
     keys=(
-        Key("vocab_size", "vocab_size", 58_101),
-        Key("decoder_vocab_size", "vocab_size", ...),
+        Key("vocab_size", "source_vocab_size", 58_101),
+        Key("decoder_vocab_size", "vocab_size", 58_101),
         Key("max_position_embeddings", "max_length", 1024),
         Key("d_model", "emb_dim", 1024),
         Key("encoder_layers", "num_encoder_layers", 12),
@@ -353,10 +355,11 @@ MARIAN = Family(
         **dict.fromkeys(("classif_dropout", "classifier_dropout"), "of another head"),
         "bos_token_id": "Marian has no begin-of-sequence",
     },
+    repeats={"decoder_vocab_size": "vocab_size"},
     copies={
-        "lm_head.weight": "model.shared.weight",
-        "model.encoder.embed_tokens.weight": "model.shared.weight",
-        "model.decoder.embed_tokens.weight": "model.shared.weight",
+        "lm_head.weight": ("model.shared.weight", "model.decoder.embed_tokens.weight"),
+        "model.encoder.embed_tokens.weight": ("model.shared.weight",),
+        "model.decoder.embed_tokens.weight": ("model.shared.weight",),
     },
     computed={r"model\.(encoder|decoder)\.embed_positions\.weight": "the sinusoids, which are computed"},
     zeros={"final_logits_bias": "output_bias"},

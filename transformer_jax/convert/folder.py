@@ -32,8 +32,7 @@ from transformer_jax.convert import engine
 from transformer_jax.convert.families import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer, tokenizer_files
-from transformer_jax.data.datasets import TOKENIZER_FILE
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params
 from transformer_jax.typing import Params
@@ -95,11 +94,28 @@ def open_folder(path: Path | str) -> Folder:
     config, ignored = engine.read_model_config(family, theirs, str(path / CONFIG))
     config = engine.with_optional_tensors(family, config, files)
     tokenizer = read_folder_tokenizer(path)
-    if tokenizer is not None and tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"{path}: its tokenizer has {tokenizer.vocab_size} ids, its embedding only {config.vocab_size} rows"
-        )
+    if tokenizer is not None:
+        _check_tokenizer(path, config, tokenizer)
     return Folder(path, family, config, files, tokenizer, ignored)
+
+
+def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
+    """Raise CheckpointError for a tokenizer whose ids the embedding tables lack, or for two with one table."""
+    separate = isinstance(tokenizer, TokenizerPair)
+    if separate and config.share_embeddings:
+        raise CheckpointError(
+            f"{path}: its tokenizer has separate_vocabs=true, but its model has one embedding table for both sides "
+            "(share_encoder_decoder_embeddings)"
+        )
+    sides = [("", tokenizer.vocab_size, config.vocab_size)]
+    if separate:
+        sides = [
+            ("target ", tokenizer.vocab_size, config.vocab_size),
+            ("source ", tokenizer.source.vocab_size, config.source_vocab_size),
+        ]
+    for side, num_ids, rows in sides:
+        if num_ids > rows:
+            raise CheckpointError(f"{path}: its {side}tokenizer has {num_ids} ids, its embedding only {rows} rows")
 
 
 def describe(path: Path | str) -> dict[str, Any]:
@@ -115,7 +131,7 @@ def describe(path: Path | str) -> dict[str, Any]:
         "bytes": folder.files.nbytes,
         "tensors": len(folder.files.tensors),
         "types": ", ".join(sorted({tensor.dtype for tensor in folder.files.tensors.values()})),
-        "tokenizer": "none" if tokenizer is None else f"{kind_of(tokenizer)}, {tokenizer.vocab_size:,} ids",
+        "tokenizer": "none" if tokenizer is None else f"{kind_of(tokenizer)}, {sizes_text(tokenizer)} ids",
         "model": dataclasses.asdict(folder.config),
         "ignored": ignored,
     }
@@ -224,7 +240,8 @@ def write_workdir(
             "versions": library_versions(),
         }
         with CheckpointStore(directory / "checkpoints") as store:
-            store.save(0, {"params": model.params}, record, {TOKENIZER_FILE: folder.tokenizer.model_bytes})
+            files = {name: part.model_bytes for name, part in tokenizer_by_file(folder.tokenizer).items()}
+            store.save(0, {"params": model.params}, record, files)
         (directory / CONFIG).write_text(json.dumps(record["config"], indent=2) + "\n", encoding="utf-8")
     return config
 
@@ -247,7 +264,13 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
         )
     if base.task.name != family.task:
         raise ConfigError(f"the config has task.name='{base.task.name}'; {family.label} needs '{family.task}'")
-    data = dataclasses.replace(base.data, tokenizer=kind_of(folder.tokenizer), vocabulary_file="")
+    data = dataclasses.replace(
+        base.data,
+        tokenizer=kind_of(folder.tokenizer),
+        separate_tokenizers=isinstance(folder.tokenizer, TokenizerPair),
+        vocabulary_file="",
+        source_vocabulary_file="",
+    )
     return dataclasses.replace(base, model=model, data=data).resolved()
 
 

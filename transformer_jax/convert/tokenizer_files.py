@@ -1,7 +1,8 @@
 """Tokenizers of Hugging Face folders, in both directions.
 
 Byte-level BPE is stored by both sides as `tokenizer.json`. A SentencePiece model becomes the three files of Marian for
-a translation model, and a `tokenizer.json` with the same pieces for a language model.
+a translation model, and a `tokenizer.json` with the same pieces for a language model. Separate tokenizers of source and
+target become the four files of a Marian with `separate_vocabs`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, TokenizerPair
 from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2
+from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.files import read_bytes
@@ -21,6 +23,8 @@ from transformer_jax.files import read_bytes
 JSON = "tokenizer.json"
 GPT2_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 MARIAN = ("source.spm", "target.spm", "vocab.json")
+TARGET_VOCABULARY = "target_vocab.json"
+SETTINGS = "tokenizer_config.json"
 PIECES = ("spiece.model", "tokenizer.model")
 _NEVER = -1e6
 """Log probability of a piece that text is never cut into, such as `</s>`: lower than any way around it."""
@@ -30,7 +34,7 @@ def read_folder_tokenizer(folder: Path) -> Tokenizer | None:
     """Return the tokenizer of a folder; None if it has no file of one. Raises CheckpointError if we cannot use it."""
     present = {path.name for path in folder.iterdir()}
     try:
-        if present.issuperset(MARIAN):
+        if present.intersection(MARIAN[:2]):
             return _of_marian(folder)
         for name in PIECES:
             if name in present:
@@ -47,21 +51,36 @@ def read_folder_tokenizer(folder: Path) -> Tokenizer | None:
 
 def kind_of(tokenizer: Tokenizer) -> str:
     """Return the value of `data.tokenizer` for a tokenizer that was read."""
-    if isinstance(tokenizer, SentencePieceTokenizer):
+    if isinstance(tokenizer, TokenizerPair):
+        tokenizer = tokenizer.target
+    if isinstance(tokenizer, SentencePieceTokenizer | NumberedPieces):
         return "bpe" if tokenizer.is_bpe else "unigram"
     return "byte_bpe"
 
 
 def _of_marian(folder: Path) -> Tokenizer:
+    settings = json.loads(read_bytes(folder / SETTINGS)) if (folder / SETTINGS).exists() else {}
+    separate = settings.get("separate_vocabs", False)
+    names = (*MARIAN, TARGET_VOCABULARY) if separate else MARIAN
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise DataError(f"its Marian tokenizer lacks {' and '.join(missing)}; expected {', '.join(names)}")
     source, target, vocabulary = (read_bytes(folder / name) for name in MARIAN)
-    tokenizer = load_tokenizer(source) if source == target else None
-    ids = json.loads(vocabulary)
-    if not isinstance(tokenizer, SentencePieceTokenizer) or ids != _pieces(tokenizer):
-        raise DataError(
-            "its source and target have different SentencePiece models, or vocab.json numbers their pieces anew; we "
-            "read one model for both sides, with its own ids"
-        )
-    return tokenizer
+    if separate:
+        target_vocabulary = read_bytes(folder / TARGET_VOCABULARY)
+        return TokenizerPair(_with_ids(vocabulary, source), _with_ids(target_vocabulary, target))
+    return _with_ids(vocabulary, target, source)
+
+
+def _with_ids(vocabulary: bytes, model: bytes, source_model: bytes | None = None) -> Tokenizer:
+    """Return the tokenizer of a vocabulary and a SentencePiece model, or one for each side.
+
+    It is the plain tokenizer of the model if the vocabulary has the model's own ids.
+    """
+    numbered = NumberedPieces.pack(vocabulary, model, model if source_model is None else source_model)
+    if numbered.source is not numbered:
+        return numbered
+    plain = SentencePieceTokenizer(model)
+    return plain if json.loads(vocabulary) == _pieces(plain) else numbered
 
 
 def _pieces(tokenizer: Tokenizer) -> dict[str, int]:
@@ -78,11 +97,10 @@ def tokenizer_files(tokenizer: Tokenizer, encoder_decoder: bool, max_length: int
     """
     named = _special_tokens(tokenizer)
     settings: dict[str, Any] = {**named, "model_max_length": max_length, "clean_up_tokenization_spaces": False}
-    if isinstance(tokenizer, SentencePieceTokenizer) and encoder_decoder:
-        settings |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": False}
+    if encoder_decoder and (marian := _marian_files(tokenizer)):
+        files = marian
+        settings |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": TARGET_VOCABULARY in files}
         settings.pop("bos_token", None)
-        files = dict.fromkeys(MARIAN[:2], tokenizer.model_bytes)
-        files[MARIAN[2]] = _json(_pieces(tokenizer))
     elif isinstance(tokenizer, SentencePieceTokenizer):
         files = {JSON: _sentence_piece_json(tokenizer, named.values()), PIECES[0]: tokenizer.model_bytes}
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -92,11 +110,29 @@ def tokenizer_files(tokenizer: Tokenizer, encoder_decoder: bool, max_length: int
     else:
         raise ConfigError(
             f"{type(tokenizer).__name__}: transformers has no such tokenizer; we write those with "
-            "data.tokenizer=unigram, bpe or byte_bpe. --without_tokenizer writes the model alone"
+            "data.tokenizer=unigram, bpe or byte_bpe, and separate ones of unigram or bpe for a translation model. "
+            "--without_tokenizer writes the model alone"
         )
     # Names of special tokens in a text are ordinary text, as here.
     settings["split_special_tokens"] = True
-    return files | {"tokenizer_config.json": _json(settings), "special_tokens_map.json": _json(named)}
+    return files | {SETTINGS: _json(settings), "special_tokens_map.json": _json(named)}
+
+
+def _marian_files(tokenizer: Tokenizer) -> dict[str, bytes] | None:
+    """Return the files of Marian's tokenizer but for its settings; None if it cannot be said with them."""
+    if isinstance(tokenizer, TokenizerPair):
+        source, target = _marian_files(tokenizer.source), _marian_files(tokenizer.target)
+        if source is None or target is None:
+            return None
+        own = {"source.spm": source["source.spm"], "vocab.json": source["vocab.json"]}
+        return own | {"target.spm": target["target.spm"], TARGET_VOCABULARY: target["vocab.json"]}
+    if isinstance(tokenizer, NumberedPieces):
+        models = (tokenizer.source_model, tokenizer.target_model)
+        return dict(zip(MARIAN, (*models, tokenizer.vocabulary), strict=True))
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        models = (tokenizer.model_bytes, tokenizer.model_bytes)
+        return dict(zip(MARIAN, (*models, _json(_pieces(tokenizer))), strict=True))
+    return None
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:

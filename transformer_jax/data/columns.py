@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -69,23 +69,31 @@ class Column(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class TextColumn(Column):
-    """Texts as ids of the tokenizer, each followed by the end-of-sequence id if `end`."""
+    """Texts as ids of the tokenizer, each followed by the end-of-sequence id if `end`.
+
+    side: `source` for texts that an encoder reads, whose tokenizer may be another; see `Tokenizer.source`.
+    """
 
     end: bool = True
+    side: Literal["source", "target"] = "target"
     ragged: ClassVar[bool] = True
 
     def stored_dtype(self, tokenizer: Tokenizer) -> str:
         """Return uint16 if the vocabulary is small enough, otherwise int32."""
-        return "<u2" if tokenizer.vocab_size <= 1 << 16 else "<i4"
+        return "<u2" if self._chosen(tokenizer).vocab_size <= 1 << 16 else "<i4"
 
     def encode(self, values: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
         """Return the ids. Raises DataError if `end` and the tokenizer has no end-of-sequence id."""
+        tokenizer = self._chosen(tokenizer)
         ids, offsets = tokenizer.encode_batch(values)
         if not self.end:
             return EncodedTexts(ids, offsets)
         eos = tokenizer.special_ids.required("eos")
         # Every row is longer by its eos, and begins later by the number of rows before it.
         return EncodedTexts(np.insert(ids, offsets[1:], eos), offsets + np.arange(len(offsets)))
+
+    def _chosen(self, tokenizer: Tokenizer) -> Tokenizer:
+        return tokenizer.source if self.side == "source" else tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,13 +247,22 @@ class RaggedIds(Ragged):
 class EncodedSplit:
     """One split as arrays, which may be files that are mapped into memory.
 
-    special_ids: of the tokenizer that it was encoded with.
+    special_ids, source_special_ids: of the tokenizer that it was encoded with, and of its source.
     """
 
-    def __init__(self, columns: Mapping[str, Ragged | np.ndarray], special_ids: SpecialIds) -> None:
-        """columns: by name, ragged ids or an array [examples, ...]; raises ValueError if not equally long."""
+    def __init__(
+        self,
+        columns: Mapping[str, Ragged | np.ndarray],
+        special_ids: SpecialIds,
+        source_special_ids: SpecialIds | None = None,
+    ) -> None:
+        """columns: by name, ragged ids or an array [examples, ...]; raises ValueError if not equally long.
+
+        source_special_ids: default: the same.
+        """
         self._columns = dict(columns)
         self.special_ids = special_ids
+        self.source_special_ids = special_ids if source_special_ids is None else source_special_ids
         counts = {name: len(column) for name, column in self._columns.items()}
         if len(set(counts.values())) != 1:
             raise ValueError(f"expected one or more columns of equal length, got {counts}")

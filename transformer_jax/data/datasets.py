@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,10 +23,14 @@ from transformer_jax.data.sources import Source, Split, load_source
 from transformer_jax.data.sources.base import no_such_split
 from transformer_jax.data.token_cache import Say, open_split
 from transformer_jax.data.tokenizers import (
+    SOURCE_TOKENIZER_FILE,
+    TOKENIZER_FILE,
     VOCABULARIES,
     Tokenizer,
+    TokenizerPair,
     check_decode_ids,
     read_tokenizer,
+    tokenizer_by_file,
     train_tokenizer,
     write_tokenizer,
 )
@@ -32,7 +38,6 @@ from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import read_bytes, write_atomically
 
-TOKENIZER_FILE = "tokenizer.model"
 _CACHE_FOLDER = "token_cache"
 _SAMPLED_CHUNK = 1 << 14
 _log = logging.getLogger(__name__)
@@ -92,7 +97,7 @@ class Data:
 
     def side_files(self) -> dict[str, bytes]:
         """Return the files with which a checkpoint reads and writes text, by name."""
-        return {TOKENIZER_FILE: self.tokenizer.model_bytes}
+        return {name: part.model_bytes for name, part in tokenizer_by_file(self.tokenizer).items()}
 
 
 def prepare_data(
@@ -108,41 +113,30 @@ def prepare_data(
 
     Args:
       config: names the source and the tokenizer.
-      columns: the columns of an example; the texts of those that are a `TextColumn` train the tokenizer.
-      directory: holds `tokenizer.model`. If that is missing, it is made from `config.data.vocabulary_file`, or trained
-        on the training split. It also holds the token cache, unless `config.data.cache_dir` names another folder.
+      columns: the columns of an example; the texts of those that are a `TextColumn` train the tokenizer, or those of a
+        side its own tokenizer.
+      directory: holds `tokenizer.model`, and with `config.data.separate_tokenizers` also `source_tokenizer.model`. If
+        a file is missing, it is made from `config.data.vocabulary_file` or `source_vocabulary_file`, or trained on the
+        training split. It also holds the token cache, unless `config.data.cache_dir` names another folder.
       tokenizer: used instead, for instance that of a checkpoint; then no tokenizer is written.
       say: called before a tokenizer is trained or a split encoded, which may take minutes.
       needed: splits that must exist; checked before anything takes long.
       source: used instead of the one that the config names.
 
-    Raises: ConfigError if `model.vocab_size` is not the tokenizer's number of ids, the training split cannot fill it,
-      or `decode.prefix_ids` contains padding or end-of-sequence; DataError if the corpus, the vocabulary or the
-      tokenizer file is bad, or `directory` cannot be written.
+    Raises: ConfigError if `model.vocab_size` or `source_vocab_size` is not the tokenizer's number of ids, the training
+      split cannot fill it, or `decode.prefix_ids` contains padding or end-of-sequence; DataError if the corpus, the
+      vocabulary or the tokenizer file is bad, or `directory` cannot be written.
     """
     directory = Path(directory)
     source = load_source(config.data) if source is None else source
     for name in needed:
         if name not in source.split_names:
             raise no_such_split(name, source.split_names)
-    path = directory / TOKENIZER_FILE
-    origin = str(path)
-    if tokenizer is not None:
-        origin = "the given tokenizer"
-    elif path.exists():
-        tokenizer = read_tokenizer(path)
-    elif config.data.vocabulary_file:
-        path_of_others = Path(os.path.expanduser(config.data.vocabulary_file))
-        tokenizer = VOCABULARIES[config.data.tokenizer](path_of_others, config.model.vocab_size)
-        write_tokenizer(path, tokenizer)
+    if tokenizer is None:
+        tokenizer = _tokenizer_of_directory(config, source, columns, directory, say)
     else:
-        check_decode_ids(config.decode, OWN_SPECIAL_IDS)  # before training takes minutes
-        tokenizer = _trained_tokenizer(config, source, columns, say)
-        write_tokenizer(path, tokenizer)
-    if tokenizer.vocab_size != config.model.vocab_size:
-        raise ConfigError(
-            f"config: model.vocab_size={config.model.vocab_size}: {origin} has {tokenizer.vocab_size} ids"
-        )
+        for side in _sides(config, columns):
+            side.check(tokenizer.source if side.is_source else tokenizer, "the given tokenizer")
     check_decode_ids(config.decode, tokenizer.special_ids)
     cache = Path(os.path.expanduser(config.data.cache_dir)) if config.data.cache_dir else directory / _CACHE_FOLDER
     return Data(source, tokenizer, EncodedSplits(source, tokenizer, columns, cache, say), config.data.max_length)
@@ -178,20 +172,98 @@ def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> 
     )
 
 
-def _trained_tokenizer(
-    config: ExperimentConfig, source: Source, columns: Sequence[Column], say: Say | None
+class _Side(NamedTuple):
+    """The texts that one tokenizer is for: both sides of all pairs, or one side.
+
+    name: as messages say it. size: a field of `model`, and its value. features: whose texts train the tokenizer.
+    """
+
+    name: str
+    file: str
+    size: tuple[str, int]
+    vocabulary_file: str
+    features: list[str]
+
+    @property
+    def is_source(self) -> bool:
+        return self.file == SOURCE_TOKENIZER_FILE
+
+    def check(self, tokenizer: Tokenizer, origin: str) -> None:
+        """Raise ConfigError if the tokenizer has another number of ids than the config says."""
+        field, size = self.size
+        if tokenizer.vocab_size != size:
+            raise ConfigError(f"config: model.{field}={size}: {origin} has {tokenizer.vocab_size} ids")
+
+    @contextlib.contextmanager
+    def named(self) -> Generator[None]:
+        """Name the fields of the source in errors of functions that name those of the target."""
+        try:
+            yield
+        except (ConfigError, DataError) as error:
+            if not self.is_source:
+                raise
+            message = str(error).replace("model.vocab_size", f"model.{self.size[0]}")
+            raise type(error)(message.replace("data.vocabulary_file", "data.source_vocabulary_file")) from error
+
+
+def _sides(config: ExperimentConfig, columns: Sequence[Column]) -> list[_Side]:
+    """Return the sides that have a tokenizer of their own: one, or source and target."""
+    model, data = config.model, config.data
+
+    def features(*sides: str) -> list[str]:
+        return list(dict.fromkeys(x.feature for x in columns if isinstance(x, TextColumn) and x.side in sides))
+
+    size = ("vocab_size", model.vocab_size)
+    if not data.separate_tokenizers:
+        return [_Side("tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, features("source", "target"))]
+    source_size = ("source_vocab_size", model.source_vocab_size)
+    return [
+        _Side("source tokenizer", SOURCE_TOKENIZER_FILE, source_size, data.source_vocabulary_file, features("source")),
+        _Side("target tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, features("target")),
+    ]
+
+
+def _tokenizer_of_directory(
+    config: ExperimentConfig, source: Source, columns: Sequence[Column], directory: Path, say: Say | None
 ) -> Tokenizer:
+    """Return the tokenizer of a work directory; read or train it, and write it, if its file is missing."""
+    found: list[Tokenizer] = []
+    for side in _sides(config, columns):
+        path = directory / side.file
+        if path.exists():
+            tokenizer = read_tokenizer(path)
+            side.check(tokenizer, str(path))
+        else:
+            with side.named():
+                tokenizer = _new_tokenizer(config, source, side, say)
+            write_tokenizer(path, tokenizer)
+        found.append(tokenizer)
+    return TokenizerPair(*found) if config.data.separate_tokenizers else found[0]
+
+
+def _new_tokenizer(config: ExperimentConfig, source: Source, side: _Side, say: Say | None) -> Tokenizer:
+    """Return the tokenizer of a vocabulary file, or a trained one."""
+    if side.vocabulary_file:
+        path = Path(os.path.expanduser(side.vocabulary_file))
+        return VOCABULARIES[config.data.tokenizer](path, side.size[1])
+    check_decode_ids(config.decode, OWN_SPECIAL_IDS)  # before training takes minutes
+    return _trained_tokenizer(config, source, side, say)
+
+
+def _trained_tokenizer(config: ExperimentConfig, source: Source, side: _Side, say: Say | None) -> Tokenizer:
     """Return a tokenizer of the training split, or the same one from the cache directory if another run has made it."""
-    data, train = config.data, source.split_names[0]
-    features = list(dict.fromkeys(column.feature for column in columns if isinstance(column, TextColumn)))
+    data, train, vocab_size = config.data, source.split_names[0], side.size[1]
+    if not side.features:
+        task = config.task.name
+        raise ConfigError(f"data.separate_tokenizers=true: task.name='{task}' has no texts for the {side.name}")
     shared = None
     if data.cache_dir:
         versions = [importlib.metadata.version(library) for library in ("sentencepiece", "tokenizers")]
         made_of = [
             source.fingerprint()["sha256"],
-            features,
+            side.features,
             data.tokenizer,
-            config.model.vocab_size,
+            vocab_size,
             data.tokenizer_pairs,
             versions,
         ]
@@ -203,8 +275,8 @@ def _trained_tokenizer(
     if data.tokenizer not in ("words", "char"):  # they only count, which is fast; a sample would lack the rare ones
         num_examples = min(num_examples, data.tokenizer_pairs)
     if say is not None:
-        say(f"training the tokenizer on {num_examples:,} examples")
-    tokenizer = train_tokenizer(_sample(source, train, features, num_examples), data.tokenizer, config.model.vocab_size)
+        say(f"training the {side.name} on {num_examples:,} examples")
+    tokenizer = train_tokenizer(_sample(source, train, side.features, num_examples), data.tokenizer, vocab_size)
     if shared is not None:
         write_tokenizer(shared, tokenizer)
         write_atomically(_checksum_file(shared), f"{tokenizer.sha256}\n".encode())

@@ -56,6 +56,7 @@ def _key_parts(
         "split": split_name,
         "tokenizer": tokenizer.sha256,
         "special_ids": tokenizer.special_ids._asdict(),
+        "source_special_ids": tokenizer.source.special_ids._asdict(),
         "columns": [column.key for column in columns],
     }
 
@@ -148,7 +149,7 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
             else arrays[f"{column.name}.array"]
             for column in columns
         }
-        return EncodedSplit(stored_columns, tokenizer.special_ids)
+        return EncodedSplit(stored_columns, tokenizer.special_ids, tokenizer.source.special_ids)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _DamagedCacheError(f"{type(error).__name__}: {error}") from error
 
@@ -222,7 +223,7 @@ def encode_in_memory(
             arrays[column.name] = exact(encoded, dtype, column.feature)
         else:
             arrays[column.name] = RaggedIds(exact(encoded.ids, dtype, column.feature), encoded.offsets)
-    return EncodedSplit(arrays, tokenizer.special_ids)
+    return EncodedSplit(arrays, tokenizer.special_ids, tokenizer.source.special_ids)
 
 
 def _bar(total: int, show: bool) -> contextlib.AbstractContextManager[Callable[[int], None]]:

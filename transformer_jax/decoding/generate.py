@@ -190,18 +190,19 @@ def position_capacity(decoders: Decoders) -> int | None:
 
 def check_vocabularies(decoders: Decoders) -> None:
     """Raise ConfigError if members of an ensemble have vocabularies of different sizes."""
-    if len(sizes := {decoder.vocab_size for decoder in decoders}) > 1:
-        raise ConfigError(
-            "members of an ensemble must share their vocabulary: model.vocab_size is "
-            f"{' and '.join(map(str, sorted(sizes)))}"
-        )
+    for name in ("vocab_size", "source_vocab_size"):
+        if len(sizes := {getattr(decoder, name) for decoder in decoders}) > 1:
+            raise ConfigError(
+                f"members of an ensemble must share their vocabulary: model.{name} is "
+                f"{' and '.join(map(str, sorted(sizes)))}"
+            )
 
 
-def check_ids(name: str, ids: np.ndarray, vocab_size: int) -> None:
-    """Raise DataError for an id outside the vocabulary."""
+def check_ids(name: str, ids: np.ndarray, vocab_size: int, field: str = "vocab_size") -> None:
+    """Raise DataError for an id outside the vocabulary, whose size is a field of `model`."""
     outside = ids[(ids < 0) | (ids >= vocab_size)]
     if outside.size:
-        raise DataError(f"{name}: id {outside.flat[0]} is outside the vocabulary, model.vocab_size={vocab_size}")
+        raise DataError(f"{name}: id {outside.flat[0]} is outside the vocabulary, model.{field}={vocab_size}")
 
 
 def capacities(prefix: int, limit: int) -> list[int]:

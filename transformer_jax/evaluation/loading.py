@@ -26,8 +26,13 @@ from transformer_jax.config import (
     nearest,
     with_moved_fields,
 )
-from transformer_jax.data.datasets import TOKENIZER_FILE
-from transformer_jax.data.tokenizers import Tokenizer, check_decode_ids, load_tokenizer
+from transformer_jax.data.tokenizers import (
+    SOURCE_TOKENIZER_FILE,
+    TOKENIZER_FILE,
+    Tokenizer,
+    check_decode_ids,
+    tokenizer_of_files,
+)
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes
 from transformer_jax.tasks.continuation import LanguageModel
@@ -37,7 +42,7 @@ from transformer_jax.typing import Params
 
 T = TypeVar("T", bound=TextGenerator)
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
-_LATER_FIELDS = ("architecture", "init", "init_std", "output_bias")
+_LATER_FIELDS = ("architecture", "init", "init_std", "output_bias", "source_vocab_size")
 _AVERAGE = "evaluation.average_checkpoints"
 
 
@@ -141,10 +146,12 @@ def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> st
     digest = hashlib.sha256(tokenizer.sha256.encode())
     for model, params in models:
         # Fields that older versions did not have are left out if they have their defaults: the model is the same.
+        later = {name: getattr(ModelConfig, name) for name in _LATER_FIELDS}
+        defaults = dataclasses.replace(model, **later).resolved()
         fields = {
             name: value
             for name, value in dataclasses.asdict(model).items()
-            if name not in _LATER_FIELDS or value != getattr(ModelConfig, name)
+            if name not in _LATER_FIELDS or value != getattr(defaults, name)
         }
         digest.update(json.dumps([fields, checksums(by_path(params))], sort_keys=True).encode())
     return digest.hexdigest()
@@ -184,9 +191,10 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
             DamagedCheckpointError
         ) as error:  # do not fall back to other checkpoints: their average would be another model
             raise CheckpointError(str(error)) from error
-    if TOKENIZER_FILE not in checkpoint.side_files:
-        raise CheckpointError(f"{checkpoint.directory}: {TOKENIZER_FILE} is missing")
-    tokenizer = load_tokenizer(checkpoint.side_files[TOKENIZER_FILE])
+    expected = [TOKENIZER_FILE, *([SOURCE_TOKENIZER_FILE] if config.data.separate_tokenizers else [])]
+    for missing in set(expected) - checkpoint.side_files.keys():
+        raise CheckpointError(f"{checkpoint.directory}: {missing} is missing")
+    tokenizer = tokenizer_of_files({file: checkpoint.side_files[file] for file in expected})
     return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name)
 
 

@@ -94,7 +94,7 @@ def attention_maps(generator: TextGenerator, text: str, target: str | None = Non
 
 def _of_pair(translator: Translator, text: str, target: str | None) -> AttentionMaps:
     eos = translator.tokenizer.special_ids.required("eos")
-    source = [*translator.tokenizer.encode_batch([text]).ids.tolist(), eos]
+    (source,) = translator.encode_sources([text])
     _check_length("--text", source, translator)
     if target is None:
         ids, shown = _translated(translator, text)
@@ -106,7 +106,7 @@ def _of_pair(translator: Translator, text: str, target: str | None) -> Attention
     read = [translator.config.model.decoder_start_id, *ids[:-1]]
     batch = {"inputs": np.array([source], np.int32), "decoder_inputs": np.array([read], np.int32)}
     weights = _weights(translator, batch)
-    source, said = translator.tokenizer.tokens(source), translator.tokenizer.tokens(ids)
+    source, said = translator.tokenizer.source.tokens(source), translator.tokenizer.tokens(ids)
     start = translator.tokenizer.tokens([translator.config.model.decoder_start_id])
     return AttentionMaps(source, [*start, *said[:-1]], said, weights, shown, ids[-1] == eos)
 

@@ -75,14 +75,15 @@ class Embeddings(NamedTuple):
 
 
 def embeddings(params: Params, tokenizer: Tokenizer, side: str = "source") -> Embeddings:
-    """Return the embedding table of a model's source or target; it is the same if the model shares it.
+    """Return the embedding table of a model's source or target, with its tokenizer; a model may share it.
 
     Raises: ConfigError if the model has no such table.
     """
     name = "source_embedding" if side == "source" and "source_embedding" in params else "embedding"
     if name not in params:
         raise ConfigError(f"the model has no token embeddings; its parts are {', '.join(params)}")
-    return Embeddings(np.asarray(params[name]["embedding"], np.float32), tokenizer)
+    chosen = tokenizer.source if side == "source" else tokenizer
+    return Embeddings(np.asarray(params[name]["embedding"], np.float32), chosen)
 
 
 def principal_components(rows: Float[np.ndarray, "V D"]) -> Projection:

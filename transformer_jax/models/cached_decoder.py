@@ -38,6 +38,10 @@ class CachedDecoder(Decoder):
         return self.config.vocab_size
 
     @property
+    def source_vocab_size(self) -> int:
+        return self.config.source_vocab_size
+
+    @property
     def max_length(self) -> int | None:
         """The rows of a learned table or, with an encoder, `model.max_length` in any case; otherwise no bound."""
         bounded = self.has_encoder or ENCODINGS[self.config.position_encoding].has_table

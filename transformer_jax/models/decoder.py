@@ -57,6 +57,11 @@ class Decoder(abc.ABC):
         """Number of logits per step, V."""
 
     @property
+    def source_vocab_size(self) -> int:
+        """Number of ids that `inputs` can have; unless a decoder says otherwise, V."""
+        return self.vocab_size
+
+    @property
     def max_length(self) -> int | None:
         """Greatest number of positions that the model can represent; None if there is no bound."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -55,7 +56,8 @@ class EncoderDecoder(nn.Module):
     def setup(self) -> None:
         config = self.config
         self.embedding = TokenEmbedding(config)
-        self.source_embedding = self.embedding if config.share_embeddings else TokenEmbedding(config)
+        of_source = dataclasses.replace(config, vocab_size=config.source_vocab_size)
+        self.source_embedding = self.embedding if config.share_embeddings else TokenEmbedding(of_source)
         self.encoder = Stack(config, config.num_encoder_layers, False, False, self.return_weights)
         self.decoder = Stack(config, config.num_decoder_layers, True, True, self.return_weights)
         self.encoder_embedder, self.decoder_embedder = Embedder(config, typed=True), Embedder(config)

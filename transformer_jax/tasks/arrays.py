@@ -55,20 +55,21 @@ def shift_right(ids: np.ndarray, start_id: int, segment_ids: np.ndarray | None =
     return np.where(segment_ids == previous, shifted, np.int32(start_id))
 
 
-def sequence_to_sequence_arrays(
-    split: EncodedSplit, rows: Rows, shape: BatchShape, start_id: int, pad_id: int | None
-) -> Batch:
+def sequence_to_sequence_arrays(split: EncodedSplit, rows: Rows, shape: BatchShape, start_id: int) -> Batch:
     """Return the batch of a task that predicts the column `targets` from the column `inputs`.
+
+    Padding positions have the padding id of their column's tokenizer, or 0 if it has none. Any id of the vocabulary
+    would do, since masks and weights mark the padding.
 
     Args:
       shape: has the widths of `inputs`, S, and `targets`, T.
       start_id: first decoder input of every example.
-      pad_id: id of padding positions. Any id works, since masks and weights mark the padding; None means 0.
     Returns: `inputs` [B, S], `inputs_mask` [B, S], `decoder_inputs`, `targets` and `weights` [B, T], `row_ids` [B] and,
       for packed rows, segment ids and positions of both; types as in `transformer_jax.typing`.
     Raises: ValueError if an example is longer than the widths.
     """
-    sides = {name: sequences(split, name, rows, shape.width(name), pad_id or 0) for name in ("inputs", "targets")}
+    pads = {"inputs": split.source_special_ids.pad, "targets": split.special_ids.pad}
+    sides = {name: sequences(split, name, rows, shape.width(name), pad or 0) for name, pad in pads.items()}
     inputs, targets = sides["inputs"], sides["targets"]
     batch = {
         "inputs": inputs.ids,
@@ -89,7 +90,8 @@ def language_model_arrays(split: EncodedSplit, rows: Rows, shape: BatchShape, pa
 
     Args:
       split: windows of texts; see `data.windows.in_windows`.
-      shape: has the width of `targets`, T. pad_id: as of `sequence_to_sequence_arrays`.
+      shape: has the width of `targets`, T.
+      pad_id: id of padding positions. Any id works, since weights mark the padding; None means 0.
     Returns: `decoder_inputs`, `targets` and `weights` [B, T], 0 for padding and for tokens that are only context;
       `row_ids` [B]; and, for packed rows, segment ids and positions.
     Raises: ValueError if an example is longer than the width.

@@ -38,7 +38,7 @@ def source_request(
     """
     if not len(ids):
         raise DataError("inputs: no rows; expected one or more")
-    check_ids("inputs", ids, decoders[0].vocab_size)
+    check_ids("inputs", ids, decoders[0].source_vocab_size, "source_vocab_size")
     if prompts is not None and len(prompts) != len(ids):
         raise DataError(f"prompts: {len(prompts)} for {len(ids)} inputs; give one per input")
     for row, prompt in enumerate(prompts or ()):

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import length_batches
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, sizes_text
 from transformer_jax.decoding.generate import Request, generate
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
@@ -76,7 +76,7 @@ class TextGenerator(abc.ABC):
         return (
             f"{type(self).__name__}: {models}{model.architecture} of {_layers(model)}, emb_dim {model.emb_dim}, "
             f"{count:,} parameters\n"
-            f"  tokenizer: {self.config.data.tokenizer}, {self.tokenizer.vocab_size:,} ids, sha256 "
+            f"  tokenizer: {self.config.data.tokenizer}, {sizes_text(self.tokenizer)} ids, sha256 "
             f"{self.tokenizer.sha256[:12]}\n"
             f"  decode: {', '.join(settings) or 'greedy search'}"
         )
@@ -87,7 +87,7 @@ class TextGenerator(abc.ABC):
         return (Member(self.config.model, self.params), *self.others)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text, without end-of-sequence; texts are in the form of the corpus.
+        """Return the ids of each output text, without end-of-sequence; texts are in the form of the corpus.
 
         Raises: DataError for one text in place of a sequence of texts.
         """

@@ -53,7 +53,7 @@ class Translation(Task):
         """Return the columns `inputs` and `targets`."""
         from transformer_jax.data.columns import TextColumn
 
-        return TextColumn("inputs", "inputs"), TextColumn("targets", "targets")
+        return TextColumn("inputs", "inputs", side="source"), TextColumn("targets", "targets")
 
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
         """Return the tokens of `inputs` and `targets`, with eos; int32 [examples] each."""
@@ -65,7 +65,7 @@ class Translation(Task):
         """Return the arrays of a batch; see `sequence_to_sequence_arrays`."""
         from transformer_jax.tasks.arrays import sequence_to_sequence_arrays
 
-        return sequence_to_sequence_arrays(split, rows, shape, config.model.decoder_start_id, split.special_ids.pad)
+        return sequence_to_sequence_arrays(split, rows, shape, config.model.decoder_start_id)
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
         return {"inputs": length, "targets": length}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -89,6 +90,14 @@ class Translator(TextGenerator):
                 raise DataError(f"line {translation.number}: {translation.problem}")
         return [readable(translation.text, self.config.data) for translation in translations]
 
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each source text, with end-of-sequence, as the encoder reads them; see `encode`."""
+        check_several("texts", texts)
+        tokenizer = self.tokenizer.source
+        ids, offsets = tokenizer.encode_batch(texts)
+        eos = tokenizer.special_ids.required("eos")
+        return [[*ids[a:b].tolist(), eos] for a, b in itertools.pairwise(offsets)]
+
     def _encoded(self, pairs: Sequence[tuple[str, str]]) -> EncodedSplit:
         if not pairs:
             raise DataError("pairs: there are none; expected one or more (source, target)")
@@ -101,8 +110,7 @@ class Translator(TextGenerator):
         return bool(line.text.strip())
 
     def _read(self, lines: Sequence[Line]) -> Reading:
-        eos = self.tokenizer.special_ids.required("eos")
-        ids = [[*row, eos] for row in self.encode([line.text for line in lines])]
+        ids = self.encode_sources([line.text for line in lines])
         prompts: list[list[int]] = [[] for _ in lines]
         if any(line.prompt is not None for line in lines):
             prompts = self.encode([line.prompt or "" for line in lines])

@@ -16,7 +16,6 @@ from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.datasets import TOKENIZER_FILE
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.processes import from_primary
@@ -98,7 +97,7 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         listing = "\n".join(f"  - {problem}" for problem in problems)
         raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}")
     if tokenizer is not None:
-        check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, name, "leave out one of the two")
+        check_tokenizer(config, directory.path, tokenizer, name, "leave out one of the two")
         if kind != config.data.tokenizer:
             raise CheckpointError(
                 f"{name}: its tokenizer has data.tokenizer='{kind}', but the config has "

@@ -12,8 +12,14 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
-from transformer_jax.data.datasets import TOKENIZER_FILE, Data, prepare_data
-from transformer_jax.data.tokenizers import Tokenizer, write_tokenizer
+from transformer_jax.data.datasets import Data, prepare_data
+from transformer_jax.data.tokenizers import (
+    SOURCE_TOKENIZER_FILE,
+    TOKENIZER_FILE,
+    Tokenizer,
+    tokenizer_by_file,
+    write_tokenizer,
+)
 from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
 from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.parallel.launchers import Launcher, make_launcher
@@ -152,13 +158,13 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
     Raises: DataError; ConfigError if the corpus does not fit the config; CheckpointError if it is not the corpus of the
       checkpoint.
     """
-    file = directory.path / TOKENIZER_FILE
     if not start.record and is_primary():
-        if start.tokenizer is None:
-            # From a run that died before its first checkpoint, perhaps with another config or another corpus.
-            file.unlink(missing_ok=True)
-        else:
-            write_tokenizer(file, start.tokenizer)
+        # From a run that died before its first checkpoint, perhaps with another config or another corpus.
+        for name in (TOKENIZER_FILE, SOURCE_TOKENIZER_FILE):
+            (directory.path / name).unlink(missing_ok=True)
+        if start.tokenizer is not None:
+            for name, part in tokenizer_by_file(start.tokenizer).items():
+                write_tokenizer(directory.path / name, part)
     columns = TASKS[config.task.name].columns(config)
     with doing("preparing the corpus"):
         data = prepare_data(config, columns, directory.path, start.tokenizer, say_once, needed=("train", "valid"))

@@ -15,9 +15,15 @@ from transformer_jax import metrics_file
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.datasets import TOKENIZER_FILE
-from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer
-from transformer_jax.data.tokenizers.words import read_vocabulary
+from transformer_jax.data.tokenizers import (
+    SOURCE_TOKENIZER_FILE,
+    TOKENIZER_FILE,
+    VOCABULARIES,
+    Tokenizer,
+    read_tokenizer,
+    tokenizer_by_file,
+    tokenizer_of_files,
+)
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.parallel.processes import from_primary
 from transformer_jax.training.state import TrainState
@@ -56,7 +62,7 @@ def restore_newest(
     tokenizer = read_stored_tokenizer(store, step)
     if tokenizer is not None:
         remedy = "restore the old file, or choose another --workdir"
-        check_tokenizer(config, directory.path / TOKENIZER_FILE, tokenizer, f"checkpoint {step}", remedy)
+        check_tokenizer(config, directory.path, tokenizer, f"checkpoint {step}", remedy)
     return Resumed(state, record, tokenizer)
 
 
@@ -73,19 +79,43 @@ def read_stored_tokenizer(store: CheckpointStore, step: int) -> Tokenizer | None
     """Return the tokenizer of a checkpoint; None if its task has none. Raises CheckpointError."""
     if not store.has_side_file(step, TOKENIZER_FILE):
         return None
-    return load_tokenizer(store.read_side_file(step, TOKENIZER_FILE))
+    names = [name for name in (TOKENIZER_FILE, SOURCE_TOKENIZER_FILE) if store.has_side_file(step, name)]
+    return tokenizer_of_files({name: store.read_side_file(step, name) for name in names})
 
 
 def check_tokenizer(
-    config: ExperimentConfig, file: Path, tokenizer: Tokenizer, checkpoint: str, vocabulary_remedy: str
+    config: ExperimentConfig, directory: Path, tokenizer: Tokenizer, checkpoint: str, vocabulary_remedy: str
 ) -> None:
     """Raise CheckpointError if the tokenizer of the work directory or of the config is not that of a checkpoint.
 
     Args:
-      file: tokenizer of the work directory; may be missing.
+      directory: the work directory; it may have no tokenizer.
       checkpoint: name of the checkpoint in messages.
-      vocabulary_remedy: advice to the user if `data.vocabulary_file` differs.
+      vocabulary_remedy: advice to the user if `data.vocabulary_file` or `source_vocabulary_file` differs.
     """
+    check_sides(config, tokenizer, checkpoint)
+    for name, part in tokenizer_by_file(tokenizer).items():
+        field = "source_vocabulary_file" if name == SOURCE_TOKENIZER_FILE else "vocabulary_file"
+        _check_one_tokenizer(config, directory / name, part, checkpoint, (field, vocabulary_remedy))
+
+
+def check_sides(config: ExperimentConfig, tokenizer: Tokenizer, checkpoint: str) -> None:
+    """Raise CheckpointError if a checkpoint has one tokenizer and the config wants two, or the other way around."""
+    has_two = SOURCE_TOKENIZER_FILE in tokenizer_by_file(tokenizer)
+    if has_two and not config.data.separate_tokenizers:
+        raise CheckpointError(
+            f"{checkpoint}: has separate tokenizers of source and target; set data.separate_tokenizers=true"
+        )
+    if config.data.separate_tokenizers and not has_two:
+        raise CheckpointError(
+            f"{checkpoint}: {SOURCE_TOKENIZER_FILE} is missing, which data.separate_tokenizers=true needs"
+        )
+
+
+def _check_one_tokenizer(
+    config: ExperimentConfig, file: Path, tokenizer: Tokenizer, checkpoint: str, vocabulary: tuple[str, str]
+) -> None:
+    """Compare one tokenizer with a file of the work directory, and with the vocabulary of a field with its remedy."""
     if file.exists():
         file_remedy = "delete the file: the checkpoint contains its tokenizer"
         try:
@@ -94,12 +124,11 @@ def check_tokenizer(
             raise CheckpointError(f"{error}; {file_remedy}") from error
         if other.sha256 != tokenizer.sha256:
             raise CheckpointError(f"{file} is not the tokenizer of {checkpoint}; {file_remedy}")
-    vocabulary = Path(os.path.expanduser(config.data.vocabulary_file))
-    if vocabulary.is_file() and read_vocabulary(vocabulary, config.model.vocab_size).sha256 != tokenizer.sha256:
-        raise CheckpointError(
-            f"data.vocabulary_file={config.data.vocabulary_file!r} is not the vocabulary of {checkpoint}; "
-            f"{vocabulary_remedy}"
-        )
+    field, remedy = vocabulary
+    value = getattr(config.data, field)
+    path, read = Path(os.path.expanduser(value)), VOCABULARIES.get(config.data.tokenizer)
+    if read is not None and path.is_file() and read(path, tokenizer.vocab_size).sha256 != tokenizer.sha256:
+        raise CheckpointError(f"data.{field}={value!r} is not the vocabulary of {checkpoint}; {remedy}")
 
 
 def check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir: Path) -> None:

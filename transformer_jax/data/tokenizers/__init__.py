@@ -1,12 +1,13 @@
 """Tokenizers: text to ids and back.
 
 Every tokenizer names its special ids (pad, eos, ...; those of this project reserve 0 to 3). Its model bytes describe it
-completely; they are stored in the work directory and in every checkpoint.
+completely; they are stored in the work directory and in every checkpoint, in the file `tokenizer.model`. If source and
+target have separate tokenizers, that of the source is in `source_tokenizer.model`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer, check_decode_ids
@@ -18,29 +19,39 @@ from transformer_jax.data.tokenizers.characters import (
     byte_tokenizer,
     train_characters,
 )
+from transformer_jax.data.tokenizers.pair import TokenizerPair
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
 from transformer_jax.errors import DataError
 from transformer_jax.files import read_bytes, replace_file
 
 __all__ = [
+    "SOURCE_TOKENIZER_FILE",
+    "TOKENIZER_FILE",
     "TRAINERS",
     "VOCABULARIES",
     "EncodedTexts",
     "SpecialIds",
     "Tokenizer",
+    "TokenizerPair",
     "check_decode_ids",
     "load_tokenizer",
     "read_tokenizer",
+    "sizes_text",
+    "tokenizer_by_file",
+    "tokenizer_of_files",
     "train_tokenizer",
     "write_tokenizer",
 ]
 
+TOKENIZER_FILE = "tokenizer.model"
+SOURCE_TOKENIZER_FILE = "source_tokenizer.model"
+_NUMBERED_PIECES = b"numbered pieces\n"
 _JSON = b"{"  # begins a model of byte-level BPE, but no SentencePiece model
 
 
 def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
-    """Train a tokenizer of `vocab_size` ids, including the reserved ones, on `texts` of both languages.
+    """Train a tokenizer of `vocab_size` ids, including the reserved ones, on `texts` of one language or both.
 
     Args:
       kind: a name of `TRAINERS`.
@@ -102,9 +113,34 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
         from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 
         return ByteBPETokenizer(model_bytes)
+    if model_bytes.startswith(_NUMBERED_PIECES):
+        from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
+
+        return NumberedPieces(model_bytes)
     from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 
     return SentencePieceTokenizer(model_bytes)
+
+
+def tokenizer_by_file(tokenizer: Tokenizer) -> dict[str, Tokenizer]:
+    """Return the tokenizers that are stored in files of their own, by the names of the files."""
+    if isinstance(tokenizer, TokenizerPair):
+        return {TOKENIZER_FILE: tokenizer.target, SOURCE_TOKENIZER_FILE: tokenizer.source}
+    return {TOKENIZER_FILE: tokenizer}
+
+
+def tokenizer_of_files(files: Mapping[str, bytes]) -> Tokenizer:
+    """Return the tokenizer of the contents of its one or two files, by name; raises DataError if they are damaged."""
+    target = load_tokenizer(files[TOKENIZER_FILE])
+    if SOURCE_TOKENIZER_FILE not in files:
+        return target
+    return TokenizerPair(load_tokenizer(files[SOURCE_TOKENIZER_FILE]), target)
+
+
+def sizes_text(tokenizer: Tokenizer) -> str:
+    """Return the number of ids as text; that of the source first if there are two tokenizers."""
+    sizes = [tokenizer.source.vocab_size, tokenizer.vocab_size]
+    return " and ".join(f"{size:,}" for size in (sizes if isinstance(tokenizer, TokenizerPair) else sizes[1:]))
 
 
 def read_tokenizer(path: Path) -> Tokenizer:

@@ -6,13 +6,15 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from transformer_jax.config import DecodeConfig
 from transformer_jax.config.decode import parse_ids
 from transformer_jax.errors import ConfigError, DataError
+
+_T = TypeVar("_T")
 
 
 class SpecialIds(NamedTuple):
@@ -71,6 +73,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def source(self) -> Tokenizer:
+        """The tokenizer of source texts; the tokenizer itself, unless the two sides differ."""
+        ...
+
+    @property
     def model_bytes(self) -> bytes:
         """The bytes from which `load_tokenizer` makes the tokenizer again."""
         ...
@@ -104,6 +111,10 @@ class ModelBytes:
 
     def __init__(self, model_bytes: bytes) -> None:
         self._model_bytes = bytes(model_bytes)
+
+    @property
+    def source(self: _T) -> _T:
+        return self
 
     @property
     def model_bytes(self) -> bytes:

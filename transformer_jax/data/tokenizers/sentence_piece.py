@@ -25,7 +25,7 @@ from transformer_jax.errors import ConfigError, DataError
 # SentencePiece's unigram tokens depend on the number of threads, so it is fixed.
 _TRAINING_THREADS = 8
 # More threads do not help, since Python lists of the ids are made serially.
-_ENCODING_THREADS = min(8, os.cpu_count() or 1)
+ENCODING_THREADS = min(8, os.cpu_count() or 1)
 _BYTES_AND_SPECIALS = 256 + 4
 
 
@@ -37,13 +37,7 @@ class SentencePieceTokenizer(ModelBytes):
 
     def __init__(self, model_bytes: bytes) -> None:
         super().__init__(model_bytes)
-        if not self._model_bytes:  # SentencePiece loads empty bytes without an error, and fails at the first use
-            raise DataError("tokenizer: the model is empty")
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=self._model_bytes)
-        except (RuntimeError, UnicodeDecodeError) as error:
-            raise DataError(f"tokenizer: {len(self._model_bytes)} bytes are not a SentencePiece model") from error
-        processor = self._processor
+        self._processor = processor = processor_of(self._model_bytes)
         ids = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
         self.special_ids = SpecialIds(*(None if id < 0 else id for id in ids))
         if self.special_ids.eos is None:
@@ -56,11 +50,7 @@ class SentencePieceTokenizer(ModelBytes):
     @property
     def is_bpe(self) -> bool:
         """Whether the pieces are merged by rank instead of chosen by their probabilities."""
-        from sentencepiece import sentencepiece_model_pb2
-
-        proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
-        model = proto.ModelProto.FromString(self._model_bytes)
-        return model.trainer_spec.model_type == proto.TrainerSpec.BPE
+        return is_bpe(self._model_bytes)
 
     def scored_pieces(self) -> list[tuple[str, float | None]]:
         """Return every piece with its log probability, in the order of ids; None for one that no text contains."""
@@ -75,7 +65,7 @@ class SentencePieceTokenizer(ModelBytes):
         return processor.is_control(id) or processor.is_unknown(id) or processor.is_byte(id)
 
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
-        num_threads = _ENCODING_THREADS if len(texts) >= 64 else 1
+        num_threads = ENCODING_THREADS if len(texts) >= 64 else 1
         rows = self._processor.encode(list(texts), out_type=int, num_threads=num_threads)
         return concatenated(rows)
 
@@ -88,6 +78,24 @@ class SentencePieceTokenizer(ModelBytes):
     def tokens(self, ids: Iterable[int] | np.ndarray) -> list[str]:
         """See `Tokenizer`; a byte is written `<0x41>`."""
         return [self._processor.id_to_piece(int(id)) for id in ids]
+
+
+def processor_of(model_bytes: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Return the processor of a SentencePiece model; raises DataError for other bytes."""
+    if not model_bytes:  # SentencePiece loads empty bytes without an error, and fails at the first use
+        raise DataError("tokenizer: the model is empty")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
+    except (RuntimeError, UnicodeDecodeError) as error:
+        raise DataError(f"tokenizer: {len(model_bytes)} bytes are not a SentencePiece model") from error
+
+
+def is_bpe(model_bytes: bytes) -> bool:
+    """Return whether the pieces of a SentencePiece model are merged by rank."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
+    return proto.ModelProto.FromString(model_bytes).trainer_spec.model_type == proto.TrainerSpec.BPE
 
 
 def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int) -> SentencePieceTokenizer:
