@@ -191,6 +191,34 @@ def test_limits_themselves_are_valid():
         ),
         ({"model__decoder_start_id": 8192}, ["model.decoder_start_id=8192 is outside vocab_size=8192"]),
         (
+            {"model__source_vocab_size": 9000},
+            [
+                "model.source_vocab_size=9000 differs from vocab_size=8192; two sizes need two embedding tables: set "
+                "share_embeddings=false"
+            ],
+        ),
+        (
+            {"model__source_vocab_size": 9000, "model__share_embeddings": False},
+            [
+                "model.source_vocab_size=9000 differs from model.vocab_size=8192, but both sides have one tokenizer: "
+                "set data.separate_tokenizers=true"
+            ],
+        ),
+        (
+            {"data__separate_tokenizers": True},
+            [
+                "data.separate_tokenizers=true needs two embedding tables, since an id stands for other text on either "
+                "side: set model.share_embeddings=false"
+            ],
+        ),
+        (
+            {"data__tokenizer": "words", "data__source_vocabulary_file": "x"},
+            [
+                "data.source_vocabulary_file='x' is read only with separate_tokenizers=true; one vocabulary for both "
+                "sides is vocabulary_file"
+            ],
+        ),
+        (
             {"optimizer__schedule": "none", "optimizer__learning_rate": 0.1},
             ["optimizer.warmup_steps=4000", "schedule='none'"],
         ),

@@ -129,6 +129,20 @@ def vocabulary(corpus, vocabulary_file):
     return prepared(config.resolved(), corpus / f"work{vocabulary_file}").tokenizer.sha256
 
 
+def separate(corpus, **fields):
+    """Return the digest of tokenizers of words."""
+    model = ModelConfig(vocab_size=12, source_vocab_size=12, share_embeddings=False)
+    data = DataConfig(source="text", dir=str(corpus / "a"), tokenizer="words", **fields)
+    folder = corpus / f"separate{len(str(fields))}"
+    return prepared(ExperimentConfig(model=model, data=data).resolved(), folder).tokenizer.sha256
+
+
+def source_vocabulary(corpus, source_vocabulary_file):
+    path = corpus / "words.txt"
+    path.write_text("".join(f"{letter}\n" for letter in "abcdefgh"))
+    return separate(corpus, separate_tokenizers=True, source_vocabulary_file=source_vocabulary_file and str(path))
+
+
 def cache(corpus, **fields):
     folder = corpus / f"work{len(str(fields))}"
     folder.mkdir()
@@ -189,6 +203,8 @@ DATA = {
     "tokenizer": (tokenizer, "unigram", "bpe"),
     "tokenizer_pairs": (tokenizer, 100, 121),
     "vocabulary_file": (vocabulary, "", "words.txt"),
+    "separate_tokenizers": (separate, False, True),
+    "source_vocabulary_file": (source_vocabulary, "", "words.txt"),
     "max_length": (shapes, 24, 16),
     "tokens_per_batch": (shapes, 4096, 256),
     "row_multiple": (shapes, 8, 24),

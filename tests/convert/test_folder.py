@@ -16,8 +16,8 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
 from transformer_jax.convert.tensor_files import INDEX, SINGLE, Outgoing, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import read_folder_tokenizer, tokenizer_files
-from transformer_jax.data.tokenizers import SpecialIds, train_tokenizer
-from transformer_jax.errors import CheckpointError
+from transformer_jax.data.tokenizers import SpecialIds, TokenizerPair, train_tokenizer
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation.loading import load
 
 TEXTS = [
@@ -325,3 +325,84 @@ def test_wrong_arguments(argv, message, capsys):
 def test_a_config_of_another_task_is_refused(whole, tmp_path, capsys):
     assert main(["convert", f"--from={whole}", f"--workdir={tmp_path / 'run'}", "--config=quickstart"]) == 2
     assert "the config has task.name='translation'; GPT-2 needs 'language_model'" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def published(tokenizers):
+    """Return the files of a tokenizer as of Marian's published models: two cuts, ids of vocab.json, padding last."""
+    source, target = tokenizers["unigram"], tokenizers["bpe"]
+    pieces = [piece for t in (source, target) for piece in t.tokens(range(t.vocab_size))]
+    tokens = [t for t in dict.fromkeys(["</s>", "<unk>", *pieces]) if t not in ("<pad>", "<s>")]
+    ids = {token: id for id, token in enumerate([*tokens, "<pad>"])}
+    vocabulary = json.dumps(ids, indent=1).encode()
+    return {"source.spm": source.model_bytes, "target.spm": target.model_bytes, "vocab.json": vocabulary}
+
+
+def marian(vocab_size, **fields):
+    return tiny(
+        vocab_size=vocab_size, norm_position="post", norm_epsilon=1e-5, emb_dim=8, num_heads=2, mlp_dim=12,
+        num_encoder_layers=1, num_decoder_layers=1, max_length=40, decoder_start_id=vocab_size - 1, **fields,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def translator(tmp_path, published):
+    """Return a folder of the form of Marian's published models."""
+    config = marian(len(json.loads(published["vocab.json"])))
+    save_pretrained(tmp_path / "marian", config, random_params(config))
+    for name, data in published.items():
+        (tmp_path / "marian" / name).write_bytes(data)
+    return tmp_path / "marian"
+
+
+def test_a_tokenizer_of_the_form_of_published_marian_models(translator, published, tmp_path, tokenizers):
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert main(["convert", f"--from={translator}", f"--workdir={run}"]) == 0
+    loaded, ids = load(run), json.loads(published["vocab.json"])
+    assert loaded.tokenizer.special_ids == SpecialIds(pad=len(ids) - 1, eos=0, unk=1)
+    assert not loaded.config.data.separate_tokenizers
+    text = TEXTS[0]
+    for side, kind in ((loaded.tokenizer.source, "unigram"), (loaded.tokenizer, "bpe")):
+        cut = tokenizers[kind].tokens(tokenizers[kind].encode_batch([text]).ids)
+        assert side.encode_batch([text]).ids.tolist() == [ids[token] for token in cut]
+    assert main(["generate", f"--checkpoint={run}", f"--text={text}", "--decode.max_new_tokens=3"]) == 0
+    assert main(["convert", f"--checkpoint={run}", f"--to={out}"]) == 0
+    assert {name: (out / name).read_bytes() for name in published} == published
+    config = json.loads((out / "config.json").read_text())
+    assert (config["pad_token_id"], config["eos_token_id"]) == (len(ids) - 1, 0)
+    assert config["decoder_start_token_id"] == len(ids) - 1
+
+
+def renumber(path, **ids):
+    file = path / "vocab.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | ids))
+
+
+BAD_MARIAN = {
+    "an id beyond the rows": (lambda p: renumber(p, more=len(json.loads((p / "vocab.json").read_text()))), "only"),
+    "an id twice": (lambda p: renumber(p, more=0), "an id occurs twice"),
+    "no target": (lambda p: (p / "target.spm").unlink(), r"lacks target\.spm; expected source\.spm"),
+    "damaged model": (lambda p: (p / "source.spm").write_bytes(b"x"), "are not a SentencePiece model"),
+    "separate": (
+        lambda p: [edit(p / "tokenizer_config.json", separate_vocabs=True),
+                   shutil.copy(p / "vocab.json", p / "target_vocab.json")],
+        r"separate_vocabs=true, but its model has one embedding table",
+    ),
+    "settings": (lambda p: (p / "tokenizer_config.json").write_text("[]"), "tokenizer_config.json: holds no object"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_MARIAN)
+def test_bad_tokenizers_of_marian(name, translator):
+    damage, message = BAD_MARIAN[name]
+    (translator / "tokenizer_config.json").write_text("{}")
+    damage(translator)
+    with pytest.raises(CheckpointError, match=message):
+        from_pretrained(translator)
+
+
+def test_separate_tokenizers_that_transformers_does_not_have(tokenizers):
+    pair = TokenizerPair(tokenizers["byte_bpe"], tokenizers["unigram"])
+    for encoder_decoder in (True, False):
+        with pytest.raises(ConfigError, match="TokenizerPair: transformers has no such tokenizer"):
+            tokenizer_files(pair, encoder_decoder, 40)

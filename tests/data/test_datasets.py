@@ -245,3 +245,76 @@ def test_only_texts_train_the_tokenizer(source, tmp_path):
     data = prepare_data(config(270, tokenizer="byte_bpe"), columns, tmp_path)
     expected = train_tokenizer(source.splits["train"].features["targets"], "byte_bpe", 270)
     assert data.tokenizer.sha256 == expected.sha256
+
+
+def separate(source_size=280, vocab_size=VOCAB_SIZE, **data):
+    model = ModelConfig(vocab_size=vocab_size, source_vocab_size=source_size, share_embeddings=False)
+    data = DataConfig(**{"tokenizer": "bpe", "separate_tokenizers": True} | data)
+    return ExperimentConfig(model=model, data=data).resolved()
+
+
+def test_separate_tokenizers_learn_from_their_side_alone(source, tmp_path):
+    said = []
+    data = prepared(separate(), tmp_path, say=said.append)
+    assert said == ["training the source tokenizer on 100 examples", "training the target tokenizer on 100 examples"]
+    texts = source.splits["train"].features
+    expected = {"source_tokenizer.model": ("inputs", 280), "tokenizer.model": ("targets", 300)}
+    assert data.side_files().keys() == expected.keys()
+    for file, (side, size) in expected.items():
+        assert data.side_files()[file] == train_tokenizer(texts[side], "bpe", size).model_bytes
+        assert (tmp_path / file).read_bytes() == data.side_files()[file]
+    split = data.splits["valid"]
+    for name, tokenizer in (("inputs", data.tokenizer.source), ("targets", data.tokenizer)):
+        text = source.splits["valid"].features[name][0]
+        ids = split.take(name, np.array([0]), split.lengths(name)[0])[0].tolist()
+        assert ids == [*tokenizer.encode_batch([text]).ids, EOS_ID]
+    source.reads.clear()
+    (tmp_path / "source_tokenizer.model").unlink()  # the other one stays
+    assert prepared(separate(), tmp_path).tokenizer.sha256 == data.tokenizer.sha256
+
+
+def test_another_source_tokenizer_is_another_token_cache(source, tmp_path):
+    one, other = (prepared(separate(size), tmp_path / str(size)) for size in (280, 290))
+    for data in (one, other):
+        data.splits["valid"]
+    assert one.tokenizer.target.sha256 == other.tokenizer.target.sha256
+    names = {next((tmp_path / size / "token_cache").iterdir()).name for size in ("280", "290")}
+    assert len(names) == 2
+
+
+def test_separate_tokenizers_are_shared_by_runs(source, tmp_path):
+    given = separate(cache_dir=str(tmp_path / "shared"))
+    one = prepared(given, tmp_path / "a").tokenizer.sha256
+    source.reads.clear()
+    assert prepared(given, tmp_path / "b").tokenizer.sha256 == one
+    assert source.reads == []
+    assert len(list((tmp_path / "shared").glob("tokenizer-*.model"))) == 2
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_size_of_each_side_is_checked(source, tmp_path, given):
+    tokenizer = prepared(separate(), tmp_path).tokenizer
+    options = {"tokenizer": tokenizer} if given else {}
+    with pytest.raises(ConfigError, match=r"model\.source_vocab_size=290: .* has 280 ids"):
+        prepared(separate(290), tmp_path, **options)
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=310: .* has 300 ids"):
+        prepared(separate(280, 310), tmp_path, **options)
+
+
+def test_vocabulary_files_of_each_side(source, tmp_path):
+    for name, words in (("en", ["line", "of", "and"]), ("de", ["LINE", "OF", "AND", "MORE"])):
+        (tmp_path / name).write_text("".join(f"{word}\n" for word in words))
+    files = {"source_vocabulary_file": str(tmp_path / "en"), "vocabulary_file": str(tmp_path / "de")}
+    tokenizer = prepared(separate(8, 8, tokenizer="words", vocabulary_file=files["vocabulary_file"]), tmp_path / "c")
+    assert len(tokenizer.tokenizer.source.tokens(range(8))) == 8  # trained
+    with pytest.raises(ConfigError, match=r"model\.source_vocab_size=9: .*en has 3 words"):
+        prepared(separate(9, 8, tokenizer="words", **files), tmp_path / "a")
+    with pytest.raises(DataError, match=r"data\.source_vocabulary_file: cannot read .*absent"):
+        prepared(separate(8, 8, tokenizer="words", source_vocabulary_file=str(tmp_path / "absent")), tmp_path / "d")
+    with pytest.raises(ConfigError, match=r"model\.source_vocab_size=999: the training split has"):
+        prepared(separate(999, 8, tokenizer="words"), tmp_path / "e")
+
+
+def test_columns_without_a_source(source, tmp_path):
+    with pytest.raises(ConfigError, match=r"separate_tokenizers=true: .* has no texts for the source tokenizer"):
+        prepare_data(separate(), [TextColumn("a", "targets")], tmp_path)

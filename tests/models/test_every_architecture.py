@@ -143,6 +143,11 @@ def replaced(*names, by):
 BIASES = [path for path in DEFAULT_TREE if path.endswith("/bias")]
 TREES = {  # of the encoder-decoder: (fields, leaves that come or change, leaves that go)
     "default": ({}, {}, []),
+    "two_vocabularies": (
+        {"share_embeddings": False, "source_vocab_size": 11},
+        {"source_embedding/embedding": (11, 16)},
+        [],
+    ),
     "unshared": ({"share_embeddings": False}, {"source_embedding/embedding": (19, 16)}, []),
     "untied": ({"tie_output": False}, {"output/kernel": (16, 19)}, []),
     "three tables": (

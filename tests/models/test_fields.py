@@ -18,6 +18,7 @@ SMALL = TINY | {"num_encoder_layers": 1, "num_decoder_layers": 1}
 CHANGES = {
     "architecture": ("decoder_only", {}),
     "vocab_size": (23, {}),
+    "source_vocab_size": (23, {"share_embeddings": False}),
     "emb_dim": (24, {}),
     "num_heads": (2, {}),
     "num_kv_heads": (2, {}),

@@ -60,6 +60,8 @@ def kind_of(tokenizer: Tokenizer) -> str:
 
 def _of_marian(folder: Path) -> Tokenizer:
     settings = json.loads(read_bytes(folder / SETTINGS)) if (folder / SETTINGS).exists() else {}
+    if not isinstance(settings, dict):
+        raise DataError(f"{SETTINGS}: holds no object")
     separate = settings.get("separate_vocabs", False)
     names = (*MARIAN, TARGET_VOCABULARY) if separate else MARIAN
     if missing := [name for name in names if not (folder / name).is_file()]:

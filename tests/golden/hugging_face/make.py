@@ -61,7 +61,7 @@ MODELS = {
     "marian": lambda: marian(activation_function="swish", scale_embedding=True),
     "marian_gelu": lambda: marian(activation_function="gelu", scale_embedding=False),
     "marian_separate": lambda: marian(**SEPARATE, activation_function="relu"),
-    "marian_separate_untied": lambda: marian(**SEPARATE, activation_function="swish", tie_word_embeddings=False),
+    "marian_separate_untied": lambda: marian(**SEPARATE, scale_embedding=True, tie_word_embeddings=False),
 }
 
 
