@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 import jax
 import numpy as np
@@ -52,10 +53,17 @@ def attention(value: str) -> None:
     choose(dataclasses.replace(tiny(), attention_implementation=value), "causal")
 
 
-def text_source(tmp_path, value: str) -> None:
+def text_source(tmp_path, **fields) -> None:
     for locale in ("en", "de", "txt"):
         (tmp_path / f"train.{locale}").write_text("a\n")
-    load_source(DataConfig(source="text", dir=str(tmp_path), format=value, valid_split="", test_split=""))
+    config = DataConfig(source="text", dir=str(tmp_path), valid_split="", test_split="", **fields)
+    load_source(config).split("train")
+
+
+def questions(tmp_path, value: str) -> None:
+    question = {"question": "b", "answers": [{"text": "a", "answer_start": 0}]}
+    (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [question]}]}]}))
+    text_source(tmp_path, format="squad", misplaced_answers=value)
 
 
 def prefix(value: str) -> None:
@@ -107,7 +115,9 @@ USES = {
     },
     "model.attention_implementation": lambda _, value: attention(value),
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),
-    "data.format": text_source,
+    "data.format": lambda tmp_path, value: text_source(tmp_path, format=value),
+    "data.encoding": lambda tmp_path, value: text_source(tmp_path, encoding=value),
+    "data.misplaced_answers": questions,
     "data.documents": documents,
     "task.prefix": lambda _, value: prefix(value),
     "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
@@ -133,7 +143,7 @@ def test_every_field_with_choices_is_tested():
 
 @pytest.mark.parametrize("name", sorted(USES))
 def test_a_name_without_an_implementation_is_an_error(tmp_path, name):
-    with pytest.raises((KeyError, ValueError, TypeError, ConfigError), match=BOGUS):
+    with pytest.raises((KeyError, ValueError, TypeError, LookupError, ConfigError), match=BOGUS):
         USES[name](tmp_path, BOGUS)
 
 

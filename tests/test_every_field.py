@@ -7,6 +7,7 @@ every other field has a pair of values, and an observer that must distinguish th
 import contextlib
 import dataclasses
 import functools
+import json
 import types
 from pathlib import Path
 
@@ -104,6 +105,25 @@ def first_pair(corpus, **fields):
     return load_source(text_config(corpus, **{"format": "jsonl"} | splits | fields).data).split("train")
 
 
+def labelled(corpus, **fields):
+    """Return the features of labelled files, which all formats find in one folder, or the error."""
+    folder = corpus / "a"
+    (folder / "one.tsv").write_bytes("caf\u00e9\tdesc:x\tsecond\n".encode("latin-1"))
+    answer = {"text": "a", "answer_start": 1}
+    question = {"question": "b", "answers": [answer]}
+    (folder / "one.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "ab", "qas": [question]}]}]}))
+    splits = {"train_split": "one", "valid_split": "", "test_split": ""}
+    config = text_config(corpus, **{"format": "tsv", "encoding": "latin-1"} | splits | fields)
+    try:
+        return load_source(config.data).split("train")
+    except DataError as error:
+        return str(error)
+
+
+def questions(corpus, misplaced_answers):
+    return labelled(corpus, format="squad", misplaced_answers=misplaced_answers)
+
+
 def tfds_dataset(corpus, dataset):
     with pytest.raises(DataError) as raised:
         load_source(DataConfig(source="tfds", dataset=dataset, dir=str(corpus)))
@@ -179,6 +199,12 @@ DATA = {
     "format": (first_pair, "tsv", "jsonl"),
     "input_feature": (first_pair, None, "it"),
     "target_feature": (first_pair, None, "it"),
+    "second_feature": (labelled, "", "3"),
+    "encoding": (labelled, "latin-1", "utf-8"),
+    "coarse_labels": (labelled, False, True),
+    "label_names": (labelled, "", "desc:x=y"),
+    "input_template": (labelled, "", "x {inputs}"),
+    "misplaced_answers": (questions, "error", "ignore"),
     "dir": (lambda c, dir: fingerprint(c, dir=str(c / dir)), "a", "b"),
     "train_split": (fingerprint, "train", "other"),
     "valid_split": (fingerprint, "valid", "other"),
