@@ -185,6 +185,12 @@ class DataConfig:
         "language models: cut documents of more than max_length tokens into parts; false: they are an error",
         read_by={"task.name": ("language_model",), "data.batching": ("buckets", "packed")},
     )
+    cut_texts: bool = field(
+        False,
+        "classification: cut texts of more than max_length tokens at their end, of two texts the longer one; false: "
+        "leave them out in training, and score them whole",
+        read_by={"task.name": ("classification",)},
+    )
     batching: str = choice(
         "buckets",
         ("buckets", "packed", "windows"),

@@ -8,14 +8,15 @@ import importlib.metadata
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import Arrays, BatchPlan, Lengths, TrainingBatches
-from transformer_jax.data.columns import Column, EncodedSplit, TextColumn
+from transformer_jax.data.columns import Column, EncodedSplit
+from transformer_jax.data.labels import LABELS_FILE, check_number, labels_bytes, with_names
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.sources import Source, Split, load_source
 from transformer_jax.data.sources.base import no_such_split
@@ -79,6 +80,8 @@ class Data:
     tokenizer: Tokenizer
     splits: EncodedSplits
     max_length: int
+    labels: tuple[str, ...] = ()
+    """Names of the labels, in the order of the model's classes; empty if no column has labels."""
 
     def text(self, split: str) -> Split:
         """Return the examples of a split as text, for comparison with outputs."""
@@ -92,7 +95,8 @@ class Data:
 
     def side_files(self) -> dict[str, bytes]:
         """Return the files with which a checkpoint reads and writes text, by name."""
-        return {TOKENIZER_FILE: self.tokenizer.model_bytes}
+        labels = {LABELS_FILE: labels_bytes(self.labels)} if self.labels else {}
+        return {TOKENIZER_FILE: self.tokenizer.model_bytes} | labels
 
 
 def prepare_data(
@@ -103,21 +107,25 @@ def prepare_data(
     say: Say | None = None,
     needed: Sequence[str] = (),
     source: Source | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Data:
     """Load the source and its tokenizer; splits are encoded when they are first used.
 
     Args:
       config: names the source and the tokenizer.
-      columns: the columns of an example; the texts of those that are a `TextColumn` train the tokenizer.
+      columns: the columns of an example; see `Column.trains_tokenizer` for those that train the tokenizer.
       directory: holds `tokenizer.model`. If that is missing, it is made from `config.data.vocabulary_file`, or trained
-        on the training split. It also holds the token cache, unless `config.data.cache_dir` names another folder.
+        on the training split. It also holds the token cache, unless `config.data.cache_dir` names another folder, and
+        `labels.json`.
       tokenizer: used instead, for instance that of a checkpoint; then no tokenizer is written.
       say: called before a tokenizer is trained or a split encoded, which may take minutes.
       needed: splits that must exist; checked before anything takes long.
       source: used instead of the one that the config names.
+      labels: names of the labels, for instance those of a checkpoint; see `labels.with_names`.
 
     Raises: ConfigError if `model.vocab_size` is not the tokenizer's number of ids, the training split cannot fill it,
-      or `decode.prefix_ids` contains padding or end-of-sequence; DataError if the corpus, the vocabulary or the
+      `task.num_labels` is not the number of its labels, or `decode.prefix_ids` contains padding or end-of-sequence;
+      DataError if the corpus, the vocabulary or the
       tokenizer file is bad, or `directory` cannot be written.
     """
     directory = Path(directory)
@@ -125,6 +133,9 @@ def prepare_data(
     for name in needed:
         if name not in source.split_names:
             raise no_such_split(name, source.split_names)
+    columns, names = with_names(columns, labels, source, directory)
+    if names:
+        check_number(config.task.num_labels, names)
     path = directory / TOKENIZER_FILE
     origin = str(path)
     if tokenizer is not None:
@@ -145,7 +156,8 @@ def prepare_data(
         )
     check_decode_ids(config.decode, tokenizer.special_ids)
     cache = Path(os.path.expanduser(config.data.cache_dir)) if config.data.cache_dir else directory / _CACHE_FOLDER
-    return Data(source, tokenizer, EncodedSplits(source, tokenizer, columns, cache, say), config.data.max_length)
+    splits = EncodedSplits(source, tokenizer, columns, cache, say)
+    return Data(source, tokenizer, splits, config.data.max_length, names)
 
 
 def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> TrainingBatches:
@@ -183,7 +195,8 @@ def _trained_tokenizer(
 ) -> Tokenizer:
     """Return a tokenizer of the training split, or the same one from the cache directory if another run has made it."""
     data, train = config.data, source.split_names[0]
-    features = list(dict.fromkeys(column.feature for column in columns if isinstance(column, TextColumn)))
+    of_text = {column.feature: column for column in columns if column.trains_tokenizer}
+    features = list(of_text)
     shared = None
     if data.cache_dir:
         versions = [importlib.metadata.version(library) for library in ("sentencepiece", "tokenizers")]
@@ -204,7 +217,9 @@ def _trained_tokenizer(
         num_examples = min(num_examples, data.tokenizer_pairs)
     if say is not None:
         say(f"training the tokenizer on {num_examples:,} examples")
-    tokenizer = train_tokenizer(_sample(source, train, features, num_examples), data.tokenizer, config.model.vocab_size)
+    tokenizer = train_tokenizer(
+        _sample(source, train, of_text.values(), num_examples), data.tokenizer, config.model.vocab_size
+    )
     if shared is not None:
         write_tokenizer(shared, tokenizer)
         write_atomically(_checksum_file(shared), f"{tokenizer.sha256}\n".encode())
@@ -230,14 +245,14 @@ def _read_shared(path: Path) -> Tokenizer | None:
     return None
 
 
-def _sample(source: Source, split: str, features: Sequence[str], num_examples: int) -> Iterator[str]:
+def _sample(source: Source, split: str, columns: Collection[Column], num_examples: int) -> Iterator[str]:
     """Yield the texts of `num_examples` examples of a split at even distances."""
     total = source.num_examples(split)
     wanted = (index * total // num_examples for index in range(num_examples))
     row, first = next(wanted, None), 0
     for chunk in source.chunks(split, _SAMPLED_CHUNK):
         while row is not None and row < first + chunk.num_examples:
-            for feature in features:
-                yield chunk.features[feature][row - first]
+            for column in columns:
+                yield column.training_text(chunk.features[column.feature][row - first])
             row = next(wanted, None)
         first += chunk.num_examples

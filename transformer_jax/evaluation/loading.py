@@ -27,6 +27,7 @@ from transformer_jax.config import (
     with_moved_fields,
 )
 from transformer_jax.data.datasets import TOKENIZER_FILE
+from transformer_jax.data.labels import LABELS_FILE, parse_labels
 from transformer_jax.data.tokenizers import Tokenizer, check_decode_ids, load_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes
@@ -46,7 +47,7 @@ class Loaded(NamedTuple):
 
     steps: the steps whose parameters were averaged. corpus: the fingerprint of the training corpus; None if the model
     was converted. directory: the folder of the checkpoints. name: `step_5`, or the name of a copy, if the path named
-    this one checkpoint; None for the newest.
+    this one checkpoint; None for the newest. labels: names of the labels that it predicts; empty if it predicts none.
     """
 
     config: ExperimentConfig
@@ -56,6 +57,7 @@ class Loaded(NamedTuple):
     corpus: dict[str, Any] | None
     directory: Path
     name: str | None
+    labels: tuple[str, ...] = ()
 
     @property
     def workdir(self) -> Path:
@@ -187,7 +189,9 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
     if TOKENIZER_FILE not in checkpoint.side_files:
         raise CheckpointError(f"{checkpoint.directory}: {TOKENIZER_FILE} is missing")
     tokenizer = load_tokenizer(checkpoint.side_files[TOKENIZER_FILE])
-    return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name)
+    stored = checkpoint.side_files.get(LABELS_FILE)
+    labels = () if stored is None else parse_labels(stored)
+    return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name, labels)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:

@@ -103,7 +103,9 @@ class Scorer:
         say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
         columns = TASKS[loaded.config.task.name].columns(loaded.config)
         source = None if files is None else open_test_set(loaded.config.data, files)
-        data = prepare_data(loaded.config, columns, loaded.workdir, loaded.tokenizer, say, source=source)
+        data = prepare_data(
+            loaded.config, columns, loaded.workdir, loaded.tokenizer, say, source=source, labels=loaded.labels or None
+        )
         if source is None:
             _check_corpus(loaded, data)
         scorer = cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"), files)

@@ -13,6 +13,7 @@ from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.data.datasets import TOKENIZER_FILE, Data, prepare_data
+from transformer_jax.data.labels import LABELS_FILE
 from transformer_jax.data.tokenizers import Tokenizer, write_tokenizer
 from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
 from transformer_jax.nn.attention_kernels import choose
@@ -73,13 +74,14 @@ class Start(NamedTuple):
     """The start of a run: its own checkpoint, the parameters of another run, or new parameters.
 
     state: of the checkpoint that the run resumes from, else None. record: of that checkpoint, else empty. tokenizer:
-    the tokenizer of the parameters; None if there is none yet.
+    the tokenizer of the parameters; None if there is none yet. labels: names of the labels of that checkpoint.
     """
 
     state: TrainState | None = None
     record: Mapping[str, Any] = {}
     tokenizer: Tokenizer | None = None
     pretrained: Pretrained | None = None
+    labels: tuple[str, ...] | None = None
 
     @property
     def step(self) -> int:
@@ -108,7 +110,7 @@ def find_start(config: ExperimentConfig, directory: WorkDirectory, store: Checkp
     """
     template = state_template(*split(config), shardings)
     if resumed := restore_newest(config, directory, store, template):
-        return Start(resumed.state, resumed.record, resumed.tokenizer)
+        return Start(resumed.state, resumed.record, resumed.tokenizer, labels=resumed.labels)
     pretrained = open_pretrained(config, directory, template.params)
     return Start(tokenizer=None if pretrained is None else pretrained.tokenizer, pretrained=pretrained)
 
@@ -154,6 +156,7 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
     """
     file = directory.path / TOKENIZER_FILE
     if not start.record and is_primary():
+        (directory.path / LABELS_FILE).unlink(missing_ok=True)
         if start.tokenizer is None:
             # From a run that died before its first checkpoint, perhaps with another config or another corpus.
             file.unlink(missing_ok=True)
@@ -161,7 +164,10 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
             write_tokenizer(file, start.tokenizer)
     columns = TASKS[config.task.name].columns(config)
     with doing("preparing the corpus"):
-        data = prepare_data(config, columns, directory.path, start.tokenizer, say_once, needed=("train", "valid"))
+        needed = ("train", "valid")
+        data = prepare_data(
+            config, columns, directory.path, start.tokenizer, say_once, needed=needed, labels=start.labels
+        )
     if start.record:
         check_corpus(start.record, data.source.fingerprint(), directory.path)
     return data
