@@ -32,6 +32,7 @@ from transformer_jax.data.tokenizers import Tokenizer, check_decode_ids, load_to
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes
 from transformer_jax.tasks.continuation import LanguageModel
+from transformer_jax.tasks.predictor import Predictor
 from transformer_jax.tasks.text_generator import Member, TextGenerator
 from transformer_jax.tasks.translator import Translator
 from transformer_jax.typing import Params
@@ -136,6 +137,16 @@ def load_generator(
             )
         others.append(Member(other.config.model, other.params))
     return TASKS[loaded.config.task.name].generator(loaded.config, loaded.params, loaded.tokenizer, others)
+
+
+def load_predictor(path: Path, overrides: Mapping[str, Any] | None = None) -> Predictor[Any]:
+    """Return the object that predicts labels, tags or answers; arguments and errors are those of `load`.
+
+    Raises: ConfigError if the task predicts no such thing.
+    """
+    loaded = load(path, overrides)
+    task = TASKS[loaded.config.task.name]
+    return task.predictor(loaded.config, loaded.params, loaded.tokenizer, loaded.labels)
 
 
 def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> str:

@@ -206,12 +206,12 @@ class Scorer:
         return of_split if own else corpus["sha256"]
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings that determine the outputs."""
+        """Return the settings that determine the outputs; those of decoding only if the task generates."""
         config = self.loaded.config
-        return {
-            "evaluation": dataclasses.asdict(config.evaluation),
-            "decode": dataclasses.asdict(config.decode.resolved()),
-        }
+        settings = {"evaluation": dataclasses.asdict(config.evaluation)}
+        if any(spec.needs_generation for spec in self.evaluator.task.metrics):
+            settings["decode"] = dataclasses.asdict(config.decode.resolved())
+        return settings
 
     def _earlier_output_scores(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return the scores of outputs in SPLIT.json if it is of the same checkpoints; otherwise nothing."""

@@ -12,6 +12,7 @@ from transformer_jax.tasks.base import Evaluation, MetricSpec, Task
 if TYPE_CHECKING:
     import numpy as np
 
+    from transformer_jax.data.columns import EncodedSplit
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.base import Sums
@@ -79,3 +80,12 @@ def by_name(names: Sequence[str], counts: Sequence[Sequence[float]]) -> dict[str
         percent = {field: 100.0 * float(value) for field, value in scores._asdict().items()}
         result[name] = percent | {"examples": int(true)}
     return result
+
+
+def rows_of(split: EncodedSplit, name: str, examples: np.ndarray) -> list[np.ndarray]:
+    """Return the values of a ragged column of some examples; none for example -1."""
+    import numpy as np
+
+    lengths = np.where(examples < 0, 0, split.lengths(name)[examples])
+    padded = split.take(name, examples, int(lengths.max(initial=0)))
+    return [row[:length] for row, length in zip(padded, lengths, strict=True)]

@@ -9,10 +9,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.columns import BadValueError, Column, EncodedSplit
+from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.data.labels import NamedLabels
 from transformer_jax.data.token_cache import encode_in_memory
 from transformer_jax.data.tokenizers import Tokenizer
@@ -20,11 +19,18 @@ from transformer_jax.errors import DataError
 from transformer_jax.tasks.answer_spans import Answer, best_answers, windows_of
 from transformer_jax.tasks.base import TASKS, Task
 from transformer_jax.tasks.head_outputs import log_softmax, outputs_of_batches
+from transformer_jax.tasks.label_prediction import rows_of
 from transformer_jax.tasks.lengths import length_problems, position_table_rows
 from transformer_jax.tasks.text_generator import check_several
 from transformer_jax.typing import Params
 
 T = TypeVar("T")
+
+
+class Problem(NamedTuple):
+    """The reason why an example has no prediction."""
+
+    text: str
 
 
 class Label(NamedTuple):
@@ -36,11 +42,11 @@ class Label(NamedTuple):
 
 
 class Tags(NamedTuple):
-    """The words of a sentence, the predicted tag of each, and the probabilities [words, labels] of all tags."""
+    """The words of a sentence, the predicted tag of each, and the probabilities of all tags by name, one dict each."""
 
     words: list[str]
     tags: list[str]
-    probabilities: Float[np.ndarray, "words labels"]
+    probabilities: list[dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -64,55 +70,70 @@ class Predictor(abc.ABC, Generic[T]):
 
     @property
     def task(self) -> Task:
+        """Return the task that the config names."""
         return TASKS[self.config.task.name]
 
-    def problems(self, features: Mapping[str, Sequence[Any]]) -> dict[int, str]:
-        """Return the reasons why examples cannot be predicted, by number: they are too long for the model."""
-        return self._too_long(self._encoded(features))
-
-    @abc.abstractmethod
-    def features(self, lines: Sequence[Any]) -> dict[str, list[Any]]:
-        """Return the features of examples, as a source has them; a value of every label is put in its place."""
-
-    @abc.abstractmethod
-    def _predictions(
-        self, features: Mapping[str, Sequence[Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
-    ) -> list[T]:
-        """Return the predictions of examples. outputs: of the head, one per row of `Task.evaluation_batches`."""
-
-    def predict(self, lines: Sequence[Any]) -> list[T]:
+    def predict(self, examples: Sequence[Any]) -> list[T]:
         """Return the prediction for every example.
 
         Args:
-          lines: the examples; see the class.
-        Raises: DataError for one text in place of a sequence, and, naming the example, for one that is too long for the
-          model.
+          examples: see the class.
+        Raises: DataError for one text in place of a sequence, and, naming the example, for one that is empty, has
+          another form or is too long for the model.
         """
-        check_several("lines", lines)
-        if not len(lines):
-            return []
-        features = self.features(lines)
-        encoded = self._encoded(features)
-        for number, problem in self._too_long(encoded).items():
-            raise DataError(f"example {number + 1}: {problem}")
-        tokens, table = self.config.evaluation.tokens_per_batch, position_table_rows(self.config.model)
-        batches = self.task.evaluation_batches(self.config, encoded, tokens, table)
-        return self._predictions(features, encoded, outputs_of_batches(self.config, self.params, batches))
+        check_several("examples", examples)
+        found: list[T] = []
+        for number, prediction in enumerate(self.attempt(examples), 1):
+            if isinstance(prediction, Problem):
+                raise DataError(f"example {number}: {prediction.text}")
+            found.append(prediction)
+        return found
 
-    def _columns(self) -> tuple[Column, ...]:
-        columns = self.task.columns(self.config)
-        return tuple(
+    def attempt(self, examples: Sequence[Any]) -> list[T | Problem]:
+        """Return the prediction for every example, or the reason why it has none."""
+        found: list[T | Problem] = [Problem("")] * len(examples)
+        rows: dict[int, dict[str, Any]] = {}
+        for number, example in enumerate(examples):
+            try:
+                rows[number] = self.features(example)
+            except ValueError as error:
+                found[number] = Problem(str(error))
+        if rows:
+            numbers, encoded = [*rows], self._encoded([*rows.values()])
+            for place, problem in self._too_long(encoded).items():
+                found[numbers[place]] = Problem(problem)
+                del rows[numbers[place]]
+        if rows:
+            encoded = self._encoded([*rows.values()])
+            tokens, table = self.config.evaluation.tokens_per_batch, position_table_rows(self.config.model)
+            batches = self.task.evaluation_batches(self.config, encoded, tokens, table)
+            outputs = outputs_of_batches(self.config, self.params, batches)
+            for number, prediction in zip(rows, self._predictions([*rows.values()], encoded, outputs), strict=True):
+                found[number] = prediction
+        return found
+
+    @abc.abstractmethod
+    def features(self, example: Any) -> dict[str, Any]:
+        """Return an example as a source has it, with any known label in the place of the unknown one.
+
+        Raises: ValueError with the problem of an example of another form, or without text.
+        """
+
+    @abc.abstractmethod
+    def _predictions(
+        self, rows: Sequence[Mapping[str, Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
+    ) -> list[T]:
+        """Return the predictions of examples. outputs: of the head, one per row of `Task.evaluation_batches`."""
+
+    def _encoded(self, rows: Sequence[Mapping[str, Any]]) -> EncodedSplit:
+        columns = tuple(
             dataclasses.replace(column, names=self.labels) if isinstance(column, NamedLabels) else column
-            for column in columns
+            for column in self.task.columns(self.config)
         )
-
-    def _encoded(self, features: Mapping[str, Sequence[Any]]) -> EncodedSplit:
-        try:
-            return encode_in_memory(features, self._columns(), self.tokenizer)
-        except BadValueError as error:
-            raise DataError(f"example {error.index + 1}: {error}") from error
+        return encode_in_memory({name: [row[name] for row in rows] for name in rows[0]}, columns, self.tokenizer)
 
     def _too_long(self, encoded: EncodedSplit) -> dict[int, str]:
+        """Return the reasons why examples are too long, by number."""
         (lengths,) = self.task.lengths(self.config, encoded).values()
         return length_problems(self.config, lengths)
 
@@ -120,69 +141,58 @@ class Predictor(abc.ABC, Generic[T]):
 class Classifier(Predictor[Label]):
     """A model that predicts a label for each text, or for each pair of texts (a tuple) if it was trained on pairs."""
 
-    def features(self, lines: Sequence[Any]) -> dict[str, list[Any]]:
-        """Return the features of texts.
-
-        Raises: DataError for an example of one text if the model reads two, or the reverse.
-        """
-        number = 2 if self.config.data.second_feature else 1
-        rows = [(line,) if isinstance(line, str) else tuple(line) for line in lines]
-        for index, row in enumerate(rows, 1):
-            if len(row) != number:
-                raise DataError(f"example {index}: {len(row)} texts; the model reads {number}")
-        names = ("inputs", "second")[:number]
-        features = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-        return features | {"targets": [self.labels[0]] * len(rows)}
+    def features(self, example: Any) -> dict[str, Any]:
+        texts = (example,) if isinstance(example, str) else tuple(example)
+        names = ("inputs", "second")[: 2 if self.config.data.second_feature else 1]
+        if len(texts) != len(names):
+            raise ValueError(f"{len(texts)} texts; the model reads {len(names)}")
+        if not all(text.strip() for text in texts):
+            raise ValueError("has no text")
+        return dict(zip(names, texts, strict=True)) | {"targets": self.labels[0]}
 
     def _predictions(
-        self, features: Mapping[str, Sequence[Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
+        self, rows: Sequence[Mapping[str, Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
     ) -> list[Label]:
         found = []
         for row in np.exp(log_softmax(np.stack(outputs))):
             best = int(row.argmax())
-            by_label = dict(zip(self.labels, map(float, row), strict=True))
-            found.append(Label(self.labels[best], float(row[best]), by_label))
+            found.append(Label(self.labels[best], float(row[best]), _by_label(self.labels, row)))
         return found
 
 
 class Tagger(Predictor[Tags]):
     """A model that predicts a tag for each word; an example is a list of words, or a text with spaces between words."""
 
-    def features(self, lines: Sequence[Any]) -> dict[str, list[Any]]:
-        words = [line.split() if isinstance(line, str) else list(line) for line in lines]
-        for number, row in enumerate(words, 1):
-            if not row:
-                raise DataError(f"example {number}: has no words")
-        return {"words": words, "tags": [[self.labels[0]] * len(row) for row in words]}
+    def features(self, example: Any) -> dict[str, Any]:
+        words = example.split() if isinstance(example, str) else [*example]
+        if not words or not all(word.strip() for word in words):
+            raise ValueError("has an empty word" if words else "has no words")
+        return {"words": words, "tags": [self.labels[0]] * len(words)}
 
     def _predictions(
-        self, features: Mapping[str, Sequence[Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
+        self, rows: Sequence[Mapping[str, Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
     ) -> list[Tags]:
-        found = []
-        firsts = encoded.ragged("firsts")
-        for number, (words, logits) in enumerate(zip(features["words"], outputs, strict=True)):
-            first = firsts.starts[number]
-            places = np.asarray(firsts.ids[first : first + firsts.lengths[number]]) + 1
-            probabilities = np.exp(log_softmax(logits[places]))
-            found.append(Tags(words, [self.labels[i] for i in probabilities.argmax(-1)], probabilities))
+        found, firsts = [], rows_of(encoded, "firsts", np.arange(len(rows)))
+        for row, places, logits in zip(rows, firsts, outputs, strict=True):
+            probabilities = np.exp(log_softmax(logits[places + 1]))  # [words, labels]
+            tags = [self.labels[i] for i in probabilities.argmax(-1)]
+            found.append(Tags(row["words"], tags, [_by_label(self.labels, p) for p in probabilities]))
         return found
 
 
 class Answerer(Predictor[Answer]):
     """A model that answers questions; an example is a pair of a question and its context."""
 
-    def features(self, lines: Sequence[Any]) -> dict[str, list[Any]]:
-        questions, contexts = [], []
-        for number, line in enumerate(lines, 1):
-            if isinstance(line, str) or len(line) != 2:
-                raise DataError(f"example {number}: expected a pair of a question and a context")
-            questions.append(line[0])
-            contexts.append(line[1])
-        unknown: dict[str, list[Any]] = {"answers": [[] for _ in lines], "answer_starts": [[] for _ in lines]}
-        return {"questions": questions, "contexts": contexts} | unknown
+    def features(self, example: Any) -> dict[str, Any]:
+        if isinstance(example, str) or len(example) != 2:
+            raise ValueError("expected a pair of a question and a context")
+        question, context = example
+        if not question.strip() or not context.strip():
+            raise ValueError("has no question" if context.strip() else "has no context")
+        return {"questions": question, "contexts": context, "answers": [], "answer_starts": []}
 
     def _too_long(self, encoded: EncodedSplit) -> dict[int, str]:
-        """Return the reasons why questions cannot be answered: more tokens than `task.question_length`."""
+        """Return the reasons why questions are too long; contexts are read in windows."""
         sizes, limit = encoded.lengths("question"), self.config.task.question_length
         return {
             int(i): f"its question has {sizes[i]} tokens, more than task.question_length={limit}"
@@ -190,7 +200,11 @@ class Answerer(Predictor[Answer]):
         }
 
     def _predictions(
-        self, features: Mapping[str, Sequence[Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
+        self, rows: Sequence[Mapping[str, Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
     ) -> list[Answer]:
         windows = windows_of(self.config, encoded)
-        return best_answers(self.config.task, encoded, windows, outputs, features["contexts"])
+        return best_answers(self.config.task, encoded, windows, outputs, [row["contexts"] for row in rows])
+
+
+def _by_label(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
+    return dict(zip(labels, map(float, probabilities), strict=True))

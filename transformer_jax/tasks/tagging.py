@@ -92,7 +92,7 @@ class Tagging(Task):
 
         from transformer_jax.tasks.framing import framed, marks
 
-        ids, firsts, tags = (_rows_of(split, name, rows.examples) for name in ("ids", "firsts", "tags"))
+        ids, firsts, tags = (label_prediction.rows_of(split, name, rows.examples) for name in ("ids", "firsts", "tags"))
         width = shape.width("inputs")
         texts = [[row] if example >= 0 else [] for row, example in zip(ids, rows.examples, strict=True)]
         batch = framed(config, marks(config, split.special_ids), texts, rows, width)
@@ -110,7 +110,7 @@ class Tagging(Task):
 
         weights = None
         if config.task.class_weights:
-            tags = _rows_of(split, "tags", np.arange(split.num_examples))
+            tags = label_prediction.rows_of(split, "tags", np.arange(split.num_examples))
             weights = label_prediction.class_weights(config.task, np.concatenate(tags))
         return plan_batches(
             config, self.lengths(config, split), functools.partial(self._arrays, config, split, weights)
@@ -183,7 +183,7 @@ class Tagging(Task):
         names, has_chunks = evaluator.data.labels, evaluator.config.task.chunks
         outputs = outputs_of_split(evaluator, params, split)
         encoded, examples = evaluator.data.splits[split], np.arange(len(outputs))
-        all_firsts, all_tags = (_rows_of(encoded, name, examples) for name in ("firsts", "tags"))
+        all_firsts, all_tags = (label_prediction.rows_of(encoded, name, examples) for name in ("firsts", "tags"))
         sums: dict[str, list[float]] = collections.defaultdict(list)
         of_types: dict[str, tuple[int, ...]] = {}
         predictions = []
@@ -232,12 +232,3 @@ class Tagging(Task):
 
 _CHUNK_SUMS = ("right_chunks", "predicted_chunks", "true_chunks")
 """In the order of `chunks.ChunkCounts`."""
-
-
-def _rows_of(split: EncodedSplit, name: str, examples: np.ndarray) -> list[np.ndarray]:
-    """Return the values of a ragged column of some examples; none for example -1."""
-    import numpy as np
-
-    lengths = np.where(examples < 0, 0, split.lengths(name)[examples])
-    padded = split.take(name, examples, int(lengths.max(initial=0)))
-    return [row[:length] for row, length in zip(padded, lengths, strict=True)]
