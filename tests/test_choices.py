@@ -20,7 +20,7 @@ from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.base import TASKS
@@ -85,6 +85,12 @@ def batches(value: str) -> None:
     training_batches(changed("data.batching", value), encoded_pairs(side, side))
 
 
+def pooled(value: str) -> None:
+    model = ModelConfig(architecture="encoder_only", emb_dim=8, num_heads=1, num_encoder_layers=1, vocab_size=9)
+    model, task = model.resolved(), TASKS["classification"]
+    jax.eval_shape(lambda: init_params(model, 0, task.head(TaskConfig(pooling=value), model)))
+
+
 @functools.cache
 def small_model():
     config = tiny(num_encoder_layers=1, num_decoder_layers=1)
@@ -120,6 +126,7 @@ USES = {
     "data.misplaced_answers": questions,
     "data.documents": documents,
     "task.prefix": lambda _, value: prefix(value),
+    "task.pooling": lambda _, value: pooled(value),
     "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
     "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),
     "data.batching": lambda _, value: batches(value),

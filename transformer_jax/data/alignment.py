@@ -9,31 +9,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from transformer_jax.data.columns import Column, TextColumn
+from transformer_jax.data.offsets import encode_with_spans
 from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer, concatenated
-
-
-class Spans(NamedTuple):
-    ids: np.ndarray
-    offsets: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-
-
-def encode_with_offsets(tokenizer, texts) -> Spans:  # INTERIM, until branch tokens
-    import re
-
-    rows, spans = [], []
-    for text in texts:
-        if hasattr(tokenizer, "_processor"):
-            pieces = tokenizer._processor.encode(text, return_type="proto").pieces
-            rows.append([p.id for p in pieces])
-            spans.append([(p.begin, p.end) for p in pieces])
-        else:
-            rows.append(tokenizer.encode_batch([text]).ids.tolist())
-            spans.append([m.span() for m in re.finditer(r"\S+", text)])
-    ids, offsets = concatenated(rows)
-    flat = np.array([s for row in spans for s in row], np.int64).reshape(-1, 2)
-    return Spans(ids, offsets, flat[:, 0], flat[:, 1])
 
 
 class AlignedWords(NamedTuple):
@@ -52,7 +29,7 @@ def align(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> AlignedWo
     It is the first token with a character of the word that belongs to no word before it. A word without such a token,
     of characters that the tokenizer leaves out, gets the id unk (or padding) in its place, so that every word has one.
     """
-    spans = encode_with_offsets(tokenizer, [" ".join(words) for words in sentences])
+    spans = encode_with_spans(tokenizer, [" ".join(words) for words in sentences])
     all_ids, all_firsts = [], []
     for number, words in enumerate(sentences):
         part = slice(spans.offsets[number], spans.offsets[number + 1])
@@ -70,7 +47,7 @@ def _with_all_words(
     token, begin = 0, 0
     for word in words:
         end = begin + len(word)
-        # Tokens before the word, such as that of a space. An empty token at its beginning is a part of a character.
+        # Tokens before the word, such as that of a space.
         while token < len(ids) and ends[token] <= begin and starts[token] < begin:
             result.append(int(ids[token]))
             token += 1
@@ -125,5 +102,5 @@ class CharactersColumn(TextColumn):
         return "<i4"
 
     def encode(self, values: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
-        spans = encode_with_offsets(tokenizer, values)
+        spans = encode_with_spans(tokenizer, values)
         return EncodedTexts(spans.ends if self.ends else spans.starts, spans.offsets)

@@ -11,7 +11,7 @@ import numpy as np
 
 from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.data.batching import Batch, BatchShape, Rows
-from transformer_jax.data.columns import EncodedSplit
+from transformer_jax.data.columns import EncodedSplit, Ragged
 from transformer_jax.errors import DataError
 from transformer_jax.tasks.framing import framed, marks
 from transformer_jax.tasks.head_outputs import log_softmax
@@ -113,7 +113,7 @@ def _answer_tokens(split: EncodedSplit) -> np.ndarray:
     return spans
 
 
-def _row(ragged, example: int) -> np.ndarray:
+def _row(ragged: Ragged, example: int | np.integer) -> np.ndarray:
     first = ragged.starts[example]
     return np.asarray(ragged.ids[first : first + ragged.lengths[example]], np.int64)
 

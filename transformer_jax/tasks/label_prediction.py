@@ -67,7 +67,7 @@ def over_length(task: Task, evaluator: Evaluation, split: str) -> int:
     return int((lengths > evaluator.config.data.max_length).sum())
 
 
-def by_name(names: Sequence[str], counts: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
+def by_name(names: Sequence[str], counts: Sequence[Sequence[Any]]) -> dict[str, dict[str, float]]:
     """Return precision, recall and F1 in percent, and the number of true ones, by name.
 
     Args: counts: of each name, the right ones, the true ones and the predicted ones.
