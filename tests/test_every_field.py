@@ -46,6 +46,7 @@ from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
 from transformer_jax.tasks import text_generator
+from transformer_jax.tasks.answer_spans import best_span
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import evaluation_batches, training_batches
 from transformer_jax.tasks.decode_requests import source_request
@@ -477,7 +478,6 @@ LABELLED = {
     "chunks": ("tagging", True, False),
     "question_length": ("span_qa", 4, 2),
     "stride": ("span_qa", 2, 3),
-    "max_answer_length": ("span_qa", 30, 1),
 }
 
 
@@ -499,6 +499,11 @@ def labelled_run(tmp_path, task, **fields):
 def test_labelled(tmp_path, name):
     task, one, other = LABELLED[name]
     assert labelled_run(tmp_path, task, **{name: one}) != labelled_run(tmp_path, task, **{name: other})
+
+
+def test_max_answer_length():
+    logits = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    assert best_span(logits, 3)[:2] == (0, 2) != best_span(logits, 2)[:2]
 
 
 def test_cut_texts(tmp_path):
@@ -533,6 +538,6 @@ def test_every_field_is_tested():
     # training/test_optimizers.py, training/test_schedules.py
     elsewhere |= {name for name, _, _ in walk(ExperimentConfig()) if name.startswith("optimizer.")}
     elsewhere |= {"task.name", "task.prefix"}  # test_own_fields.py, tasks/test_language_model.py
-    listed |= {f"task.{name}" for name in LABELLED} | {"data.cut_texts"}
+    listed |= {f"task.{name}" for name in LABELLED} | {"task.max_answer_length", "data.cut_texts"}
     fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}
     assert fields - elsewhere == listed

@@ -164,7 +164,8 @@ def get_config(arg=""):
         ) | data),
         optimizer=OptimizerConfig(schedule="constant", learning_rate=5e-3, warmup_steps=10),
         training=TrainingConfig(
-            num_train_steps=120, log_every_steps=40, eval_every_steps=60, checkpoint_every_steps=60, keep_last=2
+            num_train_steps=120, log_every_steps=40, eval_every_steps=60, checkpoint_every_steps=60, keep_last=2,
+            label_smoothing=0.0,
         ),
         decode=DecodeConfig(),
     ).to_config_dict()
@@ -193,7 +194,7 @@ ANIMALS = ["cat", "dog", "horse", "cow", "owl"]
 def write_corpora(folder: Path) -> None:
     """Write 30 examples of each kind."""
     sentences = [f"the {ANIMALS[i % 5]} saw {ANIMALS[i // 5 % 5]} number {i}" for i in range(30)]
-    labels = [str((i * 7 // 3) % 2) for i in range(30)]
+    labels = [str(i % 5 % 2) for i in range(30)]
     rows = "".join(f"{sentence}\t{label}\n" for sentence, label in zip(sentences, labels, strict=True))
     (folder / "train.tsv").write_text("text\tlabel\n" + rows)
     blocks = [f"the\tO\n{ANIMALS[i % 5]}\tB-X\n{ANIMALS[i // 5 % 5]}\tI-X\nsaw\tO\n{i}\tB-X\n" for i in range(30)]
@@ -233,7 +234,7 @@ def test_a_tiny_model_learns_thirty_examples(tmp_path, capsysbinary, monkeypatch
     lines, expected = {
         "tagging": ("the dog cat saw 1", "O B-X I-X O B-X"),
         "span_qa": (json.dumps({"question": "who saw it ?", "context": "the dog saw cat number 1"}), "dog"),
-    }.get(name, ("the dog saw cat number 1", "0"))
+    }.get(name, ("the dog saw cat number 1", "1"))
     capsysbinary.readouterr()
     assert run_main(["predict", f"--checkpoint={run}", f"--text={lines}"]) == 0
     assert capsysbinary.readouterr().out.decode().rstrip("\n").split("\t")[0] == expected
