@@ -7,6 +7,7 @@ them, or to neither, as the tokenizer has it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -61,10 +62,27 @@ def _spans_of(tokenizer: Tokenizer) -> Callable[[str], _Spans]:
     from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 
     if isinstance(tokenizer, ByteBPETokenizer):
-        return lambda text: tokenizer._tokenizer.encode(text, add_special_tokens=False).offsets
+        return _of_byte_bpe(tokenizer.model_bytes)
     if isinstance(tokenizer, SentencePieceTokenizer):
-        return lambda text: _pieces(tokenizer._processor, text)
+        return _of_sentence_piece(tokenizer.model_bytes)
     raise ConfigError(f"{type(tokenizer).__name__} has no places of tokens; choose another data.tokenizer")
+
+
+@functools.lru_cache(maxsize=2)
+def _of_byte_bpe(model_bytes: bytes) -> Callable[[str], _Spans]:
+    import tokenizers
+
+    model = tokenizers.Tokenizer.from_str(model_bytes.decode())
+    model.encode_special_tokens = True  # as in ByteBPETokenizer: names of special tokens are text
+    return lambda text: model.encode(text, add_special_tokens=False).offsets
+
+
+@functools.lru_cache(maxsize=2)
+def _of_sentence_piece(model_bytes: bytes) -> Callable[[str], _Spans]:
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model_bytes)
+    return lambda text: _pieces(processor, text)
 
 
 def _pieces(processor: Any, text: str) -> _Spans:

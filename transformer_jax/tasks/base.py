@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizers import Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.predictor import Predictor
     from transformer_jax.tasks.text_generator import TextGenerator
     from transformer_jax.typing import Batch, Params
 
@@ -309,10 +308,8 @@ class Task(abc.ABC):
         """
         raise ConfigError(f"task.name='{config.task.name}' does not generate text")
 
-    def predictor(
-        self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, labels: Sequence[str]
-    ) -> Predictor:
-        """Return the object that predicts labels, tags or answers, for `predict`.
+    def predictor(self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, labels: Sequence[str]) -> Any:
+        """Return the `predictor.Predictor` of labels, tags or answers, for `predict`.
 
         Args:
           labels: names of the labels of the checkpoint; empty if it predicts none.
