@@ -152,7 +152,7 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
     """Return the tokenized corpus of a run.
 
     Raises: DataError; ConfigError if the corpus does not fit the config; CheckpointError if it is not the corpus of the
-      checkpoint.
+      checkpoint, or the head of `training.init_from` is for other labels.
     """
     file = directory.path / TOKENIZER_FILE
     if not start.record and is_primary():
@@ -168,6 +168,8 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
         data = prepare_data(
             config, columns, directory.path, start.tokenizer, say_once, needed=needed, labels=start.labels
         )
+    if start.pretrained is not None:
+        start.pretrained.check_labels(data.labels)
     if start.record:
         check_corpus(start.record, data.source.fingerprint(), directory.path)
     return data
