@@ -495,6 +495,7 @@ def labelled_run(tmp_path, task, **fields):
     return repr((jax.tree.map(jnp.shape, params), batches, metrics))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LABELLED)
 def test_labelled(tmp_path, name):
     task, one, other = LABELLED[name]
@@ -506,6 +507,7 @@ def test_max_answer_length():
     assert best_span(logits, 3)[:2] == (0, 2) != best_span(logits, 2)[:2]
 
 
+@pytest.mark.slow
 def test_cut_texts(tmp_path):
     one, other = ({"max_length": 6, "cut_texts": cut} for cut in (False, True))
     assert labelled_run(tmp_path, "classification", data=one) != labelled_run(tmp_path, "classification", data=other)

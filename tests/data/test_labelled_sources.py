@@ -242,6 +242,7 @@ def test_labels_of_tfds(tmp_path):
         load_source(DataConfig(**fields, **named | {"input_feature": "label"}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("locales", [("en", "de"), ("de", "fr")])
 def test_the_embedded_corpus_has_labels(locales):
     """They follow from its grammar: chunks of words are whole phrases, and answers are phrases too."""
