@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.base import TASKS
@@ -52,10 +53,17 @@ def attention(value: str) -> None:
     choose(dataclasses.replace(tiny(), attention_implementation=value), "causal")
 
 
-def text_source(tmp_path, value: str) -> None:
+def text_source(tmp_path, **fields) -> None:
     for locale in ("en", "de", "txt"):
         (tmp_path / f"train.{locale}").write_text("a\n")
-    load_source(DataConfig(source="text", dir=str(tmp_path), format=value, valid_split="", test_split=""))
+    config = DataConfig(source="text", dir=str(tmp_path), valid_split="", test_split="", **fields)
+    load_source(config).split("train")
+
+
+def questions(tmp_path, value: str) -> None:
+    question = {"question": "b", "answers": [{"text": "a", "answer_start": 0}]}
+    (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "a", "qas": [question]}]}]}))
+    text_source(tmp_path, format="squad", misplaced_answers=value)
 
 
 def prefix(value: str) -> None:
@@ -75,6 +83,12 @@ def documents(tmp_path, value: str) -> None:
 def batches(value: str) -> None:
     side = RaggedIds(np.array([5, 1], np.int32), np.array([0, 2]))
     training_batches(changed("data.batching", value), encoded_pairs(side, side))
+
+
+def pooled(value: str) -> None:
+    model = ModelConfig(architecture="encoder_only", emb_dim=8, num_heads=1, num_encoder_layers=1, vocab_size=9)
+    model, task = model.resolved(), TASKS["classification"]
+    jax.eval_shape(lambda: init_params(model, 0, task.head(TaskConfig(pooling=value), model)))
 
 
 @functools.cache
@@ -107,9 +121,12 @@ USES = {
     },
     "model.attention_implementation": lambda _, value: attention(value),
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),
-    "data.format": text_source,
+    "data.format": lambda tmp_path, value: text_source(tmp_path, format=value),
+    "data.encoding": lambda tmp_path, value: text_source(tmp_path, encoding=value),
+    "data.misplaced_answers": questions,
     "data.documents": documents,
     "task.prefix": lambda _, value: prefix(value),
+    "task.pooling": lambda _, value: pooled(value),
     "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
     "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),
     "data.batching": lambda _, value: batches(value),
@@ -133,7 +150,7 @@ def test_every_field_with_choices_is_tested():
 
 @pytest.mark.parametrize("name", sorted(USES))
 def test_a_name_without_an_implementation_is_an_error(tmp_path, name):
-    with pytest.raises((KeyError, ValueError, TypeError, ConfigError), match=BOGUS):
+    with pytest.raises((KeyError, ValueError, TypeError, LookupError, ConfigError), match=BOGUS):
         USES[name](tmp_path, BOGUS)
 
 

@@ -7,11 +7,13 @@ every other field has a pair of values, and an observer that must distinguish th
 import contextlib
 import dataclasses
 import functools
+import json
 import types
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import labelled_support
 import numpy as np
 import pytest
 from data_support import encoded_pairs, prepared
@@ -40,9 +42,12 @@ from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import CheckpointError, ConfigError, DataError, TrainingError
 from transformer_jax.evaluation import loading
-from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.evaluation.evaluator import Evaluator
+from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
 from transformer_jax.tasks import text_generator
+from transformer_jax.tasks.answer_spans import best_span
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import evaluation_batches, training_batches
 from transformer_jax.tasks.decode_requests import source_request
 from transformer_jax.tasks.translator import Translator
@@ -102,6 +107,25 @@ def first_pair(corpus, **fields):
     (corpus / "a" / "one.jsonl").write_text('{"en": "one", "de": "two", "it": "three"}\n')
     splits = {"train_split": "one", "valid_split": "", "test_split": ""}
     return load_source(text_config(corpus, **{"format": "jsonl"} | splits | fields).data).split("train")
+
+
+def labelled(corpus, **fields):
+    """Return the features of labelled files, which all formats find in one folder, or the error."""
+    folder = corpus / "a"
+    (folder / "one.tsv").write_bytes("caf\u00e9\tdesc:x\tsecond\n".encode("latin-1"))
+    answer = {"text": "a", "answer_start": 1}
+    question = {"question": "b", "answers": [answer]}
+    (folder / "one.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "ab", "qas": [question]}]}]}))
+    splits = {"train_split": "one", "valid_split": "", "test_split": ""}
+    config = text_config(corpus, **{"format": "tsv", "encoding": "latin-1"} | splits | fields)
+    try:
+        return load_source(config.data).split("train")
+    except DataError as error:
+        return str(error)
+
+
+def questions(corpus, misplaced_answers):
+    return labelled(corpus, format="squad", misplaced_answers=misplaced_answers)
 
 
 def tfds_dataset(corpus, dataset):
@@ -193,6 +217,12 @@ DATA = {
     "format": (first_pair, "tsv", "jsonl"),
     "input_feature": (first_pair, None, "it"),
     "target_feature": (first_pair, None, "it"),
+    "second_feature": (labelled, "", "3"),
+    "encoding": (labelled, "latin-1", "utf-8"),
+    "coarse_labels": (labelled, False, True),
+    "label_names": (labelled, "", "desc:x=y"),
+    "input_template": (labelled, "", "x {inputs}"),
+    "misplaced_answers": (questions, "error", "ignore"),
     "dir": (lambda c, dir: fingerprint(c, dir=str(c / dir)), "a", "b"),
     "train_split": (fingerprint, "train", "other"),
     "valid_split": (fingerprint, "valid", "other"),
@@ -456,6 +486,49 @@ def test_decode(name):
     assert not all(same)
 
 
+LABELLED = {
+    "num_labels": ("classification", 3, 4),
+    "pooling": ("classification", "first", "mean"),
+    "pooler": ("classification", False, True),
+    "class_weights": ("classification", "", "1,2,3"),
+    "chunks": ("tagging", True, False),
+    "question_length": ("span_qa", 4, 2),
+    "stride": ("span_qa", 2, 3),
+}
+
+
+def labelled_run(tmp_path, task, **fields):
+    """Return the parameters' shapes, the first batches and the scores of a task with labels, or the error."""
+    try:
+        settings = labelled_support.config(task, **{"data": {"max_length": 10}} | fields)
+        data = labelled_support.data_of(settings, tmp_path)
+        plan = training_batches(settings, data.splits["train"])
+    except (ConfigError, DataError) as error:
+        return str(error)
+    params = init_params(settings.model, 1, TASKS[task].head(settings.task, settings.model))
+    metrics = Evaluator(settings, data).score(params, "valid").metrics
+    batches = [plan.batch(step) for step in range(plan.batches_per_epoch)]
+    return repr((jax.tree.map(jnp.shape, params), batches, metrics))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABELLED)
+def test_labelled(tmp_path, name):
+    task, one, other = LABELLED[name]
+    assert labelled_run(tmp_path, task, **{name: one}) != labelled_run(tmp_path, task, **{name: other})
+
+
+def test_max_answer_length():
+    logits = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    assert best_span(logits, 3)[:2] == (0, 2) != best_span(logits, 2)[:2]
+
+
+@pytest.mark.slow
+def test_cut_texts(tmp_path):
+    one, other = ({"max_length": 6, "cut_texts": cut} for cut in (False, True))
+    assert labelled_run(tmp_path, "classification", data=one) != labelled_run(tmp_path, "classification", data=other)
+
+
 def test_parallel():
     step = lambda state, batch, hyper, axis_name=None: (state, {})  # noqa: E731
     kinds = {
@@ -483,5 +556,6 @@ def test_every_field_is_tested():
     # training/test_optimizers.py, training/test_schedules.py
     elsewhere |= {name for name, _, _ in walk(ExperimentConfig()) if name.startswith("optimizer.")}
     elsewhere |= {"task.name", "task.prefix"}  # test_own_fields.py, tasks/test_language_model.py
+    listed |= {f"task.{name}" for name in LABELLED} | {"task.max_answer_length", "data.cut_texts"}
     fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}
     assert fields - elsewhere == listed

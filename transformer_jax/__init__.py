@@ -21,6 +21,8 @@ _HOMES = {
     "load_translator": "evaluation.loading",
     "LanguageModel": "tasks.continuation",
     "load_language_model": "evaluation.loading",
+    "Predictor": "tasks.predictor",
+    "load_predictor": "evaluation.loading",
     "from_pretrained": "convert.folder",
     "save_pretrained": "convert.folder",
     "compare": "evaluation.comparison",

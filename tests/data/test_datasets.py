@@ -180,9 +180,10 @@ def test_training_pairs_are_spread_over_the_corpus(source, monkeypatch, num_pair
     monkeypatch.setattr(datasets, "_SAMPLED_CHUNK", size)
     source.splits["train"] = pair_texts([f"s{n}" for n in range(10)], [f"t{n}" for n in range(10)])
     chosen = chosen or [n * 10 // num_pairs for n in range(num_pairs)]
-    lines = list(datasets._sample(source, "train", ("inputs", "targets"), num_pairs))
+    columns = [TextColumn(name, name) for name in ("inputs", "targets")]
+    lines = list(datasets._sample(source, "train", columns, num_pairs))
     assert lines == [f"{side}{n}" for n in chosen for side in "st"]
-    assert list(datasets._sample(source, "train", ("targets",), num_pairs)) == [f"t{n}" for n in chosen]
+    assert list(datasets._sample(source, "train", columns[1:], num_pairs)) == [f"t{n}" for n in chosen]
 
 
 def test_a_vocabulary_file_is_used_and_nothing_trained(source, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from transformer_jax.data.sources import lines, load_source
 from transformer_jax.data.sources.base import joined
 from transformer_jax.data.sources.lines import MAX_LINE_CHARACTERS
 from transformer_jax.data.sources.text import TextSource
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 
 ENGLISH = {"train": "a dog\ntwo cats\n", "val": "a house\n", "test": "a tree\na car\n"}
 GERMAN = {"train": "ein Hund\nzwei Katzen\n", "val": "ein Haus\n", "test": "ein Baum\nein Auto\n"}
@@ -267,7 +267,7 @@ def test_jsonl(folder):
         ("jsonl", '{"en": "a"', "not JSON"),
         ("jsonl", '["a", "b"]', "expected a JSON object, got list"),
         ("jsonl", '{"en": "a", "fr": "b"}', "no key 'de'; there are: en, fr"),
-        ("jsonl", '{"en": "a", "de": 7}', "'de' is int, not text"),
+        ("jsonl", '{"en": 7, "de": "b"}', "'en' is int, not text"),
         ("jsonl", '{"en": " ", "de": "b"}', "'en' is empty"),
         ("jsonl", r'{"en": "a\ud800", "de": "b"}', "'en' has the character U+D800, which is not text"),
         ("jsonl", r'{"en": "a\u0000", "de": "b"}', "'en' has the character U+0000, which is not text"),
@@ -282,11 +282,14 @@ def test_a_bad_line_is_named(folder, format, line, problem):
     assert str(raised.value).startswith(f"{folder / f'train.{format}'}, line 2: {problem}")
 
 
-@pytest.mark.parametrize("column", ["0", "-1", "en", "1.5"])
-def test_a_tsv_column_is_a_number(folder, column):
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [("0", "columns are counted from 1"), ("-1", "no column '-1'; there are a, b"), ("1.5", "no column '1.5'")],
+)
+def test_a_tsv_column_is_a_number_or_a_name_of_the_first_line(folder, column, problem):
     (folder / "train.tsv").write_text("a\tb\n")
-    with pytest.raises(ConfigError, match=f"features are column numbers from 1, not '{column}'"):
-        source_in(folder, format="tsv", valid_split="", test_split="", input_feature=column)
+    with pytest.raises(DataError, match=rf"train\.tsv, line 1: {problem}"):
+        source_in(folder, format="tsv", valid_split="", test_split="", input_feature=column).split("train")
 
 
 def test_the_selected_column_is_in_the_fingerprint(folder):

@@ -249,9 +249,9 @@ def test_a_feature_that_is_unknown_or_not_text(wmt, tmp_path):
     assert message.startswith("data.input_feature='fr': this feature of wmt14_translate/de-en/1.0.0 does not exist; ")
     assert sorted(message.rpartition("texts are ")[2].split(", ")) == ["de", "en"]
     prepare("ag_news_subset", tmp_path, {"train": [{"title": "a", "description": "b", "label": 1}]})
-    fields = {"valid_split": "", "test_split": "", "input_feature": "title", "target_feature": "label"}
+    fields = {"valid_split": "", "test_split": "", "input_feature": "label", "target_feature": "title"}
     message = error_of(config(tmp_path, "ag_news_subset", **fields))
-    assert "data.target_feature='label': this feature of ag_news_subset/1.0.0 is ClassLabel(" in message
+    assert "data.input_feature='label': this feature of ag_news_subset/1.0.0 is ClassLabel(" in message
     assert message.partition("not a text; its texts are ")[2] in ("title, description", "description, title")
 
 

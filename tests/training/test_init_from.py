@@ -24,6 +24,7 @@ from run_support import (
 )
 from training_support import identical
 
+from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config_file import read_config
@@ -33,7 +34,7 @@ from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.sweeps import vmap_training
 from transformer_jax.training import loop
 from transformer_jax.training.hyper import split
-from transformer_jax.training.init_from import open_pretrained
+from transformer_jax.training.init_from import Pretrained, open_pretrained
 from transformer_jax.training.prepare import find_start, open_store
 from transformer_jax.training.state import placed_state, state_shapes, state_template
 
@@ -258,3 +259,18 @@ def test_a_damaged_checkpoint(source, tmp_path):
     assert (damaged / "checkpoints" / "8").is_dir()  # in another run nothing is moved
     with pytest.raises(CheckpointError, match="does not match its sha256"):
         start_of(config_from(damaged / "checkpoints" / "8"), tmp_path / "again")
+
+
+def test_a_head_for_other_labels_is_refused():
+    """With as many labels the arrays fit, but their rows are those of other labels."""
+    leaf = Leaf((4, 2), "float32")
+
+    def check(path: str, labels: tuple[str, ...] | None, own: tuple[str, ...]) -> None:
+        store = object.__new__(CheckpointStore)
+        Pretrained("training.init_from=other", store, 3, None, {path: leaf}, {}, {}, labels).check_labels(own)
+
+    with pytest.raises(CheckpointError, match=r"init_from=other: its head is for the labels bad, good, but the"):
+        check("head/output/kernel", ("bad", "good"), ("cold", "warm"))
+    check("head/output/kernel", ("bad", "good"), ("bad", "good"))
+    check("head/output/kernel", None, ("bad", "good"))
+    check("encoder/layers", ("bad", "good"), ("cold", "warm"))

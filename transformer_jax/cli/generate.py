@@ -105,7 +105,7 @@ def run(arguments: Arguments) -> int:
             lines = file.remaining(source)
         done = 0 if file is None else file.lines
         notes = _LineNotes(name, {} if file is None else file.notes)
-        with progress_bar("generating", _num_lines(values.input), done) as advance:
+        with progress_bar("generating", num_lines(values.input), done) as advance:
             for chunk in generator.generate(read_lines(lines, prompts, done), done + 1):
                 data = "".join(
                     f"{_written(translation, values.output, generator.config.data)}\n" for translation in chunk
@@ -220,7 +220,7 @@ def open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tupl
         raise DataError(f"--{flag}={path}: {error.strerror}") from error
 
 
-def _num_lines(path: str | None) -> int | None:
+def num_lines(path: str | None) -> int | None:
     """Return the number of lines of a file; None for a stream, whose length is unknown."""
     if path is None or not os.path.isfile(path):
         return None

@@ -13,8 +13,20 @@ from transformer_jax.cli.arguments import Command, declare, override_flags, posi
 from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
-    *("train", "evaluate", "compare", "generate", "score", "convert", "inspect", "attention", "plot", "embeddings"),
-    *("sweep", "report", "prepare", "list", "doctor", "quickstart"),
+    *(
+        "train",
+        "evaluate",
+        "compare",
+        "generate",
+        "predict",
+        "score",
+        "convert",
+        "inspect",
+        "attention",
+        "plot",
+        "embeddings",
+    ),
+    *("embeddings", "sweep", "report", "prepare", "list", "doctor", "quickstart"),
 )
 
 

@@ -38,6 +38,35 @@ def parse_test_sets(text: str) -> dict[str, str]:
     return result
 
 
+def parse_label_names(text: str) -> dict[str, str]:
+    """Return the names of `data.label_names` by label; raise ValueError for a text of another form."""
+    names: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        label, equals, name = (piece.strip() for piece in part.partition("="))
+        if not label or not equals or not name:
+            raise ValueError("expected LABEL=NAME,LABEL=NAME")
+        if label in names:
+            raise ValueError(f"the label {label!r} is given twice")
+        names[label] = name
+    return names
+
+
+_FEATURES = ("input_feature", "target_feature", "second_feature")
+_UNREAD_FEATURES = {
+    **dict.fromkeys(("parallel", "documents", "labelled", "squad"), _FEATURES),
+    **dict.fromkeys(("conll", "conllu"), ("second_feature",)),
+}
+"""Fields that a format of text files does not read."""
+CONLLU_COLUMNS = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+_OF_NUMBERS = {"conll": "a number from 1", "conllu": f"a number from 1 to 10, or one of {', '.join(CONLLU_COLUMNS)}"}
+
+
+def _is_column(value: str, format: str) -> bool:
+    if format == "conllu" and value in CONLLU_COLUMNS:
+        return True
+    return value.isdecimal() and 1 <= int(value) <= (len(CONLLU_COLUMNS) if format == "conllu" else 1000)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """The corpus, its tokenizer and its batches."""
@@ -64,10 +93,14 @@ class DataConfig:
     )
     format: str = choice(
         "parallel",
-        ("parallel", "tsv", "jsonl", "documents"),
-        "`text`: one file per language, PREFIX.LOCALE; one for both, PREFIX.tsv or PREFIX.jsonl; or documents without "
-        "translations, PREFIX.txt; plain or .gz",
+        ("parallel", "tsv", "jsonl", "labelled", "conll", "conllu", "squad", "documents"),
+        "`text`: one file per language, PREFIX.LOCALE; or one file: PREFIX.tsv, PREFIX.jsonl, PREFIX.txt with a label "
+        "in front of every text (labelled), PREFIX.conll or PREFIX.conllu with tagged words, PREFIX.json as of SQuAD "
+        "1.1, or PREFIX.txt with documents without targets; plain or .gz; data/sources/formats.py",
         read_by={"data.source": ("text",)},
+    )
+    encoding: str = choice(
+        "utf-8", ("utf-8", "latin-1"), "`text`: encoding of the files", read_by={"data.source": ("text",)}
     )
     documents: str = choice(
         "line",
@@ -77,13 +110,34 @@ class DataConfig:
     )
     input_feature: str | None = field(
         None,
-        "inputs: `tfds` feature, `jsonl` key or `tsv` column (counted from 1); default source_locale, column 1",
+        "inputs: `tfds` feature, `jsonl` key, column of `tsv` (a number from 1, or a name in the first line), column "
+        "of the words of `conll` or `conllu`; default source_locale, column 1, FORM",
+        read_by=_FILES_OR_TFDS,
+    )
+    second_feature: str = field(
+        "",
+        "second text of every example, like input_feature, for `tsv`, `jsonl` and `tfds`; empty: there is none",
         read_by=_FILES_OR_TFDS,
     )
     target_feature: str | None = field(
         None,
-        "targets: like input_feature; default target_locale, column 2; empty: there are none, as for a language model",
-        read_by=_FILES_OR_TFDS,
+        "targets, or labels: like input_feature; default target_locale, column 2, of `conll` the last column, of "
+        "`conllu` UPOS; empty: there are none, as for a language model. `embedded`: families, phrases or answers in "
+        "place of translations",
+        read_by={"data.source": ("text", "tfds", "embedded")},
+    )
+    coarse_labels: bool = field(False, "keep only the part of every label before a colon, as of TREC's DESC:manner")
+    label_names: str = field("", "other names of the labels: 0=negative,1=positive")
+    input_template: str = field(
+        "",
+        "text that becomes the input: {inputs} and {second} stand for the texts of the example, as in "
+        "'sst2 sentence: {inputs}'; empty: the input itself",
+    )
+    misplaced_answers: str = choice(
+        "error",
+        "transformer_jax.data.sources.formats:IGNORES_MISPLACED",
+        "`squad`: an answer that is not at its place in the context is an error, or is only used for scores",
+        read_by={"data.format": ("squad",)},
     )
     train_split: str = field(
         "train",
@@ -142,6 +196,12 @@ class DataConfig:
         "language models: cut documents of more than max_length tokens into parts; false: they are an error",
         read_by={"task.name": ("language_model",), "data.batching": ("buckets", "packed")},
     )
+    cut_texts: bool = field(
+        False,
+        "classification: cut texts of more than max_length tokens at their end, of two texts the longer one; false: "
+        "leave them out in training, and score them whole",
+        read_by={"task.name": ("classification",)},
+    )
     batching: str = choice(
         "buckets",
         ("buckets", "packed", "windows"),
@@ -181,10 +241,20 @@ class DataConfig:
         return {name: text for name, text in of_corpus.items() if text} | parse_test_sets(self.test_sets)
 
     def problems(self) -> Iterator[str]:
-        if self.format in ("parallel", "documents") and self.source == "text":
-            for name in ("input_feature", "target_feature"):
-                if getattr(self, name) is not None:
-                    yield f"{name}={getattr(self, name)!r} is not read with format='{self.format}'"
+        unread = _UNREAD_FEATURES.get(self.format, ()) if self.source == "text" else ()
+        for name in unread:
+            if getattr(self, name):
+                yield f"{name}={getattr(self, name)!r} is not read with format='{self.format}'"
+        for name in ("input_feature", "target_feature"):
+            value = getattr(self, name)
+            if self.format in _OF_NUMBERS and self.source == "text" and value and not _is_column(value, self.format):
+                yield f"{name}={value!r}: with format='{self.format}', a column is {_OF_NUMBERS[self.format]}"
+        try:
+            parse_label_names(self.label_names)
+        except ValueError as error:
+            yield f"label_names={self.label_names!r}: {error}"
+        if self.input_template and "{inputs}" not in self.input_template:
+            yield f"input_template={self.input_template!r}: expected {{inputs}} in it"
         try:
             parse_test_sets(self.test_sets)
         except ValueError as error:

@@ -103,6 +103,7 @@ class ExperimentConfig:
         """Yield problems between sections, as messages with the dotted names of the fields."""
         optimizer, training, data = self.optimizer, self.training, self.data
         yield from self._task_problems()
+        yield from self._label_problems()
         yield from self._decode_problems()
         if optimizer.schedule == "none" and optimizer.warmup_steps:
             yield (
@@ -171,6 +172,20 @@ class ExperimentConfig:
                 "but both sides have one tokenizer: set data.separate_tokenizers=true"
             )
 
+    def _label_problems(self) -> Iterator[str]:
+        """Yield problems of tasks with labels and answers."""
+        task, data = self.task, self.data
+        if task.name == "classification" and self.model.architecture == "decoder_only" and task.pooling == "first":
+            yield (
+                "task.pooling='first' with model.architecture='decoder_only': the first token does not see the text; "
+                "choose last or mean"
+            )
+        if task.name == "span_qa" and data.max_length < task.question_length + 4:
+            yield (
+                f"data.max_length={data.max_length} leaves no room for a context beside task.question_length="
+                f"{task.question_length} and three special tokens"
+            )
+
     def _decode_problems(self) -> Iterator[str]:
         vocab_size, decode = self.model.vocab_size, self.decode
         if decode.beam_size > vocab_size:
@@ -200,7 +215,7 @@ class ExperimentConfig:
                 f"model.architecture='{architecture}' cannot be trained with task.name='{task}', which trains "
                 f"{', '.join(trained)}"
             )
-        elif not architectures[architecture].generates:
+        elif chosen.needs_decoder and not architectures[architecture].generates:
             yield (
                 f"model.architecture='{architecture}' has no method `decoder`, which task.name='{task}' needs of "
                 f"architectures other than {', '.join(trained)}"

@@ -23,6 +23,15 @@ import numpy as np
 from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer
 from transformer_jax.errors import DataError
 
+
+class BadValueError(DataError):
+    """A value that a column cannot hold. index: of its example, among those that were encoded together."""
+
+    def __init__(self, index: int, problem: str) -> None:
+        super().__init__(problem)
+        self.index = index
+
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -42,6 +51,8 @@ class Column(abc.ABC):
     """Whether `encode` returns rows of ids of different lengths."""
     version: ClassVar[int] = 1
     """Increase it when `encode` changes: caches of another version are not read."""
+    trains_tokenizer: ClassVar[bool] = False
+    """Whether a tokenizer is trained on the texts of this column, `training_text`."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -56,6 +67,10 @@ class Column(abc.ABC):
     def stored_dtype(self, tokenizer: Tokenizer) -> str:
         """Return the NumPy type of the stored values."""
         return "<i4"
+
+    def training_text(self, value: Any) -> str:
+        """Return the text of a value, on which a tokenizer is trained; here the value, which is a text."""
+        return value
 
     @abc.abstractmethod
     def encode(self, values: Sequence[Any], tokenizer: Tokenizer) -> EncodedTexts | np.ndarray:
@@ -77,6 +92,7 @@ class TextColumn(Column):
     end: bool = True
     side: Literal["source", "target"] = "target"
     ragged: ClassVar[bool] = True
+    trains_tokenizer: ClassVar[bool] = True
 
     def stored_dtype(self, tokenizer: Tokenizer) -> str:
         """Return uint16 if the vocabulary is small enough, otherwise int32."""
@@ -107,6 +123,17 @@ class IdsColumn(Column):
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         flat = np.array([id for row in values for id in row] or np.zeros(0, np.int64))
         return EncodedTexts(flat, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+@dataclasses.dataclass(frozen=True)
+class TextLengthsColumn(Column):
+    """The number of characters of every text of a list."""
+
+    ragged: ClassVar[bool] = True
+
+    def encode(self, values: Sequence[Sequence[str]], tokenizer: Tokenizer) -> EncodedTexts:
+        """Return the numbers."""
+        return IdsColumn(self.name, self.feature).encode([[*map(len, texts)] for texts in values], tokenizer)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import logging
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import Arrays, BatchPlan, Lengths, TrainingBatches
 from transformer_jax.data.columns import Column, EncodedSplit, TextColumn
+from transformer_jax.data.labels import LABELS_FILE, check_number, labels_bytes, with_names
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.sources import Source, Split, load_source
 from transformer_jax.data.sources.base import no_such_split
@@ -84,6 +85,8 @@ class Data:
     tokenizer: Tokenizer
     splits: EncodedSplits
     max_length: int
+    labels: tuple[str, ...] = ()
+    """Names of the labels, in the order of the model's classes; empty if no column has labels."""
 
     def text(self, split: str) -> Split:
         """Return the examples of a split as text, for comparison with outputs."""
@@ -97,7 +100,8 @@ class Data:
 
     def side_files(self) -> dict[str, bytes]:
         """Return the files with which a checkpoint reads and writes text, by name."""
-        return {name: part.model_bytes for name, part in tokenizer_by_file(self.tokenizer).items()}
+        files = {name: part.model_bytes for name, part in tokenizer_by_file(self.tokenizer).items()}
+        return files | ({LABELS_FILE: labels_bytes(self.labels)} if self.labels else {})
 
 
 def prepare_data(
@@ -108,30 +112,37 @@ def prepare_data(
     say: Say | None = None,
     needed: Sequence[str] = (),
     source: Source | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Data:
     """Load the source and its tokenizer; splits are encoded when they are first used.
 
     Args:
       config: names the source and the tokenizer.
-      columns: the columns of an example; the texts of those that are a `TextColumn` train the tokenizer, or those of a
-        side its own tokenizer.
+      columns: the columns of an example; see `Column.trains_tokenizer` for those that train the tokenizer, or those of
+        a side its own tokenizer.
       directory: holds `tokenizer.model`, and with `config.data.separate_tokenizers` also `source_tokenizer.model`. If
         a file is missing, it is made from `config.data.vocabulary_file` or `source_vocabulary_file`, or trained on the
-        training split. It also holds the token cache, unless `config.data.cache_dir` names another folder.
+        training split. It also holds `labels.json` and the token cache, unless `config.data.cache_dir` names another
+        folder for this.
       tokenizer: used instead, for instance that of a checkpoint; then no tokenizer is written.
       say: called before a tokenizer is trained or a split encoded, which may take minutes.
       needed: splits that must exist; checked before anything takes long.
       source: used instead of the one that the config names.
+      labels: names of the labels, for instance those of a checkpoint; see `labels.with_names`.
 
     Raises: ConfigError if `model.vocab_size` or `source_vocab_size` is not the tokenizer's number of ids, the training
-      split cannot fill it, or `decode.prefix_ids` contains padding or end-of-sequence; DataError if the corpus, the
-      vocabulary or the tokenizer file is bad, or `directory` cannot be written.
+      split cannot fill it, `task.num_labels` is not the number of its labels, or `decode.prefix_ids` contains padding
+      or end-of-sequence; DataError if the corpus, the vocabulary or the tokenizer file is bad, or `directory` cannot be
+      written.
     """
     directory = Path(directory)
     source = load_source(config.data) if source is None else source
     for name in needed:
         if name not in source.split_names:
             raise no_such_split(name, source.split_names)
+    columns, names = with_names(columns, labels, source, directory)
+    if names:
+        check_number(config.task.num_labels, names)
     if tokenizer is None:
         tokenizer = _tokenizer_of_directory(config, source, columns, directory, say)
     else:
@@ -139,7 +150,8 @@ def prepare_data(
             side.check(tokenizer.source if side.is_source else tokenizer, "the given tokenizer")
     check_decode_ids(config.decode, tokenizer.special_ids)
     cache = Path(os.path.expanduser(config.data.cache_dir)) if config.data.cache_dir else directory / _CACHE_FOLDER
-    return Data(source, tokenizer, EncodedSplits(source, tokenizer, columns, cache, say), config.data.max_length)
+    splits = EncodedSplits(source, tokenizer, columns, cache, say)
+    return Data(source, tokenizer, splits, config.data.max_length, names)
 
 
 def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> TrainingBatches:
@@ -175,14 +187,14 @@ def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> 
 class _Side(NamedTuple):
     """The texts that one tokenizer is for: both sides of all pairs, or one side.
 
-    name: as messages say it. size: a field of `model`, and its value. features: whose texts train the tokenizer.
+    name: as messages say it. size: a field of `model`, and its value. columns: whose texts train the tokenizer.
     """
 
     name: str
     file: str
     size: tuple[str, int]
     vocabulary_file: str
-    features: list[str]
+    columns: list[Column]
 
     @property
     def is_source(self) -> bool:
@@ -210,16 +222,18 @@ def _sides(config: ExperimentConfig, columns: Sequence[Column]) -> list[_Side]:
     """Return the sides that have a tokenizer of their own: one, or source and target."""
     model, data = config.model, config.data
 
-    def features(*sides: str) -> list[str]:
-        return list(dict.fromkeys(x.feature for x in columns if isinstance(x, TextColumn) and x.side in sides))
+    by_feature = {x.feature: x for x in columns if x.trains_tokenizer}
+
+    def on(side: str) -> list[Column]:
+        return [x for x in by_feature.values() if isinstance(x, TextColumn) and x.side == side]
 
     size = ("vocab_size", model.vocab_size)
     if not data.separate_tokenizers:
-        return [_Side("tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, features("source", "target"))]
+        return [_Side("tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, list(by_feature.values()))]
     source_size = ("source_vocab_size", model.source_vocab_size)
     return [
-        _Side("source tokenizer", SOURCE_TOKENIZER_FILE, source_size, data.source_vocabulary_file, features("source")),
-        _Side("target tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, features("target")),
+        _Side("source tokenizer", SOURCE_TOKENIZER_FILE, source_size, data.source_vocabulary_file, on("source")),
+        _Side("target tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, on("target")),
     ]
 
 
@@ -253,7 +267,7 @@ def _new_tokenizer(config: ExperimentConfig, source: Source, side: _Side, say: S
 def _trained_tokenizer(config: ExperimentConfig, source: Source, side: _Side, say: Say | None) -> Tokenizer:
     """Return a tokenizer of the training split, or the same one from the cache directory if another run has made it."""
     data, train, vocab_size = config.data, source.split_names[0], side.size[1]
-    if not side.features:
+    if not side.columns:
         task = config.task.name
         raise ConfigError(f"data.separate_tokenizers=true: task.name='{task}' has no texts for the {side.name}")
     shared = None
@@ -261,7 +275,7 @@ def _trained_tokenizer(config: ExperimentConfig, source: Source, side: _Side, sa
         versions = [importlib.metadata.version(library) for library in ("sentencepiece", "tokenizers")]
         made_of = [
             source.fingerprint()["sha256"],
-            side.features,
+            [column.feature for column in side.columns],
             data.tokenizer,
             vocab_size,
             data.tokenizer_pairs,
@@ -276,7 +290,7 @@ def _trained_tokenizer(config: ExperimentConfig, source: Source, side: _Side, sa
         num_examples = min(num_examples, data.tokenizer_pairs)
     if say is not None:
         say(f"training the {side.name} on {num_examples:,} examples")
-    tokenizer = train_tokenizer(_sample(source, train, side.features, num_examples), data.tokenizer, vocab_size)
+    tokenizer = train_tokenizer(_sample(source, train, side.columns, num_examples), data.tokenizer, vocab_size)
     if shared is not None:
         write_tokenizer(shared, tokenizer)
         write_atomically(_checksum_file(shared), f"{tokenizer.sha256}\n".encode())
@@ -302,14 +316,14 @@ def _read_shared(path: Path) -> Tokenizer | None:
     return None
 
 
-def _sample(source: Source, split: str, features: Sequence[str], num_examples: int) -> Iterator[str]:
+def _sample(source: Source, split: str, columns: Collection[Column], num_examples: int) -> Iterator[str]:
     """Yield the texts of `num_examples` examples of a split at even distances."""
     total = source.num_examples(split)
     wanted = (index * total // num_examples for index in range(num_examples))
     row, first = next(wanted, None), 0
     for chunk in source.chunks(split, _SAMPLED_CHUNK):
         while row is not None and row < first + chunk.num_examples:
-            for feature in features:
-                yield chunk.features[feature][row - first]
+            for column in columns:
+                yield column.training_text(chunk.features[column.feature][row - first])
             row = next(wanted, None)
         first += chunk.num_examples

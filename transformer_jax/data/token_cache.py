@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from transformer_jax.data.columns import Column, EncodedSplit, RaggedIds, exact
+from transformer_jax.data.columns import BadValueError, Column, EncodedSplit, RaggedIds, exact
 from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.errors import DataError
@@ -192,7 +192,8 @@ def _build(
     building.mkdir()
     try:
         with _bar(source.num_examples(parts["split"]), show) as advance:
-            files = _write_arrays(building, source.chunks(parts["split"], _CHUNK), tokenizer, columns, advance)
+            chunks = source.chunks(parts["split"], _CHUNK)
+            files = _write_arrays(building, parts["split"], chunks, tokenizer, columns, advance)
         meta = {"key": json_sha256(parts), "parts": parts, "files": files}
         text = json.dumps(meta | {"sha256": json_sha256(meta)}, indent=1)
         (building / "meta.json").write_text(text, encoding="utf-8")
@@ -232,6 +233,7 @@ def _bar(total: int, show: bool) -> contextlib.AbstractContextManager[Callable[[
 
 def _write_arrays(
     building: Path,
+    split_name: str,
     chunks: Iterator[Split],
     tokenizer: Tokenizer,
     columns: Sequence[Column],
@@ -239,7 +241,7 @@ def _write_arrays(
 ) -> dict[str, dict[str, Any]]:
     """Encode chunk by chunk, so that memory does not grow with the corpus; return the files' entries."""
     num_ids = dict.fromkeys((column.name for column in columns), 0)
-    num_chunks = 0
+    num_chunks = num_examples = 0
     files: dict[str, _ArrayFile] = {}
     with contextlib.ExitStack() as stack:
 
@@ -251,7 +253,11 @@ def _write_arrays(
         for chunk in chunks:
             for column in columns:
                 name, dtype = column.name, column.stored_dtype(tokenizer)
-                encoded = _encoded(column, chunk, tokenizer)
+                try:
+                    encoded = _encoded(column, chunk, tokenizer)
+                except BadValueError as error:
+                    place = f"split '{split_name}', example {num_examples + error.index + 1:,}"
+                    raise DataError(f"{place}: {error}") from error
                 if isinstance(encoded, np.ndarray):
                     append(f"{name}.array", exact(encoded, dtype, column.feature), dtype)
                     continue
@@ -261,6 +267,7 @@ def _write_arrays(
                 append(f"{name}.offsets", num_ids[name] + encoded.offsets[1:], "<i8")
                 num_ids[name] += len(encoded.ids)
             num_chunks += 1
+            num_examples += chunk.num_examples
             kill_point("inside_token_cache", num_chunks)
             advance(chunk.num_examples)
     return {name: file.entry() for name, file in files.items()}

@@ -149,10 +149,12 @@ def _json_value(value: Any, metric: str) -> Any:
 def make_validate(config: ExperimentConfig, data: Data) -> Callable[[Params], dict[str, Any]]:
     """Return the function that scores parameters on the validation split, an argument of `training.run.train`.
 
-    Raises: DataError if there is no such split or one of its examples is too long; ConfigError if a validation does
+    Raises: DataError if there is no such split, one of its examples is too long, or the corpus does not fit the task;
+      ConfigError if a validation does
       not measure `training.best_metric`. Both are raised here, not at the first validation.
     """
     best_metric(config)
     evaluator = Evaluator(config, data)
+    evaluator.task.check_corpus(config, data)
     evaluator.check("valid")
     return evaluator.validation

@@ -26,6 +26,7 @@ from transformer_jax.config import (
     nearest,
     with_moved_fields,
 )
+from transformer_jax.data.labels import LABELS_FILE, parse_labels
 from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
@@ -36,6 +37,7 @@ from transformer_jax.data.tokenizers import (
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes
 from transformer_jax.tasks.continuation import LanguageModel
+from transformer_jax.tasks.predictor import Predictor
 from transformer_jax.tasks.text_generator import Member, TextGenerator
 from transformer_jax.tasks.translator import Translator
 from transformer_jax.typing import Params
@@ -51,7 +53,7 @@ class Loaded(NamedTuple):
 
     steps: the steps whose parameters were averaged. corpus: the fingerprint of the training corpus; None if the model
     was converted. directory: the folder of the checkpoints. name: `step_5`, or the name of a copy, if the path named
-    this one checkpoint; None for the newest.
+    this one checkpoint; None for the newest. labels: names of the labels that it predicts; empty if it predicts none.
     """
 
     config: ExperimentConfig
@@ -61,6 +63,7 @@ class Loaded(NamedTuple):
     corpus: dict[str, Any] | None
     directory: Path
     name: str | None
+    labels: tuple[str, ...] = ()
 
     @property
     def workdir(self) -> Path:
@@ -141,6 +144,16 @@ def load_generator(
     return TASKS[loaded.config.task.name].generator(loaded.config, loaded.params, loaded.tokenizer, others)
 
 
+def load_predictor(path: Path, overrides: Mapping[str, Any] | None = None) -> Predictor[Any]:
+    """Return the object that predicts labels, tags or answers; arguments and errors are those of `load`.
+
+    Raises: ConfigError if the task predicts no such thing.
+    """
+    loaded = load(path, overrides)
+    task = TASKS[loaded.config.task.name]
+    return task.predictor(loaded.config, loaded.params, loaded.tokenizer, loaded.labels)
+
+
 def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> str:
     """Return the hex digest of a tokenizer, and of models and their parameters."""
     digest = hashlib.sha256(tokenizer.sha256.encode())
@@ -195,7 +208,9 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
     for missing in set(expected) - checkpoint.side_files.keys():
         raise CheckpointError(f"{checkpoint.directory}: {missing} is missing")
     tokenizer = tokenizer_of_files({file: checkpoint.side_files[file] for file in expected})
-    return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name)
+    stored = checkpoint.side_files.get(LABELS_FILE)
+    labels = () if stored is None else parse_labels(stored)
+    return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name, labels)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:

@@ -103,7 +103,9 @@ class Scorer:
         say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
         columns = TASKS[loaded.config.task.name].columns(loaded.config)
         source = None if files is None else open_test_set(loaded.config.data, files)
-        data = prepare_data(loaded.config, columns, loaded.workdir, loaded.tokenizer, say, source=source)
+        data = prepare_data(
+            loaded.config, columns, loaded.workdir, loaded.tokenizer, say, source=source, labels=loaded.labels or None
+        )
         if source is None:
             _check_corpus(loaded, data)
         scorer = cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"), files)
@@ -204,12 +206,12 @@ class Scorer:
         return of_split if own else corpus["sha256"]
 
     def _settings(self) -> dict[str, Any]:
-        """Return the settings that determine the outputs."""
+        """Return the settings that determine the outputs; those of decoding only if the task generates."""
         config = self.loaded.config
-        return {
-            "evaluation": dataclasses.asdict(config.evaluation),
-            "decode": dataclasses.asdict(config.decode.resolved()),
-        }
+        settings = {"evaluation": dataclasses.asdict(config.evaluation)}
+        if any(spec.needs_generation for spec in self.evaluator.task.metrics):
+            settings["decode"] = dataclasses.asdict(config.decode.resolved())
+        return settings
 
     def _earlier_output_scores(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Return the scores of outputs in SPLIT.json if it is of the same checkpoints; otherwise nothing."""

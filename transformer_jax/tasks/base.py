@@ -164,7 +164,12 @@ class Task(abc.ABC):
     `read_by`.
     """
     architectures: tuple[str, ...] | None = None
-    """Built-in architectures that the task can train; any other needs a decoder. None: all architectures."""
+    """Built-in architectures that the task can train; any other needs a decoder, unless `needs_decoder` is False.
+
+    None: all architectures.
+    """
+    needs_decoder: bool = True
+    """Whether an architecture from outside of the package needs a decoder for this task."""
     reads: frozenset[str] | None = None
     """Dotted names of the fields of `task`, `decode`, `training.label_smoothing` and `training.loss_chunks` that the
     task reads; setting any other of these is an error. None: all fields.
@@ -272,6 +277,10 @@ class Task(abc.ABC):
         """Return the metrics of `logged` per unit of weight, from sums of one batch, of several or of draws."""
         return {"loss": sums["loss"] / sums["weight"]}
 
+    def check_corpus(self, config: ExperimentConfig, data: Data) -> None:
+        """Raise DataError if a corpus does not fit the task, before training; here any corpus fits."""
+        return
+
     def side_files(self, data: Data) -> dict[str, bytes]:
         """Return files that a checkpoint needs beside its arrays, such as the tokenizer, by name."""
         return data.side_files()
@@ -298,6 +307,15 @@ class Task(abc.ABC):
         Raises: ConfigError if the task generates no text.
         """
         raise ConfigError(f"task.name='{config.task.name}' does not generate text")
+
+    def predictor(self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, labels: Sequence[str]) -> Any:
+        """Return the `predictor.Predictor` of labels, tags or answers, for `predict`.
+
+        Args:
+          labels: names of the labels of the checkpoint; empty if it predicts none.
+        Raises: ConfigError if the task predicts no such thing.
+        """
+        raise ConfigError(f"task.name='{config.task.name}' does not predict labels, tags or answers")
 
     def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str] | None:
         """Return the reference of every example as text; `compare` uses it to check that two corpora are the same.
@@ -337,6 +355,9 @@ TASKS: Registry[Task] = Registry(
     {
         "translation": "transformer_jax.tasks.translation:Translation",
         "language_model": "transformer_jax.tasks.language_model:LanguageModelTask",
+        "classification": "transformer_jax.tasks.classification:Classification",
+        "tagging": "transformer_jax.tasks.tagging:Tagging",
+        "span_qa": "transformer_jax.tasks.span_qa:SpanQA",
     },
 )
 """By the values of `task.name`."""

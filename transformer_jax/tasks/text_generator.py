@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -49,7 +49,7 @@ class Reading(NamedTuple):
     problems: dict[int, str]
 
 
-def check_several(name: str, texts: Sequence[str]) -> None:
+def check_several(name: str, texts: Sequence[Any]) -> None:
     """Raise DataError for one text where several are expected: its characters would count as texts."""
     if isinstance(texts, str):
         raise DataError(f"{name}: one text in place of a list; put it into brackets, [text]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.processes import from_primary
 from transformer_jax.tasks.base import higher_is_better
 from transformer_jax.training.describe import say_once
-from transformer_jax.training.resume import check_tokenizer, read_stored_tokenizer
+from transformer_jax.training.resume import check_tokenizer, read_stored_labels, read_stored_tokenizer
 from transformer_jax.typing import Params
 
 HEAD = "head"
@@ -33,7 +33,7 @@ class Pretrained:
     """Parameters of another run that fit this one; paths are relative to `params`.
 
     loaded: arrays that this run takes. new: arrays of this run that the checkpoint lacks. unused: arrays of the
-    checkpoint that this run lacks.
+    checkpoint that this run lacks. labels: names of the labels that the checkpoint predicts; None if it predicts none.
     """
 
     name: str
@@ -43,6 +43,17 @@ class Pretrained:
     loaded: Mapping[str, Leaf]
     new: Mapping[str, Leaf]
     unused: Mapping[str, Leaf]
+    labels: tuple[str, ...] | None = None
+
+    def check_labels(self, labels: Sequence[str]) -> None:
+        """Raise CheckpointError if this run would train the head of the checkpoint for other labels than its own."""
+        of_head = any(_part(path) == HEAD for path in self.loaded)
+        if of_head and self.labels is not None and labels and self.labels != tuple(labels):
+            raise CheckpointError(
+                f"{self.name}: its head is for the labels {', '.join(self.labels)}, but the training split has "
+                f"{', '.join(labels)}; give them the same names with data.label_names, or start from a checkpoint "
+                "without this head"
+            )
 
     def load(self, params: Params) -> Params:
         """Return `params` with the arrays of the checkpoint in place of those with the same path; print a summary.
@@ -113,6 +124,7 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         loaded={path: leaf for path, leaf in expected.items() if path in stored},
         new={path: leaf for path, leaf in expected.items() if path not in stored},
         unused={path: leaf for path, leaf in stored.items() if path not in expected},
+        labels=read_stored_labels(store, step),
     )
 
 

@@ -13,6 +13,7 @@ from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.data.datasets import Data, prepare_data
+from transformer_jax.data.labels import LABELS_FILE
 from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
@@ -79,13 +80,14 @@ class Start(NamedTuple):
     """The start of a run: its own checkpoint, the parameters of another run, or new parameters.
 
     state: of the checkpoint that the run resumes from, else None. record: of that checkpoint, else empty. tokenizer:
-    the tokenizer of the parameters; None if there is none yet.
+    the tokenizer of the parameters; None if there is none yet. labels: names of the labels of that checkpoint.
     """
 
     state: TrainState | None = None
     record: Mapping[str, Any] = {}
     tokenizer: Tokenizer | None = None
     pretrained: Pretrained | None = None
+    labels: tuple[str, ...] | None = None
 
     @property
     def step(self) -> int:
@@ -114,7 +116,7 @@ def find_start(config: ExperimentConfig, directory: WorkDirectory, store: Checkp
     """
     template = state_template(*split(config), shardings)
     if resumed := restore_newest(config, directory, store, template):
-        return Start(resumed.state, resumed.record, resumed.tokenizer)
+        return Start(resumed.state, resumed.record, resumed.tokenizer, labels=resumed.labels)
     pretrained = open_pretrained(config, directory, template.params)
     return Start(tokenizer=None if pretrained is None else pretrained.tokenizer, pretrained=pretrained)
 
@@ -156,18 +158,23 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
     """Return the tokenized corpus of a run.
 
     Raises: DataError; ConfigError if the corpus does not fit the config; CheckpointError if it is not the corpus of the
-      checkpoint.
+      checkpoint, or the head of `training.init_from` is for other labels.
     """
     if not start.record and is_primary():
         # From a run that died before its first checkpoint, perhaps with another config or another corpus.
-        for name in (TOKENIZER_FILE, SOURCE_TOKENIZER_FILE):
+        for name in (TOKENIZER_FILE, SOURCE_TOKENIZER_FILE, LABELS_FILE):
             (directory.path / name).unlink(missing_ok=True)
         if start.tokenizer is not None:
             for name, part in tokenizer_by_file(start.tokenizer).items():
                 write_tokenizer(directory.path / name, part)
     columns = TASKS[config.task.name].columns(config)
     with doing("preparing the corpus"):
-        data = prepare_data(config, columns, directory.path, start.tokenizer, say_once, needed=("train", "valid"))
+        needed = ("train", "valid")
+        data = prepare_data(
+            config, columns, directory.path, start.tokenizer, say_once, needed=needed, labels=start.labels
+        )
+    if start.pretrained is not None:
+        start.pretrained.check_labels(data.labels)
     if start.record:
         check_corpus(start.record, data.source.fingerprint(), directory.path)
     return data

@@ -15,6 +15,7 @@ from transformer_jax import metrics_file
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.labels import LABELS_FILE, parse_labels
 from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
@@ -32,11 +33,12 @@ logger = logging.getLogger(__name__)
 
 
 class Resumed(NamedTuple):
-    """State and record of a checkpoint, and its tokenizer if it has one."""
+    """State and record of a checkpoint, and its tokenizer and names of labels if it has them."""
 
     state: TrainState
     record: dict[str, Any]
     tokenizer: Tokenizer | None
+    labels: tuple[str, ...] | None
 
 
 def restore_newest(
@@ -63,7 +65,7 @@ def restore_newest(
     if tokenizer is not None:
         remedy = "restore the old file, or choose another --workdir"
         check_tokenizer(config, directory.path, tokenizer, f"checkpoint {step}", remedy)
-    return Resumed(state, record, tokenizer)
+    return Resumed(state, record, tokenizer, read_stored_labels(store, step))
 
 
 def _check_not_converted(directory: WorkDirectory, store: CheckpointStore) -> None:
@@ -81,6 +83,13 @@ def read_stored_tokenizer(store: CheckpointStore, step: int) -> Tokenizer | None
         return None
     names = [name for name in (TOKENIZER_FILE, SOURCE_TOKENIZER_FILE) if store.has_side_file(step, name)]
     return tokenizer_of_files({name: store.read_side_file(step, name) for name in names})
+
+
+def read_stored_labels(store: CheckpointStore, step: int) -> tuple[str, ...] | None:
+    """Return the names of labels of a checkpoint; None if its task has none. Raises CheckpointError."""
+    if not store.has_side_file(step, LABELS_FILE):
+        return None
+    return parse_labels(store.read_side_file(step, LABELS_FILE))
 
 
 def check_tokenizer(

@@ -116,8 +116,13 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
 def _filled_slots(batch: Batch) -> tuple[Array, Array]:
     """Return the number of slots without padding, and of all slots, in inputs and targets; float32 scalars.
 
-    Sides without a mask are not counted: `inputs_mask` for the inputs, `weights` for the targets.
+    Sides without a mask are not counted: `inputs_mask` for the inputs, `weights` for the targets of a decoder. Other
+    weights, as of labels, mark what is predicted, not what is padding.
     """
-    sides: list[Any] = [batch[name] for name in ("inputs_mask", "weights") if name in batch]
+    sides: list[Any] = [batch["inputs_mask"]] if "inputs_mask" in batch else []
+    decoded = batch.get("decoder_inputs")
+    weights = batch.get("weights")
+    if weights is not None and (not sides or (decoded is not None and weights.shape == decoded.shape)):
+        sides.append(weights)
     filled = jnp.float32(sum(jnp.count_nonzero(side) for side in sides))
     return filled, jnp.float32(sum(side.size for side in sides))

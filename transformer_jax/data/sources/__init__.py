@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources.base import Source, Split
+from transformer_jax.data.sources.rewriting import rewritten
 from transformer_jax.errors import ConfigError
 from transformer_jax.registry import Factories
 
@@ -21,13 +22,14 @@ def load_source(config: DataConfig) -> Source:
 
     Raises: DataError if it cannot be used, ConfigError if it lacks a part of `Source`.
     """
-    return SOURCES.make(config.source, config)
+    return rewritten(SOURCES.make(config.source, config), config)
 
 
 class TestFiles(NamedTuple):
     """A test set that is not part of a corpus.
 
-    name: of the split. input: a file of inputs; FILE.tsv or FILE.jsonl with both sides; or tfds:DATASET:SPLIT.
+    name: of the split. input: a file of inputs; a file with both sides, FILE.tsv, FILE.jsonl, FILE.conll, FILE.conllu
+    or FILE.json (SQuAD), or any file if the config reads `labelled` files; or tfds:DATASET:SPLIT.
     reference: the file of targets (line i belongs to line i of `input`); None if `input` has both sides.
     columns: TSV columns (from 1), JSONL keys or TFDS features of inputs and targets. Default: those of the config if
     it reads the same format, else columns 1 and 2, or the locales.
@@ -39,6 +41,10 @@ class TestFiles(NamedTuple):
     columns: tuple[str, str] | None = None
 
 
+_OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conllu", "json": "squad"}
+"""Formats by the suffix of a file that has both sides."""
+
+
 def open_test_set(config: DataConfig, files: TestFiles) -> Source:
     """Return a source with one split, a test set.
 
@@ -47,7 +53,9 @@ def open_test_set(config: DataConfig, files: TestFiles) -> Source:
     Raises: ConfigError if a reference is missing or has no use; DataError if the data cannot be found.
     """
     name, input, reference, columns = files
-    format = next((f for f in ("tsv", "jsonl") if re.search(rf"\.{f}(\.gz)?$", input)), "parallel")
+    format = next((f for suffix, f in _OF_SUFFIX.items() if re.search(rf"\.{suffix}(\.gz)?$", input)), "parallel")
+    if format == "parallel" and config.format == "labelled":
+        format = "labelled"
     of_tfds = input.startswith("tfds:")
     if (format == "parallel" and not of_tfds) != bool(reference):
         problem = "has both sides; leave --reference out" if reference else "needs --reference=FILE, the translations"
@@ -63,22 +71,28 @@ def open_test_set(config: DataConfig, files: TestFiles) -> Source:
         if not dataset or not split:
             raise ConfigError(f"--input={input}: expected tfds:DATASET:SPLIT, as in tfds:wmt14_translate/de-en:test")
         names = dict.fromkeys(("train_split", "valid_split", "test_split"), "")
-        return TfdsSource(dataclasses.replace(config, dataset=dataset, test_sets=f"{name}={split}", **names))
+        of_split = dataclasses.replace(config, dataset=dataset, test_sets=f"{name}={split}", **names)
+        return rewritten(TfdsSource(of_split), config)
     from transformer_jax.data.sources.text import TextSource
 
-    if columns and format == "parallel":
+    if columns and format not in ("tsv", "jsonl"):
         raise ConfigError("--columns is for TSV, JSONL and TFDS; a file of inputs has one sentence per line")
     paths = [Path(file).expanduser() for file in (input, reference) if file]
-    return TextSource.of_files(dataclasses.replace(config, format=format), name, *paths)
+    return rewritten(TextSource.of_files(dataclasses.replace(config, format=format), name, *paths), config)
 
 
 def embedded_source(config: DataConfig) -> Source:
-    """Return the embedded corpus of a config."""
-    return _cached_embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
+    """Return the embedded corpus of a config, with labels in place of translations if it names them."""
+    source = _cached_embedded(config.source_locale, config.target_locale, config.num_train_pairs, config.num_eval_pairs)
+    if not config.target_feature:
+        return source
+    from transformer_jax.data.sources.embedded.labelled import LabelledSource
+
+    return LabelledSource(source, config.target_feature)
 
 
 def text_source(config: DataConfig) -> Source:
-    """Return the text files of a config, as pairs or as documents."""
+    """Return the text files of a config, as examples of a format or as documents."""
     from transformer_jax.data.sources.documents import DocumentSource
     from transformer_jax.data.sources.text import TextSource
 

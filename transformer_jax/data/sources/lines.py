@@ -1,7 +1,8 @@
 """Lines of a text file, checked and read a block at a time.
 
-Files are UTF-8, plain or .gz. Only LF or CR LF ends a line (U+2028 and similar characters are text), and a line keeps
-its spaces. Nothing is repaired or left out: bytes that are not text raise a DataError with their place.
+Files are UTF-8, or in another `data.encoding`; plain or .gz. Only LF or CR LF ends a line (U+2028 and similar
+characters are text), and a line keeps its spaces. Nothing is repaired or left out: bytes that are not text raise a
+DataError with their place.
 """
 
 from __future__ import annotations
@@ -37,20 +38,22 @@ class Contents(NamedTuple):
 class TextFile:
     """One file, which is read at its first use. Methods raise DataError if it cannot be read or is damaged."""
 
-    def __init__(self, path: Path, allow_empty: bool = False, errors: str = "strict") -> None:
+    def __init__(self, path: Path, allow_empty: bool = False, errors: str = "strict", encoding: str = "utf-8") -> None:
         """Args: allow_empty: accept empty and long lines, of text that is not a sentence per line.
 
-        errors: `surrogateescape` keeps bytes that are no UTF-8; `strict` refuses them.
+        errors: `surrogateescape` keeps bytes that are no UTF-8; `strict` refuses them. encoding: a value of
+        `data.encoding`.
         """
         self.path = path
         self._allow_empty = allow_empty
         self._errors = errors
+        self._encoding = encoding
 
     @functools.cached_property
     def contents(self) -> Contents:
         """Digest and number of lines; raises DataError for an empty file, and for bytes that are not UTF-8."""
         digest, num_lines, size, last = hashlib.sha256(), 0, 0, b""
-        decoder = codecs.getincrementaldecoder("utf-8")(self._errors)
+        decoder = codecs.getincrementaldecoder(self._encoding)(self._errors)
         with _opened(self.path) as file:
             while block := file.read(_BLOCK_BYTES):
                 self._try(decoder, block, False)
@@ -96,7 +99,7 @@ class TextFile:
         """Return the lines of a block. offset: bytes before it; number: lines before it."""
         start = len(codecs.BOM_UTF8) if not offset and content.startswith(codecs.BOM_UTF8) else 0
         try:
-            text = content[start:].decode("utf-8", self._errors)
+            text = content[start:].decode(self._encoding, self._errors)
         except UnicodeDecodeError as error:
             position = start + error.start
             line = number + content.count(b"\n", 0, position) + 1

@@ -1,22 +1,14 @@
-"""Text files: one file per language, or both languages in one TSV or JSONL file; plain or .gz; one or more per split.
+"""Text files: one file per language, or a file with both sides of every example; plain or .gz; one or more per split.
 
-| format     | files of the prefix `train` | an example                                                           |
-|------------|-----------------------------|----------------------------------------------------------------------|
-| `parallel` | `train.en`, `train.de`      | line i of one, line i of the other                                   |
-| `tsv`      | `train.tsv`                 | two columns of a line, by number, between tabs; no quotes, no header |
-| `jsonl`    | `train.jsonl`               | two strings of one object per line, by key                           |
-
-The rules of lines.py hold for all of them.
+formats.py has the formats. The rules of lines.py hold for all of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +16,15 @@ from transformer_jax.config import DataConfig
 from transformer_jax.config.data import CORPUS_SPLITS
 from transformer_jax.data.downloads.table import CORPORA
 from transformer_jax.data.sources.base import Split, joined, no_such_split
+from transformer_jax.data.sources.formats import FORMATS
 from transformer_jax.data.sources.lines import TextFile, find
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 
 _REMEDY = (
     f"to download the corpus of a built-in config ({', '.join(CORPORA)}), run: "
     "transformer-jax prepare --dataset=CONFIG --data_dir=data"
 )
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
-_Pick = Callable[[str], list[str]]
-"""A function that returns the sides of an example from its line; it raises ValueError with the problem."""
+_Files = tuple[TextFile, ...]
 
 
 class TextSource:
@@ -47,14 +38,11 @@ class TextSource:
         if not folder.is_dir():
             problem = "is not a folder" if folder.exists() else "does not exist"
             raise DataError(f"data.dir={config.dir!r} {problem}; {_REMEDY}")
-        self._names = _names(config)
-        self._pick = _pick(config.format, self._names)
-        # Part of the fingerprint that checkpoints store, in the form of the first versions: these had one format only,
-        # and later the choice of one side (False).
-        self._chosen = [] if config.format == "parallel" else [f"{config.format} {self._names} False"]
-        # For every prefix, one file per language or one file for both.
+        self._config = config
+        self._format = FORMATS[config.format](config)
+        # For every prefix, the files of its examples.
         self._files = {
-            split: [self._of_prefix(config, folder, prefix.strip()) for prefix in prefixes.split(",")]
+            split: [self._of_prefix(folder, prefix.strip()) for prefix in prefixes.split(",")]
             for split, prefixes in config.split_texts().items()
         }
         self._corpus = [split for split in self._files if split in CORPUS_SPLITS]
@@ -65,22 +53,21 @@ class TextSource:
 
         Args:
           config: its format and features say how to read the files.
-          files: one file for both languages, or the inputs and the targets.
+          files: one file with both sides, or the inputs and the targets.
         Raises: DataError for a missing file.
         """
         source = cls.__new__(cls)
-        source._names = _names(config)
-        source._pick = _pick(config.format, source._names)
-        source._chosen = [] if config.format == "parallel" else [f"{config.format} {source._names} False"]
-        source._files = {name: [tuple(TextFile(find(file.parent, file.name)) for file in files)]}
+        source._config = config
+        source._format = FORMATS[config.format](config)
+        source._files = {name: [tuple(source._opened(find(file.parent, file.name)) for file in files)]}
         source._corpus = []
         return source
 
-    def _of_prefix(self, config: DataConfig, folder: Path, prefix: str) -> tuple[TextFile, ...]:
-        if config.format != "parallel":
-            return (TextFile(find(folder, f"{prefix}.{config.format}")),)
-        locales = (config.source_locale, config.target_locale)
-        return tuple(TextFile(find(folder, f"{prefix}.{locale}")) for locale in locales)
+    def _of_prefix(self, folder: Path, prefix: str) -> _Files:
+        return tuple(self._opened(find(folder, name)) for name in self._format.files(prefix))
+
+    def _opened(self, path: Path) -> TextFile:
+        return TextFile(path, allow_empty=self._format.allow_empty, encoding=self._config.encoding)
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -89,103 +76,35 @@ class TextSource:
 
     def num_examples(self, name: str) -> int:
         """Return the number of examples; raise DataError for an unknown split or a file that cannot be read."""
-        return sum(files[0].contents.num_lines for files in self._of_split(name))
+        return sum(map(self._format.count, self._of_split(name)))
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
         """Yield a split in the order of the files; raise DataError for an unknown split or a bad file."""
-        sides = [self._lines(files) for files in self._of_split(name)]
-        examples = itertools.chain.from_iterable(sides)
+        examples = itertools.chain.from_iterable(map(self._format.examples, self._of_split(name)))
         while chunk := list(itertools.islice(examples, size)):
-            sides = (list(side) for side in zip(*chunk, strict=True))
-            yield Split(dict(zip(("inputs", "targets"), sides, strict=False)))
+            values = (list(side) for side in zip(*chunk, strict=True))
+            yield Split(dict(zip(self._format.features, values, strict=True)))
 
     def split(self, name: str) -> Split:
-        """Return a whole split; errors as in `chunks`."""
-        return joined(self.chunks(name, 1 << 16))
+        """Return a whole split; errors as in `chunks`, and DataError if it has no examples."""
+        chunks = list(self.chunks(name, 1 << 16))
+        if not chunks:
+            raise DataError(f"split '{name}' is empty: {', '.join(str(f[0].path) for f in self._files[name])}")
+        return joined(chunks)
 
     def fingerprint(self, split: str | None = None) -> dict[str, Any]:
-        """Return the sha256 of all files' contents (the same for plain and .gz) and of the chosen columns.
+        """Return the sha256 of all files' contents (the same for plain and .gz), of the format and chosen columns.
 
         It does not depend on libraries. Raises DataError for files of different lengths, or other than text.
         """
-        parts = list(self._chosen)
+        parts = [*self._format.key, *([] if self._config.encoding == "utf-8" else [self._config.encoding])]
         for name in self._corpus if split is None or split in self._corpus else [split]:
-            parts += [f"{name} {file.contents.sha256}" for files in self._of_split(name) for file in files]
+            for files in self._of_split(name):
+                self._format.check(files)
+                parts += [f"{name} {file.contents.sha256}" for file in files]
         return {"sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(), "versions": {}}
 
-    def _of_split(self, name: str) -> list[tuple[TextFile, ...]]:
+    def _of_split(self, name: str) -> list[_Files]:
         if name not in self._files:
             raise no_such_split(name, self._files)
-        for files in self._files[name]:
-            counts = [file.contents.num_lines for file in files]
-            if len(set(counts)) > 1:
-                raise DataError(
-                    f"{files[0].path} has {counts[0]} lines but {files[1].path} has {counts[1]}:"
-                    " line i of one must translate line i of the other"
-                )
         return self._files[name]
-
-    def _lines(self, files: tuple[TextFile, ...]) -> Iterator[tuple[str, ...]]:
-        """Yield the sides of every example."""
-        if self._pick is None:
-            yield from zip(*(itertools.chain.from_iterable(file.blocks()) for file in files), strict=True)
-            return
-        for number, line in enumerate(itertools.chain.from_iterable(files[0].blocks()), 1):
-            try:
-                sides = self._pick(line)
-            except ValueError as error:
-                raise DataError(f"{files[0].path}, line {number}: {error}") from error
-            yield tuple(sides)
-
-
-def _names(config: DataConfig) -> list[str]:
-    """Return the columns or keys of the sides, the targets last; without targets only that of the inputs."""
-    defaults = ("1", "2") if config.format == "tsv" else (config.source_locale, config.target_locale)
-    inputs = config.input_feature or defaults[0]
-    return [inputs] if config.target_feature == "" else [inputs, config.target_feature or defaults[1]]
-
-
-def _pick(format: str, names: list[str]) -> _Pick | None:
-    """Return the function that splits a line into sides; None for parallel files. Raise ConfigError for a bad name."""
-    if format == "parallel":
-        return None
-    if format == "jsonl":
-        return lambda line: _values(line, names)
-    if format != "tsv":
-        raise ValueError(f"data.format='{format}' is not implemented")
-    for name in names:
-        if not name.isdecimal() or int(name) < 1:
-            raise ConfigError(f"config: with data.format=tsv, features are column numbers from 1, not {name!r}")
-    columns = [int(name) - 1 for name in names]
-    return lambda line: _columns(line, columns)
-
-
-def _columns(line: str, columns: list[int]) -> list[str]:
-    cells = line.split("\t")
-    if len(cells) <= max(columns):
-        raise ValueError(f"expected at least {max(columns) + 1} columns, got {len(cells)}")
-    sides = [cells[column] for column in columns]
-    for side, column in zip(sides, columns, strict=True):
-        if not side.strip():
-            raise ValueError(f"column {column + 1} is empty")
-    return sides
-
-
-def _values(line: str, keys: list[str]) -> list[str]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
-    for key in keys:
-        if key not in value:
-            raise ValueError(f"no key {key!r}; there are: {', '.join(value)}")
-        if not isinstance(value[key], str):
-            raise ValueError(f"{key!r} is {type(value[key]).__name__}, not text")
-        if not value[key].strip():
-            raise ValueError(f"{key!r} is empty")
-        # JSON escapes can contain characters that the file cannot.
-        if bad := _NO_TEXT.search(value[key]):
-            raise ValueError(f"{key!r} has the character U+{ord(bad[0]):04X}, which is not text")
-    return [value[key] for key in keys]

@@ -28,6 +28,16 @@ class SpecialIds(NamedTuple):
     cls: int | None = None
     sep: int | None = None
 
+    @property
+    def start_of_text(self) -> int | None:
+        """The token in front of a text: `cls`, or else `bos`."""
+        return self.bos if self.cls is None else self.cls
+
+    @property
+    def end_of_text(self) -> int | None:
+        """The token behind a text: `sep`, or else `eos`."""
+        return self.eos if self.sep is None else self.sep
+
     def required(self, role: str) -> int:
         """Return the id of a role; raises DataError if there is none."""
         id = getattr(self, role)

@@ -36,6 +36,20 @@ class Pair(NamedTuple):
     source: str
     target: str
     family: str
+    phrases: tuple[tuple[str, str], ...] = ()
+    """Kind and source text of every phrase, in the order of the source sentence."""
+
+
+class Said(NamedTuple):
+    """A phrase in both locales, and its kind, a key of `PHRASES`."""
+
+    source: str
+    target: str
+    kind: str
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        return self.source, self.target
 
 
 def count_words(text: str) -> int:
@@ -136,24 +150,26 @@ class Grammar:
                 drawn.append(None)
         return drawn
 
-    def _draw_phrases(self, template: Template, rng: np.random.Generator, count: int) -> list[tuple[str, str] | None]:
+    def _draw_phrases(self, template: Template, rng: np.random.Generator, count: int) -> list[Said | None]:
         """Return `count` phrases of a template, all kinds equally often."""
         kinds = rng.integers(len(template.phrases), size=count)
-        phrases: list[tuple[str, str] | None] = [None] * count
+        phrases: list[Said | None] = [None] * count
         for kind, name in enumerate(template.phrases):
             places = np.flatnonzero(kinds == kind).tolist()
             for place, texts in zip(places, self._draw(self._phrases[name], rng, len(places)), strict=True):
-                phrases[place] = texts
+                phrases[place] = None if texts is None else Said(*texts, name)
         return phrases
 
-    def _join(self, phrases: Sequence[tuple[str, str] | None], template: Template) -> Pair | None:
+    def _join(self, phrases: Sequence[Said | None], template: Template) -> Pair | None:
         """Return the sentence, or None if a phrase is missing or occurs twice."""
-        if None in phrases or len(set(phrases)) < len(phrases):
+        said = [phrase for phrase in phrases if phrase is not None]
+        if len({phrase.texts for phrase in said}) < len(phrases):
             return None
-        sources, targets = zip(*phrases, strict=True)  # type: ignore[arg-type]
+        sources, targets, kinds = zip(*said, strict=True)
         source, target = self._lexicons
         try:
-            return Pair(source.join(sources, template.join), target.join(targets, template.join), template.family)
+            joined = source.join(sources, template.join), target.join(targets, template.join)
+            return Pair(*joined, template.family, tuple(zip(kinds, sources, strict=True)))
         except Missing:
             return None
 
@@ -183,16 +199,19 @@ class Grammar:
                 lacking -= len(found)
         return [pairs[place] for place in rng.permutation(len(pairs))]
 
-    def _chain(self, phrases: Iterable[tuple[str, str] | None], template: Template) -> list[Pair]:
+    def _chain(self, phrases: Iterable[Said | None], template: Template) -> list[Pair]:
         """Return sentences that each take phrases, in their order, until they are long enough."""
         source, target = self._lexicons
         pairs: list[Pair] = []
-        chosen: list[tuple[str, str]] = []
+        chosen: list[Said] = []
         for phrase in phrases:
-            if phrase is None or phrase in chosen or not (source.can_join(phrase[0]) and target.can_join(phrase[1])):
+            if phrase is None or phrase.texts in [said.texts for said in chosen]:
+                continue
+            if not (source.can_join(phrase.source) and target.can_join(phrase.target)):
                 continue
             chosen.append(phrase)
-            if len(chosen) <= max(template.lengths) or sum(len(text) + 1 for text, _ in chosen) <= MAX_CHARACTERS:
+            size = sum(len(said.source) + 1 for said in chosen)
+            if len(chosen) <= max(template.lengths) or size <= MAX_CHARACTERS:
                 continue
             pair = self._join(chosen, template)
             if pair and len(pair.source) > MAX_CHARACTERS and count_words(pair.source) > MAX_WORDS:
@@ -217,6 +236,7 @@ def build(grammar: Grammar, num_train_pairs: int, num_eval_pairs: int, seed: int
                 "inputs": [pair.source for pair in pairs],
                 "targets": [pair.target for pair in pairs],
                 "families": [pair.family for pair in pairs],
+                "phrases": [pair.phrases for pair in pairs],
             }
         )
         for name, pairs in splits.items()

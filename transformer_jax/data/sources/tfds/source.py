@@ -15,7 +15,7 @@ import functools
 import hashlib
 import itertools
 import logging
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,13 @@ class TfdsSource:
         """Open the dataset; raise DataError if it does not exist, is not prepared, or lacks a split or a feature."""
         folder = prepared_folder(config.dataset, config.dir)
         self._builder = open_folder(folder)
-        self._features = {"inputs": self._text_feature("input_feature", config.input_feature or config.source_locale)}
+        self._label_names: dict[str, Callable[[int], str]] = {}
+        self._features = {"inputs": self._feature("input_feature", config.input_feature or config.source_locale)}
         if config.target_feature != "":
-            target = self._text_feature("target_feature", config.target_feature or config.target_locale)
-            self._features["targets"] = target
+            target = config.target_feature or config.target_locale
+            self._features["targets"] = self._feature("target_feature", target, labels=True)
+        if config.second_feature:
+            self._features["second"] = self._feature("second_feature", config.second_feature)
         self._parts = config.split_texts()
         self._infos = {name: self._split_info(name, text) for name, text in self._parts.items()}
         if not self._infos:
@@ -101,16 +104,24 @@ class TfdsSource:
                 digest.update(f"{name} {file.skip} {file.take} {sha256(Path(file.filename))}\n".encode())
         return digest.hexdigest()
 
-    def _text_feature(self, field: str, name: str) -> str:
+    def _feature(self, field: str, name: str, labels: bool = False) -> str:
+        """Check the name of a feature and return it. labels: it may be a class label, whose names are texts."""
         import tensorflow_datasets as tfds
 
         described = self._builder.info.features
         features = dict(described.items()) if isinstance(described, tfds.features.FeaturesDict) else {}
-        texts = [key for key, feature in features.items() if isinstance(feature, tfds.features.Text)]
+        feature = features.get(name)
+        if labels and isinstance(feature, tfds.features.ClassLabel):
+            self._label_names[name] = feature.int2str
+            return name
+        kinds = (tfds.features.Text, tfds.features.ClassLabel) if labels else tfds.features.Text
+        texts = [key for key, feature in features.items() if isinstance(feature, kinds)]
         if name in texts:
             return name
-        problem = f"is {features[name]}, not a text" if name in features else "does not exist"
-        have = f"its texts are {', '.join(texts)}" if texts else f"its features are {', '.join(features) or 'no dict'}"
+        kind = "a text or a label" if labels else "a text"
+        problem = f"is {feature}, not {kind}" if name in features else "does not exist"
+        kind = "texts and labels" if labels else "texts"
+        have = f"its {kind} are {', '.join(texts)}" if texts else f"its features are {', '.join(features) or 'no dict'}"
         raise DataError(f"data.{field}={name!r}: this feature of {self._name} {problem}; {have}")
 
     def _split_info(self, name: str, text: str) -> Any:
@@ -178,6 +189,10 @@ class TfdsSource:
 
     def _text(self, record: Mapping[str, Any], feature: str, name: str, index: int) -> str:
         where = f"{self._name}: example {index} of split {name!r}, feature {feature!r}"
+        if feature in self._label_names:
+            if record[feature] < 0:  # as in GLUE's test splits
+                raise DataError(f"{where}: the example has no label ({record[feature]})")
+            return self._label_names[feature](int(record[feature]))
         try:
             text = record[feature].decode("utf-8")
         except UnicodeDecodeError as error:

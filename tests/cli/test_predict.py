@@ -1,0 +1,240 @@
+"""The command around the predictor, bytes in and lines out in order; and tiny models from training to prediction."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from labelled_support import CONTEXTS, QUESTIONS, config, data_of
+from run_support import run_main
+
+from transformer_jax.cli import predict
+from transformer_jax.cli.main import main
+from transformer_jax.evaluation import loading
+from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks.base import TASKS
+
+PAIRS = {"source": "text", "dir": "unused", "format": "tsv", "second_feature": "3"}
+
+
+@pytest.fixture
+def predictor(monkeypatch, tmp_path):
+    """Return a function that puts a task's untrained model in the place of that of any checkpoint."""
+
+    def put(task: str, **fields):
+        settings = config(task, model={"position_encoding": "learned", "max_length": 16}, **fields)
+        data = data_of(settings, tmp_path / "work")
+        params = init_params(settings.model, 1, TASKS[task].head(settings.task, settings.model))
+        made = TASKS[task].predictor(settings, params, data.tokenizer, data.labels)
+        monkeypatch.setattr(loading, "load_predictor", lambda *args: made)
+        return made
+
+    return put
+
+
+def output_of(capsysbinary, monkeypatch, lines: bytes, *flags: str) -> tuple[int, list[str], str]:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    code = main(["predict", "--checkpoint=unused", *flags])
+    captured = capsysbinary.readouterr()
+    return code, captured.out.decode().split("\n")[:-1], captured.err.decode()
+
+
+def test_labels(predictor, capsysbinary, monkeypatch):
+    expected = predictor("classification").predict(["a film", "so long"])
+    lines = b"a film\n\nso long\r\n\xff\n" + b"a " * 20
+    code, out, err = output_of(capsysbinary, monkeypatch, lines)
+    assert code == 3
+    assert [line.split("\t")[0] for line in out] == [expected[0].label, "", expected[1].label, "", ""]
+    assert float(out[0].split("\t")[1]) == pytest.approx(expected[0].probability, abs=1e-5)
+    for text in ("line 2: has no text", "line 4: not valid UTF-8", "line 5: 22 tokens", "without a prediction", ": 3"):
+        assert text in err
+    code, out, _ = output_of(capsysbinary, monkeypatch, b"", "--text=a film", "--probabilities")
+    assert code == 0
+    named = dict(part.split("=") for part in out[0].split("\t")[2:])
+    assert [*named] == ["bad", "good", "mixed"]
+    assert sum(map(float, named.values())) == pytest.approx(1, abs=1e-5)
+    code, out, _ = output_of(capsysbinary, monkeypatch, b"a film\n\n", "--output=jsonl", "--probabilities")
+    first, second = map(json.loads, out)
+    assert first["line"] == 1
+    assert first["label"] == expected[0].label
+    assert [*first["probabilities"]] == ["bad", "good", "mixed"]
+    assert second == {"line": 2, "problem": "has no text"}
+
+
+def test_pairs_of_texts(predictor, capsysbinary, monkeypatch):
+    expected = predictor("classification", data=PAIRS).predict([("a film", "no")])
+    code, out, err = output_of(capsysbinary, monkeypatch, b"a film\tno\na film\n", "--output=jsonl")
+    assert code == 3
+    assert json.loads(out[0])["label"] == expected[0].label
+    assert "line 2: 1 texts; the model reads 2" in err
+
+
+def test_tags(predictor, capsysbinary, monkeypatch):
+    expected = predictor("tagging").predict(["Ann saw York"])[0]
+    code, out, _ = output_of(capsysbinary, monkeypatch, b"Ann saw York\n")
+    assert (code, out) == (0, [" ".join(expected.tags)])
+    flags = "--output=jsonl", "--probabilities"
+    code, out, _ = output_of(capsysbinary, monkeypatch, b"Ann  saw York\n", *flags)
+    found = json.loads(out[0])
+    assert (found["words"], found["tags"]) == (["Ann", "saw", "York"], expected.tags)
+    assert len(found["probabilities"]) == 3
+    code, _, err = output_of(capsysbinary, monkeypatch, b"", "--probabilities")
+    assert code == 2
+    assert "--probabilities: tags are written without them; use --output=jsonl" in err
+
+
+def test_answers(predictor, capsysbinary, monkeypatch):
+    pairs = list(zip(QUESTIONS, CONTEXTS, strict=True))
+    expected = predictor("span_qa").predict(pairs)
+    lines = [json.dumps({"question": q, "context": c}) for q, c in pairs] + ["{}", "", '{"question": 1, "context": 2}']
+    code, out, err = output_of(capsysbinary, monkeypatch, "\n".join(lines).encode(), "--output=jsonl")
+    assert code == 3
+    for line, answer, context in zip(out, expected, CONTEXTS, strict=False):
+        found = json.loads(line)
+        assert found["answer"] == answer.text == context[found["start"] : found["end"]]
+    assert "line 4: expected a JSON object with 'question' and 'context'" in err
+    assert "line 5: has no question" in err
+    assert "line 6: 'question' and 'context' must be texts" in err
+    code, out, _ = output_of(capsysbinary, monkeypatch, "\n".join(lines[:3]).encode())
+    assert (code, out) == (0, [answer.text for answer in expected])
+    code, _, err = output_of(capsysbinary, monkeypatch, b"", "--probabilities")
+    assert code == 2
+    assert "an answer has a score and no probability" in err
+
+
+def test_an_interrupted_command_continues(predictor, capsysbinary, monkeypatch, tmp_path):
+    model = predictor("classification")
+    monkeypatch.setattr(predict, "_CHUNK", 2)
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a film\n\nso long\nfine\na joy\n")
+    flags = f"--input={source}", f"--output_file={target}"
+    attempts = []
+
+    def attempt(self, examples):
+        attempts.append(len(examples))
+        if len(attempts) == 2:
+            raise KeyboardInterrupt
+        return before(self, examples)
+
+    before = type(model).attempt
+    monkeypatch.setattr(type(model), "attempt", attempt)
+    code, _, _ = output_of(capsysbinary, monkeypatch, b"", *flags)
+    assert code == 130
+    assert not target.exists()
+    code, _, err = output_of(capsysbinary, monkeypatch, b"", *flags)
+    assert code == 3
+    assert attempts == [2, 2, 2, 1]
+    assert "lines without a prediction, which are empty: 1" in err
+    assert [line.split("\t")[0] for line in target.read_text().splitlines()] == [
+        "" if text == "" else model.predict([text])[0].label for text in source.read_text().splitlines()
+    ]
+    code, _, err = output_of(capsysbinary, monkeypatch, b"", *flags)
+    assert code == 2
+    assert "exists already; --force replaces it" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--output=json",), "--output=json: expected one of text, jsonl (did you mean 'jsonl'?)"),
+        (("--text=a", "--input=b"), "--text and --input: give one of them"),
+        (("--input=nowhere.txt",), "--input=nowhere.txt: No such file or directory"),
+    ],
+)
+def test_bad_flags(capsysbinary, monkeypatch, flags, message):
+    code, _, err = output_of(capsysbinary, monkeypatch, b"", *flags)
+    assert code == 2
+    assert message in err
+
+
+# Whole runs.
+
+CONFIG = """
+from transformer_jax.config import *
+
+
+def get_config(arg=""):
+    task, model, data = {tasks!r}[arg]
+    return ExperimentConfig(
+        model=ModelConfig(**dict(vocab_size=300, emb_dim=32, num_heads=2, mlp_dim=64, dropout_rate=0.0) | model),
+        task=TaskConfig(**task),
+        data=DataConfig(**dict(
+            source="text", dir={folder!r}, tokenizer="bpe", max_length=40, tokens_per_batch=1024, num_buckets=1,
+            row_multiple=2, valid_split="train", test_split="train",
+        ) | data),
+        optimizer=OptimizerConfig(schedule="constant", learning_rate=5e-3, warmup_steps=10),
+        training=TrainingConfig(
+            num_train_steps=120, log_every_steps=40, eval_every_steps=60, checkpoint_every_steps=60, keep_last=2,
+            label_smoothing=0.0,
+        ),
+        decode=DecodeConfig(),
+    ).to_config_dict()
+"""
+ENCODER = {"architecture": "encoder_only", "num_encoder_layers": 1}
+DECODER = {"architecture": "decoder_only", "num_decoder_layers": 1}
+TSV = {"format": "tsv", "input_feature": "text", "target_feature": "label"}
+RUNS = {
+    "classification": ({"name": "classification"}, ENCODER, TSV),
+    "decoder": ({"name": "classification", "pooling": "last", "pooler": True}, DECODER, TSV),
+    "tagging": ({"name": "tagging", "num_labels": 3, "chunks": True}, ENCODER, {"format": "conll"}),
+    "span_qa": (
+        {"name": "span_qa", "question_length": 12, "stride": 8},
+        ENCODER | {"token_types": 2},
+        {"format": "squad"},
+    ),
+    "text_to_text": (
+        {"name": "translation"},
+        {"num_encoder_layers": 1, "num_decoder_layers": 1},
+        TSV | {"label_names": "0=negative,1=positive", "input_template": "film: {inputs}"},
+    ),
+}
+ANIMALS = ["cat", "dog", "horse", "cow", "owl"]
+
+
+def write_corpora(folder: Path) -> None:
+    """Write 30 examples of each kind."""
+    sentences = [f"the {ANIMALS[i % 5]} saw {ANIMALS[i // 5 % 5]} number {i}" for i in range(30)]
+    labels = [str(i % 5 % 2) for i in range(30)]
+    rows = "".join(f"{sentence}\t{label}\n" for sentence, label in zip(sentences, labels, strict=True))
+    (folder / "train.tsv").write_text("text\tlabel\n" + rows)
+    blocks = [f"the\tO\n{ANIMALS[i % 5]}\tB-X\n{ANIMALS[i // 5 % 5]}\tI-X\nsaw\tO\n{i}\tB-X\n" for i in range(30)]
+    (folder / "train.conll").write_text("\n".join(blocks))
+    paragraphs = []
+    for i, sentence in enumerate(sentences):
+        answer = ANIMALS[i % 5]
+        answers = [{"text": answer, "answer_start": sentence.index(answer)}]
+        asked = {"id": f"q{i}", "question": "who saw it ?", "answers": answers}
+        paragraphs.append({"context": sentence, "qas": [asked]})
+    (folder / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_tiny_model_learns_thirty_examples(tmp_path, capsysbinary, monkeypatch, name):
+    """Through train, resume, evaluate and predict; the resumed run ends as an uninterrupted one."""
+    write_corpora(tmp_path)
+    (tmp_path / "tiny.py").write_text(CONFIG.format(tasks=RUNS, folder=str(tmp_path)))
+    run, other = tmp_path / "run", tmp_path / "other"
+    command = ["train", f"--config={tmp_path / 'tiny.py'}:{name}"]
+    assert run_main([*command, f"--workdir={run}"]) == 0
+    assert run_main([*command, f"--workdir={other}", "--config.training.num_train_steps=60"]) == 0
+    assert run_main([*command, f"--workdir={other}", "--allow_config_change"]) == 0
+    both = [loading.load(path).params for path in (run, other)]
+    assert loading.fingerprint(loading.load(run).tokenizer, (config("tagging").model, both[0])) == loading.fingerprint(
+        loading.load(other).tokenizer, (config("tagging").model, both[1])
+    )
+    assert run_main(["evaluate", f"--checkpoint={run}", "--splits=test"]) == 0
+    scores = json.loads((run / "evaluation" / "test.json").read_text())
+    best = {"tagging": "f1", "span_qa": "exact_match", "text_to_text": "exact_match"}.get(name, "accuracy")
+    assert scores[best] == 100
+    if name == "text_to_text":
+        assert set((run / "evaluation" / "test.txt").read_text().split()) == {"negative", "positive"}
+        return
+    assert "decode" not in scores
+    lines, expected = {
+        "tagging": ("the dog cat saw 1", "O B-X I-X O B-X"),
+        "span_qa": (json.dumps({"question": "who saw it ?", "context": "the dog saw cat number 1"}), "dog"),
+    }.get(name, ("the dog saw cat number 1", "1"))
+    capsysbinary.readouterr()
+    assert run_main(["predict", f"--checkpoint={run}", f"--text={lines}"]) == 0
+    assert capsysbinary.readouterr().out.decode().rstrip("\n").split("\t")[0] == expected

@@ -1,0 +1,399 @@
+"""Formats of text files: the names of their files, and the examples in them.
+
+| `data.format` | files of the prefix `train` | an example                                                      |
+|---------------|-----------------------------|-----------------------------------------------------------------|
+| `parallel`    | `train.en`, `train.de`      | line i of one, line i of the other                              |
+| `tsv`         | `train.tsv`                 | columns of a line, between tabs, without quotes                 |
+| `jsonl`       | `train.jsonl`               | values of one object per line, by key                           |
+| `labelled`    | `train.txt`                 | a label, a space, and a text, as in TREC                        |
+| `conll`       | `train.conll`               | lines between blank lines: a word and its tag, among columns    |
+| `conllu`      | `train.conllu`              | a sentence of Universal Dependencies: FORM and a column of tags |
+| `squad`       | `train.json`                | a question on a context, and its answers, as in SQuAD 1.1       |
+
+The columns of `tsv` have numbers, from 1; or names, which then stand in the first line of the file. Those of `conll`
+stand between tabs, or in a line without tabs between spaces; lines that begin with -DOCSTART- are skipped. In `conllu`,
+ranges of words (3-4) and nodes without text (8.1) are skipped.
+
+All have the features `inputs` and `targets`, texts; a label is the text of `targets`. With `data.second_feature`, `tsv`
+and `jsonl` also have `second`. Sentences of tagged words have `words` and `tags`, lists of equal length, and are joined
+by spaces in `inputs` and `targets`. Questions have `questions`, `contexts`, `answers` (a list of texts), and
+`answer_starts` (the places of their first characters); `targets` is the first answer, and `inputs` is
+"question: ... context: ...".
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from transformer_jax.config import DataConfig, nearest
+from transformer_jax.config.data import CONLLU_COLUMNS
+from transformer_jax.data.sources.lines import TextFile
+from transformer_jax.errors import DataError
+
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_PAIR = ("inputs", "targets")
+_TAGGED = ("inputs", "targets", "words", "tags")
+_QUESTION = ("inputs", "targets", "questions", "contexts", "answers", "answer_starts")
+IGNORES_MISPLACED = {"error": False, "ignore": True}
+"""By the values of `data.misplaced_answers`."""
+UNPLACED = -1
+"""The start of an answer that is not at its place, with `data.misplaced_answers=ignore`."""
+
+
+class Format(abc.ABC):
+    """One format. Methods raise DataError, with file and line, for content of another form."""
+
+    features: tuple[str, ...] = _PAIR
+    """Names of the values of an example."""
+    allow_empty = False
+    """Whether files may have empty and very long lines."""
+
+    def __init__(self, config: DataConfig) -> None:
+        self.config = config
+
+    @property
+    def key(self) -> list[str]:
+        """The chosen columns and the like, for the fingerprint; it is part of checkpoints, and must not change."""
+        return []
+
+    def files(self, prefix: str) -> list[str]:
+        """Return the names of the files of a prefix, without .gz."""
+        return [f"{prefix}.{self.config.format}"]
+
+    def check(self, files: Sequence[TextFile]) -> None:
+        """Raise DataError if the files of one prefix do not belong together; here any do."""
+        return
+
+    def count(self, files: Sequence[TextFile]) -> int:
+        """Return the number of examples in the files of one prefix."""
+        self.check(files)
+        return files[0].contents.num_lines
+
+    @abc.abstractmethod
+    def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
+        """Yield the values of every example, in the order of `features`."""
+
+
+class _Parallel(Format):
+    """One file per language."""
+
+    def files(self, prefix: str) -> list[str]:
+        return [f"{prefix}.{locale}" for locale in (self.config.source_locale, self.config.target_locale)]
+
+    def check(self, files: Sequence[TextFile]) -> None:
+        counts = [file.contents.num_lines for file in files]
+        if len(set(counts)) > 1:
+            raise DataError(
+                f"{files[0].path} has {counts[0]} lines but {files[1].path} has {counts[1]}:"
+                " line i of one must translate line i of the other"
+            )
+
+    def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
+        self.check(files)
+        yield from zip(*map(lines_of, files), strict=True)
+
+
+class _PerLine(Format):
+    """One example per line of one file. A subclass picks the values from a line."""
+
+    default_names: tuple[str, str]
+
+    def __init__(self, config: DataConfig) -> None:
+        super().__init__(config)
+        names = {"inputs": config.input_feature or self.default_names[0]}
+        if config.target_feature != "":
+            names["targets"] = config.target_feature or self.default_names[1]
+        if config.second_feature:
+            names["second"] = config.second_feature
+        self.names, self.features = tuple(names.values()), tuple(names)
+
+    @property
+    def key(self) -> list[str]:
+        # In the form of the first versions: later they had the choice of one side (False).
+        return [f"{self.config.format} {[*self.names]} False"]
+
+    def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
+        numbered = enumerate(lines_of(files[0]), 1)
+        pick = _located(files[0], 1, lambda: self.pick(numbered))
+        for number, line in numbered:
+            yield tuple(_located(files[0], number, lambda line=line: pick(line)))
+
+    @abc.abstractmethod
+    def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
+        """Return the function from a line to its values; it raises ValueError with the problem.
+
+        Args:
+          numbered: the lines of the file with their numbers, of which a header may be taken.
+        """
+
+
+class _Tsv(_PerLine):
+    default_names = ("1", "2")
+
+    @property
+    def _header(self) -> bool:
+        return not all(name.isdecimal() for name in self.names)
+
+    def count(self, files: Sequence[TextFile]) -> int:
+        return super().count(files) - self._header
+
+    def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
+        columns = [int(name) - 1 for name in self.names] if not self._header else []
+        if self._header:
+            names = next(numbered)[1].split("\t")
+            for name in self.names:
+                if name not in names:
+                    raise ValueError(f"no column {name!r}; there are {', '.join(names)}{nearest(name, names)}")
+                columns.append(names.index(name))
+        elif min(columns) < 0:
+            raise ValueError("columns are counted from 1")
+        return lambda line: _picked(line.split("\t"), columns, self.names)
+
+
+class _Jsonl(_PerLine):
+    default_names = ("", "")
+
+    def __init__(self, config: DataConfig) -> None:
+        self.default_names = (config.source_locale, config.target_locale)
+        super().__init__(config)
+
+    def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
+        return lambda line: _values(line, dict(zip(self.features, self.names, strict=True)))
+
+
+class _Labelled(Format):
+    @property
+    def key(self) -> list[str]:
+        return ["labelled"]
+
+    def files(self, prefix: str) -> list[str]:
+        return [f"{prefix}.txt"]
+
+    def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
+        for number, line in enumerate(lines_of(files[0]), 1):
+            label, space, text = line.strip().partition(" ")
+            if not space:
+                raise _at(files[0], number, "expected a label, a space and a text")
+            yield text.strip(), label
+
+
+class _Blocks(Format):
+    """Blocks of lines between blank lines."""
+
+    features = _TAGGED
+    allow_empty = True
+    last = ""
+    """Column of the tags without `data.target_feature`."""
+
+    def __init__(self, config: DataConfig) -> None:
+        super().__init__(config)
+        self._counts: dict[Any, int] = {}
+        self.names = (config.input_feature or self.word_column, config.target_feature or self.last)
+
+    word_column = "1"
+
+    @property
+    def key(self) -> list[str]:
+        return [f"{self.config.format} {[*self.names]}"]
+
+    def count(self, files: Sequence[TextFile]) -> int:
+        if files[0].path not in self._counts:
+            self._counts[files[0].path] = sum(1 for _ in self.examples(files))
+        return self._counts[files[0].path]
+
+    def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
+        words: list[str] = []
+        tags: list[str] = []
+        for number, line in enumerate(itertools.chain(lines_of(files[0]), [""]), 1):
+            if not line.strip():
+                if words:
+                    yield " ".join(words), " ".join(tags), words, tags
+                words, tags = [], []
+                continue
+            try:
+                found = self.word_and_tag(line)
+            except ValueError as error:
+                raise _at(files[0], number, str(error)) from error
+            if found:
+                words.append(found[0])
+                tags.append(found[1])
+
+    @abc.abstractmethod
+    def word_and_tag(self, line: str) -> tuple[str, str] | None:
+        """Return a word and its tag; None for a line without a word. Raise ValueError with the problem."""
+
+
+class _Conll(_Blocks):
+    def word_and_tag(self, line: str) -> tuple[str, str] | None:
+        cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
+        if cells[0].startswith("-DOCSTART-"):
+            return None
+        if len(cells) < 2:
+            raise ValueError(f"the word {line.strip()!r} has no tag: expected two columns or more")
+        places = [int(name) if name else len(cells) for name in self.names]
+        word, tag = _picked(cells, [place - 1 for place in places], [*map(str, places)])
+        return word, tag
+
+
+class _Conllu(_Blocks):
+    word_column, last = "FORM", "UPOS"
+
+    def word_and_tag(self, line: str) -> tuple[str, str] | None:
+        if line.startswith("#"):
+            return None
+        cells = line.split("\t")
+        if len(cells) != len(CONLLU_COLUMNS):
+            raise ValueError(f"expected {len(CONLLU_COLUMNS)} columns, got {len(cells)}")
+        if not cells[0].isdecimal():  # a range of words, such as 3-4, or a node without text, such as 8.1
+            return None
+        places = [CONLLU_COLUMNS.index(name) if name in CONLLU_COLUMNS else int(name) - 1 for name in self.names]
+        word, tag = _picked(cells, places, self.names)
+        return word, tag
+
+
+class _Squad(Format):
+    features = _QUESTION
+    allow_empty = True
+
+    def __init__(self, config: DataConfig) -> None:
+        super().__init__(config)
+        self._counts: dict[Any, int] = {}
+
+    @property
+    def key(self) -> list[str]:
+        return [f"squad {self.config.misplaced_answers}"]
+
+    def files(self, prefix: str) -> list[str]:
+        return [f"{prefix}.json"]
+
+    def count(self, files: Sequence[TextFile]) -> int:
+        if files[0].path not in self._counts:
+            self._counts[files[0].path] = sum(1 for _ in self.examples(files))
+        return self._counts[files[0].path]
+
+    def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
+        found, misplaced = [], []
+        ignore = IGNORES_MISPLACED[self.config.misplaced_answers]
+        for id, question, context, answers in _questions(files[0]):
+            texts, starts = [text for text, _ in answers], [start for _, start in answers]
+            for i, (text, start) in enumerate(answers):
+                if start < 0 or context[start : start + len(text)] != text:
+                    there = context[max(start, 0) : max(start, 0) + len(text)]
+                    misplaced.append(f"question {id}: {text!r} at character {start}, where the context has {there!r}")
+                    starts[i] = UNPLACED
+            found.append((f"question: {question} context: {context}", texts[0], question, context, texts, starts))
+        if misplaced and not ignore:
+            raise DataError(
+                f"{files[0].path}: {len(misplaced):,} of {sum(len(x[4]) for x in found):,} answers are not at their "
+                f"place in the context; the first is that of {misplaced[0]}; correct the file, or set "
+                "data.misplaced_answers=ignore to train without these answers"
+            )
+        yield from found
+
+
+FORMATS: dict[str, type[Format]] = {
+    "parallel": _Parallel,
+    "tsv": _Tsv,
+    "jsonl": _Jsonl,
+    "labelled": _Labelled,
+    "conll": _Conll,
+    "conllu": _Conllu,
+    "squad": _Squad,
+}
+"""Formats of one or more files with examples, by the values of `data.format`."""
+
+
+def lines_of(file: TextFile) -> Iterator[str]:
+    """Return the lines of a file."""
+    return itertools.chain.from_iterable(file.blocks())
+
+
+def _at(file: TextFile, number: int, problem: str) -> DataError:
+    return DataError(f"{file.path}, line {number}: {problem}")
+
+
+def _located(file: TextFile, number: int, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except ValueError as error:
+        raise _at(file, number, str(error)) from error
+
+
+def _picked(cells: Sequence[str], columns: Sequence[int], names: Sequence[str]) -> list[str]:
+    if len(cells) <= max(columns):
+        raise ValueError(f"expected at least {max(columns) + 1} columns, got {len(cells)}")
+    sides = [cells[column] for column in columns]
+    for side, name in zip(sides, names, strict=True):
+        if not side.strip():
+            raise ValueError(f"column {name} is empty")
+    return sides
+
+
+def _values(line: str, keys: dict[str, str]) -> list[str]:
+    """Return the texts of an object by feature; a target may also be an integer or a truth value, as labels are."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
+    texts = []
+    for feature, key in keys.items():
+        if key not in value:
+            raise ValueError(f"no key {key!r}; there are: {', '.join(value)}")
+        text = value[key]
+        if feature == "targets" and isinstance(text, int):  # a truth value is an integer too
+            text = json.dumps(text)
+        if not isinstance(text, str):
+            raise ValueError(f"{key!r} is {type(text).__name__}, not text")
+        if not text.strip():
+            raise ValueError(f"{key!r} is empty")
+        # JSON escapes can contain characters that the file cannot.
+        if bad := _NO_TEXT.search(text):
+            raise ValueError(f"{key!r} has the character U+{ord(bad[0]):04X}, which is not text")
+        texts.append(text)
+    return texts
+
+
+_Question = tuple[str, str, str, list[tuple[str, int]]]
+
+
+def _questions(file: TextFile) -> Iterator[_Question]:
+    """Yield id, question, context and answers, each a text and the place of its first character."""
+    try:
+        content = json.loads("\n".join(lines_of(file)))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file.path}: not JSON: {error}") from error
+    where = "data"
+    try:
+        for a, article in enumerate(content["data"]):
+            for p, paragraph in enumerate(article["paragraphs"]):
+                where = f"data[{a}].paragraphs[{p}]"
+                context = _text(paragraph["context"], "context")
+                for q, asked in enumerate(paragraph["qas"]):
+                    where = f"data[{a}].paragraphs[{p}].qas[{q}]"
+                    answers = [(_text(x["text"], "text"), _place(x["answer_start"])) for x in asked["answers"]]
+                    if not answers:
+                        raise ValueError("a question without answers; SQuAD 2.0 is not supported")
+                    yield str(asked.get("id", where)), _text(asked["question"], "question"), context, answers
+    except KeyError as error:
+        raise DataError(f"{file.path}: {where} has no key {error}") from error
+    except (TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{file.path}: {where}: {error}") from error
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value.strip() or _NO_TEXT.search(value):
+        raise ValueError(f"{name!r} is no text: {value!r}")
+    return value
+
+
+def _place(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"'answer_start' is no integer: {value!r}")
+    return value
