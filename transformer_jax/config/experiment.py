@@ -69,7 +69,7 @@ class ExperimentConfig:
             )
         if optimizer.decay_steps is None:
             optimizer = dataclasses.replace(optimizer, decay_steps=self.training.num_train_steps)
-        return dataclasses.replace(config, model=model, optimizer=optimizer)
+        return dataclasses.replace(config, model=model, task=config.task.resolved(), optimizer=optimizer)
 
     def with_derived_unset(self) -> ExperimentConfig:
         """Return a resolved config with None for every value that is equal to its derived default."""
@@ -135,6 +135,8 @@ class ExperimentConfig:
             )
         if self.evaluation.context and self.task.prefix != "none":
             yield f"evaluation.context={self.evaluation.context} cannot be used with task.prefix='{self.task.prefix}'"
+        if self.evaluation.context and self.task.name in ("masked_lm", "span_corruption", "denoising"):
+            yield f"evaluation.context={self.evaluation.context} is not read with task.name='{self.task.name}'"
         if self.evaluation.context >= window:
             yield f"evaluation.context={self.evaluation.context} leaves no token to score in windows of {window} tokens"
         if data.row_multiple % training.accumulation_steps:

@@ -337,6 +337,9 @@ TASKS: Registry[Task] = Registry(
     {
         "translation": "transformer_jax.tasks.translation:Translation",
         "language_model": "transformer_jax.tasks.language_model:LanguageModelTask",
+        "masked_lm": "transformer_jax.tasks.masked_lm:MaskedLM",
+        "span_corruption": "transformer_jax.tasks.span_corruption:SpanCorruption",
+        "denoising": "transformer_jax.tasks.denoising:Denoising",
     },
 )
 """By the values of `task.name`."""
