@@ -134,7 +134,11 @@ def test_sizes_of_t5():
     assert [int(x) for x in span_sizes(568, 0.15, 3.0)] == [85, 28, 512, 114]
     half = span_sizes(longest_text(512, 0.5, 3.0), 0.5, 3.0)
     assert max(half.inputs, half.targets) == 512
-    assert [[int(x) for x in span_sizes(n, 0.15, 3.0)] for n in (1, 2, 20)] == [[0, 0, 2, 1], [1, 1, 3, 3], [3, 1, 19, 5]]
+    assert [[int(x) for x in span_sizes(n, 0.15, 3.0)] for n in (1, 2, 20)] == [
+        [0, 0, 2, 1],
+        [1, 1, 3, 3],
+        [3, 1, 19, 5],
+    ]
     assert longest_text(1, 0.15, 3.0) == 0
     many = span_sizes(np.arange(1, 300), 0.9, 1.0)
     assert (many.spans <= np.minimum(many.noise, np.arange(1, 300) - many.noise)).all()
@@ -244,9 +248,7 @@ def test_infilling_keeps_words_whole():
     ids = ids * 0 + np.arange(2000, 2090)
     starts = np.random.default_rng(3).random(ids.shape) < 0.4
     starts[:, 0] = True
-    new = infill(
-        ids, lengths, text_keys, starts, rate=0.3, mean_span_length=3.0, mask_id=MASK, random_ids=RANDOM_IDS
-    )
+    new = infill(ids, lengths, text_keys, starts, rate=0.3, mean_span_length=3.0, mask_id=MASK, random_ids=RANDOM_IDS)
     for row, length in enumerate(lengths):
         words = [w.tolist() for w in np.split(ids[row, :length], np.flatnonzero(starts[row, :length])[1:])]
         kept = set(new.ids[row, : new.lengths[row]].tolist())

@@ -135,8 +135,6 @@ class ExperimentConfig:
             )
         if self.evaluation.context and self.task.prefix != "none":
             yield f"evaluation.context={self.evaluation.context} cannot be used with task.prefix='{self.task.prefix}'"
-        if self.evaluation.context and self.task.name in ("masked_lm", "span_corruption", "denoising"):
-            yield f"evaluation.context={self.evaluation.context} is not read with task.name='{self.task.name}'"
         if self.evaluation.context >= window:
             yield f"evaluation.context={self.evaluation.context} leaves no token to score in windows of {window} tokens"
         if data.row_multiple % training.accumulation_steps:

@@ -51,7 +51,9 @@ class TaskConfig:
     random_share: float = number(
         0.1, "share of the masks that are a random token instead; BERT and BART", 0.0, 1.0, read_by=_MASKS
     )
-    keep_share: float = number(0.1, "share of the masked tokens that stay as they are; BERT", 0.0, 1.0, read_by=_MASKED_LM)
+    keep_share: float = number(
+        0.1, "share of the masked tokens that stay as they are; BERT", 0.0, 1.0, read_by=_MASKED_LM
+    )
     mean_span_length: float = number(
         3.0,
         "mean number of tokens of a masked span; of `denoising`, mean number of words, of a Poisson distribution",

@@ -75,29 +75,23 @@ class CorruptedText(Task):
         """Return the ids of a document, with its end."""
         return (TextColumn("ids", "inputs"),)
 
-    def texts(self, config: ExperimentConfig, split: EncodedSplit, width: int | None = None) -> EncodedSplit:
-        """Return the windows of a split, in the column `targets`; without ends of documents, except within windows.
-
-        Args:
-          width: greatest length of a sequence; default that of an evaluation.
-        """
-        width = width or config.evaluation.max_length or config.data.max_length
-        size, stream = self.checked_text_length(config, split.special_ids, width), config.data.batching == "windows"
+    def texts(self, config: ExperimentConfig, split: EncodedSplit) -> EncodedSplit:
+        """Return the windows of a split, in the column `targets`; without ends of documents, except within windows."""
+        size, stream = self.checked_text_length(config, split.special_ids), config.data.batching == "windows"
         return in_windows(split, "ids", config.model.decoder_start_id, size, stream=stream, end=False)
 
-    def checked_text_length(self, config: ExperimentConfig, special_ids: SpecialIds, width: int) -> int:
-        """Return `text_length`; raises ConfigError if it is not at least 1."""
-        size = self.text_length(config, special_ids, width)
+    def checked_text_length(self, config: ExperimentConfig, special_ids: SpecialIds) -> int:
+        """Return `text_length` for sequences of `data.max_length`; raises ConfigError if it is not at least 1."""
+        size = self.text_length(config, special_ids, config.data.max_length)
         if size < 1:
-            name = "evaluation" if width == config.evaluation.max_length else "data"
             raise ConfigError(
-                f"config: {name}.max_length={width} leaves no token of text beside the special tokens of "
-                f"task.name='{config.task.name}'; increase it"
+                f"config: data.max_length={config.data.max_length} leaves no token of text beside the special tokens "
+                f"of task.name='{config.task.name}'; increase it"
             )
         return size
 
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
-        """Return the greatest lengths of the sequences of every window of an evaluation, int64 [windows] by name."""
+        """Return the greatest lengths of the sequences of every window, int64 [windows] by name."""
         return self._lengths_of(config, self.texts(config, split))
 
     def _lengths_of(self, config: ExperimentConfig, texts: EncodedSplit) -> Mapping[str, np.ndarray]:
@@ -106,7 +100,7 @@ class CorruptedText(Task):
     def arrays(
         self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> Batch:
-        """Return the arrays of some windows of an evaluation; see `corrupted`."""
+        """Return the arrays of some windows; see `corrupted`."""
         return self._arrays(config, self.texts(config, split), rows, shape, step)
 
     def _arrays(
@@ -124,7 +118,7 @@ class CorruptedText(Task):
         data, special_ids = config.data, split.special_ids
         arrays = functools.partial(self._arrays, config)
         if data.batching == "windows":
-            size = self.checked_text_length(config, special_ids, data.max_length)
+            size = self.checked_text_length(config, special_ids)
             widths = self.sequence_lengths(config, special_ids, np.array([size]))
             return WindowPlan(
                 split,
@@ -136,13 +130,13 @@ class CorruptedText(Task):
                 seed=config.seed,
                 widths={name: int(width[0]) for name, width in widths.items()},
             )
-        texts = self.texts(config, split, data.max_length)
+        texts = self.texts(config, split)
         return plan_batches(config, self._lengths_of(config, texts), functools.partial(arrays, texts))
 
     def evaluation_batches(
         self, config: ExperimentConfig, split: EncodedSplit, tokens_per_batch: int, max_width: int | None
     ) -> EvaluationBatches:
-        """Return the windows of an evaluation in batches; each token of the split is in one of them."""
+        """Return the windows in batches; each token of the split is in one of them."""
         texts = self.texts(config, split)
         return EvaluationBatches(
             self._lengths_of(config, texts),

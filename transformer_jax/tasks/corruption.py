@@ -197,9 +197,7 @@ def _part_starts(items: Lengths, parts: Lengths, number: Float[np.ndarray, "n W"
     return starts
 
 
-def _with_sentinels(
-    ids: Ids, replaced: Flags, kept: Flags, sentinels: Int[np.ndarray, " K"], end_id: int
-) -> Rows:
+def _with_sentinels(ids: Ids, replaced: Flags, kept: Flags, sentinels: Int[np.ndarray, " K"], end_id: int) -> Rows:
     """Return texts with a sentinel for every run of replaced tokens, and the end."""
     begins = replaced.copy()
     begins[:, 1:] &= ~replaced[:, :-1]

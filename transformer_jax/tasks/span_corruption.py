@@ -37,11 +37,9 @@ class SpanCorruption(CorruptedText):
 
     def added_tokens(self, config: ExperimentConfig) -> tuple[str, ...]:
         """Return the sentinels of the longest text."""
-        from transformer_jax.tasks.corruption import longest_text, span_sizes
+        from transformer_jax.tasks.corruption import longest_text
 
-        task = config.task
-        width = max(config.data.max_length, config.evaluation.max_length or 0)
-        longest = longest_text(width, task.mask_rate, task.mean_span_length)
+        longest = longest_text(config.data.max_length, config.task.mask_rate, config.task.mean_span_length)
         return tuple(f"<extra_id_{i}>" for i in range(int(self._sizes(config, longest).spans) if longest else 1))
 
     def text_length(self, config: ExperimentConfig, special_ids: SpecialIds, width: int) -> int:
