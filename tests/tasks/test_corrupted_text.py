@@ -6,11 +6,12 @@ import math
 import jax
 import numpy as np
 import pytest
+from corruption_support import ARCHITECTURES, LINES, MASK, SENTINELS, WithMarks, config_of, corpus, parts
 from data_support import prepared
 from support import slow_but
 
-from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
-from transformer_jax.data.tokenizers.base import SPACE, SpecialIds
+from transformer_jax.config import EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.data.tokenizers.base import SPACE
 from transformer_jax.data.tokenizers.characters import ByteTokenizer
 from transformer_jax.data.tokenizers.token_kinds import TokenKinds
 from transformer_jax.errors import ConfigError, DataError
@@ -24,58 +25,13 @@ from transformer_jax.training.hyper import split as split_config
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 
-ARCHITECTURES = {
-    "masked_lm": "encoder_only",
-    "span_corruption": "encoder_decoder",
-    "denoising": "encoder_decoder",
-}
 every_task = pytest.mark.parametrize("task", ARCHITECTURES)
 every_batching = pytest.mark.parametrize("batching", ["buckets", "packed", "windows"])
-LINES = ["the cat sat. it was a cat. was it?", "a dog", "", "one two three four five six seven eight nine ten", "x"]
-MASK, SENTINELS = 260, tuple(range(272, 260, -1))
-VOCABULARY = 273
-
-
-class WithMarks(ByteTokenizer):
-    """Bytes, a mask and 12 sentinels, in descending order."""
-
-    special_ids = SpecialIds(pad=0, eos=1, unk=2, bos=3, mask=MASK, sentinels=SENTINELS)
-    vocab_size = VOCABULARY
-
-    def tokens(self, ids):
-        names = {MASK: "<mask>"} | {id: f"<extra_id_{i}>" for i, id in enumerate(SENTINELS)}
-        return [names.get(int(id)) or super(WithMarks, self).tokens([id])[0] for id in ids]
-
-
-def config_of(folder, task, data=(), fields=(), model=(), **sections):
-    folder.mkdir(exist_ok=True)
-    (folder / "text.txt").write_text("".join(f"{line}\n" for line in LINES * 4))
-    layers = {"num_encoder_layers": 1, "mlp_dim": 32, "dropout_rate": 0.0}
-    if ARCHITECTURES[task] == "encoder_decoder":
-        layers |= {"num_decoder_layers": 1, "decoder_start_id": 1}
-    files = {"source": "text", "format": "documents", "dir": str(folder), "train_split": "text", "valid_split": "text"}
-    limits = {"tokenizer": "byte", "max_length": 24, "tokens_per_batch": 512, "test_split": ""}
-    if dict(data).get("batching") == "packed":
-        limits["packed_length"] = 64
-    return ExperimentConfig(
-        model=ModelConfig(
-            **{"architecture": ARCHITECTURES[task], "vocab_size": VOCABULARY, "emb_dim": 16, "num_heads": 2}
-            | layers
-            | dict(model)
-        ),
-        task=TaskConfig(name=task, **dict(fields)),
-        data=DataConfig(**files | limits | dict(data)),
-        **sections,
-    ).resolved()
 
 
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "corpus"
-
-
-def corpus(config, folder):
-    return prepared(config, folder / "run", tokenizer=WithMarks())
 
 
 def texts_of(task, batch):
@@ -114,12 +70,6 @@ def texts_of(task, batch):
                     current.append(id)
             found.append([token for id in source[:-1] for token in spans.get(id, [id])])
     return found
-
-
-def parts(size):
-    """Return the texts of training and evaluation: documents in parts."""
-    ids = [[4 + byte for byte in line.encode()] for line in LINES * 4]
-    return sorted(row[i : i + size] for row in ids for i in range(0, len(row), size))
 
 
 SIZES = {"masked_lm": 22, "denoising": 22, "span_corruption": 26}

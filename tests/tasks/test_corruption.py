@@ -52,7 +52,7 @@ def test_random_numbers_are_splitmix64():
 
 @pytest.mark.parametrize(("rate", "random_share", "keep_share"), [(0.15, 0.1, 0.1), (0.3, 0.0, 0.25)])
 def test_masked_tokens(rate, random_share, keep_share):
-    ids, lengths, text_keys = texts(*[500] * 400)
+    ids, _, text_keys = texts(*[500] * 400)
     maskable = np.arange(500) % 5 > 0
     shares = {"random_share": random_share, "keep_share": keep_share}
     given = {"rate": rate, "mask_id": MASK, "random_ids": RANDOM_IDS} | shares
@@ -261,7 +261,7 @@ def test_sentences_change_their_order():
     text = [11, 12, 9, 13, 9, 9, 14, 15, 16]  # 9 is a full stop; the last sentence has none
     sentences = [(11, 12, 9), (13, 9, 9), (14, 15, 16)]
     n = 6000
-    ids = np.tile(np.array(text + [99]), (n, 1))
+    ids = np.tile(np.array([*text, 99]), (n, 1))
     new = permute_sentences(ids, np.full(n, 9), keys(5, np.arange(n)), ids == 9)
     assert (new[:, 9] == 99).all()
     counts = {}

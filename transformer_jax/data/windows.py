@@ -121,8 +121,8 @@ class WindowPlan:
 
     Args:
       split: has the ragged column `name`. arrays: makes the arrays of a batch from a split of windows.
-      tokens_per_batch: limit of rows times the longest width. size: tokens of a window. row_multiple: rows are a multiple
-        of this. seed: determines the places.
+      tokens_per_batch: limit of rows times the longest width. size: tokens of a window.
+      row_multiple: rows are a multiple of this. seed: determines the places.
       widths: of the sequences of a batch by name, if they are not the windows themselves.
 
     Raises: ConfigError if `row_multiple` rows exceed `tokens_per_batch`; DataError if the text is shorter than a window

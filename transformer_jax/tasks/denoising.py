@@ -1,9 +1,9 @@
 """Denoising (BART; Lewis et al. 2020, section 2.2): the decoder writes the whole text that the encoder sees corrupted.
 
 First the sentences change their order: of a text's sentences, the share `task.permute_sentences`. A sentence ends at a
-token that ends in a full stop, a question mark or an exclamation mark, and at the end of a document. Then spans of words
-become one mask each, `task.mask_rate` of the words in spans of Poisson lengths with mean `task.mean_span_length`; see
-`corruption.infill`. With `task.whole_word=false`, every token counts as a word.
+token that ends in a full stop, a question mark or an exclamation mark, and at the end of a document. Then spans of
+words become one mask each, `task.mask_rate` of the words in spans of Poisson lengths with mean `task.mean_span_length`;
+see `corruption.infill`. With `task.whole_word=false`, every token counts as a word.
 
 Inputs and targets are `<s> x </s>`. With `model.decoder_start_id` = `</s>`, as in BART, the decoder reads `</s> <s> x`.
 """

@@ -1,8 +1,8 @@
 """Span corruption (Raffel et al. 2020, section 3.1.4): the decoder writes the spans that the encoder does not see.
 
 Of a text of L tokens, round(`task.mask_rate` * L) are noise, in round(noise / `task.mean_span_length`) spans. In the
-inputs, sentinels `<extra_id_0>`, `<extra_id_1>`, ... stand for the spans; the targets are these sentinels, each with its
-span behind it. Both end in end-of-sequence. `data.max_length` is the greatest length of either: 512 is that of the
+inputs, sentinels `<extra_id_0>`, `<extra_id_1>`, ... stand for the spans; the targets are these sentinels, each with
+its span behind it. Both end in end-of-sequence. `data.max_length` is the greatest length of either: 512 is that of the
 inputs for texts of 568 tokens, whose targets have 114.
 """
 
