@@ -36,7 +36,7 @@ from transformer_jax.tasks.batches import evaluation_batches
 from transformer_jax.tasks.corrupted_text import CorruptedText, framed, taken
 from transformer_jax.tasks.masked_lm import MaskedLM
 
-_ROUNDS = 50
+_ROUNDS = 200
 _TEXTS = 4096  # read at a time
 
 

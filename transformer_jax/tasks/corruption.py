@@ -161,7 +161,7 @@ def corrupt_spans(
     """
     noise = noise_mask(lengths, keys, ids.shape[1], rate, mean_span_length)
     other = (np.arange(ids.shape[1]) < lengths[:, None]) & ~noise
-    of_targets = other & noise.any(1)[:, None]  # a text of one token has no noise
+    of_targets = other & noise.any(1, keepdims=True)  # a text of one token has no noise
     return SpanPair(
         _with_sentinels(ids, noise, other, sentinels, end_id),
         _with_sentinels(ids, of_targets, noise, sentinels, end_id),

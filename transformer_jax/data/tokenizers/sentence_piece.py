@@ -45,7 +45,8 @@ class SentencePieceTokenizer(ModelBytes):
             raise DataError(f"tokenizer: {len(self._model_bytes)} bytes are not a SentencePiece model") from error
         processor = self._processor
         ids = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
-        self.special_ids = SpecialIds(*(None if id < 0 else id for id in ids))
+        pad, eos, unk, bos = (None if id < 0 else id for id in ids)
+        self.special_ids = SpecialIds(pad, eos, unk, bos)
         if self.special_ids.eos is None:
             raise DataError("tokenizer: the SentencePiece model has no end-of-sequence")
 
