@@ -2,13 +2,13 @@
 
     transformer-jax train --config=denoising --workdir=runs/denoising
     transformer-jax evaluate --checkpoint=runs/denoising --splits=test
-    transformer-jax generate --checkpoint=runs/denoising --text="The <mask> is red."
+    transformer-jax generate --checkpoint=runs/denoising --text="<mask>, March 7, 2031"
 
 A text is a row of 62 tokens of sentences, between `<s>` and `</s>`. The encoder sees the sentences in another order,
 with 30 % of the words masked. WikiText-2:
 
     transformer-jax prepare --dataset=wikitext2 --data_dir=data
-    transformer-jax train --config=denoising:wikitext2 --workdir=runs/bart_wikitext2 --config.data.dir=data/wikitext2
+    transformer-jax train --config=denoising:wikitext2 --workdir=runs/bart_wiki --config.data.dir=data/wikitext2
 
 Hardware: 2 cores of an AMD EPYC without AVX-512.
 Result: not run here; 300 steps, and with wikitext2 3,000.

@@ -8,7 +8,7 @@ The last command scores trigrams on both sides on the same tokens. WikiText-2, w
 rows cross the ends of its lines:
 
     transformer-jax prepare --dataset=wikitext2 --data_dir=data
-    transformer-jax train --config=masked_lm:wikitext2 --workdir=runs/bert_wikitext2 --config.data.dir=data/wikitext2
+    transformer-jax train --config=masked_lm:wikitext2 --workdir=runs/bert_wiki --config.data.dir=data/wikitext2
 
 Hardware: 2 cores of an AMD EPYC without AVX-512.
 Result: not run here; 500 steps, and with wikitext2 3,000.

@@ -20,7 +20,7 @@ FILES = sorted((ROOT / "configs").glob("*.py"))
 ARGUMENTS = {
     "wmt14": ["base", "big"],
     "shakespeare_char": ["gpu"],
-    **dict.fromkeys(("masked_lm", "span_corruption", "denoising"), ["wikitext2"]),
+    **{name: ["wikitext2"] for name in ("masked_lm", "span_corruption", "denoising")},
 }
 SPECS = [f"{file}{arg and ':' + arg}" for file in FILES for arg in ["", *ARGUMENTS.get(file.stem, [])]]
 
