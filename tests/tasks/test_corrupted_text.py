@@ -10,17 +10,18 @@ from corruption_support import ARCHITECTURES, LINES, MASK, SENTINELS, WithMarks,
 from data_support import prepared
 from support import slow_but
 
-from transformer_jax.config import EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.tokenizers.base import SPACE
 from transformer_jax.data.tokenizers.characters import ByteTokenizer
 from transformer_jax.data.tokenizers.token_kinds import TokenKinds
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.models.architecture import ARCHITECTURES as MODELS
-from transformer_jax.models.architecture import Model
+from transformer_jax.models.architecture import Model, init_params
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import evaluation_batches, training_batches
 from transformer_jax.tasks.corruption import span_sizes
+from transformer_jax.tasks.lines import Line
 from transformer_jax.training.hyper import split as split_config
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
@@ -300,3 +301,20 @@ def test_names_of_marks_in_a_text_become_their_ids(folder):
         config = config_of(folder, task)
         generator = TASKS[task].generator(config, {}, WithMarks())
         assert generator.source_ids([text]) == [expected]
+
+
+def test_outputs_have_the_names_of_sentinels(folder):
+    generator = TASKS["span_corruption"].generator(config_of(folder, "span_corruption"), {}, WithMarks())
+    ids = lambda text: [4 + byte for byte in text.encode()]  # noqa: E731
+    rows = [[272, *ids(" a b"), 271, *ids("c"), 1, 270], ids(" a b"), [MASK]]
+    assert generator.decode(rows) == ["<extra_id_0> a b <extra_id_1> c", " a b", "<mask>"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["span_corruption", "denoising"])
+def test_generation_from_corrupted_text(folder, task):
+    config = config_of(folder, task, decode=DecodeConfig(max_new_tokens=5, min_length=4))
+    generator = TASKS[task].generator(config, init_params(config.model, 0), WithMarks())
+    outputs = generator.generate_chunk([Line("a <extra_id_0> b <mask>"), Line("")])
+    assert [len(line.outputs) for line in outputs] == [1, 0]
+    assert len(outputs[0].outputs[0].ids) >= 4

@@ -209,6 +209,11 @@ def frame_size(special_ids: SpecialIds) -> int:
     return sum(id is not None for id in (special_ids.start_of_text, special_ids.end_of_text))
 
 
+def vocab_size_of(config: ExperimentConfig, texts: EncodedSplit) -> int:
+    """Return the number of ids of the tokenizer of a split; the model may have more."""
+    return config.model.vocab_size if texts.token_kinds is None else texts.token_kinds.vocab_size
+
+
 def special_flags(special_ids: SpecialIds, vocab_size: int) -> np.ndarray:
     """Return whether an id is a special token, bool [V]. The unknown word is none: it stands for a word of the text."""
     flags = np.zeros(vocab_size, bool)

@@ -27,6 +27,7 @@ from transformer_jax.tasks.corrupted_text import (
     special_flags,
     starts_of_words,
     taken,
+    vocab_size_of,
 )
 from transformer_jax.tasks.pair_template import pair_template
 
@@ -71,7 +72,7 @@ class Denoising(CorruptedText):
         from transformer_jax.tasks.arrays import sequence_to_sequence_arrays
         from transformer_jax.tasks.corruption import infill, permute_sentences
 
-        task, special_ids, vocab_size = config.task, texts.special_ids, config.model.vocab_size
+        task, special_ids, vocab_size = config.task, texts.special_ids, vocab_size_of(config, texts)
         whole = taken(texts, rows)
         ids, lengths = whole
         if task.permute_sentences:

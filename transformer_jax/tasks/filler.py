@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from transformer_jax.data.tokenizers.base import SPACE
+import numpy as np
+
+from transformer_jax.data.tokenizers.base import SPACE, before_eos
 from transformer_jax.tasks.translator import SourceGenerator
 
 
@@ -27,6 +29,20 @@ class Filler(SourceGenerator):
         start = [special.start_of_text] if self.framed and special.start_of_text is not None else []
         end = special.end_of_text if self.framed else special.required("eos")
         return [[*start, *self._ids(text), *([] if end is None else [end])] for text in texts]
+
+    def decode(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
+        """Return the text of each row of ids up to its end-of-sequence, with the names of sentinels and masks in it."""
+        return [self._text([int(id) for id in row]) for row in rows]
+
+    def _text(self, ids: list[int]) -> str:
+        names = {id: name for name, id in self._names.items()}
+        if not names.keys() & set(ids):
+            return self.tokenizer.decode(ids)
+        parts: list[str] = []
+        for is_name, group in itertools.groupby(before_eos(ids, self.tokenizer.special_ids.eos), names.__contains__):
+            run = list(group)
+            parts += [names[id] for id in run] if is_name else [self.tokenizer.decode(run).strip(" ")]
+        return " ".join(filter(None, parts))
 
     def _ids(self, text: str) -> list[int]:
         """Return the ids of a text. A space in front of a name belongs to the span that the name stands for."""

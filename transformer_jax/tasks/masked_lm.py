@@ -28,6 +28,7 @@ from transformer_jax.tasks.corrupted_text import (
     special_flags,
     starts_of_words,
     taken,
+    vocab_size_of,
 )
 
 if TYPE_CHECKING:
@@ -83,9 +84,10 @@ class MaskedLM(CorruptedText):
         from transformer_jax.tasks.corruption import Rows as Texts
         from transformer_jax.tasks.corruption import mask_tokens
 
-        task, special_ids, width = config.task, texts.special_ids, shape.width("inputs")
+        task, special_ids, vocab_size = config.task, texts.special_ids, vocab_size_of(config, texts)
+        width = shape.width("inputs")
         ids, lengths = framed(taken(texts, rows), special_ids)
-        is_special = special_flags(special_ids, config.model.vocab_size)
+        is_special = special_flags(special_ids, vocab_size)
         maskable = (np.arange(ids.shape[1]) < lengths[:, None]) & ~is_special[ids]
         masked = mask_tokens(
             ids,
@@ -93,7 +95,7 @@ class MaskedLM(CorruptedText):
             text_keys,
             rate=task.mask_rate,
             mask_id=required_mask(config, special_ids),
-            random_ids=random_ids(special_ids, config.model.vocab_size),
+            random_ids=random_ids(special_ids, vocab_size),
             random_share=task.random_share,
             keep_share=task.keep_share,
             starts=starts_of_words(texts, ids, is_special) if task.whole_word else None,

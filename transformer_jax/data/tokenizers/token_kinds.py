@@ -19,10 +19,12 @@ class TokenKinds:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self.vocab_size = tokenizer.vocab_size
+        """Number of ids of the tokenizer; a model may have more."""
 
     @functools.cached_property
     def _texts(self) -> list[str]:
-        return self._tokenizer.tokens(range(self._tokenizer.vocab_size))
+        return self._tokenizer.tokens(range(self.vocab_size))
 
     @functools.cached_property
     def begins_word(self) -> Bool[np.ndarray, " V"]:
