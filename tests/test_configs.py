@@ -17,7 +17,11 @@ from transformer_jax.training.step import make_train_step
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "configs").glob("*.py"))
 # Arguments that a file accepts after its name.
-ARGUMENTS = {"wmt14": ["base", "big"], "shakespeare_char": ["gpu"]}
+ARGUMENTS = {
+    "wmt14": ["base", "big"],
+    "shakespeare_char": ["gpu"],
+    **{name: ["wikitext2"] for name in ("masked_lm", "span_corruption", "denoising")},
+}
 SPECS = [f"{file}{arg and ':' + arg}" for file in FILES for arg in ["", *ARGUMENTS.get(file.stem, [])]]
 
 

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import labelled_support
 import numpy as np
 import pytest
+from corruption_support import ARCHITECTURES as ARCHITECTURE_OF
+from corruption_support import VOCABULARY, WithMarks
 from data_support import encoded_pairs, prepared
 from support import random_params, tiny
 
@@ -34,6 +36,7 @@ from transformer_jax.config import (
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
+from transformer_jax.data.token_cache import encode_in_memory
 from transformer_jax.data.tokenizers import EncodedTexts
 from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
@@ -543,6 +546,34 @@ def test_parallel():
         assert mesh_sizes(ExperimentConfig(parallel=parallel)) == {"data": 2, "fsdp": 1, "tensor": 1, name: 4}
 
 
+def corrupted(task, **fields):
+    """Return the first batch of a task that corrupts texts, of 40 sentences of three words."""
+    config = ExperimentConfig(
+        model=ModelConfig(architecture=ARCHITECTURE_OF[task], vocab_size=VOCABULARY),
+        task=TaskConfig(name=task, **fields),
+        data=DataConfig(max_length=64, tokens_per_batch=2048),
+    ).resolved()
+    features = {"inputs": ["Ab cde fg. Hi jkl. Mn o p."] * 40}
+    split = encode_in_memory(features, TASKS[task].columns(config), WithMarks())
+    return {name: array.tolist() for name, array in training_batches(config, split).batch(0).items()}
+
+
+TASK = {
+    "mask_rate": ("masked_lm", 0.15, 0.3),
+    "whole_word": ("masked_lm", False, True),
+    "random_share": ("denoising", 0.1, 0.9),
+    "keep_share": ("masked_lm", 0.1, 0.5),
+    "mean_span_length": ("span_corruption", 3.0, 1.0),
+    "permute_sentences": ("denoising", 1.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", TASK)
+def test_task(name):
+    task, one, other = TASK[name]
+    assert corrupted(task, **{name: one}) != corrupted(task, **{name: other})
+
+
 def test_every_field_is_tested():
     listed = (
         {f"data.{name}" for name in DATA}
@@ -550,6 +581,7 @@ def test_every_field_is_tested():
         | {"training.init_from"}
         | {f"evaluation.{name}" for name in EVALUATION}
         | {f"decode.{name}" for name in DECODE}
+        | {f"task.{name}" for name in TASK}
         | {f"parallel.{name}" for name in ("launcher", "num_devices", "fsdp", "tensor")}
     )
     elsewhere = {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)}

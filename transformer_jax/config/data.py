@@ -188,7 +188,8 @@ class DataConfig:
     max_length: int = number(
         128,
         "training pairs with a longer side (in tokens, with eos) are left out; their number is printed. "
-        "Language models: length of windows; longer documents are cut",
+        "Language models, masked_lm, span_corruption and denoising: length of windows, with special tokens; longer "
+        "documents are cut",
         2,
     )
     cut_documents: bool = field(

@@ -69,7 +69,7 @@ class ExperimentConfig:
             )
         if optimizer.decay_steps is None:
             optimizer = dataclasses.replace(optimizer, decay_steps=self.training.num_train_steps)
-        return dataclasses.replace(config, model=model, optimizer=optimizer)
+        return dataclasses.replace(config, model=model, task=config.task.resolved(), optimizer=optimizer)
 
     def with_derived_unset(self) -> ExperimentConfig:
         """Return a resolved config with None for every value that is equal to its derived default."""

@@ -18,8 +18,9 @@ if typing.TYPE_CHECKING:
     DerivedInt: typing.TypeAlias = int
     DerivedFloat: typing.TypeAlias = float
     DerivedStr: typing.TypeAlias = str
+    DerivedBool: typing.TypeAlias = bool
 else:
-    DerivedInt, DerivedFloat, DerivedStr = int | None, float | None, str | None
+    DerivedInt, DerivedFloat, DerivedStr, DerivedBool = int | None, float | None, str | None, bool | None
 
 
 class Choices(Collection[str]):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Self
 
-from transformer_jax.config.fields import choice, field, number
+from transformer_jax.config.fields import DerivedBool, DerivedFloat, choice, field, number
 
 _LABELS = {"task.name": ("classification", "tagging")}
 _CLASSIFICATION = {"task.name": ("classification",)}
 _SPAN_QA = {"task.name": ("span_qa",)}
+_CORRUPTED = {"task.name": ("masked_lm", "span_corruption", "denoising")}
+_MASKED_LM = {"task.name": ("masked_lm",)}
+_SPANS = {"task.name": ("span_corruption", "denoising")}
+_DENOISING = {"task.name": ("denoising",)}
+_MASKS = {"task.name": ("masked_lm", "denoising")}
 BALANCED = "balanced"
 """The value of `task.class_weights` that gives every label the same weight in total."""
 
@@ -79,7 +85,53 @@ class TaskConfig:
     )
     max_answer_length: int = number(30, "greatest length of a predicted answer in tokens", 1, read_by=_SPAN_QA)
 
+    mask_rate: DerivedFloat = number(
+        None,
+        "share of tokens that are masked, of `denoising` share of words; default 0.15 (Devlin et al. 2019, Raffel et "
+        "al. 2020), of `denoising` 0.3 (Lewis et al. 2020)",
+        above=0.0,
+        below=1.0,
+        read_by=_CORRUPTED,
+    )
+    whole_word: DerivedBool = field(
+        None,
+        "mask words with all their tokens; default false, of `denoising` true. Words begin at tokens with a space in "
+        "front, or without ## in front",
+        read_by=_MASKS,
+    )
+    random_share: float = number(
+        0.1, "share of the masks that are a random token instead; BERT and BART", 0.0, 1.0, read_by=_MASKS
+    )
+    keep_share: float = number(
+        0.1, "share of the masked tokens that stay as they are; BERT", 0.0, 1.0, read_by=_MASKED_LM
+    )
+    mean_span_length: float = number(
+        3.0,
+        "mean number of tokens of a masked span; of `denoising`, mean number of words, of a Poisson distribution",
+        0.1,
+        read_by=_SPANS,
+    )
+    permute_sentences: float = number(
+        1.0, "share of a text's sentences that change their places; 0: none", 0.0, 1.0, read_by=_DENOISING
+    )
+
+    def resolved(self) -> Self:
+        """Return the section with the task's own value for every None that the task reads."""
+        denoising = self.name == "denoising"
+        derived = {"mask_rate": 0.3 if denoising else 0.15, "whole_word": denoising}
+        read = {"mask_rate": _CORRUPTED, "whole_word": _MASKS}
+        unset = {
+            name: value
+            for name, value in derived.items()
+            if getattr(self, name) is None and self.name in read[name]["task.name"]
+        }
+        return dataclasses.replace(self, **unset)
+
     def problems(self) -> Iterator[str]:
+        if self.name == "masked_lm" and self.random_share + self.keep_share > 1.0:
+            yield f"random_share={self.random_share} and keep_share={self.keep_share} are more than 1 in sum"
+        if self.mean_span_length < 1.0 and self.name == "span_corruption":
+            yield f"mean_span_length={self.mean_span_length}: a span has at least 1 token"
         try:
             weights = parse_class_weights(self.class_weights)
         except ValueError:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer
+from transformer_jax.data.tokenizers.token_kinds import TokenKinds
 from transformer_jax.errors import DataError
 
 
@@ -274,7 +275,8 @@ class RaggedIds(Ragged):
 class EncodedSplit:
     """One split as arrays, which may be files that are mapped into memory.
 
-    special_ids, source_special_ids: of the tokenizer that it was encoded with, and of its source.
+    special_ids, source_special_ids: of the tokenizer that it was encoded with, and of its source. token_kinds: of the
+    same tokenizer; None if they are not known.
     """
 
     def __init__(
@@ -282,6 +284,7 @@ class EncodedSplit:
         columns: Mapping[str, Ragged | np.ndarray],
         special_ids: SpecialIds,
         source_special_ids: SpecialIds | None = None,
+        token_kinds: TokenKinds | None = None,
     ) -> None:
         """columns: by name, ragged ids or an array [examples, ...]; raises ValueError if not equally long.
 
@@ -290,10 +293,15 @@ class EncodedSplit:
         self._columns = dict(columns)
         self.special_ids = special_ids
         self.source_special_ids = special_ids if source_special_ids is None else source_special_ids
+        self.token_kinds = token_kinds
         counts = {name: len(column) for name, column in self._columns.items()}
         if len(set(counts.values())) != 1:
             raise ValueError(f"expected one or more columns of equal length, got {counts}")
         self.num_examples: int = next(iter(counts.values()))
+
+    def with_columns(self, columns: Mapping[str, Ragged | np.ndarray]) -> EncodedSplit:
+        """Return other columns of the same tokenizer; raises ValueError if they are not equally long."""
+        return EncodedSplit(columns, self.special_ids, self.source_special_ids, self.token_kinds)
 
     @property
     def ragged_names(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ import numpy as np
 from transformer_jax.data.columns import BadValueError, Column, EncodedSplit, RaggedIds, exact
 from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
+from transformer_jax.data.tokenizers.token_kinds import TokenKinds
 from transformer_jax.errors import DataError
 from transformer_jax.files import json_sha256, read_bytes, sha256_of
 from transformer_jax.kill_points import kill_point
@@ -149,7 +150,7 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
             else arrays[f"{column.name}.array"]
             for column in columns
         }
-        return EncodedSplit(stored_columns, tokenizer.special_ids, tokenizer.source.special_ids)
+        return EncodedSplit(stored_columns, tokenizer.special_ids, tokenizer.source.special_ids, TokenKinds(tokenizer))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _DamagedCacheError(f"{type(error).__name__}: {error}") from error
 
@@ -224,7 +225,7 @@ def encode_in_memory(
             arrays[column.name] = exact(encoded, dtype, column.feature)
         else:
             arrays[column.name] = RaggedIds(exact(encoded.ids, dtype, column.feature), encoded.offsets)
-    return EncodedSplit(arrays, tokenizer.special_ids, tokenizer.source.special_ids)
+    return EncodedSplit(arrays, tokenizer.special_ids, tokenizer.source.special_ids, TokenKinds(tokenizer))
 
 
 def _bar(total: int, show: bool) -> contextlib.AbstractContextManager[Callable[[int], None]]:

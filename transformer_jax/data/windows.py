@@ -7,7 +7,7 @@ each target; before the first token of a document, or of the stream, that is the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def in_windows(
         "context": of_context,
         "text": text[np.searchsorted(starts, firsts, side="right") - 1].astype(np.int32),
     }
-    return EncodedSplit(columns, split.special_ids)
+    return split.with_columns(columns)
 
 
 class WindowPlan:
@@ -121,8 +121,9 @@ class WindowPlan:
 
     Args:
       split: has the ragged column `name`. arrays: makes the arrays of a batch from a split of windows.
-      tokens_per_batch: limit of rows times `size`. size: tokens of a window. row_multiple: rows are a multiple of this.
-      seed: determines the places.
+      tokens_per_batch: limit of rows times the longest width. size: tokens of a window.
+      row_multiple: rows are a multiple of this. seed: determines the places.
+      widths: of the sequences of a batch by name, if they are not the windows themselves.
 
     Raises: ConfigError if `row_multiple` rows exceed `tokens_per_batch`; DataError if the text is shorter than a window
       and the token before it.
@@ -141,23 +142,26 @@ class WindowPlan:
         size: int,
         row_multiple: int,
         seed: int,
+        widths: Mapping[str, int] | None = None,
     ) -> None:
         self._ids = split.ragged(name).ids
-        self._special_ids = split.special_ids
+        self._split = split
         self._arrays = arrays
         self._seed = seed
-        rows = tokens_per_batch // size // row_multiple * row_multiple
+        widths = {"targets": size} if widths is None else widths
+        longest = max(widths.values())
+        rows = tokens_per_batch // longest // row_multiple * row_multiple
         if not rows:
             raise ConfigError(
                 f"config: data.tokens_per_batch={tokens_per_batch} cannot hold data.row_multiple={row_multiple} "
-                f"windows of data.max_length={size}"
+                f"windows of data.max_length={longest}"
             )
         if len(self._ids) <= size:
             raise DataError(
                 f"the training split has {len(self._ids)} tokens; data.batching=windows needs more than a window of "
-                f"data.max_length={size}"
+                f"data.max_length={longest}" + ("" if size == longest else f", {size} tokens of text")
             )
-        self._shape = BatchShape(rows, (("targets", size),))
+        self._shape = BatchShape(rows, tuple(widths.items()))
         self._size = size
         self.num_examples = len(self._ids) // size
         """Number of windows that the text holds side by side."""
@@ -195,4 +199,4 @@ class WindowPlan:
         }
         examples = np.arange(len(places), dtype=np.int32)
         chosen = Rows(examples, np.ones_like(examples), row_ids, packed=False)
-        return self._arrays(EncodedSplit(columns, self._special_ids), chosen, self._shape, step)
+        return self._arrays(self._split.with_columns(columns), chosen, self._shape, step)

@@ -358,6 +358,9 @@ TASKS: Registry[Task] = Registry(
         "classification": "transformer_jax.tasks.classification:Classification",
         "tagging": "transformer_jax.tasks.tagging:Tagging",
         "span_qa": "transformer_jax.tasks.span_qa:SpanQA",
+        "masked_lm": "transformer_jax.tasks.masked_lm:MaskedLM",
+        "span_corruption": "transformer_jax.tasks.span_corruption:SpanCorruption",
+        "denoising": "transformer_jax.tasks.denoising:Denoising",
     },
 )
 """By the values of `task.name`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores, Task
+from transformer_jax.tasks.pair_template import pair_template
 
 if TYPE_CHECKING:
     import jax
@@ -73,19 +74,7 @@ class Translation(Task):
     def batch_template(
         self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        import jax
-        import jax.numpy as jnp
-
-        def of(side: str, dtype: Any) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((rows, widths[side]), dtype)
-
-        batch = {"inputs": of("inputs", jnp.int32), "inputs_mask": of("inputs", bool)}
-        batch |= {"decoder_inputs": of("targets", jnp.int32), "targets": of("targets", jnp.int32)}
-        batch |= {"weights": of("targets", jnp.float32), "row_ids": jax.ShapeDtypeStruct((rows,), jnp.int32)}
-        if config.data.batching == "packed":
-            kinds = ("segment_ids", "positions")
-            batch |= {f"{side}_{kind}": of(side, jnp.int32) for side in ("inputs", "targets") for kind in kinds}
-        return batch
+        return pair_template(rows, widths, config.data.batching == "packed")
 
     # The loss.
 

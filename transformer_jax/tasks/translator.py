@@ -37,11 +37,57 @@ class PairLosses(NamedTuple):
         return float(self.nll.sum() / self.tokens.sum())
 
 
-class Translator(TextGenerator):
-    """Parameters and tokenizer of a translation model; a line is a source, and its prompt the beginning of the output.
+class SourceGenerator(TextGenerator):
+    """Parameters and tokenizer of an encoder-decoder; a line is a source, and its prompt the beginning of the output.
 
     An empty line stays empty.
     """
+
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each source text, with end-of-sequence, as the encoder reads them; see `encode`."""
+        check_several("texts", texts)
+        tokenizer = self.tokenizer.source
+        ids, offsets = tokenizer.encode_batch(texts)
+        eos = tokenizer.special_ids.required("eos")
+        return [[*ids[a:b].tolist(), eos] for a, b in itertools.pairwise(offsets)]
+
+    def _has_output(self, line: Line) -> bool:
+        return bool(line.text.strip())
+
+    def _read(self, lines: Sequence[Line]) -> Reading:
+        ids = self.encode_sources([line.text for line in lines])
+        prompts: list[list[int]] = [[] for _ in lines]
+        if any(line.prompt is not None for line in lines):
+            prompts = self.encode([line.prompt or "" for line in lines])
+        lengths = np.array([len(row) for row in ids], np.int64)
+        problems: dict[int, str] = {}
+        for model in self._models:
+            problems |= length_problems(dataclasses.replace(self.config, model=model), lengths)
+        capacity = position_capacity(self._decoders)
+        for i, (line, prompt) in enumerate(zip(lines, prompts, strict=True)):
+            if line.prompt is not None and line.text.strip() and not prompt:
+                problems[i] = "its prompt is empty"
+            elif capacity is not None and len(prompt) >= capacity:
+                problems[i] = (
+                    f"its prompt has {len(prompt)} tokens; model.max_length={capacity} leaves no room for an output"
+                )
+        return Reading(ids, prompts, lengths, problems)
+
+    def _request(self, reading: Reading, chosen: np.ndarray, num_rows: int, width: int) -> Request:
+        inputs = np.zeros((num_rows, width), np.int32)
+        lengths = np.zeros(num_rows, np.int64)
+        for row, index in enumerate(chosen):
+            inputs[row, : reading.lengths[index]] = reading.ids[index]
+        lengths[: len(chosen)] = reading.lengths[chosen]
+        # Rows of padding need a prompt too; any prompt works.
+        prompts = [reading.begins[i] for i in np.resize(chosen, num_rows)]
+        start_id = self.config.model.decoder_start_id
+        given = prompts if any(prompts) else None
+        return source_request(self._decoders, self.config.decode, start_id, inputs, lengths, given)
+
+
+class Translator(SourceGenerator):
+    """Parameters and tokenizer of a translation model; see `SourceGenerator`."""
 
     def batch(self, pairs: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
         """Return sources and targets as one padded batch, ready for the model; keys as in `transformer_jax.typing`.
@@ -90,14 +136,6 @@ class Translator(TextGenerator):
                 raise DataError(f"line {translation.number}: {translation.problem}")
         return [readable(translation.text, self.config.data) for translation in translations]
 
-    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each source text, with end-of-sequence, as the encoder reads them; see `encode`."""
-        check_several("texts", texts)
-        tokenizer = self.tokenizer.source
-        ids, offsets = tokenizer.encode_batch(texts)
-        eos = tokenizer.special_ids.required("eos")
-        return [[*ids[a:b].tolist(), eos] for a, b in itertools.pairwise(offsets)]
-
     def _encoded(self, pairs: Sequence[tuple[str, str]]) -> EncodedSplit:
         if not pairs:
             raise DataError("pairs: there are none; expected one or more (source, target)")
@@ -105,37 +143,3 @@ class Translator(TextGenerator):
         features = {"inputs": list(sources), "targets": list(targets)}
         columns = TASKS[self.config.task.name].columns(self.config)
         return encode_in_memory(features, columns, self.tokenizer)
-
-    def _has_output(self, line: Line) -> bool:
-        return bool(line.text.strip())
-
-    def _read(self, lines: Sequence[Line]) -> Reading:
-        ids = self.encode_sources([line.text for line in lines])
-        prompts: list[list[int]] = [[] for _ in lines]
-        if any(line.prompt is not None for line in lines):
-            prompts = self.encode([line.prompt or "" for line in lines])
-        lengths = np.array([len(row) for row in ids], np.int64)
-        problems: dict[int, str] = {}
-        for model in self._models:
-            problems |= length_problems(dataclasses.replace(self.config, model=model), lengths)
-        capacity = position_capacity(self._decoders)
-        for i, (line, prompt) in enumerate(zip(lines, prompts, strict=True)):
-            if line.prompt is not None and line.text.strip() and not prompt:
-                problems[i] = "its prompt is empty"
-            elif capacity is not None and len(prompt) >= capacity:
-                problems[i] = (
-                    f"its prompt has {len(prompt)} tokens; model.max_length={capacity} leaves no room for an output"
-                )
-        return Reading(ids, prompts, lengths, problems)
-
-    def _request(self, reading: Reading, chosen: np.ndarray, num_rows: int, width: int) -> Request:
-        inputs = np.zeros((num_rows, width), np.int32)
-        lengths = np.zeros(num_rows, np.int64)
-        for row, index in enumerate(chosen):
-            inputs[row, : reading.lengths[index]] = reading.ids[index]
-        lengths[: len(chosen)] = reading.lengths[chosen]
-        # Rows of padding need a prompt too; any prompt works.
-        prompts = [reading.begins[i] for i in np.resize(chosen, num_rows)]
-        start_id = self.config.model.decoder_start_id
-        given = prompts if any(prompts) else None
-        return source_request(self._decoders, self.config.decode, start_id, inputs, lengths, given)

@@ -27,6 +27,8 @@ class SpecialIds(NamedTuple):
     mask: int | None = None
     cls: int | None = None
     sep: int | None = None
+    sentinels: tuple[int, ...] = ()
+    """Ids of `<extra_id_0>`, `<extra_id_1>`, ..., which stand for parts of a text; usually in descending order."""
 
     @property
     def start_of_text(self) -> int | None:
@@ -48,7 +50,7 @@ class SpecialIds(NamedTuple):
 
 OWN_SPECIAL_IDS = SpecialIds(pad=0, eos=1, unk=2, bos=3)
 """The special ids of every tokenizer that this project trains."""
-RESERVED = dict(zip((i for i in OWN_SPECIAL_IDS if i is not None), ("<pad>", "</s>", "<unk>", "<s>"), strict=True))
+RESERVED = {0: "<pad>", 1: "</s>", 2: "<unk>", 3: "<s>"}
 """Names of these ids, which are not tokens of text."""
 
 SPACE = "\u2581"

@@ -77,7 +77,7 @@ class ByteBPETokenizer(ModelBytes):
                 f"tokenizer: none of its special tokens ({', '.join(special) or 'it has none'}) is an end-of-sequence: "
                 f"{', '.join(_ROLES['eos'])}"
             )
-        return SpecialIds(**ids)
+        return SpecialIds(ids["pad"], ids["eos"], ids["unk"], ids["bos"])
 
     @property
     def vocab_size(self) -> int:

@@ -39,7 +39,8 @@ class SentencePieceTokenizer(ModelBytes):
         super().__init__(model_bytes)
         self._processor = processor = processor_of(self._model_bytes)
         ids = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
-        self.special_ids = SpecialIds(*(None if id < 0 else id for id in ids))
+        pad, eos, unk, bos = (None if id < 0 else id for id in ids)
+        self.special_ids = SpecialIds(pad, eos, unk, bos)
         if self.special_ids.eos is None:
             raise DataError("tokenizer: the SentencePiece model has no end-of-sequence")
 
