@@ -27,6 +27,7 @@ def constraints(
     force_end: bool = False,
     repetition_penalty: float | None = None,
     ends: Ends = ENDS,
+    no_repeat_ngram: int | None = None,
 ) -> Constraints:
     """Return the rules of a search without a config."""
     return Constraints(
@@ -36,7 +37,15 @@ def constraints(
         np.int32(min_length),
         np.bool_(force_end),
         repetition_penalty,
+        None if no_repeat_ngram is None else np.int32(no_repeat_ngram),
     )
+
+
+def ends_of_ngrams(text: Sequence[int], size: int) -> set[int]:
+    """Return the tokens that would repeat an n-gram of a text; written as a loop over all its n-grams."""
+    last = tuple(text[len(text) + 1 - size :])
+    ngrams = [tuple(text[i : i + size]) for i in range(len(text) + 1 - size)]
+    return {ngram[-1] for ngram in ngrams if ngram[:-1] == last}
 
 
 def masked(result: Generated) -> Generated:
@@ -115,6 +124,8 @@ def reference(log_probs_of, width, limit, rules, alpha, may_come, stops=True, en
         for hypothesis in live:
             log_probs = log_probs_of(hypothesis.ids)
             for token in may_come(steps):
+                if log_probs[token] == -np.inf:
+                    continue
                 new = hypothesis.score + log_probs[token]
                 ids, known = (*hypothesis.ids, token), (*hypothesis.log_probs, log_probs[token])
                 found.append(Hypothesis(new, ids, known, token == end_id))

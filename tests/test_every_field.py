@@ -458,6 +458,7 @@ DECODE = {
     "num_samples": (1, 2, SAMPLE),
     "seed": (0, 1, SAMPLE),
     "repetition_penalty": (1.0, 5.0, {}),
+    "no_repeat_ngram": (0, 1, {}),
     "max_extra_length": (0, 4, {}),
     "max_new_tokens": (None, 2, {}),
     "min_length": (0, 9, {}),

@@ -50,6 +50,7 @@ SMALL: dict[str, Any] = {
     "optimizer.end_fraction": 0.1,
     "optimizer.weight_decay": 0.01,
     "optimizer.clip_norm": 1.0,
+    "optimizer.layer_decay": 0.9,
     "training.label_smoothing": 0.1,
 }
 

@@ -11,7 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from decoding_support import EOS_ID, PAD_ID, START, constraints, from_sources, masked, reference, scores_of
+from decoding_support import (
+    EOS_ID,
+    PAD_ID,
+    START,
+    constraints,
+    ends_of_ngrams,
+    from_sources,
+    masked,
+    reference,
+    scores_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import as_batch, forward, random_params, tiny
@@ -19,7 +29,7 @@ from support import as_batch, forward, random_params, tiny
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding import beam_search
 from transformer_jax.decoding.beam_search import Rules
-from transformer_jax.decoding.hypotheses import start
+from transformer_jax.decoding.hypotheses import runs_of_prompts, start
 
 
 def begin(cache, max_lengths, width, limit):
@@ -173,12 +183,15 @@ def by_history(ids, positions, visible, cache):
     return logits, (tables, known, places, index + ids.shape[1])
 
 
-def log_probs_by_history(tables, repetition_penalty, ids):
+def log_probs_by_history(tables, repetition_penalty, no_repeat_ngram, ids):
     number = sum(weight(token, position) for position, token in enumerate((START, *ids))) % NUM_TABLES
     logits = tables[number].astype(np.float64)
     for token in set(ids):
         logits[token] *= repetition_penalty if logits[token] < 0 else 1 / repetition_penalty
-    return scipy.special.log_softmax(logits)
+    log_probs = scipy.special.log_softmax(logits)
+    if no_repeat_ngram is not None:
+        log_probs[[*ends_of_ngrams((START, *ids), no_repeat_ngram)]] = -np.inf
+    return log_probs
 
 
 def make_tables(rows, seed=0):
@@ -196,6 +209,10 @@ def outputs_by_history(tables, max_lengths, rules, width, alpha, allowed):
     if allowed.repetition_penalty is not None:
         seen = jnp.zeros((len(tables), width, VOCAB_SIZE), bool)
         state = state._replace(hypotheses=state.hypotheses._replace(seen=seen))
+    if allowed.no_repeat_ngram is not None:
+        starts = jnp.full((len(tables), 1), START)
+        runs = runs_of_prompts(starts, jnp.ones(len(tables), jnp.int32), width, LIMIT)
+        state = state._replace(hypotheses=state.hypotheses._replace(runs=runs))
     state = beam_search.search(by_history, state, rules, allowed, max_lengths, LIMIT, alpha)
     return beam_search.outputs(state, rules, max_lengths, alpha), state.hypotheses.length
 
@@ -213,7 +230,12 @@ def check_against_reference(tables, max_lengths, rules, width, alpha, stops=True
     all_steps = []
     for row, limit in enumerate(max_lengths):
         expected, made = reference(
-            functools.partial(log_probs_by_history, tables[row], fields.get("repetition_penalty", 1.0)),
+            functools.partial(
+                log_probs_by_history,
+                tables[row],
+                fields.get("repetition_penalty", 1.0),
+                fields.get("no_repeat_ngram"),
+            ),
             width,
             limit,
             rules,
@@ -236,7 +258,7 @@ def check_against_reference(tables, max_lengths, rules, width, alpha, stops=True
     return result, all_steps
 
 
-def may_come(length, limit, forbidden=(), prefix=(), min_length=0, force_end=False, repetition_penalty=1.0):
+def may_come(length, limit, forbidden=(), prefix=(), min_length=0, force_end=False, **of_text):
     if length < len(prefix):
         return [prefix[length]]
     if force_end and length + 1 >= limit:
@@ -345,6 +367,17 @@ def test_a_repetition_penalty_counts_each_hypothesis_s_own_tokens():
         for penalty in (1.0, 1.8)
     )
     assert (free.ids != penalised.ids).any(-1).mean() > 0.3
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_no_hypothesis_repeats_an_ngram(size):
+    """Against the search in plain Python, which looks at the tokens of each hypothesis."""
+    rules, max_lengths = Rules("none", "beam", "bound", 3), [LIMIT] * 24
+    free, fresh = (
+        check_against_reference(make_tables(24, 4), max_lengths, rules, 3, 1.0, no_repeat_ngram=n)[0]
+        for n in (None, size)
+    )
+    assert (free.ids != fresh.ids).any(-1).mean() > 0.1
 
 
 # Real models.

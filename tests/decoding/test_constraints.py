@@ -5,9 +5,10 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from decoding_support import ENDS, EOS_ID, PAD_ID, constraints
+from decoding_support import ENDS, EOS_ID, PAD_ID, constraints, ends_of_ngrams
 
-from transformer_jax.decoding.constraints import allowed, penalise_repetition
+from transformer_jax.decoding.constraints import allowed, penalise_repetition, propose, repeating
+from transformer_jax.decoding.hypotheses import extend, runs_of_prompts, start
 from transformer_jax.decoding.settings import Ends
 
 VOCAB_SIZE = 8
@@ -113,3 +114,64 @@ def test_the_vectors_of_hugging_face():
     expected[0, [0, 1]] = -0.2, 0.05
     expected[1, [0, 5]] = 0.05, 0.2
     np.testing.assert_allclose(penalise_repetition(jnp.asarray(logits), jnp.asarray(seen), 2.0), expected, rtol=1e-6)
+
+
+def hypotheses_of(prompts, width, limit):
+    """Return hypotheses with repetitions, after prompts of any lengths."""
+    lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+    padded = np.zeros((len(prompts), lengths.max()), np.int32)
+    for row, prompt in enumerate(prompts):
+        padded[row, : len(prompt)] = prompt
+    last = jnp.asarray(padded[np.arange(len(prompts)), lengths - 1])
+    empty = jnp.zeros((len(prompts), 1), bool)
+    hypotheses = start((), last, jnp.asarray(lengths), empty, 0, width, limit)
+    return hypotheses._replace(runs=runs_of_prompts(jnp.asarray(padded), jnp.asarray(lengths), width, limit))
+
+
+@pytest.mark.parametrize("size", [1, 3, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 5))])
+def test_repeating_tokens_equal_a_loop_over_ngrams(size):
+    """Prompts of several lengths in which tokens are padding ids too; hypotheses that are reordered."""
+    rng, prompts, width, limit = np.random.default_rng(size), ((2, 0, 0), (1,), (0, 1, 0, 1, 0, 0)), 2, 14
+    hypotheses = hypotheses_of(prompts, width, limit)
+    texts = [[list(prompt) for _ in range(width)] for prompt in prompts]
+    many = 0
+    for _ in range(limit):
+        found = np.asarray(repeating(hypotheses.runs, size, 3))
+        for row, hypothesis in itertools.product(range(3), range(width)):
+            expected = ends_of_ngrams(texts[row][hypothesis], size)
+            assert set(np.flatnonzero(found[row, hypothesis])) == expected
+            many += len(expected)
+        tokens, parents = rng.integers(0, 2 if size > 3 else 3, (3, width)), rng.integers(0, width, (3, width))
+        texts = [[[*texts[r][parents[r, w]], tokens[r, w]] for w in range(width)] for r in range(3)]
+        hypotheses = extend(
+            hypotheses, jnp.asarray(tokens, jnp.int32), jnp.zeros((3, width)), jnp.asarray(parents, jnp.int32)
+        )
+    assert many > 10
+
+
+def test_the_vectors_of_hugging_face_for_ngrams():
+    """test_no_repeat_ngram_dist_processor of tests/generation/test_logits_process.py."""
+    runs = hypotheses_of(((1, 1, 2, 1), (0, 1, 0, 1)), 1, 1).runs
+    for size, expected in ((2, [[0, 1, 1], [1, 0, 0]]), (3, [[0, 0, 0], [1, 0, 0]])):
+        np.testing.assert_array_equal(repeating(runs, size, 3)[:, 0], np.array(expected, bool))
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ({}, [2, 3]),
+        ({"prefix": (4,)}, [4]),  # although it repeats
+        ({"force_end": True}, [EOS_ID]),
+        ({"forbidden": (2, 3), "min_length": 1}, [4]),  # otherwise no token would be left
+    ],
+)
+def test_rules_before_that_of_ngrams(rules, expected):
+    """After 4, 1, 4 no token may occur again."""
+
+    def step(ids, positions, visible, cache):
+        return jnp.zeros((1, 1, 5)), cache
+
+    rules = constraints(5, no_repeat_ngram=1, **rules)
+    hypotheses = hypotheses_of(((4, 1, 4),), 1, 1)
+    allowed_tokens = propose(step, hypotheses, rules, jnp.array([1])).allowed[0, 0]
+    assert np.flatnonzero(allowed_tokens).tolist() == expected

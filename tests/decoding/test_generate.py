@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import scipy.special
-from decoding_support import ENDS, EOS_ID, PAD_ID, decoders_of, from_sources
+from decoding_support import ENDS, EOS_ID, PAD_ID, decoders_of, ends_of_ngrams, from_sources
 from support import OPTIONS, as_batch, forward, random_params, slow_but, tiny
 
 from transformer_jax.config import SAMPLES_TOGETHER, DecodeConfig
@@ -50,7 +50,7 @@ def check_same(actual, expected, rows=slice(None)):
         np.testing.assert_allclose(getattr(actual, name), getattr(expected, name)[rows], atol=1e-4)
 
 
-def naive(configs, params, max_lengths, width, prompts=None, forbidden=(), min_length=0, penalty=1.0):
+def naive(configs, params, max_lengths, width, prompts=None, forbidden=(), min_length=0, penalty=1.0, ngram=0):
     """Greedy search in Python without a cache; return ids and log probabilities [B, width]."""
     inputs = sources()
     rows, prompts = len(inputs), prompts or [()] * len(inputs)
@@ -74,6 +74,9 @@ def naive(configs, params, max_lengths, width, prompts=None, forbidden=(), min_l
                 logits[token] *= penalty if logits[token] < 0 else 1 / penalty
             possible = logits.copy()
             possible[[PAD_ID, *forbidden, *([EOS_ID] if t < min_length else [])]] = -np.inf
+            if ngram:
+                text = (configs[0].decoder_start_id, *prompt, *ids[row, :t].tolist())
+                possible[[*ends_of_ngrams(text, ngram)]] = -np.inf
             token = possible.argmax()
             targets[row, len(prompt) + t] = ids[row, t] = token
             log_probs[row, t] = scipy.special.log_softmax(logits)[token]
@@ -298,6 +301,42 @@ def test_constraints_equal_the_naive_loop(prompts):
     expected = naive([MODEL], [params], limits(), 9, prompts, forbidden=(often, 5), min_length=2, penalty=1.5)
     check_naive(result, expected)
     assert not np.isin(result.ids, (often, 5)).any()
+
+
+def num_repeated(result, size):
+    """Return the number of tokens of all outputs that end an n-gram of their start id, prompt or earlier output."""
+    count = 0
+    for row, number in np.ndindex(result.lengths.shape):
+        before, own = (7, *PROMPTS[row]), result.ids[row, number, : result.lengths[row, number]].tolist()
+        count += sum(token in ends_of_ngrams((*before, *own[:at]), size) for at, token in enumerate(own))
+    return count
+
+
+@pytest.mark.slow
+def test_greedy_search_without_repeated_ngrams_equals_the_naive_loop():
+    """The start id and the prompt count, but not the padding of shorter prompts."""
+    params, fields = lively_params(MODEL), {"prompts": PROMPTS, "min_length": 6}
+    result = run(MODEL, params, no_repeat_ngram=1, **fields)
+    check_naive(result, naive([MODEL], [params], limits(), 9, PROMPTS, min_length=6, ngram=1))
+    assert num_repeated(run(MODEL, params, **fields), 1) > num_repeated(result, 1) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [BEAM, SAMPLES])
+def test_no_output_repeats_an_ngram(fields, stages, monkeypatch):
+    """Also where the cache grows in the middle."""
+    monkeypatch.setattr(generate, "FIRST_CAPACITY", 4)
+    fields = {**fields, "prompts": PROMPTS, "forbidden_ids": ",".join(map(str, range(7, 19))), "min_length": 6}
+    free, fresh = (run(MODEL, lively_params(MODEL), no_repeat_ngram=size, **fields) for size in (0, 2))
+    assert num_repeated(free, 2) > num_repeated(fresh, 2) == 0
+
+
+def test_a_feature_that_is_off_has_no_part_in_the_state():
+    """So the programs of decoding are those without the feature."""
+    request = generate.Request({}, [(7,)], np.array([1]), 1)
+    for size in (0, 3):
+        search = generate.prepare(decoders_of([MODEL]), [], DecodeConfig(no_repeat_ngram=size), ENDS, request)
+        assert (search.values.constraints.no_repeat_ngram is None) == (size == 0)
 
 
 def test_an_ensemble_of_two_copies_is_the_model():

@@ -70,6 +70,11 @@ SLOW_GRADIENTS = {
     "4 parts, 2 devices shard_map": case("shard_map", {**ROTARY, **PARTS_4}, 2),
 }
 SLOW_GRADIENTS |= {name: case("jit", {**MESH, **fields}) for name, fields in MESHES.items()}
+FROZEN = {"model.num_encoder_layers": 2, "optimizer.freeze": "embedding,encoder/layers:1"}
+SLOW_UPDATES = {
+    "train frozen, 2 x 2 x 2": case("jit", {**MESH, **FROZEN, "parallel.fsdp": 2, "parallel.tensor": 2}, step="train"),
+    "train frozen, shard_map": case("shard_map", FROZEN, step="train"),
+}
 UPDATES = {"train jit": case("jit", step="train"), "train in parts": case("pmap", PARTS_2, step="train")}
 OTHERS = {
     "mean of means": case("shard_map", step="mean_of_means", num_steps=1),
@@ -100,7 +105,7 @@ def results():
 
 @pytest.fixture(scope="module")
 def slow_results():
-    return Results(run_on_eight_devices(SLOW_GRADIENTS | SLOW_OTHERS))
+    return Results(run_on_eight_devices(SLOW_GRADIENTS | SLOW_UPDATES | SLOW_OTHERS))
 
 
 def check_launcher(case: Any, result: dict[str, Any]) -> None:
@@ -152,6 +157,13 @@ def test_gradients_and_updates_of_more_options_equal_those_of_one_device(slow_re
 def test_training_steps_equal_those_of_one_device(results, name):
     check_launcher(UPDATES[name], results[name])
     check_update(results[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_UPDATES)
+def test_training_steps_with_frozen_parameters_equal_those_of_one_device(slow_results, name):
+    check_launcher(SLOW_UPDATES[name], slow_results[name])
+    check_update(slow_results[name])
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ FIELDS = [
         "optimizer.weight_decay": 0.1,
         "optimizer.decay_steps": 10,
         "optimizer.end_fraction": 0.5,
+        "optimizer.layer_decay": 0.7,
         "model.embedding_dropout_rate": 0.4,
         "model.attention_dropout_rate": 0.05,
         "model.activation_dropout_rate": 0.5,

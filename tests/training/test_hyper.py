@@ -31,9 +31,13 @@ CHANGED: dict[str, tuple[str, float]] = {
     "optimizer.weight_decay": ("weight_decay", 0.5),
     # So large that it never clips: Adam does not notice a factor common to all gradients.
     "optimizer.clip_norm": ("clip_norm", 1e3),
+    "optimizer.layer_decay": ("layer_decay", 0.5),
     "training.label_smoothing": ("label_smoothing", 0.3),
 }
-SWITCHES = {name for name, field in hyper_fields().items() if field.metadata.get("switch")}
+SWITCHES = {
+    name: field.metadata.get("off", 0.0) for name, field in hyper_fields().items() if field.metadata.get("switch")
+}
+"""Every field that turns a feature off, with the value that does."""
 
 every_hyper_field = pytest.mark.parametrize("name", CHANGED)
 every_switch = pytest.mark.parametrize("name", sorted(SWITCHES))
@@ -110,9 +114,10 @@ def test_a_field_without_the_mark_is_static_or_not_in_the_step(name):
 
 @every_hyper_field
 def test_zero_turns_a_switch_off_and_is_a_number_elsewhere(name):
+    """Of a switch that has another value for that, this value."""
     path, _ = CHANGED[name]
     try:
-        static, hyper = split(small_config({name: 0}))
+        static, hyper = split(small_config({name: SWITCHES.get(name, 0)}))
     except ConfigError:
         assert hyper_fields()[name].metadata["minimum"] > 0
         return
@@ -135,7 +140,7 @@ def test_the_largest_whole_number_fits_the_compiled_step(name):
 @pytest.mark.slow
 @every_switch
 def test_a_switch_that_is_off_is_not_in_the_program(all_on, name):
-    off = traced(small_config({name: 0.0}), uneven_batch())
+    off = traced(small_config({name: SWITCHES[name]}), uneven_batch())
     assert num_equations(off) < num_equations(all_on)
 
 

@@ -12,7 +12,7 @@ from training_support import compiled_step, distance, hyper_fields, small_config
 
 from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.parallel.rules import shardings
-from transformer_jax.training.hyper import Hyper, StaticOptimizer, split
+from transformer_jax.training.hyper import Hyper, StaticConfig, StaticOptimizer, split
 from transformer_jax.training.optimizers import DECAY_MASKS, OPTIMIZERS, make_optimizer
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import state_shapes
@@ -25,6 +25,11 @@ DECAYED = {"embedding/embedding": False, "layers/norm/bias": False, "layers/norm
     "layers/out/kernel": True,
     "layers/out/bias": False,
 }
+
+
+def without_depth(overrides: Mapping[str, Any] | None = None) -> tuple[StaticConfig, Hyper]:
+    """Split a small config in which all layers have the same learning rate."""
+    return split(small_config({**(overrides or {}), "optimizer.layer_decay": 1.0}))
 
 
 def by_path(tree: Any) -> dict[str, Any]:
@@ -70,7 +75,7 @@ class Adam:
 @pytest.mark.parametrize("weight_decay", [None, 0.4])
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_six_updates_equal_adam_in_numpy(clip_norm, weight_decay, epsilon):
-    _, hyper = split(small_config({"optimizer.learning_rate": 0.05, "optimizer.warmup_steps": 3}))
+    _, hyper = without_depth({"optimizer.learning_rate": 0.05, "optimizer.warmup_steps": 3})
     hyper = hyper._replace(clip_norm=clip_norm, weight_decay=weight_decay, epsilon=epsilon, beta1=0.8, beta2=0.9)
 
     @jax.jit
@@ -93,7 +98,7 @@ def test_six_updates_equal_adam_in_numpy(clip_norm, weight_decay, epsilon):
     ("norm", "scaled"), [(0.5, 0.5), (1.0, 1.0), (4.0, 1.0)], ids=["below", "at the limit", "above"]
 )
 def test_clipping_scales_the_whole_tree(norm, scaled):
-    _, hyper = split(small_config())
+    _, hyper = without_depth()
     grads, params = random_tree(1, norm), random_tree(0)
     optimizer = make_optimizer(StaticOptimizer(schedule="none"), hyper._replace(clip_norm=1.0))
     _, state = optimizer.update(grads, optimizer.init(params), params)
@@ -103,7 +108,7 @@ def test_clipping_scales_the_whole_tree(norm, scaled):
 
 
 def test_without_clipping_and_decay_the_gradient_is_unchanged():
-    _, hyper = split(small_config())
+    _, hyper = without_depth()
     grads, params = random_tree(1, 50.0), random_tree(0)
     optimizer = make_optimizer(StaticOptimizer(schedule="none"), hyper._replace(clip_norm=None, weight_decay=None))
     updates, state = optimizer.update(grads, optimizer.init(params), params)
@@ -114,7 +119,7 @@ def test_without_clipping_and_decay_the_gradient_is_unchanged():
 
 def test_weight_decay_is_decoupled_and_times_the_learning_rate():
     """A kernel without gradient shrinks by rate * decay and nothing else moves, however large the moments are."""
-    _, hyper = split(small_config({"optimizer.learning_rate": 0.1, "optimizer.weight_decay": 0.5}))
+    _, hyper = without_depth({"optimizer.learning_rate": 0.1, "optimizer.weight_decay": 0.5})
     params = random_tree(0)
     zeros = jax.tree.map(jnp.zeros_like, params)
     optimizer = make_optimizer(StaticOptimizer(schedule="none"), hyper)
@@ -126,7 +131,7 @@ def test_weight_decay_is_decoupled_and_times_the_learning_rate():
 def test_a_parameter_without_gradient_stays_whatever_the_epsilon():
     """Unused rows of a table, a ReLU that is never on: 0 / (0 + epsilon) must be 0."""
     least = hyper_fields()["optimizer.epsilon"].metadata["minimum"]
-    _, hyper = split(small_config({"optimizer.epsilon": least}))
+    _, hyper = without_depth({"optimizer.epsilon": least})
     params = random_tree(0)
     optimizer = make_optimizer(StaticOptimizer(schedule="none"), hyper._replace(weight_decay=None))
     updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
@@ -134,7 +139,7 @@ def test_a_parameter_without_gradient_stays_whatever_the_epsilon():
 
 
 def test_the_optimizer_state_always_has_two_moments_and_counts():
-    _, hyper = split(small_config())
+    _, hyper = without_depth()
     params = random_tree(0)
     for clip_norm in (None, 1.0):
         for weight_decay in (None, 0.1):
@@ -197,7 +202,7 @@ def test_updates_equal_the_rule_in_numpy(name, mask, monkeypatch):
     if name.startswith("adafactor"):
         monkeypatch.setitem(globals(), "SHAPES", FACTORED)
     static = dataclasses.replace(static, schedule="linear", decay_mask=mask)
-    _, hyper = split(small_config({"optimizer.learning_rate": 0.05, "optimizer.warmup_steps": 3}))
+    _, hyper = without_depth({"optimizer.learning_rate": 0.05, "optimizer.warmup_steps": 3})
     hyper = hyper._replace(clip_norm=None, weight_decay=0.4, beta1=0.8, beta2=0.9)
 
     @jax.jit
@@ -237,7 +242,7 @@ def decays(mask: str, path: str) -> bool:
 )
 def test_moments_are_stored_in_the_type_that_the_config_names(fields, narrow):
     """Updates differ from those with float32 moments by their rounding."""
-    _, hyper = split(small_config())
+    _, hyper = without_depth()
     hyper = hyper._replace(clip_norm=None)
     params, grads = random_tree(0), [random_tree(t) for t in (1, 2, 3)]
     results = []

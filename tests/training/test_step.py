@@ -9,6 +9,7 @@ from jax.extend.core import jaxprs_in_params
 from support import as_batch, forward
 from training_support import (
     LENGTHS,
+    SMALL,
     VOCAB_SIZE,
     compiled_gradient,
     compiled_step,
@@ -176,16 +177,18 @@ def test_an_update_applies_the_optimizer_to_the_gradient_of_the_mean():
 
 
 def test_the_reported_learning_rate_is_the_applied_one():
-    """Adam's first step is the rate times the sign of the gradient; biases do not decay."""
+    """Adam's first step is the rate times the sign of the gradient; biases do not decay.
+
+    The metric is the rate of the head; that of the last layer is `layer_decay` times as large.
+    """
     state, after, metrics, grads = first_update()
+    rate = SMALL["optimizer.layer_decay"] * float(metrics["learning_rate"])
 
     def bias(tree: Any) -> np.ndarray:
         return np.asarray(tree["decoder"]["layers"]["feed_forward"]["out"]["bias"])
 
     assert np.abs(bias(grads)).min() > 1e-5
-    np.testing.assert_allclose(
-        bias(after.params) - bias(state.params), -float(metrics["learning_rate"]) * np.sign(bias(grads)), rtol=1e-3
-    )
+    np.testing.assert_allclose(bias(after.params) - bias(state.params), -rate * np.sign(bias(grads)), rtol=1e-3)
 
 
 def test_steps_are_counted_and_the_schedule_follows():

@@ -5,10 +5,11 @@ these frozen dataclasses again (`from_config_dict`). The conversion validates al
 derived defaults: fields whose default is None, such as `head_dim`, that follow from other fields.
 
 Fields marked `hyper` are scalars that enter the compiled training step as arguments: a new value never recompiles.
-For fields that are marked `switch` too, zero turns the feature off. Turning a feature on or off changes the program, so
-that it compiles again. Fields marked `rounding` select how the same numbers are computed: results differ only by
-floating-point rounding. Fields marked `bookkeeping` only select when something is logged, validated, saved or deleted;
-they change no parameter. A mapping in place of True gives values of other fields with which this holds.
+For fields that are marked `switch` too, zero, or the value `off`, turns the feature off. Turning a feature on or off
+changes the program, so that it compiles again. Fields marked `rounding` select how the same numbers are computed:
+results differ only by floating-point rounding. Fields marked `bookkeeping` only select when something is logged,
+validated, saved or deleted; they change no parameter. A mapping in place of True gives values of other fields with
+which this holds.
 
 The names that a choice accepts are the keys of the table that implements them. A field with `read_by` is read only with
 some values of a choice; setting it with another value of that choice is an error. An architecture or a task from
@@ -43,9 +44,11 @@ from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import (
     MAX_STEPS,
     EvaluationConfig,
+    FreezeRule,
     OptimizerConfig,
     ParallelConfig,
     TrainingConfig,
+    parse_freeze,
 )
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "DecodeConfig",
     "EvaluationConfig",
     "ExperimentConfig",
+    "FreezeRule",
     "ModelConfig",
     "OptimizerConfig",
     "ParallelConfig",
@@ -71,6 +75,7 @@ __all__ = [
     "is_rounding",
     "leaf_fields",
     "nearest",
+    "parse_freeze",
     "parse_ids",
     "problems_of",
     "section_class",

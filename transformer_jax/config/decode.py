@@ -74,6 +74,9 @@ class DecodeConfig:
     repetition_penalty: float = number(
         1.0, "above 1, tokens that an output already contains become less likely; 1 turns it off", above=0.0
     )
+    no_repeat_ngram: int = number(
+        0, "no sequence of this many tokens occurs twice in prompt and output together; 0 turns it off", 0
+    )
     max_extra_length: int = number(
         50, "an output has at most the source's length plus this many tokens; that of a language model has no source", 0
     )

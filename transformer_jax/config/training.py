@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
 
@@ -94,6 +96,55 @@ class OptimizerConfig:
     clip_norm: float = number(
         1.0, "gradients are scaled down to this global norm; 0 turns it off", 0.0, hyper=True, switch=True
     )
+    layer_decay: float = number(
+        1.0,
+        "the learning rate of a layer is multiplied by this for every layer above it and the head, that of embeddings "
+        "once more; 1 turns it off",
+        1e-6,
+        1.0,
+        hyper=True,
+        switch=True,
+        off=1.0,
+    )
+    freeze: str = field(
+        "",
+        "parameters that keep their values: regular expressions for the beginnings of their paths, separated by "
+        "commas, as in 'embedding,encoder/layers:6'; ':6' takes the first 6 layers of a stack",
+    )
+
+    def problems(self) -> Iterator[str]:
+        try:
+            parse_freeze(self.freeze)
+        except ValueError as error:
+            yield f"freeze={self.freeze!r}: {error}"
+
+
+class FreezeRule(NamedTuple):
+    """A rule of `optimizer.freeze`: a regular expression; and the number of first layers, or None for all."""
+
+    pattern: str
+    layers: int | None
+
+
+def parse_freeze(text: str) -> tuple[FreezeRule, ...]:
+    """Return the rules of `optimizer.freeze`, as in "a,b:2" -> (("a", None), ("b", 2)).
+
+    Raises: ValueError, whose text says why, if a rule is empty, has no layers or is no regular expression.
+    """
+    rules = []
+    for part in (part.strip() for part in text.split(",")) if text.strip() else ():
+        pattern, colon, layers = part.rpartition(":")
+        rule = FreezeRule(pattern, int(layers)) if colon and layers.isdecimal() else FreezeRule(part, None)
+        if not rule.pattern:
+            raise ValueError("expected regular expressions separated by commas, found an empty one")
+        if rule.layers == 0:
+            raise ValueError(f"'{part}' freezes no layer; expected a number of at least 1 after ':'")
+        try:
+            re.compile(rule.pattern)
+        except re.error as error:
+            raise ValueError(f"'{rule.pattern}' is no regular expression: {error}; it cannot contain commas") from error
+        rules.append(rule)
+    return tuple(rules)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

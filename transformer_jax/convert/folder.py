@@ -208,6 +208,8 @@ def _generation(config: ModelConfig, decode: DecodeConfig | None) -> dict[str, A
         limit = config.max_length - 1  # the start id takes a position
     result: dict[str, Any] = {"do_sample": decode.method == "sample"}
     result |= {"max_length": config.max_length} if limit is None else {"max_new_tokens": limit}
+    if decode.no_repeat_ngram:
+        result["no_repeat_ngram_size"] = decode.no_repeat_ngram
     if decode.method == "sample":
         result |= {"temperature": decode.temperature, "top_p": decode.top_p, "top_k": decode.top_k or 0}
         return result

@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.decoding.constraints import Constraints, propose
+from transformer_jax.decoding.constraints import Allowed, Constraints, propose
 from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Reorder, Step, extend
 from transformer_jax.decoding.top_k import top_k
 from transformer_jax.typing import Array, ArrayLike
@@ -132,9 +132,7 @@ class Candidates(NamedTuple):
     log_probs: Array
 
 
-def candidates(
-    logits: Float[Array, "B W V"], possible: Bool[Array, "B 1 V"], scores: Float[Array, "B W"]
-) -> Candidates:
+def candidates(logits: Float[Array, "B W V"], possible: Allowed, scores: Float[Array, "B W"]) -> Candidates:
     """Return the 2W best continuations; missing ones have the score -inf.
 
     The best continuations of an input are among the best of each of its hypotheses. Logits find these, so log

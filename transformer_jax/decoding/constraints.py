@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.decoding.hypotheses import Hypotheses, Step, feed
+from transformer_jax.decoding.hypotheses import Hypotheses, Runs, Step, feed
 from transformer_jax.typing import Array, ArrayLike
+
+Allowed = Bool[Array, "B #W V"]
+"""The tokens that may come next; the middle axis is 1 if they are the same for all hypotheses of an input."""
 
 
 class Constraints(NamedTuple):
@@ -21,6 +25,8 @@ class Constraints(NamedTuple):
     - force_end: bool scalar, whether the last token of an output at its length limit is `end_id`.
     - repetition_penalty: scalar, or None. It needs `Hypotheses.seen`. It applies to the result of the step function:
       logits of one model, or averaged log probabilities of several.
+    - no_repeat_ngram: int32 scalar n, or None: no n tokens in a row occur twice in prompt and output together. It needs
+      `Hypotheses.runs`. The prefix and a forced end are exempt, and a position at which it would leave no token.
     """
 
     end_id: ArrayLike
@@ -29,17 +35,18 @@ class Constraints(NamedTuple):
     min_length: ArrayLike
     force_end: ArrayLike
     repetition_penalty: ArrayLike | None = None
+    no_repeat_ngram: ArrayLike | None = None
 
 
 class Proposal(NamedTuple):
     """The candidates for the next token.
 
-    logits: [B, W, V] float32, with the repetition penalty; their log softmax scores an output. allowed: [B, 1, V] bool.
-    hypotheses: their cache includes their last tokens.
+    logits: [B, W, V] float32, with the repetition penalty; their log softmax scores an output. allowed: see
+    `Allowed`. hypotheses: their cache includes their last tokens.
     """
 
     logits: Array
-    allowed: Array
+    allowed: Allowed
     hypotheses: Hypotheses
 
 
@@ -53,7 +60,35 @@ def propose(step: Step, hypotheses: Hypotheses, constraints: Constraints, max_le
     if constraints.repetition_penalty is not None:
         assert hypotheses.seen is not None, "a repetition penalty needs Hypotheses.seen"
         logits = penalise_repetition(logits, hypotheses.seen, constraints.repetition_penalty)
-    return Proposal(logits, allowed(constraints, hypotheses.length, max_lengths)[:, None], hypotheses)
+    possible = allowed(constraints, hypotheses.length, max_lengths)[:, None]  # [B, 1, V]
+    if constraints.no_repeat_ngram is not None:
+        assert hypotheses.runs is not None, "no_repeat_ngram needs Hypotheses.runs"
+        fresh = possible & ~repeating(hypotheses.runs, constraints.no_repeat_ngram, logits.shape[-1])
+        free = ~_is_forced(constraints, hypotheses.length, max_lengths)[:, None, None]
+        possible = jnp.where(free & fresh.any(-1, keepdims=True), fresh, possible)
+    return Proposal(logits, possible, hypotheses)
+
+
+def repeating(runs: Runs, size: ArrayLike, vocab_size: int) -> Bool[Array, "B W V"]:
+    """Return the tokens that would end an n-gram that the text already contains.
+
+    Source: Paulus et al. 2018, section 2.5. As in transformers, the whole prompt counts, its first token included.
+
+    Args:
+      size: n, at least 1.
+    """
+
+    def of_one(text: Int[Array, " T"], lengths: Int[Array, " T"]) -> Bool[Array, " V"]:
+        ends = (lengths >= size - 1) & (text >= 0)
+        return jnp.zeros(vocab_size, bool).at[jnp.where(ends, text, vocab_size)].set(True, mode="drop")
+
+    return jax.vmap(jax.vmap(of_one))(*runs)
+
+
+def _is_forced(constraints: Constraints, length: Int[Array, ""], max_lengths: Int[Array, " B"]) -> Bool[Array, " B"]:
+    """Return whether a rule names the token at position `length`, by row: the prefix, or the end at the limit."""
+    at_end = constraints.force_end & (length + 1 >= max_lengths)
+    return at_end | (length < constraints.prefix.shape[0])
 
 
 def allowed(constraints: Constraints, length: Int[Array, ""], max_lengths: Int[Array, " B"]) -> Bool[Array, "B V"]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding import beam_search, sampling
-from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Reorder, Step, start
+from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Reorder, Step, runs_of_prompts, start
 from transformer_jax.decoding.settings import Ends, Settings, Values, split
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder, slots_of_prompts
@@ -240,6 +240,9 @@ def _begin(
         known = jnp.zeros((*last.shape, decoders[0].vocab_size), bool)
         known = known.at[rows[:, None], inputs.prompts[:, 1:]].max(is_token)
         hypotheses = hypotheses._replace(seen=jnp.repeat(known[:, None], settings.width, axis=1))
+    if values.constraints.no_repeat_ngram is not None:
+        runs = runs_of_prompts(inputs.prompts, inputs.prompt_lengths, settings.width, limit)
+        hypotheses = hypotheses._replace(runs=runs)
     begin = beam_search.begin if settings.rules else sampling.begin
     return begin(hypotheses, inputs.max_lengths)
 

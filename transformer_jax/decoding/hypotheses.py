@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from transformer_jax.typing import Array
+from transformer_jax.typing import Array, ArrayLike
 
 
 @runtime_checkable
@@ -36,6 +36,17 @@ class Step(Protocol):
         ...
 
 
+class Runs(NamedTuple):
+    """The text of every hypothesis, and where its end has occurred before.
+
+    text: [B, W, P + limit] int32: the prompt, which ends at slot P, and the tokens of the hypothesis; -1 elsewhere.
+    lengths: [B, W, P + limit] int32: number of tokens before a slot that equal the last tokens of the text.
+    """
+
+    text: Array
+    lengths: Array
+
+
 Reorder = Callable[[Any, Int[Array, "B W"]], Any]
 """reorder(cache, parents) -> the cache in which hypothesis w continues parents[w]; `models.decoder.Decoder.reorder`."""
 
@@ -49,6 +60,7 @@ class Hypotheses(NamedTuple):
     the model.
     visible: [B, W, C] bool, the slots that hold a hypothesis' tokens and its prompt.
     seen: [B, W, V] bool, the tokens of a hypothesis, for a repetition penalty; None without it.
+    runs: repetitions of a hypothesis, for `decode.no_repeat_ngram`; None without it.
     """
 
     length: Array
@@ -59,6 +71,7 @@ class Hypotheses(NamedTuple):
     log_probs: Array
     visible: Array
     seen: Array | None
+    runs: Runs | None
     cache: Any
 
 
@@ -112,8 +125,34 @@ def start(
         log_probs=jnp.zeros((rows, width, limit), jnp.float32),
         visible=repeated(visible),
         seen=None,
+        runs=None,
         cache=cache,
     )
+
+
+def runs_of_prompts(prompts: Int[Array, "B P"], lengths: Int[Array, " B"], width: int, limit: int) -> Runs:
+    """Return the repetitions of hypotheses without tokens.
+
+    Args:
+      prompts: padded at the end; lengths: their numbers of tokens. width, limit: see `start`.
+    """
+    size = prompts.shape[1]
+    places = jnp.arange(size)[None] - (size - lengths)[:, None]  # [B, P], negative before the first token
+    ended = jnp.where(places >= 0, jnp.take_along_axis(prompts, jnp.maximum(places, 0), axis=1), -1)
+    text = jnp.full((len(prompts), width, size + limit), -1, jnp.int32)
+
+    def appended(slot: Array, runs: Runs) -> Runs:
+        tokens = jax.lax.dynamic_slice_in_dim(ended, slot, 1, axis=1)
+        return _append(runs, jnp.broadcast_to(tokens, (len(prompts), width)), slot)
+
+    return jax.lax.fori_loop(0, size, appended, Runs(text, jnp.zeros_like(text)))
+
+
+def _append(runs: Runs, tokens: Int[Array, "B W"], slot: ArrayLike) -> Runs:
+    """Write a token into the next slot of every text; a token of -1 is none."""
+    repeats = (runs.text == tokens[..., None]) & (tokens >= 0)[..., None]
+    lengths = jnp.pad(jnp.where(repeats, runs.lengths + 1, 0)[..., :-1], ((0, 0), (0, 0), (1, 0)))
+    return Runs(jax.lax.dynamic_update_slice_in_dim(runs.text, tokens[..., None], slot, axis=2), lengths)
 
 
 def feed(step: Step, hypotheses: Hypotheses) -> tuple[Float[Array, "B W V"], Hypotheses]:
@@ -139,15 +178,17 @@ def extend(
       reorder: gathers the cache by parents; None if the cache does not depend on the order of hypotheses.
     """
     ids, known, visible, seen = hypotheses.ids, hypotheses.log_probs, hypotheses.visible, hypotheses.seen
-    cache = hypotheses.cache
+    cache, runs, at = hypotheses.cache, hypotheses.runs, hypotheses.length
     if parents is not None:
         cache = cache if reorder is None else reorder(cache, parents)
         chosen = parents[..., None]
         ids, known, visible = (jnp.take_along_axis(x, chosen, axis=1) for x in (ids, known, visible))
         seen = None if seen is None else jnp.take_along_axis(seen, chosen, axis=1)
+        runs = None if runs is None else Runs(*(jnp.take_along_axis(x, chosen, axis=1) for x in runs))
     if seen is not None:
         seen = seen | (tokens[..., None] == jnp.arange(seen.shape[-1])[None, None])
-    at = hypotheses.length
+    if runs is not None:
+        runs = _append(runs, tokens, runs.text.shape[-1] - ids.shape[-1] + at)
     return hypotheses._replace(
         length=at + 1,
         last=tokens,
@@ -156,5 +197,6 @@ def extend(
         log_probs=jax.lax.dynamic_update_slice_in_dim(known, log_probs[..., None], at, axis=2),
         visible=visible,
         seen=seen,
+        runs=runs,
         cache=cache,
     )

@@ -154,13 +154,13 @@ def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], Exper
 def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
     """Return the fields that two trials must agree in to train as one compiled program.
 
-    These are all fields except the hyperparameters that are arguments of the compiled step. Of a field whose feature is
-    off at zero, the key has only whether it is nonzero.
+    These are all fields except the hyperparameters that are arguments of the compiled step. Of a field whose feature
+    can be off, the key has only whether it is on.
     """
     key = []
     for name, field, value in walk(config):
         if field.metadata.get("switch"):
-            key.append((name, value != 0))
+            key.append((name, value != field.metadata.get("off", 0)))
         elif not field.metadata.get("hyper"):
             key.append((name, value))
     return tuple(key)

@@ -28,6 +28,7 @@ class Hyper(NamedTuple):
     epsilon: Array | float
     weight_decay: Array | float | None
     clip_norm: Array | float | None
+    layer_decay: Array | float | None
     label_smoothing: Array | float | None
     dropout: DropoutRates
     model: Mapping[str, Array | float | None] = {}
@@ -48,6 +49,7 @@ class StaticOptimizer:
     decay_mask: str = OptimizerConfig.decay_mask
     momentum_dtype: str = OptimizerConfig.momentum_dtype
     second_moment_dtype: str = OptimizerConfig.second_moment_dtype
+    freeze: str = OptimizerConfig.freeze
 
     @classmethod
     def of(cls, config: OptimizerConfig) -> StaticOptimizer:
@@ -91,6 +93,7 @@ def split(config: ExperimentConfig) -> SplitConfig:
         epsilon=optimizer.epsilon,
         weight_decay=optimizer.weight_decay or None,
         clip_norm=optimizer.clip_norm or None,
+        layer_decay=optimizer.layer_decay if optimizer.layer_decay != 1.0 else None,
         label_smoothing=config.training.label_smoothing or None,
         dropout=DropoutRates(
             residual=model.dropout_rate or None,

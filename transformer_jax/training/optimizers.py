@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from transformer_jax.training.hyper import Hyper, StaticOptimizer
 from transformer_jax.training.schedules import as_optax
+from transformer_jax.training.trainable import multipliers, trained_part
 from transformer_jax.typing import Array, Params
 
 _LEAST_FACTORED = 128  # Shazeer and Stern factor all matrices; small ones gain nothing
@@ -18,15 +20,26 @@ _LEAST_FACTORED = 128  # Shazeer and Stern factor all matrices; small ones gain 
 def make_optimizer(static: StaticOptimizer, hyper: Hyper) -> optax.GradientTransformation:
     """Return the optimizer.
 
-    It clips by global norm, then applies the rule of `OPTIMIZERS`, decoupled weight decay (Loshchilov and Hutter 2019)
-    and the learning rate.
+    It clips by global norm, then applies the rule of `OPTIMIZERS`, decoupled weight decay (Loshchilov and Hutter 2019),
+    the learning rate and the multipliers of `layer_decay`.
+
+    Its parameters are all of the model. Gradients, state and updates are trees like `trained_part` of them.
     """
     parts = [] if hyper.clip_norm is None else [optax.clip_by_global_norm(hyper.clip_norm)]
     parts += OPTIMIZERS[static.name](static, hyper)
     if hyper.weight_decay is not None:
         parts.append(optax.add_decayed_weights(hyper.weight_decay, mask=DECAY_MASKS[static.decay_mask]))
     parts.append(optax.scale_by_learning_rate(as_optax(static.schedule, hyper)))
-    return optax.chain(*parts)
+    chain = optax.chain(*parts)
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = chain.update(grads, state, trained_part(static.freeze, params))
+        if hyper.layer_decay is not None:
+            factors = trained_part(static.freeze, multipliers(params, hyper.layer_decay))
+            updates = jax.tree.map(jnp.multiply, updates, factors)
+        return updates, state
+
+    return optax.GradientTransformation(lambda params: chain.init(trained_part(static.freeze, params)), update)
 
 
 Rule = Callable[[StaticOptimizer, Hyper], list[optax.GradientTransformation]]

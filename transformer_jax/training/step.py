@@ -17,6 +17,7 @@ from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer, updates_made
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import TrainState
+from transformer_jax.training.trainable import trained_part, with_trained
 from transformer_jax.typing import Array, Batch, Params
 
 Metrics = dict[str, Array]
@@ -44,9 +45,9 @@ def train_step(
       batch: the arrays that the task's loss reads, and `row_ids` [B]. With `axis_name` it is one device's part of a
         batch: gradients and sums are added over the axis before the division by the weight of the whole batch.
     Returns: the new state, and metrics as float32 scalars: those of `Task.means`, such as `loss` in nats per target
-      token; `gradient_norm` before clipping; `learning_rate`; `tokens`, the sum of the targets' weights; `slots` of
-      inputs and targets, and `filled`, the slots without padding. With `skip_nonfinite`, a step whose loss or gradient
-      norm is not finite changes only the number of the step.
+      token; `gradient_norm` of the trained parameters, before clipping; `learning_rate`, that of the head; `tokens`,
+      the sum of the targets' weights; `slots` of inputs and targets, and `filled`, the slots without padding. With
+      `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the number of the step.
     """
     grads, sums = batch_gradient(static, state.params, batch, state.step, hyper)
     filled, slots = _filled_slots(batch)
@@ -61,7 +62,9 @@ def train_step(
         "filled": filled,
         "slots": slots,
     }
-    params = jax.tree.map(jnp.add, state.params, updates)
+    freeze = static.optimizer.freeze
+    trained = jax.tree.map(jnp.add, trained_part(freeze, state.params), updates)
+    params = with_trained(freeze, state.params, trained)
     if static.skip_nonfinite:
         finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
         params, opt_state = jax.tree.map(
@@ -73,14 +76,18 @@ def train_step(
 def batch_gradient(
     static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper
 ) -> tuple[Params, Sums]:
-    """Return gradients of the summed loss, and the task's sums.
+    """Return gradients of the summed loss with respect to the trained parameters, and the task's sums.
 
     With accumulation_steps > 1, the batch is computed in that many parts, and the results of the parts are added.
     """
 
+    freeze = static.optimizer.freeze
+
     def gradient(part: Batch) -> tuple[Params, Sums]:
-        loss = functools.partial(batch_loss, static, batch=part, step=step, hyper=hyper)
-        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        def loss(trained: Params) -> tuple[Array, Sums]:
+            return batch_loss(static, with_trained(freeze, params, trained), part, step, hyper)
+
+        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params))
         return grads, sums
 
     parts = static.accumulation_steps
