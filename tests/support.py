@@ -114,7 +114,7 @@ def label(fields: dict[str, Any]) -> str:
     return "-".join(f"{k}={v}" for k, v in fields.items() if v != OPTIONS.get(k, ("",))[0]) or "default"
 
 
-def random_params(config: ModelConfig, seed: int = 0) -> Any:
+def random_params(config: ModelConfig, seed: int = 0, head: Any = None) -> Any:
     """Return parameters without a zero bias or a scale of one, so that an unread parameter is noticed."""
     rng = np.random.default_rng(seed)
 
@@ -127,12 +127,12 @@ def random_params(config: ModelConfig, seed: int = 0) -> Any:
             return jnp.asarray(0.3 * noise)
         return jnp.asarray(noise * config.emb_dim**-0.5)
 
-    return jax.tree_util.tree_map_with_path(value, shapes(config))
+    return jax.tree_util.tree_map_with_path(value, shapes(config, head))
 
 
 @functools.cache
-def shapes(config: ModelConfig) -> Any:
-    return jax.eval_shape(lambda: init_params(config, 0))
+def shapes(config: ModelConfig, head: Any = None) -> Any:
+    return jax.eval_shape(lambda: init_params(config, 0, head))
 
 
 def shift_right(targets: Any, start_id: int = 3, segment_ids: Any = None) -> np.ndarray:

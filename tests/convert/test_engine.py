@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from support import random_params, tiny
 
+from transformer_jax.config import TaskConfig
 from transformer_jax.convert import engine
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder import from_pretrained, save_pretrained
 from transformer_jax.convert.layouts import Layout, halved, interleaved
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.models import presets
+from transformer_jax.tasks.base import TASKS
 
 LIKE = {
     "gpt2": {
@@ -23,6 +26,21 @@ LIKE = {
         **{"activation": "swiglu", "scale_embeddings": False},
     },
     "marian": {"norm_epsilon": 1e-5},
+    "bert": {
+        **{"architecture": "encoder_only", "position_encoding": "learned", "scale_embeddings": False},
+        **{"embedding_norm": True, "token_types": 3, "activation": "gelu"},
+    },
+    "t5": {
+        **{"norm_position": "pre", "norm": "rmsnorm", "position_encoding": "relative", "use_bias": False},
+        **{"attention_scale": False, "scale_embeddings": False},
+    },
+    "bart": {"norm_epsilon": 1e-5, "position_encoding": "learned", "embedding_norm": True, "activation": "gelu"},
+}
+TASKS_OF = {
+    "masked_lm": TaskConfig(name="masked_lm"),
+    "classification": TaskConfig(name="classification", num_labels=5, pooler=True),
+    "tagging": TaskConfig(name="tagging", num_labels=5),
+    "span_qa": TaskConfig(name="span_qa"),
 }
 OPTIONS = [
     ("gpt2", {}),
@@ -32,24 +50,35 @@ OPTIONS = [
     ("marian", {}),
     ("marian", {"output_bias": True, "share_embeddings": False, "activation": "silu"}),
     ("marian", {"tie_output": False, "scale_embeddings": False}),
+    ("masked_lm", {"output_bias": True, "num_encoder_layers": 3}),
+    *((task, {}) for task in ("classification", "tagging", "span_qa")),
+    ("t5", {"scale_logits": True, "head_dim": 6, "num_encoder_layers": 3}),
+    ("t5", {"tie_output": False, "activation": "geglu_tanh"}),
+    ("bart", {}),
+    ("bart", {"output_bias": True, "scale_embeddings": False}),
 ]
 
 
 def like(family, **fields):
-    return tiny(**LIKE[family] | fields)
+    return tiny(**LIKE["bert" if family in TASKS_OF else family] | fields)
 
 
 @pytest.mark.parametrize(("family", "fields"), OPTIONS)
 def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
-    config = like(family, **fields)
-    params = random_params(config)
-    assert engine.closest(config).name == family
-    save_pretrained(tmp_path / "folder", config, params)
+    config, task = like(family, **fields), TASKS_OF.get(family)
+    params = random_params(config, head=None if task is None else TASKS[task.name].head(task, config))
+    table = engine.closest(config, FAMILIES[family].tasks[0] if task is None else task.name)
+    assert table.name == ("bert" if task else family)
+    labels = ("B", "A", "C", "E", "D") if task and task.name in ("classification", "tagging") else ()
+    save_pretrained(tmp_path / "folder", config, params, task=task, labels=labels)
     again = from_pretrained(tmp_path / "folder")
     assert jax.tree.structure(again.params) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, again.params, params)
     differing = {k for k, v in vars(config).items() if getattr(again.config, k) != v}
-    assert differing <= engine.fields_without_meaning(FAMILIES[family]) | {"init", "max_length"}
+    assert differing <= engine.fields_without_meaning(table) | {"init", "max_length"}
+    assert again.labels == labels
+    if task is not None:
+        assert again.task == task
 
 
 def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_family():
@@ -59,6 +88,22 @@ def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_famil
     assert engine.fields_without_meaning(FAMILIES["llama"]) == common | encoder  # rotary_base: `Family.rope`
     # The tensors, not a key, say whether Marian has a bias.
     assert engine.fields_without_meaning(FAMILIES["marian"]) == common | {"output_bias"}
+    assert engine.fields_without_meaning(FAMILIES["bart"]) == common | {"output_bias", "source_vocab_size"}
+    assert engine.fields_without_meaning(FAMILIES["t5"]) == {"rotary_base", "source_vocab_size"}
+    decoder = {"num_decoder_layers", "share_embeddings", "decoder_start_id", "source_vocab_size"}
+    assert engine.fields_without_meaning(FAMILIES["bert"]) == common | decoder
+    of_vocabulary = {"tie_output", "output_bias", "scale_logits"}
+    for task in ("classification", "tagging", "span_qa"):
+        table = engine.family_named("bert", task)
+        assert engine.fields_without_meaning(table) == common | decoder | of_vocabulary
+
+
+def test_rows_that_nothing_reads():
+    x, layout = np.arange(6.0).reshape(2, 3), Layout(inputs=1, transposed=False, skipped=2)
+    theirs = layout.to_theirs(x)
+    assert theirs.shape == layout.shape(x.shape) == (4, 3)
+    assert not theirs[:2].any()
+    np.testing.assert_array_equal(layout.to_ours(theirs, x.shape), x)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +161,39 @@ def test_fields_for_training_alone_are_named(tmp_path):
 
 
 def test_presets_are_models_of_their_families():
-    from transformer_jax.models.presets import gpt2, llama2_7b, llama3_2_1b
+    published = {
+        "gpt2": [presets.gpt2("medium")],
+        "llama": [presets.llama2_7b(), presets.llama3_2_1b()],
+        "bert": [presets.bert("base"), presets.bert("large")],
+        "t5": [presets.t5("small"), presets.t5_v1_1("base")],
+        "bart": [presets.bart("large")],
+    }
+    for family, configs in published.items():
+        for config in configs:
+            assert engine.unsaid(FAMILIES[family], config.resolved()) == []
 
-    for config, family in [(gpt2("medium"), "gpt2"), (llama2_7b(), "llama"), (llama3_2_1b(), "llama")]:
-        assert engine.unsaid(FAMILIES[family], config.resolved()) == []
+
+def test_the_class_is_that_of_the_architectures():
+    def named(*names):
+        return engine.family_of({"model_type": "bert", "architectures": list(names)}, "x").class_name
+
+    assert named() == named("BertForPreTraining") == "BertForMaskedLM"
+    assert named("BertForQuestionAnswering") == "BertForQuestionAnswering"
+    with pytest.raises(CheckpointError, match=r"architectures=\['BertModel'\]: of BERT we convert BertForMaskedLM, "):
+        named("BertModel")
+
+
+def test_a_task_without_a_class_is_refused(tmp_path):
+    config = like("bert", output_bias=True)
+    with pytest.raises(ConfigError, match="family='t5': has no class for task.name='tagging'; it has some for trans"):
+        engine.family_named("t5", "tagging")
+    with pytest.raises(ConfigError, match=r"task\.pooling='mean': BertForSequenceClassification has 'first'"):
+        engine.write_model_config(
+            engine.family_named("bert", "classification"), config, TaskConfig(name="classification", pooling="mean")
+        )
+
+
+def test_two_fields_that_the_family_has_one_number_for():
+    """T5 has one key for whether logits are scaled and whether the output is tied."""
+    problems = engine.unsaid(FAMILIES["t5"], like("t5", scale_logits=False))
+    assert problems == ["model.scale_logits=False: T5 has True"]

@@ -128,11 +128,11 @@ BAD = {
         "rope_scaling with rope_type='llama3': our rotary positions cannot be scaled",
     ),
     "heads": (lambda p: edit(p / "config.json", n_head=3), "num_heads=3 does not divide emb_dim=8"),
-    "a size of no number": (lambda p: edit(p / "config.json", n_embd=0), "emb_dim=0: expected an integer, at least 1"),
-    "a width as text": (lambda p: edit(p / "config.json", n_inner="8"), "mlp_dim='8': expected an integer"),
+    "a size of no number": (lambda p: edit(p / "config.json", n_embd=0), "n_embd=0: expected an integer, at least 1"),
+    "a width as text": (lambda p: edit(p / "config.json", n_inner="8"), "n_inner='8': expected an integer"),
     "an epsilon of no number": (lambda p: edit(p / "config.json", layer_norm_epsilon="x"), "norm_epsilon='x'"),
     "a switch of no truth value": (
-        lambda p: edit(p / "config.json", scale_attn_weights="no"), "attention_scale='no': expected true or false"
+        lambda p: edit(p / "config.json", scale_attn_weights="no"), "scale_attn_weights='no': expected true or false"
     ),
     "too many ids": (
         lambda p: edit(p / "config.json", vocab_size=99, bos_token_id=3), r"tokenizer has \d+ ids, its embedding only"

@@ -19,6 +19,7 @@ from transformer_jax.convert.tensor_files import Outgoing, TensorFiles, write_te
 from transformer_jax.decoding.generate import Request, generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.tasks.base import TASKS
 
 STORED = Path(__file__).parent.parent / "golden" / "hugging_face"
 NAMES = sorted(path.stem for path in STORED.glob("*.npz"))
@@ -50,20 +51,21 @@ def folder(name, tmp_path):
 
 def batch_of(name, config):
     values = stored(name)
-    batch = {"decoder_inputs": jnp.asarray(values["ids"])}
-    if config.architecture == "encoder_decoder":
-        batch |= {"inputs": jnp.asarray(values["inputs"]), "inputs_mask": jnp.asarray(values["mask"])}
-    return batch
+    batch = {"decoder_inputs": "ids", "inputs": "inputs", "inputs_mask": "mask", "types": "types"}
+    read = {"decoder_only": ("decoder_inputs",), "encoder_decoder": ("decoder_inputs", "inputs", "inputs_mask")}
+    return {key: jnp.asarray(values[batch[key]]) for key in read.get(config.architecture, [*batch][1:])}
 
 
 def test_logits_loss_and_gradients(name, folder):
-    values, (config, params, _, _) = stored(name), from_pretrained(folder)
-    module = ARCHITECTURES[config.architecture].module(config)
+    values, model = stored(name), from_pretrained(folder)
+    config, params = model.config, model.params
+    module = ARCHITECTURES[config.architecture].module(config, TASKS[model.task.name].head(model.task, config))
 
     @jax.jit
     def loss(params):
         logits = module.apply({"params": params}, batch_of(name, config))[0]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, values["targets"]).mean(), logits
+        nll = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(values["targets"], 0))
+        return nll.mean(where=values["targets"] >= 0), logits
 
     (value, logits), gradients = jax.value_and_grad(loss, has_aux=True)(params)
     assert_close(logits, values["logits"], 1e-5 * np.abs(values["logits"]).max())
@@ -78,8 +80,10 @@ def test_logits_loss_and_gradients(name, folder):
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("name", [name for name in NAMES if "beam_4" in stored(name)], indirect=True)
 def test_generated_tokens(name, folder, beam_size):
-    values, (config, params, _, _) = stored(name), from_pretrained(folder)
+    values, model = stored(name), from_pretrained(folder)
+    config, params = model.config, model.params
     decoder = ARCHITECTURES[config.architecture].decoder(config)
     batch, prompt = {}, values["ids"][0, :5].tolist()
     if config.architecture == "encoder_decoder":
@@ -94,18 +98,21 @@ def test_generated_tokens(name, folder, beam_size):
 
 
 def test_the_way_back_has_the_same_tensors_and_config(name, folder, tmp_path):
-    config, params, _, _ = from_pretrained(folder)
-    family = open_folder(folder).family.name
-    assert save_pretrained(tmp_path / "ours", config, params, family=family) == []
+    model, family = from_pretrained(folder), open_folder(folder).family.name
+    saved = {"family": family, "task": model.task, "labels": model.labels}
+    assert save_pretrained(tmp_path / "ours", model.config, model.params, **saved) == []
     before, after = TensorFiles(folder), TensorFiles(tmp_path / "ours")
     assert set(before.tensors) == set(after.tensors)
     for tensor in before.tensors:
-        assert before.read(tensor).tobytes() == after.read(tensor).tobytes(), tensor
+        unread = 2 if name.startswith("bart") and "embed_positions" in tensor else 0  # rows that no position reads
+        assert before.read(tensor)[unread:].tobytes() == after.read(tensor)[unread:].tobytes(), tensor
     theirs, ours = (json.loads((path / "config.json").read_text()) for path in (folder, tmp_path / "ours"))
     ours |= {"activation_function": "swish"} if ours.get("activation_function") == "silu" else {}
     ids = {"bos_token_id", "eos_token_id", "pad_token_id"}  # of the tokenizer, which this folder lacks
-    for key in (theirs.keys() & ours.keys()) - ids - {"use_cache"}:
+    # transformers 5 writes true for T5 v1.1 too, which has an output projection of its own.
+    others = {"tie_word_embeddings"} if name == "t5_v1_1" else set()
+    for key in (theirs.keys() & ours.keys()) - ids - others - {"use_cache"}:
         assert ours[key] == theirs[key], key
     again = from_pretrained(tmp_path / "ours")
-    assert again.config == config
-    jax.tree.map(np.testing.assert_array_equal, again.params, params)
+    assert (again.config, again.task, again.labels) == (model.config, model.task, model.labels)
+    jax.tree.map(np.testing.assert_array_equal, again.params, model.params)

@@ -50,7 +50,7 @@ def define(values: flags.FlagValues) -> None:
     config_flag(values)
     checkpoint_flag(values)
     path_flag(values, "to", "Hugging Face folder to write; must not exist, or be empty")
-    text(values, "family", "family of the written folder: gpt2, llama or marian; default: the one that fits")
+    text(values, "family", "family of the written folder, such as gpt2, bert or t5; default: the one that fits")
     choice_flag(values, "dtype", "number type of the written tensors", "float32", ("float32", "float16", "bfloat16"))
     integer(values, "shard_mb", "largest size of a written file, in MB", 5000, 1)
     switch(values, "without_tokenizer", "write no tokenizer")
@@ -90,12 +90,12 @@ def _write(arguments: Arguments, target: str) -> int:
     if values.config or arguments.overrides:
         raise ConfigError("--config is for --from; the config of a checkpoint is its own")
 
-    from transformer_jax.convert.engine import family_named
+    from transformer_jax.convert.engine import check_family
     from transformer_jax.convert.folder import save_pretrained
     from transformer_jax.evaluation.loading import load
 
     if values.family:
-        family_named(values.family)  # before the checkpoint is loaded
+        check_family(values.family)  # before the checkpoint is loaded
     loaded = load(checkpoint)
     total = sum(x.nbytes for x in _leaves(loaded.params))
     with progress_bar("converting", total) as advance:
@@ -104,6 +104,8 @@ def _write(arguments: Arguments, target: str) -> int:
             loaded.config.model,
             loaded.params,
             None if values.without_tokenizer else loaded.tokenizer,
+            task=loaded.config.task,
+            labels=loaded.labels,
             decode=loaded.config.decode,
             family=values.family,
             dtype=values.dtype,

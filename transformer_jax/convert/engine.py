@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.config import DROPOUT_RATES, ModelConfig, field_types, nearest
-from transformer_jax.convert.families import COMMON_IGNORED, FAMILIES, TRAINING_ONLY, Family, Tensor
+from transformer_jax.config import DROPOUT_RATES, ModelConfig, TaskConfig, field_types, nearest
+from transformer_jax.convert.families import CLASSES, FAMILIES
 from transformer_jax.convert.layouts import halved, interleaved
+from transformer_jax.convert.tables import COMMON_IGNORED, LABEL_KEYS, TRAINING_ONLY, Family, Tensor
 from transformer_jax.convert.tensor_files import READ_TYPES, Outgoing, TensorFiles
 from transformer_jax.errors import CheckpointError, ConfigError
 
@@ -28,20 +29,60 @@ _MAX_LISTED = 12
 
 
 def family_of(config: Mapping[str, Any], where: str) -> Family:
-    """Return the family of a config.json; raises CheckpointError if we have no table for its `model_type`."""
+    """Return the table of a config.json.
+
+    Raises: CheckpointError if we have none for its `model_type`, or none for the class that `architectures` names.
+    """
     name = config.get("model_type")
     if name not in FAMILIES:
         raise CheckpointError(
             f"{where}: model_type={name!r}: we convert {', '.join(FAMILIES)}{nearest(str(name), FAMILIES)}"
         )
-    return FAMILIES[name]
+    named, classes = config.get("architectures") or [], [family for family in CLASSES if family.name == name]
+    if not named:
+        return FAMILIES[name]
+    for family in classes:
+        if named[0] in (family.class_name, *family.also):
+            return family
+    known = ", ".join(cls for family in classes for cls in (family.class_name, *family.also))
+    raise CheckpointError(f"{where}: architectures={named}: of {FAMILIES[name].label} we convert {known}")
 
 
-def family_named(name: str) -> Family:
-    """Return the family of a name; raises ConfigError if there is none."""
+def check_family(name: str) -> None:
+    """Raise ConfigError if there is no family of this name."""
     if name not in FAMILIES:
         raise ConfigError(f"family='{name}': expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}")
-    return FAMILIES[name]
+
+
+def family_named(name: str, task: str) -> Family:
+    """Return the table of a family for a task.
+
+    Raises: ConfigError if there is no such family, or if none of its classes has the head of the task.
+    """
+    check_family(name)
+    classes = [family for family in CLASSES if family.name == name]
+    for family in classes:
+        if task in family.tasks:
+            return family
+    known = ", ".join(task for family in classes for task in family.tasks)
+    raise ConfigError(f"family='{name}': has no class for task.name='{task}'; it has some for {known}")
+
+
+def read_task(family: Family, theirs: Mapping[str, Any]) -> TaskConfig:
+    """Return the task of a config.json, with the fields that its head needs."""
+    fields = dict(family.task_fields)
+    if family.has_labels:
+        fields["num_labels"] = len(label_names(theirs))
+    return TaskConfig(name=family.tasks[0], **fields)
+
+
+def label_names(theirs: Mapping[str, Any]) -> list[str]:
+    """Return the names of labels of a config.json in the order of their ids; two numbered ones are the default."""
+    names = theirs.get("id2label")
+    if isinstance(names, Mapping) and sorted(names) == sorted(map(str, range(len(names)))):
+        return [str(names[str(id)]) for id in range(len(names))]
+    count = theirs.get("num_labels", 2)
+    return [f"LABEL_{id}" for id in range(count if type(count) is int else 2)]
 
 
 # Configs.
@@ -54,17 +95,17 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     """
     values = _without_rope(dict(theirs)) if family.rope else dict(theirs)
     for name, other in family.repeats.items():
-        if not values.get(name) and other in values:
+        if values.get(name) is None and other in values:
             values[name] = values[other]
     problems: list[str] = [values.pop("problem")] if "problem" in values else []
     # A dropout rate without a key is 0 there.
-    ours: dict[str, Any] = {"architecture": family.architecture, "init": "normal", "dropout_rate": 0.0}
+    ours: dict[str, Any] = {"architecture": family.architecture, "init": family.init, "dropout_rate": 0.0}
     if family.rope:
         ours["rotary_base"] = values.pop("rope_theta", 10_000.0)
     ours |= {name: value for name, value in family.fixed.items() if not callable(value)}
     said: dict[str, str] = {}
     for key in family.keys:
-        value = values.pop(key.theirs, key.default)
+        value = values.get(key.theirs, key.default)
         if value is ... or (value is None and key.ours in said):
             continue
         if key.values is not None and value not in key.values:
@@ -76,32 +117,48 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
                 f"{key.theirs}={value!r} differs from {said[key.ours]}={ours[key.ours]!r}; we have one field"
             )
         ours[key.ours], said[key.ours] = value, key.theirs
+    for key in family.keys:
+        values.pop(key.theirs, None)
     for name, allowed in family.required.items():
         value = values.pop(name, allowed[0])
         if value not in allowed:
             problems.append(f"{name}={value!r}: our blocks can only say {' or '.join(map(repr, allowed))}")
     ignored = {}
     reasons = {**COMMON_IGNORED, **family.ignored}
+    if family.has_labels:  # `label_names` reads them
+        values = {name: value for name, value in values.items() if name not in LABEL_KEYS}
     for name in list(values):
         if name in reasons:
             ignored[name] = reasons[name]
             del values[name]
     problems += [f"{name}={value!r}: we do not know this key" for name, value in values.items() if value is not None]
     if not problems:
-        problems = [*_config_problems(ours)]
+        problems = [*_config_problems(ours, said)]
     if problems:
         raise CheckpointError(_listing(f"{where}: this {family.label} cannot be converted", problems))
-    return ModelConfig(**ours).resolved(), ignored
+    config = ModelConfig(**ours).resolved()
+    follows = {name: value(config) for name, value in family.fixed.items() if callable(value) and name not in said}
+    return dataclasses.replace(config, **follows), ignored
 
 
-def _config_problems(ours: Mapping[str, Any]) -> Iterator[str]:
+def _config_problems(ours: Mapping[str, Any], said: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with the fields that keys of theirs have set.
+
+    Args:
+      said: the keys by the names of our fields.
+    """
     types = field_types(ModelConfig)
     wrong = [
-        f"{name}={value!r}: expected {text}"
-        for name, value in ours.items()
-        if (text := _wrong(name, value, types[name]))
+        f"{theirs}={ours[name]!r}: expected {text}"
+        for name, theirs in said.items()
+        if (text := _wrong(name, ours[name], types[name]))
     ]
-    yield from wrong or ModelConfig(**ours).problems()
+    if wrong:
+        yield from wrong
+        return
+    for problem in ModelConfig(**ours).problems():
+        name = problem.partition("=")[0]
+        yield f"{said[name]} is our model.{problem}" if name in said else problem
 
 
 def _wrong(name: str, value: Any, annotation: Any) -> str | None:
@@ -112,7 +169,7 @@ def _wrong(name: str, value: Any, annotation: Any) -> str | None:
     if bool in kinds:
         return None if isinstance(value, bool) else "true or false"
     if int in kinds:
-        least = 0 if name == "decoder_start_id" else 1
+        least = 0 if name in ("decoder_start_id", "token_types") else 1
         return None if type(value) is int and value >= least else f"an integer, at least {least}"
     if float in kinds:
         return None if type(value) in (int, float) and value >= 0 else "a number, at least 0"
@@ -132,13 +189,21 @@ def _without_rope(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def write_model_config(family: Family, config: ModelConfig) -> dict[str, Any]:
+def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) -> dict[str, Any]:
     """Return the keys of config.json that say what our config says.
 
+    Args:
+      task: whose head the model has.
     Raises: ConfigError, which names every field that the family cannot express, and a family that can.
     """
-    if problems := unsaid(family, config):
-        others = [f"--family={other.name}" for other in FAMILIES.values() if not unsaid(other, config)]
+    problems = unsaid(family, config) + [
+        f"task.{name}={getattr(task, name)!r}: {family.label} has {value!r}"
+        for name, value in family.task_fields.items()
+        if getattr(task, name) != value
+    ]
+    if problems:
+        same = (other for other in CLASSES if {*other.tasks} & {*family.tasks})
+        others = [f"--family={other.name}" for other in same if not unsaid(other, config)]
         advice = f"\nThis family can: {' or '.join(others)}" if others else ""
         raise ConfigError(_listing(f"{family.label} cannot say what this model is", problems) + advice)
     result: dict[str, Any] = {"model_type": family.name, "architectures": [family.class_name]}
@@ -146,7 +211,7 @@ def write_model_config(family: Family, config: ModelConfig) -> dict[str, Any]:
         value = getattr(config, key.ours)
         if key.values is not None:
             value = next(theirs for theirs, ours in key.values.items() if ours == value)
-        result[key.theirs] = value
+        result.setdefault(key.theirs, value)
     if family.rope:
         result["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
         result["rope_theta"] = config.rotary_base
@@ -155,12 +220,18 @@ def write_model_config(family: Family, config: ModelConfig) -> dict[str, Any]:
 
 def unsaid(family: Family, config: ModelConfig) -> list[str]:
     """Return a line for every field that a family cannot express."""
-    problems = []
+    problems, first = [], {}
     for name, value in family.fixed.items():
         expected = value(config) if callable(value) else value
         if getattr(config, name) != expected:
             problems.append(f"model.{name}={getattr(config, name)!r}: {family.label} has {expected!r}")
     for key in family.keys:
+        other = first.setdefault(key.theirs, key.ours)
+        if key.ours not in TRAINING_ONLY and getattr(config, other) != getattr(config, key.ours):
+            problems.append(
+                f"model.{key.ours}={getattr(config, key.ours)!r}: {family.label} has one number for it and "
+                f"model.{other}={getattr(config, other)!r}"
+            )
         if key.values is not None and getattr(config, key.ours) not in key.values.values():
             values = ", ".join(dict.fromkeys(key.values.values()))
             problems.append(f"model.{key.ours}={getattr(config, key.ours)!r}: {family.label} has {values}")
@@ -169,16 +240,28 @@ def unsaid(family: Family, config: ModelConfig) -> list[str]:
 
 def not_written(family: Family, config: ModelConfig) -> list[str]:
     """Return the dropout rates above 0 that a family has no key for."""
-    known = {key.ours for key in family.keys}
+    known = {key.ours for key in family.keys if getattr(config, key.ours) == _written(family, config, key.theirs)}
     if "dropout_rate" in known and config.embedding_dropout_rate == config.dropout_rate:
         known.add("embedding_dropout_rate")
     left = (name for name in DROPOUT_RATES if name not in known and getattr(config, name))
     return [f"model.{name}={getattr(config, name)!r}" for name in left]
 
 
-def closest(config: ModelConfig) -> Family:
-    """Return the family that can express most of a config, in doubt the first."""
-    return min(FAMILIES.values(), key=lambda family: len(unsaid(family, config)))
+def _written(family: Family, config: ModelConfig, theirs: str) -> Any:
+    """Return our value that is written as one of their keys: that of the first field."""
+    return next(getattr(config, key.ours) for key in family.keys if key.theirs == theirs)
+
+
+def closest(config: ModelConfig, task: str) -> Family:
+    """Return the class for a task that can express most of a config, in doubt the first.
+
+    Raises: ConfigError if no class has the head of the task.
+    """
+    candidates = [family for family in CLASSES if task in family.tasks]
+    if not candidates:
+        known = ", ".join(dict.fromkeys(name for family in CLASSES for name in family.tasks))
+        raise ConfigError(f"task.name='{task}': no family has a head for it; there are some for {known}")
+    return min(candidates, key=lambda family: len(unsaid(family, config)))
 
 
 # Parameters.
@@ -290,7 +373,7 @@ def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: T
         pattern = next((pattern for pattern in family.computed if re.fullmatch(pattern, name)), None)
         if pattern is not None:
             ignored[name] = family.computed[pattern]
-        elif original := next((other for other in family.copies.get(name, ()) if other in stored), None):
+        elif original := _original(family, name, stored):
             if not np.array_equal(files.read(stored[name]), files.read(stored[original])):
                 problems.append(f"{name}: differs from {original}, of which it is a copy by config.json")
             ignored[name] = f"the same numbers as {original}"
@@ -304,15 +387,36 @@ def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: T
 
 
 def _with_prefix(family: Family, files: TensorFiles) -> dict[str, str]:
-    """Return the names in the files by the full names."""
-    if not family.prefix or any(name.startswith(family.prefix) for name in files.tensors):
-        return {name: name for name in files.tensors}
-    return {name if name == "lm_head.weight" else family.prefix + name: name for name in files.tensors}
+    """Return the names in the files by the full names of today."""
+    stored = {}
+    for name in files.tensors:
+        today = name
+        for old, new in family.renamed:
+            today = today.removesuffix(old) + new if today.endswith(old) else today
+        stored[today] = name
+    if not family.prefix or any(name.startswith(family.prefix) for name in stored):
+        return stored
+    bare = {tensor.theirs for tensor in family.tensors if not tensor.theirs.startswith(family.prefix)} | {
+        *family.copies
+    }
+    return {name if name in bare else family.prefix + name: old for name, old in stored.items()}
+
+
+def _original(family: Family, name: str, stored: Mapping[str, str]) -> str | None:
+    """Return the tensor that another one is a copy of, if there is one."""
+    return next((other for other in family.copies.get(name, ()) if other in stored), None)
 
 
 def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFiles) -> ModelConfig:
-    """Return the config with the fields of those tensors that are not the zeros of a model without them."""
+    """Return the config with the fields of those tensors that a model without them would not have.
+
+    These are tensors other than zeros, and an output projection that is not a copy of the embedding.
+    """
     said = {field: True for name, field in family.zeros.items() if name in files.tensors and np.any(files.read(name))}
+    original = _original(family, family.untied_by, {name: name for name in files.tensors})
+    if family.untied_by in files.tensors and original is not None:
+        equal = np.array_equal(files.read(family.untied_by), files.read(original))
+        said |= {} if equal else {"tie_output": False}
     return dataclasses.replace(config, **said)
 
 

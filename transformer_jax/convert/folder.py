@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,12 +29,14 @@ from transformer_jax.config import (
     TrainingConfig,
 )
 from transformer_jax.convert import engine
-from transformer_jax.convert.families import Family
+from transformer_jax.convert.tables import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer, tokenizer_files
+from transformer_jax.data.labels import LABELS_FILE, labels_bytes
 from transformer_jax.data.tokenizers import Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.typing import Params
 from transformer_jax.versions import library_versions
 
@@ -45,13 +47,16 @@ Advance = Callable[[int], None]
 class Pretrained(NamedTuple):
     """A model that was read from a folder.
 
-    config: resolved. tokenizer: None if the folder has none. ignored: the keys and tensors that were not needed, with
-    the reasons.
+    config: resolved. tokenizer: None if the folder has none. task: its name and the fields of its head. labels: their
+    names in the order of the outputs; empty for a head without labels. ignored: the keys and tensors that were not
+    needed, with the reasons.
     """
 
     config: ModelConfig
     params: Params
     tokenizer: Tokenizer | None
+    task: TaskConfig
+    labels: tuple[str, ...]
     ignored: dict[str, str]
 
 
@@ -64,6 +69,8 @@ class Folder:
     config: ModelConfig
     files: TensorFiles
     tokenizer: Tokenizer | None
+    task: TaskConfig
+    labels: tuple[str, ...]
     ignored: dict[str, str]
 
     @property
@@ -72,14 +79,15 @@ class Folder:
 
     def shapes(self) -> Params:
         """Return the shapes of the parameters, as jax.ShapeDtypeStructs."""
-        return jax.eval_shape(lambda: init_params(self.config, 0))
+        head = TASKS[self.task.name].head(self.task, self.config)
+        return jax.eval_shape(lambda: init_params(self.config, 0, head))
 
     def load(self, advance: Advance = lambda nbytes: None) -> Pretrained:
         """Read the numbers; raises CheckpointError if tensors are missing, unknown or of another shape or type."""
         leaves, ignored = engine.read_params(
             self.family, self.config, by_path(self.shapes()), self.files, jnp.from_dlpack, advance
         )
-        return Pretrained(self.config, _tree(leaves), self.tokenizer, self.ignored | ignored)
+        return Pretrained(self.config, _tree(leaves), self.tokenizer, self.task, self.labels, self.ignored | ignored)
 
 
 def open_folder(path: Path | str) -> Folder:
@@ -96,7 +104,8 @@ def open_folder(path: Path | str) -> Folder:
     tokenizer = read_folder_tokenizer(path)
     if tokenizer is not None:
         _check_tokenizer(path, config, tokenizer)
-    return Folder(path, family, config, files, tokenizer, ignored)
+    labels = tuple(engine.label_names(theirs)) if family.has_labels else ()
+    return Folder(path, family, config, files, tokenizer, engine.read_task(family, theirs), labels, ignored)
 
 
 def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
@@ -127,6 +136,8 @@ def describe(path: Path | str) -> dict[str, Any]:
     tokenizer = folder.tokenizer
     return {
         "family": folder.family.label,
+        "task": folder.task.name,
+        **({"labels": list(folder.labels)} if folder.labels else {}),
         "parameters": folder.num_parameters,
         "bytes": folder.files.nbytes,
         "tensors": len(folder.files.tensors),
@@ -148,6 +159,8 @@ def save_pretrained(
     params: Params,
     tokenizer: Tokenizer | None = None,
     *,
+    task: TaskConfig | None = None,
+    labels: Sequence[str] = (),
     decode: DecodeConfig | None = None,
     family: str | None = None,
     dtype: str = "float32",
@@ -158,18 +171,26 @@ def save_pretrained(
 
     Args:
       path: a folder that does not exist yet, or is empty.
-      config: resolved; tokenizer: None writes the model alone; decode: settings of generation.
+      config: resolved; tokenizer: None writes the model alone.
+      task: whose head the parameters have; default: the usual task of the architecture, `language_model`, `translation`
+        or `masked_lm`. labels: names of the head's outputs, for a task with labels.
+      decode: settings of generation.
       family: a name of `FAMILIES`; default: the one that can express the config.
       dtype: float32, float16 or bfloat16, the type of the numbers in the files.
     Returns: fields for training alone, which the folder does not hold.
     Raises: ConfigError, which names the fields that the family cannot express; CheckpointError if the folder is not
       empty or cannot be written.
     """
-    chosen = _chosen_family(config, family)
-    theirs = engine.write_model_config(chosen, config)
+    task = TaskConfig(name=_USUAL_TASKS.get(config.architecture, TaskConfig.name)) if task is None else task
+    chosen = engine.closest(config, task.name) if family is None else engine.family_named(family, task.name)
+    theirs = engine.write_model_config(chosen, config, task)
+    if chosen.has_labels:
+        theirs |= _label_keys(labels or [f"LABEL_{id}" for id in range(task.num_labels)])
     ids = _special_ids(chosen, config, tokenizer)
     theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
-    texts = {CONFIG: theirs, "generation_config.json": ids | _generation(config, decode)}
+    texts = {CONFIG: theirs}
+    if chosen.architecture != "encoder_only":
+        texts["generation_config.json"] = ids | _generation(config, decode)
     if chosen.architecture == "encoder_decoder":
         theirs["forced_eos_token_id"] = None
     side_files = {}
@@ -185,13 +206,26 @@ def save_pretrained(
     return engine.not_written(chosen, config)
 
 
-def _chosen_family(config: ModelConfig, name: str | None) -> Family:
-    return engine.closest(config) if name is None else engine.family_named(name)
+_USUAL_TASKS = {
+    "decoder_only": "language_model",
+    "encoder_decoder": "translation",
+    "encoder_only": "masked_lm",
+}
+
+
+def _label_keys(labels: Sequence[str]) -> dict[str, Any]:
+    return {
+        "id2label": {str(id): label for id, label in enumerate(labels)},
+        "label2id": {label: id for id, label in enumerate(labels)},
+    }
 
 
 def _special_ids(family: Family, config: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
     given = None if tokenizer is None else tokenizer.special_ids
     ids = {"eos_token_id": given and given.eos, "pad_token_id": given and given.pad}
+    if family.architecture == "encoder_only":
+        # transformers has no BERT without a padding id.
+        return {"pad_token_id": ids["pad_token_id"] or 0}
     if family.architecture == "encoder_decoder":
         # transformers has no Marian model without a padding id.
         pad = ids["pad_token_id"]
@@ -243,6 +277,8 @@ def write_workdir(
         }
         with CheckpointStore(directory / "checkpoints") as store:
             files = {name: part.model_bytes for name, part in tokenizer_by_file(folder.tokenizer).items()}
+            if folder.labels:
+                files[LABELS_FILE] = labels_bytes(folder.labels)
             store.save(0, {"params": model.params}, record, files)
         (directory / CONFIG).write_text(json.dumps(record["config"], indent=2) + "\n", encoding="utf-8")
     return config
@@ -253,9 +289,9 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
     assert folder.tokenizer is not None
     if base is None:
         length = min(128, model.max_length)
-        packed = family.task == "language_model"
+        packed = folder.task.name == "language_model"
         base = ExperimentConfig(
-            task=TaskConfig(name=family.task),
+            task=folder.task,
             data=DataConfig(
                 max_length=length,
                 packed_length=length,
@@ -264,8 +300,11 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
             ),
             training=TrainingConfig(label_smoothing=0.0 if packed else 0.1),
         )
-    if base.task.name != family.task:
-        raise ConfigError(f"the config has task.name='{base.task.name}'; {family.label} needs '{family.task}'")
+    if base.task.name not in family.tasks:
+        needed = " or ".join(f"'{name}'" for name in family.tasks)
+        raise ConfigError(f"the config has task.name='{base.task.name}'; {family.label} needs {needed}")
+    head = {*family.task_fields, *(("num_labels",) if family.has_labels else ())}
+    task = dataclasses.replace(base.task, **{name: getattr(folder.task, name) for name in head})
     data = dataclasses.replace(
         base.data,
         tokenizer=kind_of(folder.tokenizer),
@@ -273,7 +312,7 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
         vocabulary_file="",
         source_vocabulary_file="",
     )
-    return dataclasses.replace(base, model=model, data=data).resolved()
+    return dataclasses.replace(base, model=model, task=task, data=data).resolved()
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ class Layout:
 
     inputs: number of our leading axes that are the rows of their matrix, [*inputs, *features]; None for a vector.
     transposed: whether they store the matrix as [features, inputs], as `torch.nn.Linear` does.
+    skipped: number of rows before ours that nothing reads; zeros are written.
     halves: whether the last axis of ours holds the pairs of rotary positions side by side, and theirs the first numbers
       of all pairs before the second ones.
     """
@@ -22,16 +23,18 @@ class Layout:
     inputs: int | None = 1
     transposed: bool = True
     halves: bool = False
+    skipped: int = 0
 
     def shape(self, ours: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of their array for an array of ours."""
         if self.inputs is None:
             return (math.prod(ours),)
-        rows, columns = math.prod(ours[: self.inputs]), math.prod(ours[self.inputs :])
+        rows, columns = self.skipped + math.prod(ours[: self.inputs]), math.prod(ours[self.inputs :])
         return (columns, rows) if self.transposed else (rows, columns)
 
     def to_ours(self, x: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Return their array x in our shape."""
+        x = x[self.skipped :]
         y = x if self.inputs is None or not self.transposed else x.T
         if self.halves:
             y = y.reshape(*shape[:-1], 2, shape[-1] // 2).swapaxes(-1, -2)
@@ -39,6 +42,8 @@ class Layout:
 
     def to_theirs(self, x: np.ndarray) -> np.ndarray:
         """Return our array x in their shape."""
+        if self.skipped:
+            return np.pad(x, ((self.skipped, 0), (0, 0)))
         theirs = self.shape(x.shape)
         if self.halves:
             x = x.reshape(*x.shape[:-1], x.shape[-1] // 2, 2).swapaxes(-1, -2)

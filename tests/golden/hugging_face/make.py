@@ -5,28 +5,41 @@
     /tmp/reference/bin/python tests/golden/hugging_face/make.py [NAME ...]
 
 Every .npz has a small random model as transformers saves it (config.json and tensors), a batch, and what transformers
-computes from it: logits, loss, the gradient of every tensor, 30 greedy tokens, and the output of a beam search of 4.
+computes from it: logits, loss, the gradient of every tensor and, if it generates, 30 greedy tokens and the output of a
+beam search of 4.
 Every number is random, biases and scales too, and all sizes differ.
 """
 
 import json
+import math
 import pathlib
 import sys
 import tempfile
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from safetensors.numpy import load_file
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForMaskedLM,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MarianConfig,
     MarianMTModel,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 VOCABULARY, PAD, EOS, START = 31, 0, 1, 3
+IGNORED = -100  # a target that torch leaves out of the loss
 SEEDS_APART = 7  # a model's first seed is its number; do not change it: the stored models depend on it
 IDS = {"bos_token_id": START, "eos_token_id": EOS, "pad_token_id": PAD}
 
@@ -51,6 +64,29 @@ def marian(**fields):
     return MarianMTModel(MarianConfig(**{"vocab_size": VOCABULARY} | ids | sizes | fields))
 
 
+def bert(model_class, **fields):
+    sizes = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"max_position_embeddings": 40, "type_vocab_size": 3}
+    return model_class(BertConfig(vocab_size=VOCABULARY, pad_token_id=PAD, **sizes | fields))
+
+
+def t5(untied=False, **fields):
+    sizes = {"d_model": 12, "d_kv": 5, "d_ff": 20, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 3}
+    sizes |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}
+    model = T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, decoder_start_token_id=PAD, **sizes | fields))
+    if untied:  # as in the files of v1.1; transformers 5 itself always ties
+        model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
+    return model
+
+
+def bart(**fields):
+    sizes = {"d_model": 12, "encoder_layers": 1, "decoder_layers": 2, "max_position_embeddings": 64}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_attention_heads": 3, f"{side}_ffn_dim": 20}
+    ids = IDS | {"decoder_start_token_id": EOS, "forced_eos_token_id": None}
+    return BartForConditionalGeneration(BartConfig(vocab_size=VOCABULARY, **ids | sizes | fields))
+
+
 SEPARATE = {"share_encoder_decoder_embeddings": False, "vocab_size": 23, "decoder_vocab_size": VOCABULARY}
 MODELS = {
     "gpt2": lambda: gpt2(),
@@ -62,13 +98,22 @@ MODELS = {
     "marian_gelu": lambda: marian(activation_function="gelu", scale_embedding=False),
     "marian_separate": lambda: marian(**SEPARATE, activation_function="relu"),
     "marian_separate_untied": lambda: marian(**SEPARATE, scale_embedding=True, tie_word_embeddings=False),
+    "bert": lambda: bert(BertForMaskedLM),
+    "bert_classification": lambda: bert(BertForSequenceClassification, num_labels=4, hidden_act="gelu_new"),
+    "bert_tagging": lambda: bert(BertForTokenClassification, num_labels=5, hidden_act="relu"),
+    "bert_span_qa": lambda: bert(BertForQuestionAnswering, layer_norm_eps=1e-5),
+    "t5": lambda: t5(),
+    "t5_v1_1": lambda: t5(untied=True, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "bart": lambda: bart(),
+    "bart_scaled": lambda: bart(scale_embedding=True, activation_function="relu"),
 }
 
 
 def randomised(model):
     with torch.no_grad():
         for name, x in [*model.named_parameters(), *model.named_buffers()]:
-            if "embed_positions" in name or "inv_freq" in name or not x.is_floating_point():
+            is_sinusoid = "embed_positions" in name and model.config.model_type == "marian"
+            if is_sinusoid or "inv_freq" in name or not x.is_floating_point():
                 continue
             is_scale = x.dim() == 1 and name.endswith("weight")
             x.copy_(torch.randn_like(x) * (0.2 if is_scale else 0.35) + (1.0 if is_scale else 0.0))
@@ -88,32 +133,62 @@ def continued(model, prompt, beams):
     return found[1 if model.config.is_encoder_decoder else prompt.shape[1] :]
 
 
+class Candidate(NamedTuple):
+    """A random model, a batch, and what it generates. variety: different tokens of the less varied text."""
+
+    model: torch.nn.Module
+    rng: np.random.Generator
+    ids: np.ndarray
+    targets: np.ndarray
+    inputs: np.ndarray
+    mask: np.ndarray
+    generated: dict[str, np.ndarray]
+    variety: float
+
+
+def candidate(make, seed):
+    torch.manual_seed(seed)
+    model, rng = randomised(make()), np.random.default_rng(seed)
+    model.set_attn_implementation("eager")
+    ids, targets = rng.integers(4, VOCABULARY, (2, 2, 33))
+    inputs, mask = rng.integers(4, model.config.vocab_size, (2, 37)), np.ones((2, 37), bool)
+    mask[1, 23:] = False
+    inputs = np.where(mask, inputs, PAD)
+    if model.config.model_type == "bert":
+        return Candidate(model, rng, ids, targets, inputs, mask, {}, math.inf)
+    prompt = torch.tensor(inputs[:1] if model.config.is_encoder_decoder else ids[:1, :5])
+    generated = {f"beam_{beams}": continued(model, prompt, beams).numpy() for beams in (1, 4)}
+    variety = min(len(set(text.tolist())) for text in generated.values())
+    return Candidate(model, rng, ids, targets, inputs, mask, generated, variety)
+
+
 def main():
+    """Make the models that the arguments name; without arguments all."""
     for number, (name, make) in enumerate(MODELS.items()):
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
         # A model that writes a varied text, so that a wrong token is noticed.
-        for seed in range(number, 20_000, SEEDS_APART):
-            torch.manual_seed(seed)
-            model, rng = randomised(make()), np.random.default_rng(seed)
-            model.set_attn_implementation("eager")
-            encodes = model.config.is_encoder_decoder
-            ids, targets = rng.integers(4, VOCABULARY, (2, 2, 33))
-            inputs, mask = rng.integers(4, model.config.vocab_size, (2, 37)), np.ones((2, 37), bool)
-            mask[1, 23:] = False
-            inputs = np.where(mask, inputs, PAD)
-            prompt = torch.tensor(inputs[:1] if encodes else ids[:1, :5])
-            generated = {f"beam_{beams}": continued(model, prompt, beams).numpy() for beams in (1, 4)}
-            if all(len(set(text.tolist())) > 4 for text in generated.values()):
-                break
-        else:
-            raise SystemExit(f"{name}: no seed writes a varied text")
+        candidates = (candidate(make, seed) for seed in range(number, 20_000, SEEDS_APART))
+        model, rng, ids, targets, inputs, mask, generated, _ = next(c for c in candidates if c.variety > 4)
+        encodes, generates = model.config.is_encoder_decoder, bool(generated)
         given = {"input_ids": torch.tensor(ids)}
         if encodes:
             given = {"input_ids": torch.tensor(inputs), "attention_mask": torch.tensor(mask).long()}
             given["decoder_input_ids"] = torch.tensor(ids)
-        logits = model(**given).logits
-        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), torch.tensor(targets).reshape(-1))
+        types = rng.integers(0, 3, inputs.shape)
+        if not generates:
+            given = {"input_ids": torch.tensor(inputs), "attention_mask": torch.tensor(mask).long()}
+            given["token_type_ids"] = torch.tensor(types)
+        output = model(**given)
+        ends = [output[name] for name in ("start_logits", "end_logits") if name in output]
+        logits = torch.stack(ends, -1) if ends else output.logits
+        if not generates:
+            targets = rng.integers(0, logits.shape[-1], logits.shape[:-1])
+            if targets.ndim == 2:
+                targets = np.where(mask, targets, IGNORED)
+        loss = torch.nn.functional.cross_entropy(
+            logits.reshape(-1, logits.shape[-1]), torch.tensor(targets).reshape(-1)
+        )
         loss.backward()
         gradients = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
         with tempfile.TemporaryDirectory() as folder:
@@ -125,11 +200,11 @@ def main():
             config=json.dumps(json.loads(config)),
             **{f"tensor/{n}": x for n, x in tensors.items()},
             **{f"gradient/{n}": x for n, x in gradients.items()},
-            **{"ids": ids, "targets": targets, "inputs": inputs, "mask": mask},
+            **{"ids": ids, "targets": targets, "inputs": inputs, "mask": mask, "types": types},
             **{"logits": logits.detach().numpy(), "loss": loss.detach().numpy()},
             **generated,
         )
-        print(name, sorted(set(tensors) ^ set(gradients)), generated["beam_1"][:8], generated["beam_4"][:8])
+        print(name, sorted(set(tensors) ^ set(gradients)), *(text[:8] for text in generated.values()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,154 @@
+"""The form of a table of a family: tensors and config keys of theirs beside parameters and fields of ours.
+
+Names of tensors are those that transformers writes. `{layer}` stands for the number of a layer; our parameters of all
+layers are stacked on a leading axis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from transformer_jax.config import DROPOUT_RATES, ModelConfig
+from transformer_jax.convert.layouts import VECTOR, Layout
+
+
+class Tensor(NamedTuple):
+    """One tensor of theirs, or one per layer.
+
+    ours: paths of our parameters; several are joined along the axis of features. when: fields with which the tensor
+    exists. width: the axis of each of our arrays, without the one of layers, with the width of the model; None if there
+    is none.
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    layout: Layout
+    width: int | None = None
+    when: Mapping[str, Any] = {}
+
+
+class Key(NamedTuple):
+    """One key of config.json and the field of `ModelConfig` with the same meaning.
+
+    default: the value where the key is missing. values: our values by theirs, if they differ. None of theirs means the
+    default of our field.
+    """
+
+    theirs: str
+    ours: str
+    default: Any = ...
+    values: Mapping[Any, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of models, which Hugging Face calls a model type, with the head of one of its classes.
+
+    - name: its `model_type`; label: the name in messages; class_name: the class that `architectures` names. also: other
+      classes that are read as this one.
+    - architecture: of this package. tasks: the tasks that can train the model; the first is the default. task_fields:
+      values of `TaskConfig` that the head needs. has_labels: whether the head has one output per label.
+    - init: the value of `model.init` for a model that is read.
+    - keys, tensors: the table. Several keys may read or write the same one of theirs.
+    - fixed: the value of every other field that the model's outputs depend on, or a function of the config.
+    - required: keys whose value says something that our blocks cannot, with the values that we can read. The first
+      value is written.
+    - ignored: keys without an effect on the outputs, with the reason.
+    - repeats: keys that repeat another key where they are missing.
+    - copies: tensors that repeat one of others, the first that exists; not written. computed: tensors that we do not
+      need, as regular expressions with the reason; not written.
+    - prefix: beginning of names that some files leave out; names without it in the table never have it.
+    - renamed: ends of names in old files, and what they are called now.
+    - zeros: tensors that are written as zeros if our model lacks them, with the field that says so.
+    - untied_by: a tensor that makes the output projection one of its own, whatever config.json says, if it is there and
+      differs from those that it could be a copy of.
+    - sines_first: whether their sinusoidal positions hold all sines before all cosines.
+    - rope: whether the base of rotary positions is a key, in the forms of versions 4 and 5 of transformers.
+    """
+
+    name: str
+    label: str
+    class_name: str
+    architecture: str
+    tasks: tuple[str, ...]
+    keys: tuple[Key, ...]
+    tensors: tuple[Tensor, ...]
+    fixed: Mapping[str, Any]
+    required: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    repeats: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    copies: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    computed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    also: tuple[str, ...] = ()
+    task_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    has_labels: bool = False
+    init: str = "normal"
+    prefix: str = ""
+    renamed: tuple[tuple[str, str], ...] = ()
+    zeros: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    untied_by: str = ""
+    sines_first: bool = False
+    rope: bool = False
+
+
+TRAINING_ONLY = (
+    *DROPOUT_RATES,
+    *("init", "init_std", "dtype", "scan_layers", "remat", "attention_implementation"),
+)
+"""Fields on which the numbers that a float32 model returns do not depend; a family may have no key for them."""
+
+_GENERATION = "a setting of generation; here those are the fields of `decode`"
+_IDS = "a special id; here the tokenizer has them"
+_BOOKKEEPING = "a note about the file"
+_LIBRARY = "a setting of the library, not of the model"
+LABEL_KEYS = ("id2label", "label2id", "num_labels")
+"""Keys with the names of labels."""
+COMMON_IGNORED = {
+    **dict.fromkeys(("architectures", "transformers_version", "_name_or_path", "model_type"), _BOOKKEEPING),
+    **dict.fromkeys(("dtype", "torch_dtype"), "the type of the numbers is read from the tensors"),
+    **dict.fromkeys(
+        ("use_cache", "output_attentions", "output_hidden_states", "return_dict", "torchscript",
+         "gradient_checkpointing", "chunk_size_feed_forward", "attn_implementation", "_attn_implementation"), _LIBRARY
+    ),
+    **dict.fromkeys(LABEL_KEYS, "of another head"),
+    **dict.fromkeys(("problem_type", "task_specific_params"), "of another head"),
+    **dict.fromkeys(
+        ("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "do_sample", "temperature",
+         "top_k", "top_p", "repetition_penalty", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id",
+         "num_return_sequences", "no_repeat_ngram_size"), _GENERATION
+    ),
+    **dict.fromkeys(("eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id"), _IDS),
+}  # fmt: skip
+"""Keys that every family may have, with the reason why they are not read."""
+
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",
+    "swish": "silu",
+}  # fmt: skip
+OWN_HEADS: dict[str, Callable[[ModelConfig], Any]] = {
+    "head_dim": lambda config: config.emb_dim // config.num_heads,
+    "value_head_dim": lambda config: config.head_dim,
+}
+PLAIN: dict[str, Any] = {"scale_logits": False, "embedding_norm": False, "token_types": 0}
+UNTIED = {"tie_output": False}
+BIASED = {"use_bias": True}
+
+
+def norm(theirs: str, ours: str, when: Mapping[str, Any] | None = None) -> tuple[Tensor, ...]:
+    """Scale and bias of a LayerNorm."""
+    return (
+        Tensor(f"{theirs}.weight", (f"{ours}/scale",), VECTOR, 0),
+        Tensor(f"{theirs}.bias", (f"{ours}/bias",), VECTOR, 0, when or {}),
+    )
+
+
+def linear(
+    theirs: str, ours: str, layout: Layout, widths: tuple[int | None, int | None] = (None, None), bias: Layout = VECTOR
+) -> tuple[Tensor, ...]:
+    """Weight and bias of a linear map; widths: the axes of kernel and bias with the width of the model."""
+    return (
+        Tensor(f"{theirs}.weight", (f"{ours}/kernel",), layout, widths[0]),
+        Tensor(f"{theirs}.bias", (f"{ours}/bias",), bias, widths[1], BIASED),
+    )
