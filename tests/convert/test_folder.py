@@ -52,6 +52,9 @@ def edit(file, **values):
     file.write_text(json.dumps({key: value for key, value in found.items() if value is not ...}))
 
 
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+
+
 def shard(path, number=1):
     return sorted(path.glob("model-*.safetensors"))[number]
 
@@ -124,7 +127,7 @@ BAD = {
         "scale_attn_by_inverse_layer_idx=True: our blocks can only say False",
     ),
     "scaled rotary": (
-        lambda p: edit(p / "config.json", model_type="llama", rope_scaling={"rope_type": "llama3", "factor": 8.0}),
+        lambda p: edit(p / "config.json", **LLAMA, rope_scaling={"rope_type": "llama3", "factor": 8.0}),
         "rope_scaling with rope_type='llama3': our rotary positions cannot be scaled",
     ),
     "heads": (lambda p: edit(p / "config.json", n_head=3), "num_heads=3 does not divide emb_dim=8"),

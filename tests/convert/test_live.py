@@ -1,6 +1,7 @@
 """Models of transformers against ours, with random configs. Runs only where torch and transformers are installed."""
 
 import importlib.util
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -51,12 +52,16 @@ def configs(draw, family):
             **{"rms_norm_eps": draw(st.sampled_from([1e-5, 1e-6])), "max_position_embeddings": 21},
             "rope_parameters": {"rope_type": "default", "rope_theta": draw(st.sampled_from([100.0, 1e4, 5e5]))},
         }
+    separate = draw(st.booleans())
+    vocabularies: dict[str, Any] = {"tie_word_embeddings": True}  # one table for both sides is always the output's too
+    if separate:
+        vocabularies = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": draw(st.integers(9, 40))}
     sides = {f"{side}_attention_heads": heads for side in ("encoder", "decoder")}
     sides |= {f"{side}_ffn_dim": hidden for side in ("encoder", "decoder")}
     return common | {
         **{"d_model": heads * dim, "encoder_layers": draw(layers), "decoder_layers": draw(layers), **sides},
         **{"activation_function": draw(ACTIVATIONS), "scale_embedding": draw(st.booleans())},
-        **{"max_position_embeddings": 21, "decoder_start_token_id": 2, "tie_word_embeddings": True},
+        **{"max_position_embeddings": 21, "decoder_start_token_id": 2, **vocabularies},
     }
 
 
@@ -73,9 +78,9 @@ def random_model(family, fields, seed):
     return model
 
 
-def batch_of(family, vocab_size, seed):
-    rng = np.random.default_rng(seed)
-    batch = {"decoder_inputs": rng.integers(2, vocab_size, (2, 19))}
+def batch_of(family, fields, seed):
+    rng, vocab_size = np.random.default_rng(seed), fields["vocab_size"]
+    batch = {"decoder_inputs": rng.integers(2, fields.get("decoder_vocab_size", vocab_size), (2, 19))}
     if family == "marian":
         batch |= {"inputs": rng.integers(2, vocab_size, (2, 20)), "inputs_mask": np.arange(20) < np.array([[20], [11]])}
     return batch
@@ -98,7 +103,7 @@ def test_random_configs_in_both_directions(family, data, seed, tmp_path_factory)
     model, folder = random_model(family, fields, seed), tmp_path_factory.mktemp("live")
     model.save_pretrained(folder / "theirs")
     config, params, *_ = from_pretrained(folder / "theirs")
-    batch = batch_of(family, fields["vocab_size"], seed)
+    batch = batch_of(family, fields, seed)
     expected = logits_of(model, batch)
     module = ARCHITECTURES[config.architecture].module(config)
     np.testing.assert_allclose(

@@ -248,7 +248,7 @@ def test_only_texts_train_the_tokenizer(source, tmp_path):
     assert data.tokenizer.sha256 == expected.sha256
 
 
-def separate(source_size=280, vocab_size=VOCAB_SIZE, **data):
+def separate(source_size=284, vocab_size=VOCAB_SIZE, **data):
     model = ModelConfig(vocab_size=vocab_size, source_vocab_size=source_size, share_embeddings=False)
     data = DataConfig(**{"tokenizer": "bpe", "separate_tokenizers": True} | data)
     return ExperimentConfig(model=model, data=data).resolved()
@@ -259,7 +259,7 @@ def test_separate_tokenizers_learn_from_their_side_alone(source, tmp_path):
     data = prepared(separate(), tmp_path, say=said.append)
     assert said == ["training the source tokenizer on 100 examples", "training the target tokenizer on 100 examples"]
     texts = source.splits["train"].features
-    expected = {"source_tokenizer.model": ("inputs", 280), "tokenizer.model": ("targets", 300)}
+    expected = {"source_tokenizer.model": ("inputs", 284), "tokenizer.model": ("targets", 300)}
     assert data.side_files().keys() == expected.keys()
     for file, (side, size) in expected.items():
         assert data.side_files()[file] == train_tokenizer(texts[side], "bpe", size).model_bytes
@@ -267,7 +267,7 @@ def test_separate_tokenizers_learn_from_their_side_alone(source, tmp_path):
     split = data.splits["valid"]
     for name, tokenizer in (("inputs", data.tokenizer.source), ("targets", data.tokenizer)):
         text = source.splits["valid"].features[name][0]
-        ids = split.take(name, np.array([0]), split.lengths(name)[0])[0].tolist()
+        ids = split.take(name, np.array([0]), int(split.lengths(name)[0]))[0].tolist()
         assert ids == [*tokenizer.encode_batch([text]).ids, EOS_ID]
     source.reads.clear()
     (tmp_path / "source_tokenizer.model").unlink()  # the other one stays
@@ -275,11 +275,11 @@ def test_separate_tokenizers_learn_from_their_side_alone(source, tmp_path):
 
 
 def test_another_source_tokenizer_is_another_token_cache(source, tmp_path):
-    one, other = (prepared(separate(size), tmp_path / str(size)) for size in (280, 290))
+    one, other = (prepared(separate(size), tmp_path / str(size)) for size in (284, 292))
     for data in (one, other):
         data.splits["valid"]
     assert one.tokenizer.target.sha256 == other.tokenizer.target.sha256
-    names = {next((tmp_path / size / "token_cache").iterdir()).name for size in ("280", "290")}
+    names = {next((tmp_path / size / "token_cache").iterdir()).name for size in ("284", "292")}
     assert len(names) == 2
 
 
@@ -296,10 +296,10 @@ def test_separate_tokenizers_are_shared_by_runs(source, tmp_path):
 def test_the_size_of_each_side_is_checked(source, tmp_path, given):
     tokenizer = prepared(separate(), tmp_path).tokenizer
     options = {"tokenizer": tokenizer} if given else {}
-    with pytest.raises(ConfigError, match=r"model\.source_vocab_size=290: .* has 280 ids"):
-        prepared(separate(290), tmp_path, **options)
+    with pytest.raises(ConfigError, match=r"model\.source_vocab_size=292: .* has 284 ids"):
+        prepared(separate(292), tmp_path, **options)
     with pytest.raises(ConfigError, match=r"model\.vocab_size=310: .* has 300 ids"):
-        prepared(separate(280, 310), tmp_path, **options)
+        prepared(separate(284, 310), tmp_path, **options)
 
 
 def test_vocabulary_files_of_each_side(source, tmp_path):

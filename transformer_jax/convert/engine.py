@@ -162,14 +162,14 @@ def _config_problems(ours: Mapping[str, Any], said: Mapping[str, str]) -> Iterat
 
 
 def _wrong(name: str, value: Any, annotation: Any) -> str | None:
-    """Return what a field expects, if the value is something else; sizes are positive, ids may be 0."""
+    """Return what a field expects, if the value is something else; sizes are positive, ids and counts may be 0."""
     kinds = typing.get_args(annotation) or (annotation,)
     if value is None:
         return None if type(None) in kinds else "a value"
     if bool in kinds:
         return None if isinstance(value, bool) else "true or false"
     if int in kinds:
-        least = 0 if name in ("decoder_start_id", "token_types") else 1
+        least = min(ModelConfig.__dataclass_fields__[name].metadata["minimum"], 1)
         return None if type(value) is int and value >= least else f"an integer, at least {least}"
     if float in kinds:
         return None if type(value) in (int, float) and value >= 0 else "a number, at least 0"

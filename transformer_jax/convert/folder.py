@@ -294,7 +294,7 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
             task=folder.task,
             data=DataConfig(
                 max_length=length,
-                packed_length=length,
+                packed_length=length if packed else DataConfig.packed_length,
                 batching="packed" if packed else "buckets",
                 tokens_per_batch=4096,
             ),
