@@ -185,7 +185,7 @@ def test_the_class_is_that_of_the_architectures():
 
 def test_a_task_without_a_class_is_refused(tmp_path):
     config = like("bert", output_bias=True)
-    with pytest.raises(ConfigError, match="family='t5': has no class for task.name='tagging'; it has some for trans"):
+    with pytest.raises(ConfigError, match=r"family='t5': has no class for task\.name='tagging'; it has some for trans"):
         engine.family_named("t5", "tagging")
     with pytest.raises(ConfigError, match=r"task\.pooling='mean': BertForSequenceClassification has 'first'"):
         engine.write_model_config(
