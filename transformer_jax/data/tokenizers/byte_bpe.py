@@ -29,6 +29,7 @@ from transformer_jax.data.tokenizers.base import (
     SpecialIds,
     concatenated,
     training_lines,
+    with_named_roles,
     with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
@@ -77,7 +78,7 @@ class ByteBPETokenizer(ModelBytes):
                 f"tokenizer: none of its special tokens ({', '.join(special) or 'it has none'}) is an end-of-sequence: "
                 f"{', '.join(_ROLES['eos'])}"
             )
-        return SpecialIds(ids["pad"], ids["eos"], ids["unk"], ids["bos"])
+        return with_named_roles(SpecialIds(ids["pad"], ids["eos"], ids["unk"], ids["bos"]), special)
 
     @property
     def vocab_size(self) -> int:
@@ -149,8 +150,8 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
 
     The two files may be .gz.
 
-    Raises: DataError if a file cannot be read or has another form; ConfigError if its number of ids is not
-      `vocab_size`.
+    Raises: DataError if a file cannot be read or has another form; ConfigError if it has more than
+      `vocab_size` ids.
     """
     try:
         tokenizer = of_gpt2(path) if path.is_dir() else ByteBPETokenizer(read_bytes(path))
@@ -158,7 +159,7 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
         raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
     except DataError as error:
         raise DataError(f"data.vocabulary_file: {path}: {error}") from error
-    if tokenizer.vocab_size != vocab_size:
+    if tokenizer.vocab_size > vocab_size:
         raise ConfigError(f"config: model.vocab_size={vocab_size}: {path} has {tokenizer.vocab_size} ids")
     return tokenizer
 
