@@ -59,7 +59,7 @@ __all__ = [
 TOKENIZER_FILE = "tokenizer.model"
 SOURCE_TOKENIZER_FILE = "source_tokenizer.model"
 _NUMBERED_PIECES = b"numbered pieces\n"
-_JSON = b"{"  # begins a model of byte-level BPE, but no SentencePiece model
+_JSON = b"{"  # begins a model of the library `tokenizers`, but no SentencePiece model
 
 
 def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int, added: Sequence[str] = ()) -> Tokenizer:
@@ -89,7 +89,11 @@ def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int, added: Seq
 
 def trained_special_ids(kind: str) -> SpecialIds:
     """Return the special ids that every tokenizer of a kind has which is trained here, without added tokens."""
-    return OWN_SPECIAL_IDS
+    if not kind.startswith("wordpiece"):
+        return OWN_SPECIAL_IDS
+    from transformer_jax.data.tokenizers.word_piece import OWN_IDS
+
+    return OWN_IDS
 
 
 def _unigram(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -110,10 +114,24 @@ def _byte_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return train_byte_bpe(texts, vocab_size)
 
 
+def _word_piece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.word_piece import train_word_piece
+
+    return train_word_piece(texts, vocab_size)
+
+
+def _word_piece_cased(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.word_piece import train_word_piece
+
+    return train_word_piece(texts, vocab_size, lower_case=False)
+
+
 TRAINERS = {
     "unigram": _unigram,
     "bpe": _bpe,
     "byte_bpe": _byte_bpe,
+    "wordpiece": _word_piece,
+    "wordpiece_cased": _word_piece_cased,
     "words": train_words,
     "char": train_characters,
     "byte": byte_tokenizer,
@@ -127,7 +145,24 @@ def _read_byte_bpe(path: Path, vocab_size: int) -> Tokenizer:
     return read_byte_bpe(path, vocab_size)
 
 
-VOCABULARIES = {"words": read_vocabulary, "byte_bpe": _read_byte_bpe}
+def _read_word_piece(path: Path, vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.word_piece import read_word_piece
+
+    return read_word_piece(path, vocab_size)
+
+
+def _read_word_piece_cased(path: Path, vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.word_piece import read_word_piece
+
+    return read_word_piece(path, vocab_size, lower_case=False)
+
+
+VOCABULARIES = {
+    "words": read_vocabulary,
+    "byte_bpe": _read_byte_bpe,
+    "wordpiece": _read_word_piece,
+    "wordpiece_cased": _read_word_piece_cased,
+}
 """Functions from `data.vocabulary_file` and the size of the vocabulary to a tokenizer, by `data.tokenizer`."""
 
 
@@ -144,8 +179,10 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
         return ByteTokenizer(model_bytes)
     if model_bytes.startswith(_JSON):
         from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+        from transformer_jax.data.tokenizers.library import is_word_piece
+        from transformer_jax.data.tokenizers.word_piece import WordPieceTokenizer
 
-        return ByteBPETokenizer(model_bytes)
+        return WordPieceTokenizer(model_bytes) if is_word_piece(model_bytes) else ByteBPETokenizer(model_bytes)
     if model_bytes.startswith(_NUMBERED_PIECES):
         from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 

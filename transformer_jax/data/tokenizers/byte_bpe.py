@@ -14,7 +14,7 @@ import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +24,12 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformer_jax.data.tokenizers.base import (
     RESERVED,
     SPACE,
-    EncodedTexts,
-    ModelBytes,
     SpecialIds,
-    concatenated,
     training_lines,
     with_named_roles,
     with_text,
 )
+from transformer_jax.data.tokenizers.library import LibraryTokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import read_bytes
 
@@ -46,20 +44,11 @@ _ROLES = {
 _GPT2_FILES = ("encoder.json", "vocab.bpe")
 
 
-class ByteBPETokenizer(ModelBytes):
-    """A model in the library's JSON. Raises DataError for other bytes, and for a model without an end-of-sequence.
-
-    Names of special tokens in a text, such as `</s>`, are ordinary text: encoding yields no special id.
-    """
+class ByteBPETokenizer(LibraryTokenizer):
+    """A model in the library's JSON. Raises DataError for other bytes, and for a model without an end-of-sequence."""
 
     def __init__(self, model_bytes: bytes) -> None:
-        super().__init__(model_bytes)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(self._model_bytes.decode("utf-8"))
-        except Exception as error:  # the library raises no other class
-            raise DataError(
-                f"tokenizer: {len(self._model_bytes)} bytes are not a model of byte-level BPE: {error}"
-            ) from error
+        super().__init__(model_bytes, "byte-level BPE")
         kinds = self._tokenizer.model, self._tokenizer.pre_tokenizer
         before = kinds[1] if isinstance(kinds[1], pre_tokenizers.Sequence) else [kinds[1]]
         if not (isinstance(kinds[0], models.BPE) and any(isinstance(x, pre_tokenizers.ByteLevel) for x in before)):
@@ -67,11 +56,9 @@ class ByteBPETokenizer(ModelBytes):
                 f"tokenizer: {type(kinds[0]).__name__} after {type(kinds[1]).__name__}, expected BPE after ByteLevel"
             )
         self.special_ids = self._special_ids()
-        # Names of special tokens are text. The model's bytes do not store this setting.
-        self._tokenizer.encode_special_tokens = True
 
     def _special_ids(self) -> SpecialIds:
-        special = {t.content: id for id, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
+        special = self.special_tokens()
         ids = {role: next((special[n] for n in names if n in special), None) for role, names in _ROLES.items()}
         if ids["eos"] is None:
             raise DataError(
@@ -79,14 +66,6 @@ class ByteBPETokenizer(ModelBytes):
                 f"{', '.join(_ROLES['eos'])}"
             )
         return with_named_roles(SpecialIds(ids["pad"], ids["eos"], ids["unk"], ids["bos"]), special)
-
-    @property
-    def vocab_size(self) -> int:
-        return self._tokenizer.get_vocab_size()
-
-    def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return concatenated([encoding.ids for encoding in encodings])
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """See `Tokenizer`; bytes that are not UTF-8, which encoding never yields, become U+FFFD."""
