@@ -31,8 +31,10 @@ def encoded_pairs(inputs: RaggedIds, targets: RaggedIds) -> EncodedSplit:
 
 
 def prepared(config: ExperimentConfig, directory: str | Path, *args: Any, **options: Any) -> Data:
-    """Call `prepare_data` with the columns of the config's task."""
-    return prepare_data(config, TASKS[config.task.name].columns(config), directory, *args, **options)
+    """Call `prepare_data` with the columns and the special tokens of the config's task."""
+    task = TASKS[config.task.name]
+    added = task.added_tokens(config)
+    return prepare_data(config, task.columns(config), directory, *args, added_tokens=added, **options)
 
 
 def plan_arguments(split: EncodedSplit) -> tuple[Lengths, Arrays]:

@@ -16,7 +16,16 @@ INPUTS = sentences("ing the ous tion ed re con ment ly un king ship ter per ball
 TARGETS = sentences("keit schaft der ung los bar ver ent zu isch heim lich mäß burg sch ein auf wald über nis")
 TEXTS = [*INPUTS, *TARGETS]
 
-SIZES = {"unigram": 360, "bpe": 360, "byte_bpe": 360, "words": 200, "char": 31, "byte": 260}
+SIZES = {
+    "unigram": 360,
+    "bpe": 360,
+    "byte_bpe": 360,
+    "wordpiece": 300,
+    "wordpiece_cased": 300,
+    "words": 200,
+    "char": 31,
+    "byte": 260,
+}
 """Vocabulary size by kind of tokenizer."""
 
 

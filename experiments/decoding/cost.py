@@ -27,7 +27,8 @@ def milliseconds_per_sentence(scorer: Scorer) -> dict[str, float]:
     rows = np.arange(min(SENTENCES, split.num_examples))
     lengths = split.lengths("inputs")[rows]
     inputs = split.take("inputs", rows, int(lengths.max()))
-    params, ends = scorer.loaded.params, ends_of(scorer.loaded.tokenizer.special_ids)
+    params = scorer.loaded.params
+    ends = ends_of(scorer.loaded.tokenizer, config.model.vocab_size)
     model = dataclasses.replace(config.model, max_length=max(LENGTHS) + 1)
     found = {}
     for length in LENGTHS:

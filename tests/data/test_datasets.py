@@ -103,6 +103,9 @@ def test_a_given_tokenizer_is_used_and_not_stored(source, tmp_path):
     assert data.tokenizer is given
     data.splits["train"]
     assert [p.name for p in tmp_path.iterdir()] == ["token_cache"]
+    assert prepared(config(vocab_size=280), tmp_path, tokenizer=given).tokenizer is given
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=273: the given tokenizer has 274 ids"):
+        prepared(config(vocab_size=273), tmp_path, tokenizer=given)
 
 
 def test_tokenizer_settings_come_from_the_config(source, tmp_path):
@@ -202,7 +205,11 @@ def test_a_vocabulary_file_is_used_and_nothing_trained(source, tmp_path, monkeyp
     with pytest.raises(DataError, match=r"data\.vocabulary_file: cannot read .*dict\.txt"):
         prepared(given, tmp_path / "other")
     vocabulary.write_text("line\n")
-    with pytest.raises(ConfigError, match=r"model\.vocab_size=9: .*dict\.txt has 1 words"):
+    fewer = prepared(given, tmp_path / "fewer")
+    assert fewer.tokenizer.vocab_size == 5
+    assert prepared(given, tmp_path / "fewer").tokenizer.sha256 == fewer.tokenizer.sha256
+    vocabulary.write_text("a\nb\nc\nd\ne\nf\n")
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=9: .*dict\.txt has 6 words"):
         prepared(given, tmp_path / "other")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from transformer_jax.config.fields import choice, field, number
 
 _FILES_OR_TFDS = {"data.source": ("text", "tfds")}
-_VOCABULARY_KINDS = {"data.tokenizer": ("words", "byte_bpe")}
+_VOCABULARY_KINDS = {"data.tokenizer": ("words", "byte_bpe", "wordpiece", "wordpiece_cased")}
 
 # Only the source `embedded` reads the sizes of the embedded corpus, but the fields have no `read_by`: a user can put
 # another corpus into a config that sets them.
@@ -163,8 +163,8 @@ class DataConfig:
     tokenizer: str = choice(
         "unigram",
         "transformer_jax.data.tokenizers:TRAINERS",
-        "how text becomes tokens: two SentencePiece models, byte-level BPE, words between spaces, characters or bytes; "
-        "data/tokenizers",
+        "how text becomes tokens: two SentencePiece models, byte-level BPE, BERT's WordPiece in small letters or "
+        "cased, words between spaces, characters or bytes; data/tokenizers",
     )
     tokenizer_pairs: int = number(
         200_000, "number of training pairs that train the tokenizer, at most; `words` and `char` use all", 100
@@ -178,8 +178,8 @@ class DataConfig:
     vocabulary_file: str = field(
         "",
         "vocabulary that is read instead of trained. `words`: a file with one word per line; `byte_bpe`: a "
-        "tokenizer.json, or a folder with GPT-2's encoder.json and vocab.bpe. With separate_tokenizers, that of the "
-        "target",
+        "tokenizer.json, or a folder with GPT-2's encoder.json and vocab.bpe; `wordpiece`: BERT's vocab.txt, a "
+        "tokenizer.json, or a folder with one of them. With separate_tokenizers, that of the target",
         read_by=_VOCABULARY_KINDS,
     )
     source_vocabulary_file: str = field(

@@ -33,9 +33,10 @@ from transformer_jax.data.tokenizers import (
     read_tokenizer,
     tokenizer_by_file,
     train_tokenizer,
+    trained_special_ids,
+    with_added_tokens,
     write_tokenizer,
 )
-from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import read_bytes, write_atomically
 
@@ -113,6 +114,7 @@ def prepare_data(
     needed: Sequence[str] = (),
     source: Source | None = None,
     labels: Sequence[str] | None = None,
+    added_tokens: Sequence[str] = (),
 ) -> Data:
     """Load the source and its tokenizer; splits are encoded when they are first used.
 
@@ -129,8 +131,10 @@ def prepare_data(
       needed: splits that must exist; checked before anything takes long.
       source: used instead of the one that the config names.
       labels: names of the labels, for instance those of a checkpoint; see `labels.with_names`.
+      added_tokens: names of special tokens that a trained tokenizer gets, `Task.added_tokens`; one that is read from a
+        vocabulary gets those that it lacks if `model.vocab_size` has room.
 
-    Raises: ConfigError if `model.vocab_size` or `source_vocab_size` is not the tokenizer's number of ids, the training
+    Raises: ConfigError if the tokenizer has more ids than `model.vocab_size` or `source_vocab_size`, the training
       split cannot fill it, `task.num_labels` is not the number of its labels, or `decode.prefix_ids` contains padding
       or end-of-sequence; DataError if the corpus, the vocabulary or the tokenizer file is bad, or `directory` cannot be
       written.
@@ -144,9 +148,9 @@ def prepare_data(
     if names:
         check_number(config.task.num_labels, names)
     if tokenizer is None:
-        tokenizer = _tokenizer_of_directory(config, source, columns, directory, say)
+        tokenizer = _tokenizer_of_directory(config, source, columns, added_tokens, directory, say)
     else:
-        for side in _sides(config, columns):
+        for side in _sides(config, columns, added_tokens):
             side.check(tokenizer.source if side.is_source else tokenizer, "the given tokenizer")
     check_decode_ids(config.decode, tokenizer.special_ids)
     cache = Path(os.path.expanduser(config.data.cache_dir)) if config.data.cache_dir else directory / _CACHE_FOLDER
@@ -188,6 +192,7 @@ class _Side(NamedTuple):
     """The texts that one tokenizer is for: both sides of all pairs, or one side.
 
     name: as messages say it. size: a field of `model`, and its value. columns: whose texts train the tokenizer.
+    added_tokens: names of special tokens that it needs.
     """
 
     name: str
@@ -195,15 +200,16 @@ class _Side(NamedTuple):
     size: tuple[str, int]
     vocabulary_file: str
     columns: list[Column]
+    added_tokens: tuple[str, ...]
 
     @property
     def is_source(self) -> bool:
         return self.file == SOURCE_TOKENIZER_FILE
 
-    def check(self, tokenizer: Tokenizer, origin: str) -> None:
-        """Raise ConfigError if the tokenizer has another number of ids than the config says."""
+    def check(self, tokenizer: Tokenizer, origin: str, trained: bool = False) -> None:
+        """Raise ConfigError if the tokenizer has more ids than the model has, or fewer although it was trained here."""
         field, size = self.size
-        if tokenizer.vocab_size != size:
+        if tokenizer.vocab_size > size or (trained and tokenizer.vocab_size < size):
             raise ConfigError(f"config: model.{field}={size}: {origin} has {tokenizer.vocab_size} ids")
 
     @contextlib.contextmanager
@@ -218,10 +224,9 @@ class _Side(NamedTuple):
             raise type(error)(message.replace("data.vocabulary_file", "data.source_vocabulary_file")) from error
 
 
-def _sides(config: ExperimentConfig, columns: Sequence[Column]) -> list[_Side]:
+def _sides(config: ExperimentConfig, columns: Sequence[Column], added_tokens: Sequence[str]) -> list[_Side]:
     """Return the sides that have a tokenizer of their own: one, or source and target."""
-    model, data = config.model, config.data
-
+    model, data, added = config.model, config.data, tuple(added_tokens)
     by_feature = {x.feature: x for x in columns if x.trains_tokenizer}
 
     def on(side: str) -> list[Column]:
@@ -229,24 +234,29 @@ def _sides(config: ExperimentConfig, columns: Sequence[Column]) -> list[_Side]:
 
     size = ("vocab_size", model.vocab_size)
     if not data.separate_tokenizers:
-        return [_Side("tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, list(by_feature.values()))]
+        return [_Side("tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, list(by_feature.values()), added)]
     source_size = ("source_vocab_size", model.source_vocab_size)
     return [
-        _Side("source tokenizer", SOURCE_TOKENIZER_FILE, source_size, data.source_vocabulary_file, on("source")),
-        _Side("target tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, on("target")),
+        _Side("source tokenizer", SOURCE_TOKENIZER_FILE, source_size, data.source_vocabulary_file, on("source"), added),
+        _Side("target tokenizer", TOKENIZER_FILE, size, data.vocabulary_file, on("target"), added),
     ]
 
 
 def _tokenizer_of_directory(
-    config: ExperimentConfig, source: Source, columns: Sequence[Column], directory: Path, say: Say | None
+    config: ExperimentConfig,
+    source: Source,
+    columns: Sequence[Column],
+    added_tokens: Sequence[str],
+    directory: Path,
+    say: Say | None,
 ) -> Tokenizer:
     """Return the tokenizer of a work directory; read or train it, and write it, if its file is missing."""
     found: list[Tokenizer] = []
-    for side in _sides(config, columns):
+    for side in _sides(config, columns, added_tokens):
         path = directory / side.file
         if path.exists():
             tokenizer = read_tokenizer(path)
-            side.check(tokenizer, str(path))
+            side.check(tokenizer, str(path), trained=not side.vocabulary_file)
         else:
             with side.named():
                 tokenizer = _new_tokenizer(config, source, side, say)
@@ -259,8 +269,9 @@ def _new_tokenizer(config: ExperimentConfig, source: Source, side: _Side, say: S
     """Return the tokenizer of a vocabulary file, or a trained one."""
     if side.vocabulary_file:
         path = Path(os.path.expanduser(side.vocabulary_file))
-        return VOCABULARIES[config.data.tokenizer](path, side.size[1])
-    check_decode_ids(config.decode, OWN_SPECIAL_IDS)  # before training takes minutes
+        tokenizer = VOCABULARIES[config.data.tokenizer](path, side.size[1])
+        return with_added_tokens(tokenizer, side.added_tokens, side.size[1])
+    check_decode_ids(config.decode, trained_special_ids(config.data.tokenizer))  # before training takes minutes
     return _trained_tokenizer(config, source, side, say)
 
 
@@ -280,6 +291,7 @@ def _trained_tokenizer(config: ExperimentConfig, source: Source, side: _Side, sa
             vocab_size,
             data.tokenizer_pairs,
             versions,
+            *([side.added_tokens] if side.added_tokens else []),
         ]
         name = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
         shared = Path(os.path.expanduser(data.cache_dir)) / f"tokenizer-{name}.model"
@@ -290,7 +302,8 @@ def _trained_tokenizer(config: ExperimentConfig, source: Source, side: _Side, sa
         num_examples = min(num_examples, data.tokenizer_pairs)
     if say is not None:
         say(f"training the {side.name} on {num_examples:,} examples")
-    tokenizer = train_tokenizer(_sample(source, train, side.columns, num_examples), data.tokenizer, vocab_size)
+    texts = _sample(source, train, side.columns, num_examples)
+    tokenizer = train_tokenizer(texts, data.tokenizer, vocab_size, side.added_tokens)
     if shared is not None:
         write_tokenizer(shared, tokenizer)
         write_atomically(_checksum_file(shared), f"{tokenizer.sha256}\n".encode())

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, plain
 from transformer_jax.data.tokenizers.characters import ByteTokenizer, CharTokenizer
 from transformer_jax.data.tokenizers.words import WordTokenizer
 from transformer_jax.errors import ConfigError
@@ -40,7 +40,7 @@ def encode_with_spans(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenSpans:
 
     Raises: ConfigError for a tokenizer whose tokens have no known places.
     """
-    spans_of = _spans_of(tokenizer)
+    spans_of = _spans_of(plain(tokenizer))
     encoded = tokenizer.encode_batch(texts)
     spans = [spans_of(text) for text in texts]
     counts = np.diff(encoded.offsets)
@@ -58,22 +58,22 @@ def _spans_of(tokenizer: Tokenizer) -> Callable[[str], _Spans]:
     if isinstance(tokenizer, ByteTokenizer):
         return lambda text: [(c, c + 1) for c in _characters_of_bytes(text)[:-1].tolist()]
     # The modules of the others import their libraries.
-    from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+    from transformer_jax.data.tokenizers.library import LibraryTokenizer
     from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 
-    if isinstance(tokenizer, ByteBPETokenizer):
-        return _of_byte_bpe(tokenizer.model_bytes)
+    if isinstance(tokenizer, LibraryTokenizer):
+        return _of_library(tokenizer.model_bytes)
     if isinstance(tokenizer, SentencePieceTokenizer):
         return _of_sentence_piece(tokenizer.model_bytes)
     raise ConfigError(f"{type(tokenizer).__name__} has no places of tokens; choose another data.tokenizer")
 
 
 @functools.lru_cache(maxsize=2)
-def _of_byte_bpe(model_bytes: bytes) -> Callable[[str], _Spans]:
+def _of_library(model_bytes: bytes) -> Callable[[str], _Spans]:
     import tokenizers
 
     model = tokenizers.Tokenizer.from_str(model_bytes.decode())
-    model.encode_special_tokens = True  # as in ByteBPETokenizer: names of special tokens are text
+    model.encode_special_tokens = True  # as in LibraryTokenizer: names of special tokens are text
     return lambda text: model.encode(text, add_special_tokens=False).offsets
 
 

@@ -48,7 +48,7 @@ class Embeddings(NamedTuple):
 
         Most bytes never occur in training, so that their vectors stay random.
         """
-        special = {*self.tokenizer.special_ids}
+        special = self.tokenizer.special_ids.without_text | {self.tokenizer.special_ids.unk}
         ids = [i for i in range(min(len(self.table), self.tokenizer.vocab_size)) if i not in special]
         return np.array([i for i, p in zip(ids, self.tokenizer.tokens(ids), strict=True) if not self._is_byte(i, p)])
 

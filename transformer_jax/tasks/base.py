@@ -198,6 +198,15 @@ class Task(abc.ABC):
     def columns(self, config: ExperimentConfig) -> tuple[Column, ...]:
         """Return the columns of an example for the token cache."""
 
+    def added_tokens(self, config: ExperimentConfig) -> tuple[str, ...]:
+        """Return the names of special tokens that the tokenizer must have beyond text, such as `<mask>`.
+
+        `<mask>`, `<cls>`, `<sep>` and `<extra_id_0>`, `<extra_id_1>`, ... give a role to their ids, `SpecialIds`. See
+        `train_tokenizer` for a tokenizer that a run trains, and `with_added_tokens` for one that it reads, which may
+        have no room for them: the task must check that the role has an id.
+        """
+        return ()
+
     @abc.abstractmethod
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
         """Return the lengths of each example's sequences in a batch, int32 [examples] by name; one or two names."""

@@ -7,16 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_jax.config import DecodeConfig
-from transformer_jax.data.tokenizers import SpecialIds
+from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.decoding.generate import Decoders, Request, check_ids, output_limits, position_capacity
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import DataError
 from transformer_jax.models.decoder import TWO_WAY
 
 
-def ends_of(special_ids: SpecialIds) -> Ends:
-    """Return the special ids of a tokenizer that generation needs."""
-    return Ends(special_ids.eos, () if special_ids.pad is None else (special_ids.pad,))
+def ends_of(tokenizer: Tokenizer, vocab_size: int) -> Ends:
+    """Return the ids of a tokenizer that generation needs.
+
+    Args:
+      vocab_size: of the model. No output contains padding, or an id of the model that the tokenizer lacks.
+    """
+    special_ids = tokenizer.special_ids
+    pad = () if special_ids.pad is None else (special_ids.pad,)
+    return Ends(special_ids.eos, (*pad, *range(tokenizer.vocab_size, vocab_size)))
 
 
 def source_request(

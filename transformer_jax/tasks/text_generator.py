@@ -128,7 +128,7 @@ class TextGenerator(abc.ABC):
             numbers = np.zeros(len(batch.indices), np.int32)
             numbers[: len(chosen)] = first_number + chosen
             request = self._request(reading, chosen, len(batch.indices), batch.width)
-            ends = ends_of(self.tokenizer.special_ids)
+            ends = ends_of(self.tokenizer, self.config.model.vocab_size)
             generated = generate(self._decoders, self._decoding_params, self.config.decode, ends, request, numbers)
             begins = [reading.begins[i] for i in chosen]
             for index, found in zip(chosen, self._outputs(jax.device_get(generated), begins), strict=True):

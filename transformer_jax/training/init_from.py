@@ -16,10 +16,10 @@ from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, with_added_tokens
 from transformer_jax.errors import CheckpointError
 from transformer_jax.parallel.processes import from_primary
-from transformer_jax.tasks.base import higher_is_better
+from transformer_jax.tasks.base import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.resume import check_tokenizer, read_stored_labels, read_stored_tokenizer
 from transformer_jax.typing import Params
@@ -108,6 +108,8 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         listing = "\n".join(f"  - {problem}" for problem in problems)
         raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}")
     if tokenizer is not None:
+        added = TASKS[config.task.name].added_tokens(config)
+        tokenizer = with_added_tokens(tokenizer, added, config.model.vocab_size)
         check_tokenizer(config, directory.path, tokenizer, name, "leave out one of the two")
         if kind != config.data.tokenizer:
             raise CheckpointError(

@@ -167,11 +167,17 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
         if start.tokenizer is not None:
             for name, part in tokenizer_by_file(start.tokenizer).items():
                 write_tokenizer(directory.path / name, part)
-    columns = TASKS[config.task.name].columns(config)
+    task = TASKS[config.task.name]
     with doing("preparing the corpus"):
-        needed = ("train", "valid")
         data = prepare_data(
-            config, columns, directory.path, start.tokenizer, say_once, needed=needed, labels=start.labels
+            config,
+            task.columns(config),
+            directory.path,
+            start.tokenizer,
+            say_once,
+            needed=("train", "valid"),
+            labels=start.labels,
+            added_tokens=task.added_tokens(config),
         )
     if start.pretrained is not None:
         start.pretrained.check_labels(data.labels)

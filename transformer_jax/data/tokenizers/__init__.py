@@ -7,10 +7,18 @@ target have separate tokenizers, that of the source is in `source_tokenizer.mode
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer, check_decode_ids
+from transformer_jax.data.tokenizers.added import MAGIC as ADDED_MAGIC
+from transformer_jax.data.tokenizers.added import AddedTokens, lacking, plain, unpack, with_added_tokens
+from transformer_jax.data.tokenizers.base import (
+    OWN_SPECIAL_IDS,
+    EncodedTexts,
+    SpecialIds,
+    Tokenizer,
+    check_decode_ids,
+)
 from transformer_jax.data.tokenizers.characters import (
     BYTES_MAGIC,
     CHARACTERS_MAGIC,
@@ -22,7 +30,7 @@ from transformer_jax.data.tokenizers.characters import (
 from transformer_jax.data.tokenizers.pair import TokenizerPair
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import read_bytes, replace_file
 
 __all__ = [
@@ -30,36 +38,62 @@ __all__ = [
     "TOKENIZER_FILE",
     "TRAINERS",
     "VOCABULARIES",
+    "AddedTokens",
     "EncodedTexts",
     "SpecialIds",
     "Tokenizer",
     "TokenizerPair",
     "check_decode_ids",
     "load_tokenizer",
+    "plain",
     "read_tokenizer",
     "sizes_text",
     "tokenizer_by_file",
     "tokenizer_of_files",
     "train_tokenizer",
+    "trained_special_ids",
+    "with_added_tokens",
     "write_tokenizer",
 ]
 
 TOKENIZER_FILE = "tokenizer.model"
 SOURCE_TOKENIZER_FILE = "source_tokenizer.model"
 _NUMBERED_PIECES = b"numbered pieces\n"
-_JSON = b"{"  # begins a model of byte-level BPE, but no SentencePiece model
+_JSON = b"{"  # begins a model of the library `tokenizers`, but no SentencePiece model
 
 
-def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int) -> Tokenizer:
+def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int, added: Sequence[str] = ()) -> Tokenizer:
     """Train a tokenizer of `vocab_size` ids, including the reserved ones, on `texts` of one language or both.
 
     Args:
       kind: a name of `TRAINERS`.
+      added: names of special tokens that it must have; those that the kind lacks have the last ids.
 
     Raises: ConfigError if the texts cannot fill so large a vocabulary, or it is too small for the ids that it must
       have; DataError if there is no text.
     """
-    return TRAINERS[kind](texts, vocab_size)
+    missing = lacking(trained_special_ids(kind), added)
+    if not missing:
+        return TRAINERS[kind](texts, vocab_size)
+    size = vocab_size - len(missing)
+    listing = missing[0] if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
+    of_added = f"config: model.vocab_size={vocab_size}: {len(missing)} of the ids are for added tokens ({listing})"
+    if size < 1:
+        raise ConfigError(f"{of_added}; increase it")
+    try:
+        return AddedTokens(TRAINERS[kind](texts, size), missing)
+    except ConfigError as error:
+        problem = str(error).removeprefix(f"config: model.vocab_size={size}: ")
+        raise ConfigError(f"{of_added}; without them, {problem}") from error
+
+
+def trained_special_ids(kind: str) -> SpecialIds:
+    """Return the special ids that every tokenizer of a kind has which is trained here, without added tokens."""
+    if not kind.startswith("wordpiece"):
+        return OWN_SPECIAL_IDS
+    from transformer_jax.data.tokenizers.word_piece import OWN_IDS
+
+    return OWN_IDS
 
 
 def _unigram(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -80,10 +114,24 @@ def _byte_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return train_byte_bpe(texts, vocab_size)
 
 
+def _word_piece(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.word_piece import train_word_piece
+
+    return train_word_piece(texts, vocab_size)
+
+
+def _word_piece_cased(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.word_piece import train_word_piece
+
+    return train_word_piece(texts, vocab_size, lower_case=False)
+
+
 TRAINERS = {
     "unigram": _unigram,
     "bpe": _bpe,
     "byte_bpe": _byte_bpe,
+    "wordpiece": _word_piece,
+    "wordpiece_cased": _word_piece_cased,
     "words": train_words,
     "char": train_characters,
     "byte": byte_tokenizer,
@@ -97,12 +145,32 @@ def _read_byte_bpe(path: Path, vocab_size: int) -> Tokenizer:
     return read_byte_bpe(path, vocab_size)
 
 
-VOCABULARIES = {"words": read_vocabulary, "byte_bpe": _read_byte_bpe}
+def _read_word_piece(path: Path, vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.word_piece import read_word_piece
+
+    return read_word_piece(path, vocab_size)
+
+
+def _read_word_piece_cased(path: Path, vocab_size: int) -> Tokenizer:
+    from transformer_jax.data.tokenizers.word_piece import read_word_piece
+
+    return read_word_piece(path, vocab_size, lower_case=False)
+
+
+VOCABULARIES = {
+    "words": read_vocabulary,
+    "byte_bpe": _read_byte_bpe,
+    "wordpiece": _read_word_piece,
+    "wordpiece_cased": _read_word_piece_cased,
+}
 """Functions from `data.vocabulary_file` and the size of the vocabulary to a tokenizer, by `data.tokenizer`."""
 
 
 def load_tokenizer(model_bytes: bytes) -> Tokenizer:
     """Return the tokenizer of stored `model_bytes`; raise DataError if they are damaged."""
+    if model_bytes.startswith(ADDED_MAGIC):
+        inner, names = unpack(model_bytes)
+        return AddedTokens(load_tokenizer(inner), names)
     if model_bytes.startswith(WORDS_MAGIC):
         return WordTokenizer(model_bytes)
     if model_bytes.startswith(CHARACTERS_MAGIC):
@@ -111,8 +179,10 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
         return ByteTokenizer(model_bytes)
     if model_bytes.startswith(_JSON):
         from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
+        from transformer_jax.data.tokenizers.library import is_word_piece
+        from transformer_jax.data.tokenizers.word_piece import WordPieceTokenizer
 
-        return ByteBPETokenizer(model_bytes)
+        return WordPieceTokenizer(model_bytes) if is_word_piece(model_bytes) else ByteBPETokenizer(model_bytes)
     if model_bytes.startswith(_NUMBERED_PIECES):
         from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -40,6 +41,12 @@ class SpecialIds(NamedTuple):
         """The token behind a text: `sep`, or else `eos`."""
         return self.eos if self.sep is None else self.sep
 
+    @property
+    def without_text(self) -> frozenset[int]:
+        """All these ids but `unk`, which stands for a word of a text."""
+        roles = (self.pad, self.eos, self.bos, self.mask, self.cls, self.sep)
+        return frozenset(id for id in (*roles, *self.sentinels) if id is not None)
+
     def required(self, role: str) -> int:
         """Return the id of a role; raises DataError if there is none."""
         id = getattr(self, role)
@@ -53,12 +60,40 @@ OWN_SPECIAL_IDS = SpecialIds(pad=0, eos=1, unk=2, bos=3)
 RESERVED = {0: "<pad>", 1: "</s>", 2: "<unk>", 3: "<s>"}
 """Names of these ids, which are not tokens of text."""
 
+_ROLES = {"<mask>": "mask", "[MASK]": "mask", "<cls>": "cls", "[CLS]": "cls", "<sep>": "sep", "[SEP]": "sep"}
+_SENTINEL = re.compile(r"<extra_id_(\d+)>")
+
 SPACE = "\u2581"
 """The character that stands for a space where a token is shown: SentencePiece's `▁`."""
 
 # Trainers need minutes for a word of a million characters, or leave it out. Lines are cut into parts of this many
 # characters.
 _TRAINING_CHARACTERS = 1000
+
+
+def with_named_roles(special_ids: SpecialIds, ids: Mapping[str, int]) -> SpecialIds:
+    """Return special ids with those of the names that mean a role: `<mask>`, `<cls>`, `<sep>`, `<extra_id_0>`, ...
+
+    Args:
+      ids: of special tokens, by name; may contain other names. Of two names of a role, and of a role that
+        `special_ids` has already, the first counts.
+    """
+    roles: dict[str, int] = {}
+    for name, id in ids.items():
+        role = _ROLES.get(name)
+        if role is not None and getattr(special_ids, role) is None:
+            roles.setdefault(role, id)
+    sentinels = list(special_ids.sentinels)
+    while (name := f"<extra_id_{len(sentinels)}>") in ids:
+        sentinels.append(ids[name])
+    return special_ids._replace(**roles, sentinels=tuple(sentinels))
+
+
+def has_named_role(special_ids: SpecialIds, name: str) -> bool | None:
+    """Return whether there is an id for the role that a name means; None if it means none."""
+    if match := _SENTINEL.fullmatch(name):
+        return int(match[1]) < len(special_ids.sentinels)
+    return None if name not in _ROLES else getattr(special_ids, _ROLES[name]) is not None
 
 
 class EncodedTexts(NamedTuple):
@@ -104,7 +139,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """Return the text of the ids before the first eos; pad and bos have none."""
+        """Return the text of the ids before the first eos; special ids have none, except for unk."""
         ...
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
@@ -152,8 +187,9 @@ def before_eos(ids: Iterable[int] | np.ndarray, eos: int | None) -> list[int]:
 
 
 def with_text(ids: Iterable[int] | np.ndarray, special_ids: SpecialIds) -> list[int]:
-    """Return the ids that have a text: those before the first eos, without pad and bos."""
-    return [id for id in before_eos(ids, special_ids.eos) if id not in (special_ids.pad, special_ids.bos)]
+    """Return the ids that have a text: those before the first eos, without special ones; unk has a text."""
+    special = special_ids.without_text
+    return [id for id in before_eos(ids, special_ids.eos) if id not in special]
 
 
 def check_decode_ids(decode: DecodeConfig, special_ids: SpecialIds) -> None:

@@ -14,7 +14,7 @@ import gzip
 import itertools
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,13 +24,12 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformer_jax.data.tokenizers.base import (
     RESERVED,
     SPACE,
-    EncodedTexts,
-    ModelBytes,
     SpecialIds,
-    concatenated,
     training_lines,
+    with_named_roles,
     with_text,
 )
+from transformer_jax.data.tokenizers.library import LibraryTokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import read_bytes
 
@@ -45,20 +44,11 @@ _ROLES = {
 _GPT2_FILES = ("encoder.json", "vocab.bpe")
 
 
-class ByteBPETokenizer(ModelBytes):
-    """A model in the library's JSON. Raises DataError for other bytes, and for a model without an end-of-sequence.
-
-    Names of special tokens in a text, such as `</s>`, are ordinary text: encoding yields no special id.
-    """
+class ByteBPETokenizer(LibraryTokenizer):
+    """A model in the library's JSON. Raises DataError for other bytes, and for a model without an end-of-sequence."""
 
     def __init__(self, model_bytes: bytes) -> None:
-        super().__init__(model_bytes)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(self._model_bytes.decode("utf-8"))
-        except Exception as error:  # the library raises no other class
-            raise DataError(
-                f"tokenizer: {len(self._model_bytes)} bytes are not a model of byte-level BPE: {error}"
-            ) from error
+        super().__init__(model_bytes, "byte-level BPE")
         kinds = self._tokenizer.model, self._tokenizer.pre_tokenizer
         before = kinds[1] if isinstance(kinds[1], pre_tokenizers.Sequence) else [kinds[1]]
         if not (isinstance(kinds[0], models.BPE) and any(isinstance(x, pre_tokenizers.ByteLevel) for x in before)):
@@ -66,26 +56,16 @@ class ByteBPETokenizer(ModelBytes):
                 f"tokenizer: {type(kinds[0]).__name__} after {type(kinds[1]).__name__}, expected BPE after ByteLevel"
             )
         self.special_ids = self._special_ids()
-        # Names of special tokens are text. The model's bytes do not store this setting.
-        self._tokenizer.encode_special_tokens = True
 
     def _special_ids(self) -> SpecialIds:
-        special = {t.content: id for id, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
+        special = self.special_tokens()
         ids = {role: next((special[n] for n in names if n in special), None) for role, names in _ROLES.items()}
         if ids["eos"] is None:
             raise DataError(
                 f"tokenizer: none of its special tokens ({', '.join(special) or 'it has none'}) is an end-of-sequence: "
                 f"{', '.join(_ROLES['eos'])}"
             )
-        return SpecialIds(ids["pad"], ids["eos"], ids["unk"], ids["bos"])
-
-    @property
-    def vocab_size(self) -> int:
-        return self._tokenizer.get_vocab_size()
-
-    def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return concatenated([encoding.ids for encoding in encodings])
+        return with_named_roles(SpecialIds(ids["pad"], ids["eos"], ids["unk"], ids["bos"]), special)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """See `Tokenizer`; bytes that are not UTF-8, which encoding never yields, become U+FFFD."""
@@ -149,8 +129,8 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
 
     The two files may be .gz.
 
-    Raises: DataError if a file cannot be read or has another form; ConfigError if its number of ids is not
-      `vocab_size`.
+    Raises: DataError if a file cannot be read or has another form; ConfigError if it has more than
+      `vocab_size` ids.
     """
     try:
         tokenizer = of_gpt2(path) if path.is_dir() else ByteBPETokenizer(read_bytes(path))
@@ -158,7 +138,7 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
         raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
     except DataError as error:
         raise DataError(f"data.vocabulary_file: {path}: {error}") from error
-    if tokenizer.vocab_size != vocab_size:
+    if tokenizer.vocab_size > vocab_size:
         raise ConfigError(f"config: model.vocab_size={vocab_size}: {path} has {tokenizer.vocab_size} ids")
     return tokenizer
 

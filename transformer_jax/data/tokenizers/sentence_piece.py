@@ -16,9 +16,10 @@ from transformer_jax.data.tokenizers.base import (
     EncodedTexts,
     ModelBytes,
     SpecialIds,
-    before_eos,
     concatenated,
     training_lines,
+    with_named_roles,
+    with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
 
@@ -40,7 +41,7 @@ class SentencePieceTokenizer(ModelBytes):
         self._processor = processor = processor_of(self._model_bytes)
         ids = (processor.pad_id(), processor.eos_id(), processor.unk_id(), processor.bos_id())
         pad, eos, unk, bos = (None if id < 0 else id for id in ids)
-        self.special_ids = SpecialIds(pad, eos, unk, bos)
+        self.special_ids = with_named_roles(SpecialIds(pad, eos, unk, bos), self._declared_pieces())
         if self.special_ids.eos is None:
             raise DataError("tokenizer: the SentencePiece model has no end-of-sequence")
 
@@ -52,6 +53,16 @@ class SentencePieceTokenizer(ModelBytes):
     def is_bpe(self) -> bool:
         """Whether the pieces are merged by rank instead of chosen by their probabilities."""
         return is_bpe(self._model_bytes)
+
+    def _declared_pieces(self) -> dict[str, int]:
+        """Return the ids of the pieces that the trainer was told, which are not learnt from text.
+
+        Their log probability is 0 in the model, that of learnt pieces with such long names is lower.
+        """
+        processor = self._processor
+        pieces = processor.id_to_piece(list(range(self.vocab_size)))
+        named = [(piece, id) for id, piece in enumerate(pieces) if piece.startswith(("<", "["))]
+        return {piece: id for piece, id in named if processor.is_control(id) or not processor.get_score(id)}
 
     def scored_pieces(self) -> list[tuple[str, float | None]]:
         """Return every piece with its log probability, in the order of ids; None for one that no text contains."""
@@ -71,7 +82,7 @@ class SentencePieceTokenizer(ModelBytes):
         return concatenated(rows)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        return self._processor.decode(before_eos(ids, self.special_ids.eos))
+        return self._processor.decode(with_text(ids, self.special_ids))
 
     def decode_batch(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         return [self.decode(row) for row in rows]

@@ -109,8 +109,8 @@ def read_vocabulary(path: Path, vocab_size: int) -> WordTokenizer:
 
     Empty lines and the names of reserved ids (`<pad>`, `<s>`, `</s>`, `<unk>`) are skipped: these ids always exist.
 
-    Raises: DataError if the file cannot be read or has another form; ConfigError if its number of words does not fit
-      `vocab_size`.
+    Raises: DataError if the file cannot be read or has another form; ConfigError if it has more words than
+      `vocab_size` has room for.
     """
     try:
         lines = read_bytes(path).decode("utf-8-sig").split("\n")
@@ -135,7 +135,7 @@ def read_vocabulary(path: Path, vocab_size: int) -> WordTokenizer:
         first_lines[word] = number
     if not first_lines:
         raise DataError(f"data.vocabulary_file: {path} has no words")
-    if len(first_lines) + len(RESERVED) != vocab_size:
+    if len(first_lines) + len(RESERVED) > vocab_size:
         raise ConfigError(
             f"config: model.vocab_size={vocab_size}: {path} has {len(first_lines)} words; with the {len(RESERVED)} "
             f"reserved ids that makes {len(first_lines) + len(RESERVED)}"
