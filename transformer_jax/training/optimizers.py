@@ -32,8 +32,8 @@ def make_optimizer(static: StaticOptimizer, hyper: Hyper) -> optax.GradientTrans
     parts.append(optax.scale_by_learning_rate(as_optax(static.schedule, hyper)))
     chain = optax.chain(*parts)
 
-    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        updates, state = chain.update(grads, state, trained_part(static.freeze, params))
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = chain.update(updates, state, trained_part(static.freeze, params))
         if hyper.layer_decay is not None:
             factors = trained_part(static.freeze, multipliers(params, hyper.layer_decay))
             updates = jax.tree.map(jnp.multiply, updates, factors)
