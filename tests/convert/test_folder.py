@@ -12,7 +12,7 @@ from support import random_params, tiny
 from tokenizers import Tokenizer
 
 from transformer_jax.cli.main import main
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import DecodeConfig, ExperimentConfig
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
 from transformer_jax.convert.tensor_files import INDEX, SINGLE, Outgoing, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import read_folder_tokenizer, tokenizer_files
@@ -184,6 +184,15 @@ def test_narrow_types_are_read_exactly(dtype, tmp_path, tokenizers):
     table = from_pretrained(tmp_path / "folder").params["embedding"]["embedding"]
     expected = np.asarray(params["embedding"]["embedding"]).astype(narrow).astype(np.float32)
     np.testing.assert_array_equal(table, expected)
+
+
+def test_settings_of_generation_are_written(tmp_path, tokenizers):
+    config = gpt2(tokenizers["byte_bpe"])
+    for name, decode in (("off", DecodeConfig()), ("on", DecodeConfig(no_repeat_ngram=3, max_new_tokens=5))):
+        save_pretrained(tmp_path / name, config, random_params(config), decode=decode)
+    off, on = (json.loads((tmp_path / name / "generation_config.json").read_text()) for name in ("off", "on"))
+    assert "no_repeat_ngram_size" not in off
+    assert (on["no_repeat_ngram_size"], on["max_new_tokens"]) == (3, 5)
 
 
 def test_tensors_that_repeat_others_are_compared(tmp_path, tokenizers):

@@ -1,6 +1,7 @@
 """`training.init_from`: a run starts from the parameters of another, or refuses a checkpoint that does not fit."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
@@ -28,8 +29,8 @@ from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config_file import read_config
-from transformer_jax.errors import CheckpointError
-from transformer_jax.models.architecture import parameter_axes
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.sweeps import vmap_training
 from transformer_jax.training import loop
@@ -172,8 +173,12 @@ def test_parts_that_the_model_does_not_have_are_named(source, tmp_path, capsys):
     assert re.search(r"in the checkpoint but not loaded: \d+ arrays .*encoder \d+", capsys.readouterr().err)
 
 
-def save_without(source, folder, *paths):
-    """Store the parameters of step 8 without some of them, as a checkpoint without a tokenizer."""
+def save_without(source, folder, *paths, more=None, **fields):
+    """Store the parameters of step 8 without some of them, as a checkpoint without a tokenizer.
+
+    Args:
+      more: other parameters to store. fields: other values of the stored config, with __ for the dot.
+    """
     params = jax.tree.map(lambda x: x, stored_params(source, 8))
     for path in paths:
         *parents, name = path.split("/")
@@ -181,9 +186,107 @@ def save_without(source, folder, *paths):
         for part in parents:
             parent = parent[part]
         del parent[name]
+    config = trained_config().to_dict()
+    for name, value in fields.items():
+        section, _, field = name.partition("__")
+        config[section][field] = value
     with CheckpointStore(folder / "checkpoints") as store:
-        store.save(8, {"params": params}, {"config": trained_config().to_dict()}, {})
+        store.save(8, {"params": params | (more or {})}, {"config": config}, {})
     return folder
+
+
+HEAD = {"output": {"kernel": np.full((16, 3), 0.5, np.float32)}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "stored", "loaded"),
+    [
+        ({}, {}, True),
+        ({"training__new_head": "True"}, {}, False),
+        ({}, {"task__name": "language_model"}, False),  # the head of another task
+    ],
+)
+def test_a_head_is_loaded_for_the_same_task_only(source, tmp_path, capsys, fields, stored, loaded):
+    path, own = (
+        save_without(source, tmp_path / "headed", more={"head": HEAD}, **stored),
+        jax.tree.map(np.zeros_like, HEAD),
+    )
+    template = params_template() | {"head": jax.eval_shape(lambda: own)}
+    pretrained = opened(config_from(path, **fields), tmp_path, template)
+    params = placed_state(*split(trained_config()), device()).params
+    result = pretrained.load({**params, "head": jax.device_put(own, device())})
+    assert identical(result["head"], HEAD if loaded else own)
+    assert identical({name: result[name] for name in params}, stored_params(source, 8))
+    message = capsys.readouterr().err
+    assert ("not loaded: 1 arrays with 48 parameters: head 1" in message) != loaded
+    assert ("newly initialised: 1 arrays with 48 parameters: head 1" in message) != loaded
+
+
+def test_a_head_of_another_width(source, tmp_path):
+    """Refused for the same task, whose labels may have been left out by mistake; a new head is one field away."""
+    path = save_without(source, tmp_path / "headed", more={"head": HEAD})
+    other = {"head": {"output": {"kernel": jax.ShapeDtypeStruct((16, 5), jnp.float32)}}}
+    message = r"  - head/output/kernel: float32\[16, 3\] in .*float32\[16, 5\] expected; set training\.new_head=true"
+    with pytest.raises(CheckpointError, match=message):
+        opened(config_from(path), tmp_path, params_template() | other)
+    new = opened(config_from(path, training__new_head="True"), tmp_path, params_template() | other).new
+    assert list(new) == ["head/output/kernel"]
+
+
+def test_a_new_head_without_a_checkpoint_is_refused():
+    with pytest.raises(ConfigError, match=r"training\.new_head=True is not read without init_from"):
+        read_config("quickstart", {"training.new_head": "True"})
+
+
+def with_architecture(config, architecture):
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, architecture=architecture))
+
+
+def shapes_of(config):
+    return jax.eval_shape(lambda: init_params(config.model, 0))
+
+
+def test_an_encoder_can_start_from_that_of_an_encoder_decoder(source, tmp_path, capsys):
+    config = with_architecture(config_from(source), "encoder_only")
+    pretrained = opened(config, tmp_path, shapes_of(config))
+    params = pretrained.load(jax.device_put(init_params(config.model, 0), device()))
+    expected = stored_params(source, 8)
+    assert identical(params, {name: expected[name] for name in params})
+    assert {"embedding", "encoder"} <= set(params)
+    assert re.search(r"not loaded: \d+ arrays .*: decoder \d+$", capsys.readouterr().err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "sources"),
+    [
+        ("encoder_decoder", "decoder_only", "decoder_only"),
+        ("encoder_only", "decoder_only", "decoder_only"),
+        ("encoder_only", "encoder_decoder", "encoder_decoder"),
+        ("decoder_only", "encoder_only", "encoder_only or encoder_decoder"),
+    ],
+)
+def test_other_pairs_of_architectures_are_refused(source, tmp_path, theirs, ours, sources):
+    path = save_without(source, tmp_path / "other", model__architecture=theirs)
+    config = with_architecture(config_from(path), ours)
+    message = rf"has model\.architecture='{theirs}'; model\.architecture='{ours}' can only start from {sources}$"
+    with pytest.raises(CheckpointError, match=message):
+        opened(config, tmp_path, shapes_of(config))
+
+
+def test_an_encoder_with_its_own_embeddings_is_refused(source, tmp_path):
+    table = {"source_embedding": {"embedding": np.zeros((5, 16), np.float32)}}
+    path = save_without(source, tmp_path / "other", more=table)
+    config = with_architecture(config_from(path), "encoder_only")
+    with pytest.raises(CheckpointError, match=r"share_embeddings=False, so its 'embedding' is that of the decoder"):
+        opened(config, tmp_path, shapes_of(config))
+
+
+def test_fields_that_give_the_same_arrays_another_meaning_are_named(source, tmp_path, capsys):
+    config = config_from(source, model__activation="gelu", model__dropout_rate="0.3", model__scan_layers="True")
+    opened(config, tmp_path, params_template())
+    assert "other fields: activation='relu', here 'gelu'\n" in capsys.readouterr().err
+    opened(config_from(source), tmp_path / "same", params_template())
+    assert "other fields" not in capsys.readouterr().err
 
 
 def test_a_checkpoint_without_a_part(source, tmp_path):

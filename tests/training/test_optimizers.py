@@ -11,6 +11,7 @@ from support import slow_but
 from training_support import compiled_step, distance, hyper_fields, small_config, start, uneven_batch
 
 from transformer_jax.models.architecture import init_params, parameter_axes
+from transformer_jax.nn.heads import MaskedLMHead
 from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.hyper import Hyper, StaticConfig, StaticOptimizer, split
 from transformer_jax.training.optimizers import DECAY_MASKS, OPTIMIZERS, make_optimizer
@@ -308,6 +309,25 @@ def test_kernels_decay_and_nothing_else_does(overrides):
     assert jax.tree.structure(mask) == jax.tree.structure(params)
     for path, decays in by_path(mask).items():
         assert decays == BY_NAME[path.split("/")[-1]], path
+
+
+def test_berts_exceptions_from_weight_decay():
+    """The code of BERT excludes names with LayerNorm, layer_norm or bias, and decays all tables of embeddings."""
+    model = dataclasses.replace(
+        split(small_config())[0].model,
+        architecture="encoder_only",
+        embedding_norm=True,
+        output_bias=True,
+        token_types=2,
+        position_encoding="learned",
+    )
+    params = jax.eval_shape(lambda: init_params(model, 0, MaskedLMHead(model)))
+    mask = by_path(DECAY_MASKS["all_but_norms_and_biases"](params))
+    excluded = {path for path, decays in mask.items() if not decays}
+    assert excluded == {path for path in mask if "norm/" in path or path.endswith("bias")}
+    tables = {"embedding", "encoder/position_embedding/learned", "encoder/type_embedding"}
+    assert {f"{table}/embedding" for table in tables} | {"head/transform/kernel"} <= {*mask} - excluded
+    assert {"head/output/bias", "head/norm/scale", "encoder/embedding_norm/bias"} <= excluded
 
 
 def test_the_mask_distinguishes_a_stacked_scale_from_a_matrix():

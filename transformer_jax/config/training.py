@@ -157,6 +157,9 @@ class TrainingConfig:
         "path of a checkpoint (as for --checkpoint) whose parameters a new run starts from, instead of random ones; "
         "only parameters of a head may be missing in it",
     )
+    new_head: bool = field(
+        False, "with init_from, the head starts anew even if the checkpoint has one of the same task; for other labels"
+    )
     accumulation_steps: int = number(
         1, "gradient accumulation: number of parts of a batch, computed in turn; same update", 1, rounding=True
     )
@@ -191,6 +194,10 @@ class TrainingConfig:
     best_metric: str = field(
         "loss", "validation metric that ranks checkpoints; tasks/base.py. Some metrics decode at every validation"
     )
+
+    def problems(self) -> Iterator[str]:
+        if self.new_head and not self.init_from:
+            yield "new_head=True is not read without init_from: all parameters are new"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,8 @@
-"""`training.init_from`: initial parameters of a new run, taken from the checkpoint of another run."""
+"""`training.init_from`: initial parameters of a new run, taken from the checkpoint of another run.
+
+The run uses the tokenizer of the checkpoint, so that ids mean the same. Its head is new if the checkpoint is of another
+task, or with `training.new_head`. All other parameters must be in the checkpoint, with the same shapes.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,10 @@ from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, completed, unread_by
 from transformer_jax.data.tokenizers import Tokenizer, with_added_tokens
 from transformer_jax.errors import CheckpointError
+from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.parallel.processes import from_primary
 from transformer_jax.tasks.base import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
@@ -26,6 +31,13 @@ from transformer_jax.typing import Params
 
 HEAD = "head"
 """The only part of the parameters that a checkpoint may lack, because a new task has a new head."""
+
+STARTS_FROM = {"encoder_only": ("encoder_decoder",)}
+"""Built-in architectures that a built-in one can start from, beside itself: those with its stack, used in its way.
+
+An encoder reads the same in both. A decoder trained to attend to an encoder is no language model, and an encoder that
+has seen both directions is no decoder, so these pairs are refused although some of their arrays would fit.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +63,8 @@ class Pretrained:
         if of_head and self.labels is not None and labels and self.labels != tuple(labels):
             raise CheckpointError(
                 f"{self.name}: its head is for the labels {', '.join(self.labels)}, but the training split has "
-                f"{', '.join(labels)}; give them the same names with data.label_names, or start from a checkpoint "
-                "without this head"
+                f"{', '.join(labels)}; give them the same names with data.label_names, or set "
+                "training.new_head=true for a new head"
             )
 
     def load(self, params: Params) -> Params:
@@ -89,7 +101,8 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
       template: shapes and types of this run's parameters.
     Returns: None if the config names no checkpoint.
     Raises: CheckpointError if there is no such checkpoint; if it lacks parameters outside of `head/`, or has parameters
-      of another shape; if the work directory or the config has another tokenizer, or another kind of tokenizer.
+      of another shape; if it is of an architecture that this one cannot start from; if the work directory or the config
+      has another tokenizer, or another kind of tokenizer.
     """
     if not config.training.init_from:
         return None
@@ -99,12 +112,17 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         if step is None:
             step = from_primary(store.newest_good, "choosing the checkpoint of training.init_from")
         stored, tokenizer = store.leaves(step, "params"), read_stored_tokenizer(store, step)
+        record = store.read_record(step).get("config", {})
+        source = completed(record, config.to_dict())
         # Records of earlier versions may lack the kind.
-        kind = store.read_record(step).get("config", {}).get("data", {}).get("tokenizer", config.data.tokenizer)
+        kind = record.get("data", {}).get("tokenizer", config.data.tokenizer)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
+    _check_architecture(name, source["model"]["architecture"], config.model.architecture, stored)
+    has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
+    usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
     expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
-    if problems := _problems(expected, stored):
+    if problems := _problems(expected, usable):
         listing = "\n".join(f"  - {problem}" for problem in problems)
         raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}")
     if tokenizer is not None:
@@ -118,16 +136,51 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
                 "checkpoint's tokenizer"
             )
         say_once(f"{name}: uses the tokenizer of the checkpoint")
+    if differences := _differences(source["model"], config):
+        say_once(f"{name}: the model of the checkpoint has other fields: {', '.join(differences)}")
     return Pretrained(
         name,
         store,
         step,
         tokenizer,
-        loaded={path: leaf for path, leaf in expected.items() if path in stored},
-        new={path: leaf for path, leaf in expected.items() if path not in stored},
-        unused={path: leaf for path, leaf in stored.items() if path not in expected},
+        loaded={path: leaf for path, leaf in expected.items() if path in usable},
+        new={path: leaf for path, leaf in expected.items() if path not in usable},
+        unused={path: leaf for path, leaf in stored.items() if path not in expected or path not in usable},
         labels=read_stored_labels(store, step),
     )
+
+
+def _check_architecture(name: str, theirs: str, ours: str, stored: Mapping[str, Leaf]) -> None:
+    """Raise CheckpointError if both architectures are built in and ours cannot start from theirs; see STARTS_FROM."""
+    if theirs == ours or not (ARCHITECTURES.is_built_in(theirs) and ARCHITECTURES.is_built_in(ours)):
+        return
+    sources = (ours, *STARTS_FROM.get(ours, ()))
+    if theirs not in sources:
+        raise CheckpointError(
+            f"{name}: has model.architecture='{theirs}'; model.architecture='{ours}' can only start from "
+            f"{' or '.join(sources)}"
+        )
+    if any(_part(path) == "source_embedding" for path in stored):
+        raise CheckpointError(
+            f"{name}: has model.share_embeddings=False, so its 'embedding' is that of the decoder; "
+            f"model.architecture='{ours}' can only start from an encoder-decoder that shares its embeddings"
+        )
+
+
+def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[str]:
+    """Return the fields of the model that change its function and differ from the checkpoint's, with both values."""
+    unread = unread_by(config)
+    fields = {field.name: field for field in dataclasses.fields(config.model)}
+    return [
+        f"{field}={source[field]!r}, here {getattr(config.model, field)!r}"
+        for field, declared in fields.items()
+        if source.get(field) is not None
+        and source[field] != getattr(config.model, field)
+        and not declared.metadata.get("hyper")
+        and not declared.metadata.get("rounding")
+        and field not in ("architecture", "init", "init_std")
+        and f"model.{field}" not in unread
+    ]
 
 
 def _problems(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> list[str]:
@@ -142,7 +195,8 @@ def _problems(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> list[
         if path in missing and _part(path) not in absent:
             lines.append(f"{path}: {expected[path]} expected, absent in the checkpoint")
         elif path in stored and stored[path][:2] != expected[path][:2]:
-            lines.append(f"{path}: {stored[path]} in the checkpoint, {expected[path]} expected")
+            remedy = "; set training.new_head=true for a new head" if _part(path) == HEAD else ""
+            lines.append(f"{path}: {stored[path]} in the checkpoint, {expected[path]} expected{remedy}")
     return lines
 
 
