@@ -54,4 +54,5 @@ STUDY = Study(
         ),
     ),
     measure=measure,
+    tasks=("translation",),
 )

@@ -39,4 +39,5 @@ STUDY = Study(
         MetricByBin("size_512[*]/loss", label="position in the window", title="Loss by position, windows of 512"),
     ),
     measure=measure,
+    tasks=("language_model",),
 )

@@ -41,4 +41,5 @@ STUDY = Study(
         MetricByBin("test_longer[*]/exact_match", label="tokens of the source", title="test_longer, by length"),
     ),
     measure=measure,
+    tasks=("translation",),
 )

@@ -1,10 +1,12 @@
 """Hugging Face folders: bad ones, tokenizers, and the command."""
 
+import dataclasses
 import io
 import json
 import shutil
 import struct
 
+import jax
 import numpy as np
 import pytest
 import sentencepiece
@@ -14,6 +16,7 @@ from tokenizers import Tokenizer
 from transformer_jax.cli.main import main
 from transformer_jax.config import DecodeConfig, ExperimentConfig
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
+from transformer_jax.convert.generation import generation_settings
 from transformer_jax.convert.tensor_files import INDEX, SINGLE, Outgoing, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import read_folder_tokenizer, tokenizer_files
 from transformer_jax.data.tokenizers import SpecialIds, TokenizerPair, train_tokenizer
@@ -89,6 +92,18 @@ OVERLAP = {
     "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
 }
 BAD = {
+    "a model type of no text": (
+        lambda p: edit(p / "config.json", model_type=["gpt2"]),
+        r"model_type=\['gpt2'\]: we convert",
+    ),
+    "an activation of no text": (
+        lambda p: edit(p / "config.json", activation_function=["gelu"]),
+        r"activation_function=\['gelu'\]: expected one of",
+    ),
+    "rotary positions of no object": (
+        lambda p: edit(p / "config.json", **LLAMA, rope_scaling="linear"),
+        "rope_scaling='linear': expected an object",
+    ),
     "no folder": (shutil.rmtree, "there is no such folder"),
     "no config": (lambda p: (p / "config.json").unlink(), r"has no config\.json"),
     "no JSON": (lambda p: (p / "config.json").write_text("{"), r"config\.json: cannot be read"),
@@ -327,6 +342,8 @@ def test_the_command_in_both_directions(whole, tmp_path, capsys):
         (["--to=x", "--checkpoint=y", "--family=gtp2"], "family='gtp2': expected one of gpt2, llama, marian"),
         (["--to=x", "--checkpoint=y", "--config=quickstart"], "--config is for --from"),
         (["--from=x", "--workdir=y", "--config=quickstart"], "x: there is no such folder"),
+        (["--from=x", "--workdir=y", "--dtype=bfloat16"], "--dtype is for convert --checkpoint=... --to=FOLDER"),
+        (["--to=x", "--checkpoint=y", "--workdir=z"], "--workdir is for convert --from=FOLDER"),
     ],
 )
 def test_wrong_arguments(argv, message, capsys):
@@ -418,3 +435,58 @@ def test_separate_tokenizers_that_transformers_does_not_have(tokenizers):
     for encoder_decoder in (True, False):
         with pytest.raises(ConfigError, match="TokenizerPair: transformers has no such tokenizer"):
             tokenizer_files(pair, encoder_decoder, 40)
+
+
+def test_an_end_that_the_tokenizer_does_not_have_is_named(whole):
+    edit(whole / "config.json", eos_token_id=[1, 2])
+    assert open_folder(whole).ignored["eos_token_id"] == "[1, 2] there; here a text ends at 1, by the tokenizer"
+
+
+def test_parameters_of_another_config_are_refused(tmp_path, tokenizers):
+    config = gpt2(tokenizers["byte_bpe"])
+    params = random_params(config)
+    for other, message in (
+        (
+            dataclasses.replace(config, vocab_size=30),
+            r"params: embedding/embedding has the shape \(283, 8\), .* \(30, 8\)",
+        ),
+        (dataclasses.replace(config, tie_output=False), "output/kernel has the shape of nothing, it is missing"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            save_pretrained(tmp_path / "folder", other, params)
+    with pytest.raises(ConfigError, match="dtype='int8': expected one of float32, float16, bfloat16"):
+        save_pretrained(tmp_path / "folder", config, params, dtype="int8")
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_that_float16_cannot_hold_are_named(tmp_path, tokenizers):
+    config = gpt2(tokenizers["byte_bpe"])
+    params = jax.tree.map(lambda x: 1e6 * x, random_params(config))
+    with pytest.raises(CheckpointError, match="has numbers too large for float16; use bfloat16 or float32"):
+        save_pretrained(tmp_path / "folder", config, params, dtype="float16")
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_of_generation(tokenizers):
+    config = gpt2(tokenizers["byte_bpe"])
+    assert generation_settings(config, None) == ({}, [])
+    sampled = DecodeConfig(method="sample", top_p=0.9, min_p=0.1, num_samples=2, repetition_penalty=1.5)
+    assert generation_settings(config, sampled) == (
+        {
+            **{"do_sample": True, "max_new_tokens": 50, "num_return_sequences": 2, "temperature": 1.0},
+            **{"top_p": 0.9, "top_k": 0, "min_p": 0.1},
+        },
+        ["decode.repetition_penalty=1.5"],
+    )
+    beam = DecodeConfig(beam_size=4, min_length=3, forbidden_ids="5,7", prefix_ids="9", max_new_tokens=8)
+    assert generation_settings(config, beam) == (
+        {
+            **{"do_sample": False, "max_new_tokens": 8, "min_new_tokens": 3, "suppress_tokens": [5, 7]},
+            **{"num_beams": 4, "early_stopping": "never"},
+        },
+        ["decode.prefix_ids='9'", "decode.length_penalty='gnmt'"],
+    )
+    average = dataclasses.replace(beam, length_penalty="average", prefix_ids="", early_stop="first")
+    keys, left_out = generation_settings(config, average)
+    assert (keys["length_penalty"], keys["early_stopping"], left_out) == (1.0, True, [])
+    assert generation_settings(tiny(), DecodeConfig()).keys["max_new_tokens"] == 11

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.tasks.base import TASKS
 
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
     pytest.skip("torch and transformers are not installed", allow_module_level=True)
@@ -23,6 +24,9 @@ CLASSES = {
     "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "marian": (transformers.MarianConfig, transformers.MarianMTModel),
+    "bert": (transformers.BertConfig, transformers.BertForMaskedLM),
+    "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
+    "bart": (transformers.BartConfig, transformers.BartForConditionalGeneration),
 }
 IDS = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 3}
 ACTIVATIONS = st.sampled_from(["gelu_new", "gelu", "relu", "silu"])
@@ -52,7 +56,27 @@ def configs(draw, family):
             **{"rms_norm_eps": draw(st.sampled_from([1e-5, 1e-6])), "max_position_embeddings": 21},
             "rope_parameters": {"rope_type": "default", "rope_theta": draw(st.sampled_from([100.0, 1e4, 5e5]))},
         }
-    separate = draw(st.booleans())
+    if family == "bert":
+        return common | {
+            **{"hidden_size": heads * dim, "intermediate_size": hidden, "num_hidden_layers": draw(layers)},
+            **{
+                "num_attention_heads": heads,
+                "hidden_act": draw(ACTIVATIONS),
+                "type_vocab_size": draw(st.integers(1, 3)),
+            },
+            **{"max_position_embeddings": 21, "layer_norm_eps": draw(st.sampled_from([1e-12, 1e-5]))},
+            "tie_word_embeddings": True,
+        }
+    if family == "t5":
+        activations = ["relu", "gated-gelu", "gated-silu", "gelu", "silu"]
+        return common | {
+            **{"d_model": heads * draw(st.integers(2, 6)), "d_kv": dim, "d_ff": hidden, "num_heads": heads},
+            **{"num_layers": draw(st.integers(2, 3)), "num_decoder_layers": draw(st.integers(1, 2))},
+            **{"relative_attention_num_buckets": 8, "relative_attention_max_distance": draw(st.integers(5, 30))},
+            **{"feed_forward_proj": draw(st.sampled_from(activations)), "decoder_start_token_id": 0},
+            "tie_word_embeddings": True,
+        }
+    separate = family == "marian" and draw(st.booleans())
     vocabularies: dict[str, Any] = {"tie_word_embeddings": True}  # one table for both sides is always the output's too
     if separate:
         vocabularies = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": draw(st.integers(9, 40))}
@@ -71,7 +95,8 @@ def random_model(family, fields, seed):
     torch.manual_seed(seed)
     with torch.no_grad():
         for name, x in [*model.named_parameters(), *model.named_buffers()]:
-            if x.is_floating_point() and "embed_positions" not in name and "inv_freq" not in name:
+            is_computed = "inv_freq" in name or ("embed_positions" in name and family == "marian")
+            if x.is_floating_point() and not is_computed:
                 is_scale = x.dim() == 1 and name.endswith("weight")
                 x.copy_(torch.randn_like(x) * 0.3 + (1.0 if is_scale else 0.0))
     model.set_attn_implementation("eager")
@@ -81,16 +106,18 @@ def random_model(family, fields, seed):
 def batch_of(family, fields, seed):
     rng, vocab_size = np.random.default_rng(seed), fields["vocab_size"]
     batch = {"decoder_inputs": rng.integers(2, fields.get("decoder_vocab_size", vocab_size), (2, 19))}
-    if family == "marian":
+    if family not in ("gpt2", "llama"):
         batch |= {"inputs": rng.integers(2, vocab_size, (2, 20)), "inputs_mask": np.arange(20) < np.array([[20], [11]])}
+    if family == "bert":
+        batch["types"] = rng.integers(0, fields["type_vocab_size"], (2, 20))
+        del batch["decoder_inputs"]
     return batch
 
 
 def logits_of(model, batch):
-    given = {"input_ids": torch.tensor(batch["decoder_inputs"])}
-    if "inputs" in batch:
-        given = {"input_ids": torch.tensor(batch["inputs"]), "decoder_input_ids": given["input_ids"]}
-        given["attention_mask"] = torch.tensor(batch["inputs_mask"]).long()
+    names = {"inputs": "input_ids", "inputs_mask": "attention_mask", "types": "token_type_ids"}
+    names["decoder_inputs"] = "decoder_input_ids" if "inputs" in batch else "input_ids"
+    given = {names[key]: torch.tensor(x).long() for key, x in batch.items()}
     with torch.no_grad():
         return model(**given).logits.numpy()
 
@@ -102,10 +129,11 @@ def test_random_configs_in_both_directions(family, data, seed, tmp_path_factory)
     fields = data.draw(configs(family))
     model, folder = random_model(family, fields, seed), tmp_path_factory.mktemp("live")
     model.save_pretrained(folder / "theirs")
-    config, params, *_ = from_pretrained(folder / "theirs")
+    ours = from_pretrained(folder / "theirs")
+    config, params = ours.config, ours.params
     batch = batch_of(family, fields, seed)
     expected = logits_of(model, batch)
-    module = ARCHITECTURES[config.architecture].module(config)
+    module = ARCHITECTURES[config.architecture].module(config, TASKS[ours.task.name].head(ours.task, config))
     np.testing.assert_allclose(
         module.apply({"params": params}, jax.tree.map(jnp.asarray, batch))[0],
         expected,

@@ -84,6 +84,7 @@ def test_the_fingerprint_is_of_content_unit_and_parts(folder):
             r"data\.train_split='train\[50%:50%\]': the part from 50 % to 50 % is empty",
         ),
         ({"train_split": "train[:101%]"}, "beyond the end"),
+        ({"train_split": "train[:10]"}, r"expected NAME, or a part of it such as NAME\[:90%\]"),
         ({"train_split": "train[x]"}, r"expected NAME, or a part of it such as NAME\[:90%\]"),
         ({"train_split": "*.rtf"}, "no file of .* matches"),
         ({"train_split": "trian"}, r"no file .*trian\.txt or trian\.txt\.gz; nearest in that folder: train\.txt"),

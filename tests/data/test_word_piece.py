@@ -189,7 +189,7 @@ def test_bad_vocabularies(tmp_path, content, message):
     ("name", "content", "message"),
     [
         ("vocab.txt.gz", b"[UNK]", "cannot read"),
-        ("vocab.txt.gz", gzip.compress(b"[UNK]" * 99)[:20], "cannot read"),
+        ("vocab.txt.gz", gzip.compress(b"[UNK]" * 99, mtime=0)[:20], "cannot read"),
         ("tokenizer.json", b"{}", "2 bytes are not a model of WordPiece"),
         ("tokenizer.json", trained("byte_bpe").model_bytes, "not a model of WordPiece"),
         ("tokenizer.json", trained("wordpiece").model_bytes.replace(b"[SEP]", b"[ZZZ]"), r"has no \[SEP\]"),

@@ -120,3 +120,9 @@ def test_a_config_that_does_not_exist(tmp_path, capsys):
     assert run_main(command) == 2
     assert "languagemodel: neither in" in capsys.readouterr().err
     assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize("name", ["decoding", "positions"])
+def test_a_study_whose_measure_needs_another_task_is_refused(name):
+    with pytest.raises(ConfigError, match=r"the study measures task\.name='translation', not 'language_model'"):
+        adapted(load_study(builtin.studies()[name]))

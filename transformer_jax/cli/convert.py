@@ -5,8 +5,8 @@
     transformer-jax convert --checkpoint=runs/language_model --to=FOLDER
 
 FOLDER has `config.json`, `model.safetensors` (or its shards and their index) and the files of a tokenizer, as
-transformers writes them. Families: GPT-2, Llama (without scaled rotary positions) and MarianMT. Neither torch nor
-transformers is needed.
+transformers writes them. Families: GPT-2, Llama (without scaled rotary positions), MarianMT, BERT, T5 and BART. Neither
+torch nor transformers is needed.
 
 The work directory evaluates, generates and serves as `training.init_from`. Its corpus and its other settings are those
 of --config, whose model is replaced; by default the embedded corpus. The numbers become float32.
@@ -61,11 +61,20 @@ def run(arguments: Arguments) -> int:
     source, target = values["from"].value, values.to
     if bool(source) == bool(target):
         raise ConfigError("convert takes one of --from=FOLDER --workdir=... and --checkpoint=... --to=FOLDER")
+    _refuse_flags_of_the_other_way(values, bool(source))
     start = time.perf_counter()
     nbytes = _read(arguments, source) if source else _write(arguments, target)
     seconds = time.perf_counter() - start
     say(f"{nbytes / _MB:,.1f} MB in {seconds:.1f} s, {nbytes / _MB / seconds:,.0f} MB/s")
     return exit_codes.OK
+
+
+def _refuse_flags_of_the_other_way(values: flags.FlagValues, reads: bool) -> None:
+    others = ("checkpoint", "family", "dtype", "shard_mb", "without_tokenizer") if reads else ("workdir",)
+    for name in others:
+        if values[name].present:
+            way = "--checkpoint=... --to=FOLDER" if reads else "--from=FOLDER"
+            raise ConfigError(f"--{name} is for convert {way}")
 
 
 def _read(arguments: Arguments, source: str) -> int:
@@ -97,6 +106,11 @@ def _write(arguments: Arguments, target: str) -> int:
     if values.family:
         check_family(values.family)  # before the checkpoint is loaded
     loaded = load(checkpoint)
+    if loaded.config.task.prefix != "none":
+        raise ConfigError(
+            f"{checkpoint}: task.prefix='{loaded.config.task.prefix}': this model reads prompts in both directions, "
+            "and no family does"
+        )
     total = sum(x.nbytes for x in _leaves(loaded.params))
     with progress_bar("converting", total) as advance:
         left_out = save_pretrained(
@@ -113,7 +127,7 @@ def _write(arguments: Arguments, target: str) -> int:
             advance=advance,
         )
     if left_out:
-        say(f"for training alone, and not in the folder: {', '.join(left_out)}")
+        say(f"not in the folder, which has no place for it: {', '.join(left_out)}")
     say(f"{target}: written")
     return total
 

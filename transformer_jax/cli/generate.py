@@ -42,7 +42,7 @@ from absl import flags
 from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
 from transformer_jax.cli.resumable import ResumableFile
-from transformer_jax.config import DataConfig, ExperimentConfig, nearest
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, nearest
 from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import sha256_of
@@ -198,16 +198,24 @@ class _LineNotes:
             limit = f"max_new_tokens={decode.max_new_tokens}"
             if decode.max_new_tokens is None:
                 limit = f"max_extra_length={decode.max_extra_length} tokens more than the source"
+            if config.model.architecture == "decoder_only" and decode.max_new_tokens is None:
+                limit = f"max_extra_length={decode.max_extra_length}"
+            of_model = f" and model.max_length={config.model.max_length}" if _is_bounded(config.model) else ""
             logger.warning(
-                "outputs cut off at the length limit: %d (line %s); the limits are decode.%s and model.max_length=%d",
+                "outputs cut off at the length limit: %d (line %s); the limit is decode.%s%s",
                 self.values["unfinished"],
                 ", ".join(map(str, first)) + (", ..." if self.values["unfinished"] > len(first) else ""),
                 limit,
-                config.model.max_length,
+                of_model,
             )
         if self.values["failed"]:
             logger.warning("lines without an output, which are empty: %d", self.values["failed"])
         return exit_codes.SOME_FAILED if self.values["failed"] else exit_codes.OK
+
+
+def _is_bounded(model: ModelConfig) -> bool:
+    """Return whether an output has at most `max_length` tokens, whatever `decode` says."""
+    return model.architecture != "decoder_only" or model.position_encoding == "learned"
 
 
 def open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:

@@ -34,12 +34,12 @@ def family_of(config: Mapping[str, Any], where: str) -> Family:
     Raises: CheckpointError if we have none for its `model_type`, or none for the class that `architectures` names.
     """
     name = config.get("model_type")
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise CheckpointError(
             f"{where}: model_type={name!r}: we convert {', '.join(FAMILIES)}{nearest(str(name), FAMILIES)}"
         )
-    named, classes = config.get("architectures") or [], [family for family in CLASSES if family.name == name]
-    if not named:
+    named, classes = config.get("architectures"), [family for family in CLASSES if family.name == name]
+    if not isinstance(named, list) or not named:
         return FAMILIES[name]
     for family in classes:
         if named[0] in (family.class_name, *family.also):
@@ -108,7 +108,7 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
         value = values.get(key.theirs, key.default)
         if value is ... or (value is None and key.ours in said):
             continue
-        if key.values is not None and value not in key.values:
+        if key.values is not None and not (isinstance(value, str) and value in key.values):
             problems.append(f"{key.theirs}={value!r}: expected one of {', '.join(map(repr, key.values))}")
             continue
         value = value if key.values is None else key.values[value]
@@ -180,6 +180,9 @@ def _without_rope(values: dict[str, Any]) -> dict[str, Any]:
     """Return the keys with one `rope_theta` for the forms of versions 4 and 5, and a `problem` if it is not enough."""
     new, old = values.pop("rope_parameters", None), values.pop("rope_scaling", None)
     for name, given in (("rope_parameters", new), ("rope_scaling", old)):
+        if given is not None and not isinstance(given, Mapping):
+            values["problem"] = f"{name}={given!r}: expected an object"
+            continue
         given = dict(given or {})
         kind = given.pop("rope_type", given.pop("type", "default"))
         if "rope_theta" in given:

@@ -29,8 +29,9 @@ from transformer_jax.config import (
     TrainingConfig,
 )
 from transformer_jax.convert import engine
+from transformer_jax.convert.generation import generation_settings
 from transformer_jax.convert.tables import Family
-from transformer_jax.convert.tensor_files import SHARD_BYTES, TensorFiles, write_tensors
+from transformer_jax.convert.tensor_files import SHARD_BYTES, WRITTEN_TYPES, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer, tokenizer_files
 from transformer_jax.data.labels import LABELS_FILE, labels_bytes
 from transformer_jax.data.tokenizers import Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
@@ -79,8 +80,7 @@ class Folder:
 
     def shapes(self) -> Params:
         """Return the shapes of the parameters, as jax.ShapeDtypeStructs."""
-        head = TASKS[self.task.name].head(self.task, self.config)
-        return jax.eval_shape(lambda: init_params(self.config, 0, head))
+        return _shapes(self.config, self.task)
 
     def load(self, advance: Advance = lambda nbytes: None) -> Pretrained:
         """Read the numbers; raises CheckpointError if tensors are missing, unknown or of another shape or type."""
@@ -104,6 +104,9 @@ def open_folder(path: Path | str) -> Folder:
     tokenizer = read_folder_tokenizer(path)
     if tokenizer is not None:
         _check_tokenizer(path, config, tokenizer)
+        end = tokenizer.special_ids.eos
+        if theirs.get("eos_token_id", end) not in (end, [end], None):
+            ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
     labels = tuple(engine.label_names(theirs)) if family.has_labels else ()
     return Folder(path, family, config, files, tokenizer, engine.read_task(family, theirs), labels, ignored)
 
@@ -177,20 +180,26 @@ def save_pretrained(
       decode: settings of generation.
       family: a name of `FAMILIES`; default: the one that can express the config.
       dtype: float32, float16 or bfloat16, the type of the numbers in the files.
-    Returns: fields for training alone, which the folder does not hold.
-    Raises: ConfigError, which names the fields that the family cannot express; CheckpointError if the folder is not
-      empty or cannot be written.
+    Returns: fields for training alone and settings of generation that the folder does not hold.
+    Raises: ConfigError, which names the fields that the family cannot express, if the parameters are not those of the
+      config, or for another dtype; CheckpointError if the folder is not empty or cannot be written.
     """
+    if dtype not in WRITTEN_TYPES:
+        raise ConfigError(f"dtype='{dtype}': expected one of {', '.join(WRITTEN_TYPES)}")
     task = TaskConfig(name=_USUAL_TASKS.get(config.architecture, TaskConfig.name)) if task is None else task
     chosen = engine.closest(config, task.name) if family is None else engine.family_named(family, task.name)
     theirs = engine.write_model_config(chosen, config, task)
+    _check_shapes(config, params, task)
     if chosen.has_labels:
         theirs |= _label_keys(labels or [f"LABEL_{id}" for id in range(task.num_labels)])
     ids = _special_ids(chosen, config, tokenizer)
     theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
     texts = {CONFIG: theirs}
+    left_out = engine.not_written(chosen, config)
     if chosen.architecture != "encoder_only":
-        texts["generation_config.json"] = ids | _generation(config, decode)
+        settings = generation_settings(config, decode)
+        texts["generation_config.json"] = ids | settings.keys
+        left_out += settings.left_out
     if chosen.architecture == "encoder_decoder":
         theirs["forced_eos_token_id"] = None
     side_files = {}
@@ -203,7 +212,7 @@ def save_pretrained(
             (folder / name).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         for name, data in side_files.items():
             (folder / name).write_bytes(data)
-    return engine.not_written(chosen, config)
+    return left_out
 
 
 _USUAL_TASKS = {
@@ -211,6 +220,23 @@ _USUAL_TASKS = {
     "encoder_decoder": "translation",
     "encoder_only": "masked_lm",
 }
+
+
+def _check_shapes(config: ModelConfig, params: Params, task: TaskConfig) -> None:
+    """Raise ConfigError if the parameters are not those of the config and the task's head."""
+    expected = {path: leaf.shape for path, leaf in by_path(_shapes(config, task)).items()}
+    found = {path: jnp.shape(leaf) for path, leaf in by_path(params).items()}
+    for path in sorted(expected.keys() | found.keys()):
+        if expected.get(path) != found.get(path):
+            raise ConfigError(
+                f"params: {path} has the shape {found.get(path, 'of nothing, it is missing')}, the config says "
+                f"{expected.get(path, 'that there is none')}"
+            )
+
+
+def _shapes(config: ModelConfig, task: TaskConfig) -> Params:
+    head = TASKS[task.name].head(task, config)
+    return jax.eval_shape(lambda: init_params(config, 0, head))
 
 
 def _label_keys(labels: Sequence[str]) -> dict[str, Any]:
@@ -231,27 +257,6 @@ def _special_ids(family: Family, config: ModelConfig, tokenizer: Tokenizer | Non
         pad = ids["pad_token_id"]
         return ids | {"pad_token_id": 0 if pad is None else pad, "decoder_start_token_id": config.decoder_start_id}
     return ids | {"bos_token_id": config.decoder_start_id}
-
-
-def _generation(config: ModelConfig, decode: DecodeConfig | None) -> dict[str, Any]:
-    """Return the settings that mean the same in transformers; it has no penalty `gnmt`."""
-    if decode is None:
-        return {}
-    limit = decode.max_new_tokens
-    if limit is None and config.architecture == "encoder_decoder":
-        limit = config.max_length - 1  # the start id takes a position
-    result: dict[str, Any] = {"do_sample": decode.method == "sample"}
-    result |= {"max_length": config.max_length} if limit is None else {"max_new_tokens": limit}
-    if decode.no_repeat_ngram:
-        result["no_repeat_ngram_size"] = decode.no_repeat_ngram
-    if decode.method == "sample":
-        result |= {"temperature": decode.temperature, "top_p": decode.top_p, "top_k": decode.top_k or 0}
-        return result
-    result["num_beams"] = decode.beam_size
-    full = decode.resolved()
-    if decode.beam_size > 1 and full.length_penalty != "gnmt":
-        result["length_penalty"] = full.length_penalty_alpha if full.length_penalty == "average" else 0.0
-    return result
 
 
 def write_workdir(
@@ -321,7 +326,7 @@ def complete_folder(path: Path) -> Generator[Path]:
 
     Raises: CheckpointError if `path` is not empty, or cannot be written.
     """
-    path = Path(os.path.expanduser(path)).absolute()
+    path = Path(os.path.expanduser(path)).resolve()
     partial = path.with_name(f".{path.name}.partial")
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):

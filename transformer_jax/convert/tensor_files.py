@@ -184,6 +184,16 @@ def _shards(tensors: Iterable[Outgoing], size: int, shard_bytes: int) -> Iterato
     yield shard
 
 
+def _narrowed(tensor: Outgoing, numpy_type: np.dtype) -> np.ndarray:
+    """Return the numbers of a tensor in another type; raise CheckpointError if one becomes infinite."""
+    numbers = np.asarray(tensor.numbers())
+    with np.errstate(over="ignore"):
+        narrow = np.ascontiguousarray(numbers, numpy_type)
+    if narrow.dtype != numbers.dtype and not np.array_equal(np.isfinite(narrow), np.isfinite(numbers)):
+        raise CheckpointError(f"{tensor.name}: has numbers too large for {numpy_type}; use bfloat16 or float32")
+    return narrow
+
+
 def _write_file(file: Path, tensors: list[Outgoing], dtype: str, advance: Callable[[int], None]) -> None:
     kind, header, start = WRITTEN_TYPES[dtype], {"__metadata__": {"format": "pt"}}, 0
     numpy_type = READ_TYPES[kind]
@@ -197,7 +207,7 @@ def _write_file(file: Path, tensors: list[Outgoing], dtype: str, advance: Callab
     with file.open("xb") as stream:
         stream.write(struct.pack("<Q", len(text)) + text)
         for tensor in tensors:
-            numbers = np.ascontiguousarray(tensor.numbers(), numpy_type)
+            numbers = _narrowed(tensor, numpy_type)
             assert numbers.shape == tensor.shape, (tensor.name, numbers.shape, tensor.shape)
             stream.write(numbers.view(np.uint8).data)
             advance(numbers.nbytes)

@@ -35,8 +35,13 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
-    Raises: ConfigError if no axis is left.
+    Raises: ConfigError if no axis is left, or if the study's `measure` cannot measure the task.
     """
+    if study.tasks and config.task.name not in study.tasks:
+        raise ConfigError(
+            f"--config={spec}: the study measures task.name={' or '.join(map(repr, study.tasks))}, not "
+            f"'{config.task.name}'"
+        )
     lacking = _lacking(study, config)
     axes, idle = [], []
     for axis in study.axes:

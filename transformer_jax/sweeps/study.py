@@ -167,6 +167,7 @@ class Study:
       contrasts: names of axes. If there are any, variants are not all compared with the reference. Instead every
         variant is compared with the one that differs only in one of these axes, where it has the reference's value.
       measure: a function of study.py that measures further numbers of a trained trial.
+      tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
       folder: the folder of study.py; `load_study` sets it.
     """
@@ -180,6 +181,7 @@ class Study:
     reference: Mapping[str, str] = dataclasses.field(default_factory=dict)
     contrasts: tuple[str, ...] = ()
     measure: Measure | None = None
+    tasks: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
     folder: Path = dataclasses.field(default_factory=lambda: _folder.get(), compare=False, repr=False)
 

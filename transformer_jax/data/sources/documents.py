@@ -27,7 +27,7 @@ from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.lines import TextFile, find
 from transformer_jax.errors import DataError
 
-_SLICE = re.compile(r"(?P<name>[^\[\]]+)(\[(?P<first>\d{0,3})%?:(?P<last>\d{0,3})%?\])?")
+_SLICE = re.compile(r"(?P<name>[^\[\]]+)(\[((?P<first>\d{1,3})%)?:((?P<last>\d{1,3})%)?\])?")
 
 
 class _Part(NamedTuple):

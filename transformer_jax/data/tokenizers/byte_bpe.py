@@ -53,7 +53,8 @@ class ByteBPETokenizer(LibraryTokenizer):
         before = kinds[1] if isinstance(kinds[1], pre_tokenizers.Sequence) else [kinds[1]]
         if not (isinstance(kinds[0], models.BPE) and any(isinstance(x, pre_tokenizers.ByteLevel) for x in before)):
             raise DataError(
-                f"tokenizer: {type(kinds[0]).__name__} after {type(kinds[1]).__name__}, expected BPE after ByteLevel"
+                f"tokenizer: {type(kinds[0]).__name__} after {type(kinds[1]).__name__}, expected BPE after "
+                "ByteLevel. If it was made from a SentencePiece model, put the model beside it, as spiece.model"
             )
         self.special_ids = self._special_ids()
 
