@@ -406,6 +406,7 @@ def test_derived_defaults_follow_overrides():
 def test_every_derived_default_can_be_overridden():
     """With a None in a locked ConfigDict that fails, so the placeholder has the field's type."""
     overrides = {
+        "model.source_vocab_size": 8192,  # another value needs other fields too
         "model.num_kv_heads": 2,
         "model.head_dim": 10,
         "model.value_head_dim": 6,
