@@ -299,14 +299,18 @@ def test_separate_tokenizers_are_shared_by_runs(source, tmp_path):
     assert len(list((tmp_path / "shared").glob("tokenizer-*.model"))) == 2
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_the_size_of_each_side_is_checked(source, tmp_path, given):
+def test_the_size_of_each_side_is_checked(source, tmp_path):
     tokenizer = prepared(separate(), tmp_path).tokenizer
-    options = {"tokenizer": tokenizer} if given else {}
     with pytest.raises(ConfigError, match=r"model\.source_vocab_size=292: .* has 284 ids"):
-        prepared(separate(292), tmp_path, **options)
+        prepared(separate(292), tmp_path)
     with pytest.raises(ConfigError, match=r"model\.vocab_size=310: .* has 300 ids"):
-        prepared(separate(284, 310), tmp_path, **options)
+        prepared(separate(284, 310), tmp_path)
+    # A given tokenizer may have fewer ids, but not more.
+    assert prepared(separate(292, 310), tmp_path, tokenizer=tokenizer).tokenizer is tokenizer
+    with pytest.raises(ConfigError, match=r"model\.source_vocab_size=283: the given tokenizer has 284 ids"):
+        prepared(separate(283), tmp_path, tokenizer=tokenizer)
+    with pytest.raises(ConfigError, match=r"model\.vocab_size=299: the given tokenizer has 300 ids"):
+        prepared(separate(284, 299), tmp_path, tokenizer=tokenizer)
 
 
 def test_vocabulary_files_of_each_side(source, tmp_path):
@@ -315,7 +319,9 @@ def test_vocabulary_files_of_each_side(source, tmp_path):
     files = {"source_vocabulary_file": str(tmp_path / "en"), "vocabulary_file": str(tmp_path / "de")}
     tokenizer = prepared(separate(8, 8, tokenizer="words", vocabulary_file=files["vocabulary_file"]), tmp_path / "c")
     assert len(tokenizer.tokenizer.source.tokens(range(8))) == 8  # trained
-    with pytest.raises(ConfigError, match=r"model\.source_vocab_size=9: .*en has 3 words"):
+    assert prepared(separate(9, 9, tokenizer="words", **files), tmp_path / "b").tokenizer.source.vocab_size == 7
+    (tmp_path / "en").write_text("a\nb\nc\nd\ne\nf\n")
+    with pytest.raises(ConfigError, match=r"model\.source_vocab_size=9: .*en has 6 words"):
         prepared(separate(9, 8, tokenizer="words", **files), tmp_path / "a")
     with pytest.raises(DataError, match=r"data\.source_vocabulary_file: cannot read .*absent"):
         prepared(separate(8, 8, tokenizer="words", source_vocabulary_file=str(tmp_path / "absent")), tmp_path / "d")
