@@ -142,7 +142,7 @@ def metric_lines(workdir: Path) -> list[dict[str, Any]]:
 
 def final_state(folder: Path, step: int = TOTAL) -> list[tuple[str, bytes]]:
     """Return every array of a checkpoint, bit for bit."""
-    config = read_config(str(folder / "tiny.py"), {"data.dir": str(folder)})
+    config = read_config(str(folder / "run" / "config.json"))
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     store = CheckpointStore(folder / "run" / "checkpoints", read_only=True)
     state = store.restore(state_template(*split(config), sharding), step).state

@@ -111,21 +111,25 @@ def test_every_trial_of_a_group_starts_from_the_checkpoint(source, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_resumes_bit_for_bit_without_the_checkpoint_that_it_started_from(tmp_path, monkeypatch, capsys):
-    """On another corpus, with the tokenizer of the first run."""
+    """On another corpus, with the tokenizer of the first run, and with frozen parameters and rates by depth."""
     source = shutil.copytree(trained_folder() / "run", tmp_path / "source")
-    flag = f"--config.training.init_from={source}"
+    flags = [f"--config.training.init_from={source}", "--config.optimizer.layer_decay=0.9"]
+    flags.append("--config.optimizer.freeze=embedding,encoder")
     whole, stopped = write_corpus(tmp_path / "a", seed=1), write_corpus(tmp_path / "b", seed=1)
-    assert train(whole, flag) == 0
-    assert "training the tokenizer" not in capsys.readouterr().err
+    capsys.readouterr()  # of the first run
+    assert train(whole, *flags) == 0
+    message = capsys.readouterr().err
+    assert "training the tokenizer" not in message
+    assert re.search(r"[\d,]+ parameters, [\d,]+ of them trained", message)
     assert (whole / "run" / "tokenizer.model").read_bytes() == (source / "tokenizer.model").read_bytes()
     stored = whole / "run" / "checkpoints" / "8" / "tokenizer.model"
     assert stored.read_bytes() == (source / "tokenizer.model").read_bytes()
     assert metric_lines(whole / "run")[0]["loss"] < metric_lines(source)[0]["loss"] - 0.2
     with monkeypatch.context() as patch:
         patch.setattr(loop, "kill_point", at("after_batch", 5, lambda: os.kill(os.getpid(), signal.SIGTERM)))
-        assert train(stopped, flag) == 143
+        assert train(stopped, *flags) == 143
     shutil.rmtree(source)
-    assert train(stopped, flag) == 0
+    assert train(stopped, *flags) == 0
     assert_same_run(stopped, whole)
 
 

@@ -10,13 +10,19 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.parallel.processes import is_primary
 from transformer_jax.terminal import say
+from transformer_jax.training.trainable import trained_part
+from transformer_jax.typing import Params
 
 
-def describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -> None:
+def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) -> None:
     """Print the size of model and corpus, and warn of settings that may have unexpected effects."""
-    training = config.training
+    training, freeze = config.training, config.optimizer.freeze
+    size = f"{_num_parameters(params):,} parameters"
+    if freeze:
+        trained = jax.eval_shape(lambda params: trained_part(freeze, params), params)
+        size += f", {_num_parameters(trained):,} of them trained"
     say_once(
-        f"{num_params:,} parameters; {plan.num_examples:,} training examples in {plan.batches_per_epoch:,} batches of "
+        f"{size}; {plan.num_examples:,} training examples in {plan.batches_per_epoch:,} batches of "
         f"{len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens; "
         f"{training.num_train_steps:,} steps are {training.num_train_steps / plan.batches_per_epoch:.1f} "
         f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
@@ -33,6 +39,10 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, num_params: int) -
             f"{plan.num_dropped:,} training examples have a sequence of more than "
             f"data.max_length={config.data.max_length} tokens and are left out"
         )
+
+
+def _num_parameters(params: Params) -> int:
+    return sum(x.size for x in jax.tree.leaves(params))
 
 
 def say_once(message: str) -> None:

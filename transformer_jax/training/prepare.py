@@ -72,7 +72,7 @@ def prepare(config: ExperimentConfig, directory: WorkDirectory, make_validate: M
             parts = make_parts(config, directory, store, data, make_validate)
         check_step(config, parts.plan)
     state = start.first_state(config, shardings)
-    describe(config, parts.plan, sum(x.size for x in jax.tree.leaves(state.params)))
+    describe(config, parts.plan, state.params)
     return Prepared(parts, launcher, hyper, state, start.record)
 
 
