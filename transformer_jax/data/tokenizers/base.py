@@ -60,7 +60,7 @@ OWN_SPECIAL_IDS = SpecialIds(pad=0, eos=1, unk=2, bos=3)
 RESERVED = {0: "<pad>", 1: "</s>", 2: "<unk>", 3: "<s>"}
 """Names of these ids, which are not tokens of text."""
 
-_ROLES = {"<mask>": "mask", "[MASK]": "mask", "<cls>": "cls", "[CLS]": "cls", "<sep>": "sep", "[SEP]": "sep"}
+_ROLES = {name: role for role in ("mask", "cls", "sep", "pad") for name in (f"<{role}>", f"[{role.upper()}]")}
 _SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 SPACE = "\u2581"

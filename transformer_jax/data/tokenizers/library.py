@@ -61,7 +61,7 @@ def content(path: Path) -> bytes:
         data = read_bytes(path)
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {error}") from error
 
 
 def either(folder: Path, *names: str) -> Path | None:

@@ -54,6 +54,16 @@ class SentencePieceTokenizer(ModelBytes):
         """Whether the pieces are merged by rank instead of chosen by their probabilities."""
         return is_bpe(self._model_bytes)
 
+    @property
+    def normalises(self) -> bool:
+        """Whether text is changed before it is cut, as by T5's models: NFKC, and one space for several."""
+        return bool(self.character_rules) or _model_proto(self._model_bytes).normalizer_spec.remove_extra_whitespaces
+
+    @property
+    def character_rules(self) -> bytes:
+        """The table by which characters are replaced before text is cut; empty if none is."""
+        return _model_proto(self._model_bytes).normalizer_spec.precompiled_charsmap
+
     def _declared_pieces(self) -> dict[str, int]:
         """Return the ids of the pieces that the trainer was told, which are not learnt from text.
 
@@ -104,10 +114,15 @@ def processor_of(model_bytes: bytes) -> sentencepiece.SentencePieceProcessor:
 
 def is_bpe(model_bytes: bytes) -> bool:
     """Return whether the pieces of a SentencePiece model are merged by rank."""
+    spec = _model_proto(model_bytes).trainer_spec
+    return spec.model_type == type(spec).BPE
+
+
+def _model_proto(model_bytes: bytes) -> Any:
     from sentencepiece import sentencepiece_model_pb2
 
     proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
-    return proto.ModelProto.FromString(model_bytes).trainer_spec.model_type == proto.TrainerSpec.BPE
+    return proto.ModelProto.FromString(model_bytes)
 
 
 def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int) -> SentencePieceTokenizer:
