@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tokenizers
 
-from transformer_jax.data.tokenizers.base import EncodedTexts, ModelBytes, concatenated
+from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, ModelBytes, concatenated, with_spans
 from transformer_jax.errors import DataError
 from transformer_jax.files import read_bytes
 
@@ -44,6 +44,11 @@ class LibraryTokenizer(ModelBytes):
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return concatenated([encoding.ids for encoding in encodings])
+
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ids, spans = [encoding.ids for encoding in encodings], [encoding.offsets for encoding in encodings]
+        return with_spans(ids, spans, texts)
 
 
 def is_word_piece(model_bytes: bytes) -> bool:
