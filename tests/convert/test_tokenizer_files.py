@@ -81,6 +81,7 @@ def test_trained_tokenizers_with_a_mask_and_sentinels(kind, tmp_path):
 def test_the_end_alone_follows_a_text_with_sentinels(tmp_path):
     model, _ = written(tmp_path / "out", train_tokenizer(TEXTS, "unigram", 370, SENTINELS))
     assert model.encode("<extra_id_1>").ids == [368, 1]
+    assert model.encode("<extra_id_1>", "<extra_id_0>").ids == [368, 1, 369, 1]
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +147,7 @@ def test_bart_in_two_files(tmp_path):
     model, settings = check_same(tmp_path, tokenizer)
     assert (settings["cls_token"], settings["sep_token"]) == ("<s>", "</s>")
     assert model.encode("th<mask> th").ids == [0, 260, 262, 261, 2]
+    assert model.encode("th", " th").ids == [0, 260, 2, 261, 2]  # two texts as in our batches
     assert rows(tokenizer, ["<mask>"])[0] != [262]
 
 

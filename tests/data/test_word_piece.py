@@ -9,7 +9,6 @@ import sys
 import pytest
 from tokenizer_support import TEXTS, encode, trained
 
-from transformer_jax.data.offsets import encode_with_spans
 from transformer_jax.data.tokenizers import AddedTokens, SpecialIds, load_tokenizer, train_tokenizer
 from transformer_jax.data.tokenizers.word_piece import OWN_IDS, WordPieceTokenizer, read_word_piece
 from transformer_jax.errors import ConfigError, DataError
@@ -116,9 +115,9 @@ def test_places_of_tokens(read):
     text = "A\u0301a \tUNwant\u00e9d,\u0005want"
     tokenizer = read([*PIECES, "aa"])
     for given in (tokenizer, AddedTokens(tokenizer, ["<extra_id_0>"])):
-        found = encode_with_spans(given, [text, ""])
+        found = given.encode_spans([text, ""])
         assert tokenizer.tokens(found.ids) == ["aa", "un", "##want", "##ed", ",", "want"]
-        words = [text[a:b] for a, b in zip(found.starts, found.ends, strict=True)]
+        words = [text[a:b] for a, b in found.spans]
         assert [word.strip("\u0301") for word in words] == ["A\u0301a", "UN", "want", "\u00e9d", ",", "want"]
         assert found.offsets.tolist() == [0, 6, 6]
 

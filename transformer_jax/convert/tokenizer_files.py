@@ -233,7 +233,7 @@ def _with_special_tokens(tokenizer: LibraryTokenizer, added: Mapping[int, str]) 
 
 
 def _framed(model: bytes, tokenizer: Tokenizer) -> bytes:
-    """Return a model of the library that puts the tokens around a text that the tokenizer's task puts there.
+    """Return a model of the library that puts the tokens around one or two texts that the tokenizer's task puts there.
 
     With a mask, as in BART, these are start and end; with sentinels alone, as in T5, it is the end. A model that has
     such a rule keeps it, and other tokenizers get none.
@@ -248,8 +248,9 @@ def _framed(model: bytes, tokenizer: Tokenizer) -> bytes:
     start = [] if ids.mask is None or ids.start_of_text is None else [ids.start_of_text]
     frame = [*start, ids.required("eos") if ids.end_of_text is None else ids.end_of_text]
     *first, last = tokenizer.tokens(frame)
+    single, named = [*first, "$A", last], list(zip([*first, last], frame, strict=True))
     result.post_processor = processors.TemplateProcessing(
-        single=[*first, "$A", last], special_tokens=list(zip([*first, last], frame, strict=True))
+        single=single, pair=[*single, "$B", last], special_tokens=named
     )
     return result.to_str().encode("utf-8")
 
