@@ -36,6 +36,7 @@ def test_bytes_that_are_no_utf8_are_kept():
     tokenizer = train_tokenizer(["x"], "byte", 260)
     text = b"a\xffb".decode("utf-8", "surrogateescape")
     assert encode(tokenizer, text).tolist() == [4 + 97, 4 + 0xFF, 4 + 98]
+    assert tokenizer.encode_spans([text]).spans.tolist() == [[0, 1], [1, 2], [2, 3]]
 
 
 @pytest.mark.parametrize("vocab_size", [256, 259, 261])

@@ -123,3 +123,16 @@ def test_a_pair_is_the_target_and_has_the_source(plain):
     assert files == {"tokenizer.model": target.model_bytes, "source_tokenizer.model": source.model_bytes}
     assert tokenizer_of_files(files).sha256 == pair.sha256
     assert tokenizer_of_files({"tokenizer.model": files["tokenizer.model"]}).sha256 == target.sha256
+
+
+def test_characters_of_tokens(joint):
+    texts = ["", ">>fr<< ingship", "ing \u732b tion", ">>fr<<"]
+    for tokenizer in (joint, joint.source, TokenizerPair(joint.source, joint)):
+        encoded, found = tokenizer.encode_batch(texts), tokenizer.encode_spans(texts)
+        np.testing.assert_array_equal(found.ids, encoded.ids)
+        np.testing.assert_array_equal(found.offsets, encoded.offsets)
+        for i, text in enumerate(texts):
+            spans = found.spans[found.offsets[i] : found.offsets[i + 1]].tolist()
+            assert "".join(text[a:b] for a, b in sorted({*map(tuple, spans)})).replace(" ", "") == text.replace(" ", "")
+    assert joint.encode_spans([">>fr<<x"]).spans[0].tolist() == [0, 6]
+    assert joint.encode_spans([]).spans.shape == (0, 2)

@@ -44,3 +44,20 @@ def test_models_of_others_keep_their_special_ids_and_must_have_an_end():
     assert other.decode([*ids, 2, 5]) == other.decode(ids)
     with pytest.raises(DataError, match="the SentencePiece model has no end-of-sequence"):
         trained(eos_id=-1)
+
+
+def test_characters_of_tokens_are_those_of_the_text_before_it_is_normalised():
+    """By a model as T5's: NFKC, and one space for several."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(INPUTS), model_writer=model, vocab_size=300, byte_fallback=True, minloglevel=2
+    )
+    tokenizer = load_tokenizer(model.getvalue())
+    text = "  ingship   \ufb01n\u00bd a\u0301\u732b "
+    ids, offsets, spans = tokenizer.encode_spans([text])
+    assert ids.tolist() == encode(tokenizer, text).tolist()
+    assert offsets.tolist() == [0, len(ids)]
+    found = [text[a:b] for a, b in sorted({*map(tuple, spans.tolist())})]
+    assert "".join(found).replace(" ", "") == text.replace(" ", "")
+    # Of a character that becomes several, or several that become one, no token has a part.
+    assert {"\ufb01", "\u00bd", "a\u0301", "\u732b"} <= {*found}

@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_support import INPUTS, SIZES, TARGETS, TEXTS, encode, trained
+from tokenizers.normalizers import BertNormalizer
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, read_tokenizer, train_tokenizer, write_tokenizer
+from transformer_jax.data.tokenizers import (
+    AddedTokens,
+    Tokenizer,
+    load_tokenizer,
+    read_tokenizer,
+    train_tokenizer,
+    write_tokenizer,
+)
+from transformer_jax.data.tokenizers.word_piece import WordPieceTokenizer
 from transformer_jax.errors import ConfigError, DataError
 
 KINDS = DataConfig.__dataclass_fields__["tokenizer"].metadata["choices"]
@@ -264,3 +273,74 @@ def test_tokens_are_named_one_by_one(kind, tokenizer):
     named = tokenizer.tokens(id for id in (special.pad, special.eos, special.unk, special.bos))
     assert named == (["[PAD]", "[SEP]", "[UNK]", "[CLS]"] if kind in WORD_PIECE else ["<pad>", "</s>", "<unk>", "<s>"])
     assert len(set(tokenizer.tokens(range(tokenizer.vocab_size)))) == tokenizer.vocab_size
+
+
+# Characters of tokens.
+
+SPAN_TEXTS = [
+    "",
+    "   ",
+    " ingship  conball,\tdis\u2028tance\nfor",
+    "emoji 🤷🏽\u200d♀️, unseen 漢字, ½ … ﬁ Å a\u0301 no-break\u00a0space",
+    "</s> <pad>[MASK]<extra_id_0> \u2581",
+]
+
+
+def check_spans(tokenizer, texts):
+    encoded, found = tokenizer.encode_batch(texts), tokenizer.encode_spans(texts)
+    np.testing.assert_array_equal(found.ids, encoded.ids)
+    np.testing.assert_array_equal(found.offsets, encoded.offsets)
+    assert (found.spans.dtype, found.spans.shape) == (np.int32, (len(found.ids), 2))
+    for i, text in enumerate(texts):
+        rows = slice(found.offsets[i], found.offsets[i + 1])
+        starts, ends = found.spans[rows].T
+        assert (starts >= 0).all()
+        assert (starts <= ends).all()
+        assert (ends <= len(text)).all()
+        assert (np.diff(starts) >= 0).all()
+        for token, start, end in zip(tokenizer.tokens(found.ids[rows]), starts, ends, strict=True):
+            assert carries(tokenizer, token, text[start:end]), (text, token, start, end)
+    return found
+
+
+def carries(tokenizer, token, part):
+    """Return whether a part of a text can be that of a token. One byte of a character has the span of all of them."""
+    if token in ("<unk>", "[UNK]"):
+        return part != ""
+    token = token.removeprefix("##").replace("▁", " ")
+    if isinstance(tokenizer, WordPieceTokenizer):
+        part = BertNormalizer(lowercase=tokenizer.lower_case).normalize_str(part)
+    part = part.strip() or part
+    return len(part) == 1 or token.strip() in (part, "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_spans_of_odd_texts(kind):
+    for tokenizer in (once(kind), AddedTokens(once(kind), ["<extra_id_0>"])):
+        check_spans(tokenizer, SPAN_TEXTS)
+        check_spans(tokenizer, [])
+
+
+@settings(max_examples=25, deadline=None)
+@given(text=st.text(st.characters(blacklist_categories=["Cs"])))
+@pytest.mark.parametrize("kind", KINDS)
+def test_spans_of_any_text(kind, text):
+    check_spans(once(kind), [text, "ingship " + text])
+
+
+def test_spans_together_are_the_text(kind, tokenizer):
+    """All but spaces; of words that the tokenizer knows."""
+    for text in INPUTS[:20]:
+        spans = check_spans(tokenizer, [text]).spans.tolist()
+        assert "".join(text[a:b] for a, b in sorted({*map(tuple, spans)})).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "byte_bpe", "byte", "char"])
+def test_all_bytes_of_a_character_have_its_span(kind):
+    tokenizer, text = once(kind), "a 漢é🤷"
+    spans = tokenizer.encode_spans([text]).spans.tolist()
+    assert [span for span in spans if text[slice(*span)].strip()] == [
+        span
+        for place, count in ((0, 1), (2, 3), (3, 2), (4, 4))
+        for span in [[place, place + 1]] * (1 if kind == "char" else count)
+    ]

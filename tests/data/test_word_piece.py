@@ -9,7 +9,7 @@ import sys
 import pytest
 from tokenizer_support import TEXTS, encode, trained
 
-from transformer_jax.data.tokenizers import SpecialIds, load_tokenizer, train_tokenizer
+from transformer_jax.data.tokenizers import AddedTokens, SpecialIds, load_tokenizer, train_tokenizer
 from transformer_jax.data.tokenizers.word_piece import OWN_IDS, WordPieceTokenizer, read_word_piece
 from transformer_jax.errors import ConfigError, DataError
 
@@ -108,6 +108,18 @@ def test_special_ids_and_names_in_a_text(read):
 def test_decoding(read, text, decoded):
     tokenizer = read([*PIECES, "i", "don", "t", "'", *"()[]!-ab"])
     assert tokenizer.decode([1, *encode(tokenizer, text).tolist(), 2, 3]) == decoded
+
+
+def test_places_of_tokens(read):
+    """They are those of the text, although letters and accents change; added tokens change nothing."""
+    text = "A\u0301a \tUNwant\u00e9d,\u0005want"
+    tokenizer = read([*PIECES, "aa"])
+    for given in (tokenizer, AddedTokens(tokenizer, ["<extra_id_0>"])):
+        found = given.encode_spans([text, ""])
+        assert tokenizer.tokens(found.ids) == ["aa", "un", "##want", "##ed", ",", "want"]
+        words = [text[a:b] for a, b in found.spans]
+        assert [word.strip("\u0301") for word in words] == ["A\u0301a", "UN", "want", "\u00e9d", ",", "want"]
+        assert found.offsets.tolist() == [0, 6, 6]
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])

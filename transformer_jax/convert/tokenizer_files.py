@@ -2,7 +2,8 @@
 
 Byte-level BPE is stored by both sides as `tokenizer.json`. A SentencePiece model becomes the three files of Marian for
 a translation model, and a `tokenizer.json` with the same pieces for a language model. Separate tokenizers of source and
-target become the four files of a Marian with `separate_vocabs`.
+target become the four files of a Marian with `separate_vocabs`. WordPiece has BERT's `vocab.txt`. T5's `spiece.model`
+has no sentinels; other files name them and other added tokens.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.tokenizers import Tokenizer, TokenizerPair
+from transformer_jax.data.tokenizers import AddedTokens, Tokenizer, TokenizerPair, plain
+from transformer_jax.data.tokenizers.base import SPACE
 from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2
+from transformer_jax.data.tokenizers.library import LibraryTokenizer, is_word_piece
 from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
+from transformer_jax.data.tokenizers.word_piece import VOCABULARY, WordPieceTokenizer, of_files
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.files import read_bytes
 
@@ -25,7 +29,10 @@ GPT2_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 TARGET_VOCABULARY = "target_vocab.json"
 SETTINGS = "tokenizer_config.json"
+ADDED = "added_tokens.json"
 PIECES = ("spiece.model", "tokenizer.model")
+_T5_SENTINELS = 100
+_SENTINEL = re.compile(r"<extra_id_\d+>")
 _NEVER = -1e6
 """Log probability of a piece that text is never cut into, such as `</s>`: lower than any way around it."""
 
@@ -38,7 +45,9 @@ def read_folder_tokenizer(folder: Path) -> Tokenizer | None:
             return _of_marian(folder)
         for name in PIECES:
             if name in present:
-                return SentencePieceTokenizer(read_bytes(folder / name))
+                return _with_added_tokens(SentencePieceTokenizer(read_bytes(folder / name)), folder)
+        if VOCABULARY in present or (JSON in present and is_word_piece(read_bytes(folder / JSON))):
+            return of_files(folder)
         if JSON in present:
             return ByteBPETokenizer(read_bytes(folder / JSON))
         for pair in GPT2_PAIRS:
@@ -46,22 +55,51 @@ def read_folder_tokenizer(folder: Path) -> Tokenizer | None:
                 return of_gpt2(folder, pair)
     except (DataError, OSError, ValueError) as error:
         raise CheckpointError(f"{folder}: {error}") from error
+    except (LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder}: the files of its tokenizer are damaged: {error!r}") from error
     return None
 
 
 def kind_of(tokenizer: Tokenizer) -> str:
     """Return the value of `data.tokenizer` for a tokenizer that was read."""
-    if isinstance(tokenizer, TokenizerPair):
-        tokenizer = tokenizer.target
+    tokenizer = plain(tokenizer.target if isinstance(tokenizer, TokenizerPair) else tokenizer)
+    if isinstance(tokenizer, WordPieceTokenizer):
+        return "wordpiece" if tokenizer.lower_case else "wordpiece_cased"
     if isinstance(tokenizer, SentencePieceTokenizer | NumberedPieces):
         return "bpe" if tokenizer.is_bpe else "unigram"
     return "byte_bpe"
 
 
+def _with_added_tokens(tokenizer: SentencePieceTokenizer, folder: Path) -> Tokenizer:
+    """Return the tokenizer with the tokens that the other files add behind its pieces.
+
+    T5's tokenizer has 100 sentinels if no file says how many.
+    """
+    size, settings = tokenizer.vocab_size, _object(folder / SETTINGS)
+    names = {int(id): token["content"] for id, token in settings.get("added_tokens_decoder", {}).items()}
+    names |= {token["id"]: token["content"] for token in _object(folder / JSON).get("added_tokens", [])}
+    names |= {id: name for name, id in _object(folder / ADDED).items()}
+    kind = settings.get("tokenizer_class") or _object(folder / "config.json").get("model_type", "")
+    if kind.lower().startswith(("t5", "mt5", "umt5")) and not any(map(_SENTINEL.fullmatch, names.values())):
+        listed = [name for name in settings.get("additional_special_tokens") or [] if _SENTINEL.fullmatch(name)]
+        count = settings.get("extra_ids", len(listed) or _T5_SENTINELS)
+        names |= {size + count - 1 - k: f"<extra_id_{k}>" for k in range(count)}
+    added = [names[id] for id in sorted(names) if id >= size]
+    if any(size + place not in names for place in range(len(added))):
+        raise DataError(f"the ids of its added tokens do not follow those of its {size} pieces: {sorted(names)}")
+    return AddedTokens(tokenizer, added) if added else tokenizer
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """Return the object of a JSON file; an empty one if there is no such file."""
+    values = json.loads(read_bytes(file)) if file.exists() else {}
+    if not isinstance(values, dict):
+        raise DataError(f"{file.name}: holds no object")
+    return values
+
+
 def _of_marian(folder: Path) -> Tokenizer:
-    settings = json.loads(read_bytes(folder / SETTINGS)) if (folder / SETTINGS).exists() else {}
-    if not isinstance(settings, dict):
-        raise DataError(f"{SETTINGS}: holds no object")
+    settings = _object(folder / SETTINGS)
     separate = settings.get("separate_vocabs", False)
     names = (*MARIAN, TARGET_VOCABULARY) if separate else MARIAN
     if missing := [name for name in names if not (folder / name).is_file()]:
@@ -81,8 +119,8 @@ def _with_ids(vocabulary: bytes, model: bytes, source_model: bytes | None = None
     numbered = NumberedPieces.pack(vocabulary, model, model if source_model is None else source_model)
     if numbered.source is not numbered:
         return numbered
-    plain = SentencePieceTokenizer(model)
-    return plain if json.loads(vocabulary) == _pieces(plain) else numbered
+    own = SentencePieceTokenizer(model)
+    return own if json.loads(vocabulary) == _pieces(own) else numbered
 
 
 def _pieces(tokenizer: Tokenizer) -> dict[str, int]:
@@ -97,26 +135,41 @@ def tokenizer_files(tokenizer: Tokenizer, encoder_decoder: bool, max_length: int
       max_length: positions of the model.
     Raises: ConfigError if transformers has no such tokenizer.
     """
-    named = _special_tokens(tokenizer)
+    named, own = _special_tokens(tokenizer), plain(tokenizer)
+    added = dict(enumerate(tokenizer.names, own.vocab_size)) if isinstance(tokenizer, AddedTokens) else {}
     settings: dict[str, Any] = {**named, "model_max_length": max_length, "clean_up_tokenization_spaces": False}
     if encoder_decoder and (marian := _marian_files(tokenizer)):
         files = marian
         settings |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": TARGET_VOCABULARY in files}
         settings.pop("bos_token", None)
-    elif isinstance(tokenizer, SentencePieceTokenizer):
-        files = {JSON: _sentence_piece_json(tokenizer, named.values()), PIECES[0]: tokenizer.model_bytes}
+    elif isinstance(own, SentencePieceTokenizer) and _is_t5(own):
+        files = {JSON: _t5_json(own, named.values(), added.values()), PIECES[0]: own.model_bytes}
+        settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(tokenizer.special_ids.sentinels)}
+        _check_t5(tokenizer)
+    elif isinstance(own, SentencePieceTokenizer):
+        special = {**dict.fromkeys(named.values()), **dict.fromkeys(added.values())}
+        model = _sentence_piece_json(own, special)
+        files = {JSON: _framed(model, tokenizer), PIECES[0]: own.model_bytes}
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    elif isinstance(tokenizer, ByteBPETokenizer):
-        files = {JSON: tokenizer.model_bytes}
+    elif isinstance(own, WordPieceTokenizer):
+        files = {JSON: _with_special_tokens(own, added), VOCABULARY: "\n".join([*_pieces(tokenizer), ""]).encode()}
+        settings |= {"tokenizer_class": "BertTokenizer", **own.settings}
+    elif isinstance(own, ByteBPETokenizer):
+        files = {JSON: _framed(_with_special_tokens(own, added), tokenizer)}
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     else:
         raise ConfigError(
-            f"{type(tokenizer).__name__}: transformers has no such tokenizer; we write those with "
-            "data.tokenizer=unigram, bpe or byte_bpe, and separate ones of unigram or bpe for a translation model. "
-            "--without_tokenizer writes the model alone"
+            f"{type(own).__name__}: transformers has no such tokenizer; we write those with "
+            "data.tokenizer=unigram, bpe, byte_bpe, wordpiece or wordpiece_cased, and separate ones of unigram or bpe "
+            "for a translation model. --without_tokenizer writes the model alone"
         )
-    # Names of special tokens in a text are ordinary text, as here.
-    settings["split_special_tokens"] = True
+    # Names of special tokens in a text are ordinary text, as here, unless users write the names of masks or sentinels.
+    ids = tokenizer.special_ids
+    settings["split_special_tokens"] = ids.mask is None and not ids.sentinels
+    if added:
+        settings["added_tokens_decoder"] = {str(id): _added_token(name) for id, name in added.items()}
+    if ids.sentinels:
+        settings["additional_special_tokens"] = tokenizer.tokens(ids.sentinels)
     return files | {SETTINGS: _json(settings), "special_tokens_map.json": _json(named)}
 
 
@@ -139,8 +192,67 @@ def _marian_files(tokenizer: Tokenizer) -> dict[str, bytes] | None:
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     ids = tokenizer.special_ids
-    roles = {"pad": ids.pad, "eos": ids.eos, "unk": ids.unk, "bos": ids.bos}
+    roles = {"pad": ids.pad, "eos": ids.eos, "unk": ids.unk, "bos": ids.bos, "mask": ids.mask}
+    if ids.mask is not None:
+        roles |= {"cls": ids.start_of_text, "sep": ids.end_of_text}
+    if isinstance(plain(tokenizer), WordPieceTokenizer):  # BERT's tokenizer has no names for these two
+        del roles["eos"], roles["bos"]
+        roles |= {"cls": ids.cls, "sep": ids.sep}
     return {f"{role}_token": tokenizer.tokens([id])[0] for role, id in roles.items() if id is not None}
+
+
+def _added_token(name: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
+    return {"content": name, **flags, "special": True}
+
+
+def _is_t5(tokenizer: SentencePieceTokenizer) -> bool:
+    """Return whether transformers reads the model as T5's: unigram, with normalised text and T5's ids."""
+    ids = tokenizer.special_ids
+    return tokenizer.normalises and not tokenizer.is_bpe and (ids.pad, ids.eos, ids.unk) == (0, 1, 2)
+
+
+def _check_t5(tokenizer: Tokenizer) -> None:
+    """Raise ConfigError if the added tokens are not those of T5's tokenizer: sentinels with descending ids."""
+    sentinels, own = tokenizer.special_ids.sentinels, plain(tokenizer).vocab_size
+    if sentinels != tuple(range(tokenizer.vocab_size - 1, own - 1, -1)):
+        names = ", ".join(tokenizer.tokens(range(own, tokenizer.vocab_size)))
+        raise ConfigError(
+            "the SentencePiece model normalises text, which we write as T5's tokenizer alone; that has no added tokens "
+            f"but <extra_id_0> and so on with descending ids, and this one has {names}"
+        )
+
+
+def _with_special_tokens(tokenizer: LibraryTokenizer, added: Mapping[int, str]) -> bytes:
+    """Return a model of the library `tokenizers` with more special tokens."""
+    if not added:
+        return tokenizer.model_bytes
+    values = json.loads(tokenizer.model_bytes)
+    values["added_tokens"] += [{"id": id, **_added_token(name)} for id, name in added.items()]
+    return json.dumps(values, ensure_ascii=False).encode("utf-8")
+
+
+def _framed(model: bytes, tokenizer: Tokenizer) -> bytes:
+    """Return a model of the library that puts the tokens around one or two texts that the tokenizer's task puts there.
+
+    With a mask, as in BART, these are start and end; with sentinels alone, as in T5, it is the end. A model that has
+    such a rule keeps it, and other tokenizers get none.
+    """
+    from tokenizers import Tokenizer as LibraryModel
+    from tokenizers import processors
+
+    ids, result = tokenizer.special_ids, LibraryModel.from_str(model.decode("utf-8"))
+    has_rule = not isinstance(result.post_processor, processors.ByteLevel | None)
+    if has_rule or (ids.mask is None and not ids.sentinels):
+        return model
+    start = [] if ids.mask is None or ids.start_of_text is None else [ids.start_of_text]
+    frame = [*start, ids.required("eos") if ids.end_of_text is None else ids.end_of_text]
+    *first, last = tokenizer.tokens(frame)
+    single, named = [*first, "$A", last], list(zip([*first, last], frame, strict=True))
+    result.post_processor = processors.TemplateProcessing(
+        single=single, pair=[*single, "$B", last], special_tokens=named
+    )
+    return result.to_str().encode("utf-8")
 
 
 def _sentence_piece_json(tokenizer: SentencePieceTokenizer, special: Iterable[str]) -> bytes:
@@ -171,6 +283,30 @@ def _sentence_piece_json(tokenizer: SentencePieceTokenizer, special: Iterable[st
     return result.to_str().encode("utf-8")
 
 
+def _t5_json(tokenizer: SentencePieceTokenizer, special: Iterable[str], added: Iterable[str]) -> bytes:
+    """Return the pieces of T5's tokenizer as a model of the library `tokenizers`, which normalises text as it does."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    ids = tokenizer.special_ids
+    pieces = [(piece, 0.0 if score is None else score) for piece, score in tokenizer.scored_pieces()]
+    result = Tokenizer(models.Unigram(pieces, ids.required("unk"), byte_fallback=False))
+    if rules := tokenizer.character_rules:
+        result.normalizer = normalizers.Precompiled(rules)
+    # The library would find `</s>` in a text too; a cut before `>` hides it.
+    names = "|".join(re.escape(name.removesuffix(">")) for name in special)
+    hidden = pre_tokenizers.Split(Regex(f"(?<={names})>"), "merged_with_next")
+    result.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, "always"), hidden]
+    )
+    result.decoder = decoders.Metaspace(SPACE, "always")
+    end = tokenizer.tokens([ids.required("eos")])[0]
+    result.post_processor = processors.TemplateProcessing(
+        single=["$A", end], pair=["$A", end, "$B", end], special_tokens=[(end, ids.required("eos"))]
+    )
+    result.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in (*special, *added)])
+    return result.to_str().encode("utf-8")
+
+
 def _merges(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, str]]:
     """Return the merges of a BPE model, which SentencePiece stores only as their results, best first.
 
@@ -191,5 +327,5 @@ def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
 
 
-EXPECTED = f"{JSON}, {' with '.join(GPT2_PAIRS[0])}, {', '.join(MARIAN)}, or {PIECES[0]}"
+EXPECTED = f"{JSON}, {VOCABULARY}, {' with '.join(GPT2_PAIRS[0])}, {', '.join(MARIAN)}, or {PIECES[0]}"
 """The files that we read, for messages."""

@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from transformer_jax.data.columns import Column, TextColumn
-from transformer_jax.data.offsets import encode_with_spans
 from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer, concatenated
 
 
@@ -29,11 +28,11 @@ def align(sentences: Sequence[Sequence[str]], tokenizer: Tokenizer) -> AlignedWo
     It is the first token with a character of the word that belongs to no word before it. A word without such a token,
     of characters that the tokenizer leaves out, gets the id unk (or padding) in its place, so that every word has one.
     """
-    spans = encode_with_spans(tokenizer, [" ".join(words) for words in sentences])
+    encoded = tokenizer.encode_spans([" ".join(words) for words in sentences])
     all_ids, all_firsts = [], []
     for number, words in enumerate(sentences):
-        part = slice(spans.offsets[number], spans.offsets[number + 1])
-        ids, firsts = _with_all_words(words, spans.ids[part], spans.starts[part], spans.ends[part], tokenizer)
+        part = slice(encoded.offsets[number], encoded.offsets[number + 1])
+        ids, firsts = _with_all_words(words, encoded.ids[part], *encoded.spans[part].T, tokenizer)
         all_ids.append(ids)
         all_firsts.append(firsts)
     return AlignedWords(concatenated(all_ids), concatenated(all_firsts))
@@ -102,5 +101,5 @@ class CharactersColumn(TextColumn):
         return "<i4"
 
     def encode(self, values: Sequence[str], tokenizer: Tokenizer) -> EncodedTexts:
-        spans = encode_with_spans(tokenizer, values)
-        return EncodedTexts(spans.ends if self.ends else spans.starts, spans.offsets)
+        encoded = tokenizer.encode_spans(values)
+        return EncodedTexts(encoded.spans[:, int(self.ends)], encoded.offsets)

@@ -14,6 +14,7 @@ from transformer_jax.data.tokenizers.added import MAGIC as ADDED_MAGIC
 from transformer_jax.data.tokenizers.added import AddedTokens, lacking, plain, unpack, with_added_tokens
 from transformer_jax.data.tokenizers.base import (
     OWN_SPECIAL_IDS,
+    EncodedSpans,
     EncodedTexts,
     SpecialIds,
     Tokenizer,
@@ -39,6 +40,7 @@ __all__ = [
     "TRAINERS",
     "VOCABULARIES",
     "AddedTokens",
+    "EncodedSpans",
     "EncodedTexts",
     "SpecialIds",
     "Tokenizer",

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from transformer_jax.data.tokenizers.base import (
+    EncodedSpans,
     EncodedTexts,
     ModelBytes,
     SpecialIds,
@@ -45,6 +46,9 @@ class AddedTokens(ModelBytes):
 
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         return self.inner.encode_batch(texts)
+
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        return self.inner.encode_spans(texts)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """See `Tokenizer`; added tokens have no text."""

@@ -60,7 +60,7 @@ OWN_SPECIAL_IDS = SpecialIds(pad=0, eos=1, unk=2, bos=3)
 RESERVED = {0: "<pad>", 1: "</s>", 2: "<unk>", 3: "<s>"}
 """Names of these ids, which are not tokens of text."""
 
-_ROLES = {"<mask>": "mask", "[MASK]": "mask", "<cls>": "cls", "[CLS]": "cls", "<sep>": "sep", "[SEP]": "sep"}
+_ROLES = {name: role for role in ("mask", "cls", "sep", "pad") for name in (f"<{role}>", f"[{role.upper()}]")}
 _SENTINEL = re.compile(r"<extra_id_(\d+)>")
 
 SPACE = "\u2581"
@@ -105,6 +105,17 @@ class EncodedTexts(NamedTuple):
     """int64 [number of texts + 1], from 0."""
 
 
+class EncodedSpans(NamedTuple):
+    """The ids of several texts as `EncodedTexts`, and the characters that each token stands for."""
+
+    ids: np.ndarray
+    """int32 [sum of lengths]."""
+    offsets: np.ndarray
+    """int64 [number of texts + 1], from 0."""
+    spans: np.ndarray
+    """int32 [sum of lengths, 2]: the start and the end of each token in its text, in characters."""
+
+
 @runtime_checkable
 class Tokenizer(Protocol):
     """Text to ids and back. Encoding adds no eos and no bos: the token cache and the decoder add them."""
@@ -136,6 +147,15 @@ class Tokenizer(Protocol):
 
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         """Return the ids of every text, without eos."""
+        ...
+
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        """Return the ids of `encode_batch`, and for each token the characters `text[start:end]` that it stands for.
+
+        Starts do not decrease. Spaces around a token do not count, unless it has nothing else. The bytes of one
+        character all have its span. A token without characters of the text, such as the space that SentencePiece puts
+        in front, has an empty span.
+        """
         ...
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
@@ -178,6 +198,23 @@ def concatenated(rows: Sequence[Sequence[int]]) -> EncodedTexts:
     np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=offsets[1:])
     ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, int(offsets[-1]))
     return EncodedTexts(ids, offsets)
+
+
+def with_spans(
+    rows: Sequence[Sequence[int]], spans: Sequence[Sequence[tuple[int, int]]], texts: Sequence[str]
+) -> EncodedSpans:
+    """Return ids and spans of all texts as arrays, the spans without spaces around them."""
+    trimmed = [_trimmed(text, *span) for text, row in zip(texts, spans, strict=True) for span in row]
+    return EncodedSpans(*concatenated(rows), np.array(trimmed, np.int32).reshape(-1, 2))
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    if start < end and (text[start].isspace() or text[end - 1].isspace()):
+        part = text[start:end]
+        if inner := part.strip():
+            start += len(part) - len(part.lstrip())
+            end = start + len(inner)
+    return start, end
 
 
 def before_eos(ids: Iterable[int] | np.ndarray, eos: int | None) -> list[int]:

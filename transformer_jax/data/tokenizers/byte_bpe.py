@@ -41,6 +41,8 @@ _ROLES = {
     "unk": ("<unk>",),
     "bos": ("<s>", "<|endoftext|>", "<|begin_of_text|>"),
 }
+# Special tokens of vocabularies in two files: of GPT-2, and of RoBERTa and BART.
+_SPECIAL_TOKENS = (("<|endoftext|>",), ("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
 _GPT2_FILES = ("encoder.json", "vocab.bpe")
 
 
@@ -158,8 +160,8 @@ def of_gpt2(folder: Path, files: tuple[str, str] = _GPT2_FILES) -> ByteBPETokeni
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    if "<|endoftext|>" in vocabulary:
-        tokenizer.add_special_tokens(["<|endoftext|>"])
+    special = next((names for names in _SPECIAL_TOKENS if vocabulary.keys() >= {*names}), ())
+    tokenizer.add_special_tokens(list(special))
     return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
 
 

@@ -17,6 +17,7 @@ from transformer_jax.data.tokenizers.base import (
     OWN_SPECIAL_IDS,
     RESERVED,
     SPACE,
+    EncodedSpans,
     EncodedTexts,
     ModelBytes,
     with_text,
@@ -58,6 +59,9 @@ class CharTokenizer(ModelBytes):
         ids = np.where(known, places + len(RESERVED), OWN_SPECIAL_IDS.required("unk")).astype(np.int32)
         return EncodedTexts(ids, _offsets([len(text) for text in texts]))
 
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        return EncodedSpans(*self.encode_batch(texts), _spans([np.ones(len(text), np.int64) for text in texts]))
+
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """See `Tokenizer`; unk is written `<unk>`."""
         return "".join([self._characters[id] for id in with_text(ids, self.special_ids)])
@@ -86,6 +90,9 @@ class ByteTokenizer(ModelBytes):
         encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
         ids = np.frombuffer(b"".join(encoded), np.uint8).astype(np.int32) + len(RESERVED)
         return EncodedTexts(ids, _offsets([len(text) for text in encoded]))
+
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        return EncodedSpans(*self.encode_batch(texts), _spans([_byte_counts(text) for text in texts]))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """See `Tokenizer`; bytes that are not UTF-8 become U+FFFD, and unk is written `<unk>`."""
@@ -149,6 +156,24 @@ def byte_tokenizer(texts: Iterable[str], vocab_size: int) -> ByteTokenizer:
 
 def _code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+
+
+def _byte_counts(text: str) -> np.ndarray:
+    """Return the number of bytes of every character in UTF-8; one for a byte that was not UTF-8 (surrogateescape)."""
+    codes = _code_points(text)
+    counts = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
+    return np.where((codes >= 0xDC80) & (codes <= 0xDCFF), 1, counts)
+
+
+def _spans(counts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the spans of tokens that lie within characters, int32 [tokens, 2].
+
+    Args:
+      counts: for every text, the number of tokens of each character.
+    """
+    starts = [np.repeat(np.arange(len(row)), row) for row in counts]
+    flat = np.concatenate([np.zeros(0, np.int64), *starts]).astype(np.int32)
+    return np.stack([flat, flat + 1], axis=1)
 
 
 def _offsets(lengths: Sequence[int]) -> np.ndarray:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tokenizers
 
-from transformer_jax.data.tokenizers.base import EncodedTexts, ModelBytes, concatenated
+from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, ModelBytes, concatenated, with_spans
 from transformer_jax.errors import DataError
 from transformer_jax.files import read_bytes
 
@@ -45,6 +45,11 @@ class LibraryTokenizer(ModelBytes):
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return concatenated([encoding.ids for encoding in encodings])
 
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        ids, spans = [encoding.ids for encoding in encodings], [encoding.offsets for encoding in encodings]
+        return with_spans(ids, spans, texts)
+
 
 def is_word_piece(model_bytes: bytes) -> bool:
     """Return whether the library's JSON is a model of WordPiece; older files do not name the type."""
@@ -61,7 +66,7 @@ def content(path: Path) -> bytes:
         data = read_bytes(path)
         return gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
+        raise DataError(f"cannot read {path}: {error}") from error
 
 
 def either(folder: Path, *names: str) -> Path | None:

@@ -14,8 +14,17 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import RESERVED, EncodedTexts, ModelBytes, SpecialIds, concatenated, with_text
-from transformer_jax.data.tokenizers.sentence_piece import ENCODING_THREADS, is_bpe, processor_of
+from transformer_jax.data.tokenizers.base import (
+    RESERVED,
+    EncodedSpans,
+    EncodedTexts,
+    ModelBytes,
+    SpecialIds,
+    concatenated,
+    with_spans,
+    with_text,
+)
+from transformer_jax.data.tokenizers.sentence_piece import ENCODING_THREADS, is_bpe, pieces_and_spans, processor_of
 from transformer_jax.errors import DataError
 
 MAGIC = b"numbered pieces\n"
@@ -80,6 +89,19 @@ class NumberedPieces(ModelBytes):
         rows = self._processor.encode(list(rest), out_type=str, num_threads=num_threads)
         unk, tokens = self.special_ids.required("unk"), map(list.__add__, codes, rows)
         return concatenated([[self._ids.get(token, unk) for token in row] for row in tokens])
+
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        codes, rest = zip(*map(_language_code, texts), strict=True) if texts else ((), ())
+        pieces, spans = pieces_and_spans(self._processor, rest)
+        unk = self.special_ids.required("unk")
+        ids, places = [], []
+        for code, row, row_spans in zip(codes, pieces, spans, strict=True):
+            ids.append([self._ids.get(token, unk) for token in [*code, *(piece.piece for piece in row)]])
+            shift = len("".join(code))
+            places.append(
+                [*([(0, shift)] if code else []), *((start + shift, end + shift) for start, end in row_spans)]
+            )
+        return with_spans(ids, places, texts)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """See `Tokenizer`; unk is written as SentencePiece does, ` ⁇ `."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer
+from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, SpecialIds, Tokenizer
 
 
 class TokenizerPair:
@@ -41,6 +41,9 @@ class TokenizerPair:
 
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         return self.target.encode_batch(texts)
+
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        return self.target.encode_spans(texts)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return self.target.decode(ids)

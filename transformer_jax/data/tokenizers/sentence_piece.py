@@ -13,12 +13,14 @@ import sentencepiece
 
 from transformer_jax.data.tokenizers.base import (
     OWN_SPECIAL_IDS,
+    EncodedSpans,
     EncodedTexts,
     ModelBytes,
     SpecialIds,
     concatenated,
     training_lines,
     with_named_roles,
+    with_spans,
     with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
@@ -54,6 +56,16 @@ class SentencePieceTokenizer(ModelBytes):
         """Whether the pieces are merged by rank instead of chosen by their probabilities."""
         return is_bpe(self._model_bytes)
 
+    @property
+    def normalises(self) -> bool:
+        """Whether text is changed before it is cut, as by T5's models: NFKC, and one space for several."""
+        return bool(self.character_rules) or _model_proto(self._model_bytes).normalizer_spec.remove_extra_whitespaces
+
+    @property
+    def character_rules(self) -> bytes:
+        """The table by which characters are replaced before text is cut; empty if none is."""
+        return _model_proto(self._model_bytes).normalizer_spec.precompiled_charsmap
+
     def _declared_pieces(self) -> dict[str, int]:
         """Return the ids of the pieces that the trainer was told, which are not learnt from text.
 
@@ -81,6 +93,10 @@ class SentencePieceTokenizer(ModelBytes):
         rows = self._processor.encode(list(texts), out_type=int, num_threads=num_threads)
         return concatenated(rows)
 
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        pieces, spans = pieces_and_spans(self._processor, texts)
+        return with_spans([[piece.id for piece in row] for row in pieces], spans, texts)
+
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return self._processor.decode(with_text(ids, self.special_ids))
 
@@ -104,10 +120,43 @@ def processor_of(model_bytes: bytes) -> sentencepiece.SentencePieceProcessor:
 
 def is_bpe(model_bytes: bytes) -> bool:
     """Return whether the pieces of a SentencePiece model are merged by rank."""
+    spec = _model_proto(model_bytes).trainer_spec
+    return spec.model_type == type(spec).BPE
+
+
+def _model_proto(model_bytes: bytes) -> Any:
     from sentencepiece import sentencepiece_model_pb2
 
     proto: Any = sentencepiece_model_pb2  # its classes are made when it is imported
-    return proto.ModelProto.FromString(model_bytes).trainer_spec.model_type == proto.TrainerSpec.BPE
+    return proto.ModelProto.FromString(model_bytes)
+
+
+def pieces_and_spans(
+    processor: sentencepiece.SentencePieceProcessor, texts: Sequence[str]
+) -> tuple[list[Any], list[list[tuple[int, int]]]]:
+    """Return the pieces of every text, SentencePiece's own objects, and the characters of each."""
+    from sentencepiece import sentencepiece_pb2
+
+    proto: Any = sentencepiece_pb2  # its classes are made when it is imported
+    found = processor.encode(list(texts), out_type="serialized_proto")
+    pieces = [proto.SentencePieceText.FromString(data).pieces for data in found]
+    return pieces, [_spans(processor, text, row) for text, row in zip(texts, pieces, strict=True)]
+
+
+def _spans(processor: sentencepiece.SentencePieceProcessor, text: str, pieces: Sequence[Any]) -> list[tuple[int, int]]:
+    data = np.frombuffer(text.encode("utf-8"), np.uint8)
+    # Number of characters before each byte, which are as many as bytes that begin one.
+    characters = np.concatenate([[0], np.cumsum((data & 0xC0) != 0x80)]).tolist()
+    result: list[tuple[int, int]] = []
+    waiting = 0  # bytes of a character, of which SentencePiece gives the last one the span of all
+    for piece in pieces:
+        span = characters[piece.begin], characters[piece.end]
+        if piece.begin == piece.end and processor.is_byte(piece.id):
+            waiting += 1
+        else:
+            result += [span] * (waiting + 1)
+            waiting = 0
+    return result + [(len(text), len(text))] * waiting
 
 
 def train_sentence_piece(texts: Iterable[str], model_type: str, vocab_size: int) -> SentencePieceTokenizer:

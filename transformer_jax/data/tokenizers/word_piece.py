@@ -66,6 +66,15 @@ class WordPieceTokenizer(LibraryTokenizer):
         normalizer = self._tokenizer.normalizer
         return isinstance(normalizer, normalizers.BertNormalizer) and normalizer.lowercase
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The rules for characters, as in `tokenizer_config.json`."""
+        rules = self._tokenizer.normalizer
+        if not isinstance(rules, normalizers.BertNormalizer):
+            return {"do_lower_case": self.lower_case}
+        chinese, strip = rules.handle_chinese_chars, rules.strip_accents
+        return {"do_lower_case": rules.lowercase, "tokenize_chinese_chars": chinese, "strip_accents": strip}
+
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """See `Tokenizer`; spaces that punctuation usually has not are removed, and unk is written `[UNK]`."""
         text = self._tokenizer.decode(with_text(ids, self.special_ids), skip_special_tokens=False)
@@ -202,9 +211,8 @@ def read_word_piece(path: Path, vocab_size: int, lower_case: bool = True) -> Wor
     try:
         tokenizer = of_files(path, lower_case)
     except DataError as error:
-        text = str(error)
-        named = text if text.startswith("data.vocabulary_file") else f"data.vocabulary_file: {path}: {text}"
-        raise DataError(named) from error
+        where = "" if str(path) in str(error) else f"{path}: "
+        raise DataError(f"data.vocabulary_file: {where}{error}") from error
     if tokenizer.lower_case != lower_case:
         kinds = {True: "wordpiece", False: "wordpiece_cased"}
         raise ConfigError(

@@ -19,15 +19,18 @@ import numpy as np
 from transformer_jax.data.tokenizers.base import (
     OWN_SPECIAL_IDS,
     RESERVED,
+    EncodedSpans,
     EncodedTexts,
     ModelBytes,
     concatenated,
+    with_spans,
     with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import read_bytes
 
 MAGIC = b"words\n"
+_WORD = re.compile(r"\S+")
 _WORD_AND_COUNT = re.compile(r"(\S+)(?:[ \t]+[0-9]+)?[ \t\r]*")
 
 
@@ -65,6 +68,11 @@ class WordTokenizer(ModelBytes):
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         get = self._ids.__getitem__
         return concatenated([list(map(get, text.split())) for text in texts])
+
+    def encode_spans(self, texts: Sequence[str]) -> EncodedSpans:
+        words = [list(_WORD.finditer(text)) for text in texts]
+        ids = [[self._ids[word[0]] for word in row] for row in words]
+        return with_spans(ids, [[word.span() for word in row] for row in words], texts)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """See `Tokenizer`; unk is written `<unk>`."""
