@@ -177,7 +177,7 @@ def test_embeddings_that_cannot_be_shown(run, refused, flags, message):
 
 
 def test_a_word_that_the_vocabulary_lacks(tmp_path, refused):
-    config = ExperimentConfig(model=dataclasses.replace(tiny(), vocab_size=8)).resolved()
+    config = ExperimentConfig(model=tiny(vocab_size=8)).resolved()
     params = init_params(config.model, 0)
     with CheckpointStore(tmp_path / "checkpoints") as store:
         record = {"config": config.to_dict(), "corpus": {}}

@@ -497,8 +497,8 @@ def test_a_long_beam_search_equals_that_of_one_stage(monkeypatch):
     ("configs", "fields", "error", "message"),
     [
         ([MODEL, config_of(vocab_size=20)], {}, ConfigError, r"model\.vocab_size is 19 and 20$"),
-        ([MODEL], {"inputs": np.full((2, 3), 19, np.int32)}, DataError, r"^inputs.*19.*model\.vocab_size=19"),
-        ([MODEL], {"inputs": np.array([[4], [-1]], np.int32)}, DataError, r"^inputs.*-1.*model\.vocab_size=19"),
+        ([MODEL], {"inputs": np.full((2, 3), 19, np.int32)}, DataError, r"^inputs.*19.*model\.source_vocab_size=19"),
+        ([MODEL], {"inputs": np.array([[4], [-1]], np.int32)}, DataError, r"^inputs.*-1.*model\.source_vocab_size=19"),
         ([LEARNED], {"inputs": np.ones((1, 13), np.int32)}, DataError, r"13 positions .*model\.max_length=12"),
         (
             [config_of(), LEARNED],

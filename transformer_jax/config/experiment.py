@@ -346,7 +346,7 @@ def _defaults(cls: type, values: Mapping[str, Any], stored: Mapping[str, Any]) -
     """Return the values that a stored section has for fields that it lacks: their defaults, derived from its values."""
     section: Any = section_class(cls, values)
     defaults = {field.name: field.default for field in dataclasses.fields(section)}
-    if hasattr(section, "resolved"):
+    if issubclass(section, (ModelConfig, TaskConfig)):  # the sections that `ExperimentConfig.resolved` resolves
         # A value of a wrong type is reported as a difference.
         with contextlib.suppress(TypeError, ZeroDivisionError):
             known = {name: value for name, value in stored.items() if name in defaults}

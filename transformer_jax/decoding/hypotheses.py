@@ -150,7 +150,7 @@ def runs_of_prompts(prompts: Int[Array, "B P"], lengths: Int[Array, " B"], width
 
 def _append(runs: Runs, tokens: Int[Array, "B W"], slot: ArrayLike) -> Runs:
     """Write a token into the next slot of every text; a token of -1 is none."""
-    repeats = (runs.text == tokens[..., None]) & (tokens >= 0)[..., None]
+    repeats = (runs.text == tokens[..., None]) & ~(tokens < 0)[..., None]
     lengths = jnp.pad(jnp.where(repeats, runs.lengths + 1, 0)[..., :-1], ((0, 0), (0, 0), (1, 0)))
     return Runs(jax.lax.dynamic_update_slice_in_dim(runs.text, tokens[..., None], slot, axis=2), lengths)
 
