@@ -233,7 +233,7 @@ def test_limits_themselves_are_valid():
                 "optimizer__warmup_steps": 50,
                 "optimizer__decay_steps": 50,
             },
-            ["optimizer.decay_steps=50", "must exceed warmup_steps=50"],
+            ["optimizer.decay_steps=50", "must exceed optimizer.warmup_steps=50"],
         ),
         (
             {"model__position_encoding": "learned", "model__max_length": 100},

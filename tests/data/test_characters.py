@@ -62,3 +62,13 @@ def test_damaged_bytes():
 def test_the_list_survives_storage():
     tokenizer = train_tokenizer(["x\u2028\0é😀"], "char", 9)
     assert CharTokenizer(tokenizer.model_bytes).tokens(range(9)) == tokenizer.tokens(range(9))
+
+
+def test_characters_without_an_id_are_named(caplog):
+    train_tokenizer(["aaab", "aac"], "char", 5)
+    assert caplog.messages == [
+        "model.vocab_size=5: 2 of 3 different characters have no id, 29 % of the training text; they are read as <unk>"
+    ]
+    caplog.clear()
+    train_tokenizer(["aaab", "aac"], "char", 7)
+    assert not caplog.messages

@@ -119,9 +119,10 @@ class ExperimentConfig:
             yield "optimizer.learning_rate is unset; its default needs warmup_steps > 0"
         decay_steps = training.num_train_steps if optimizer.decay_steps is None else optimizer.decay_steps
         if optimizer.schedule in ("cosine", "linear") and decay_steps <= optimizer.warmup_steps:
+            given = "optimizer.decay_steps" if optimizer.decay_steps is not None else "training.num_train_steps"
             yield (
-                f"optimizer.decay_steps={decay_steps} counts from step 0 and must exceed "
-                f"warmup_steps={optimizer.warmup_steps}"
+                f"{given}={decay_steps} is the step at which optimizer.schedule='{optimizer.schedule}' ends, and must "
+                f"exceed optimizer.warmup_steps={optimizer.warmup_steps}"
             )
         if self.model.position_encoding == "learned" and data.max_length > self.model.max_length:
             yield (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import json
+import logging
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -23,6 +24,8 @@ from transformer_jax.data.tokenizers.base import (
     with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
+
+_log = logging.getLogger(__name__)
 
 CHARACTERS_MAGIC = b"characters\n"
 BYTES_MAGIC = b"bytes\n"
@@ -135,6 +138,15 @@ def train_characters(texts: Iterable[str], vocab_size: int) -> CharTokenizer:
             f"the {len(RESERVED)} reserved ids choose at most {len(counts) + len(RESERVED)}"
         )
     characters = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
+    if unknown := counts.total() - sum(counts[character] for character in characters):
+        _log.warning(
+            "model.vocab_size=%d: %d of %d different characters have no id, %.2g %% of the training text; they are read "
+            "as <unk>",
+            vocab_size,
+            len(counts) - room,
+            len(counts),
+            100 * unknown / counts.total(),
+        )
     return CharTokenizer(CHARACTERS_MAGIC + json.dumps("".join(characters)).encode() + b"\n")
 
 
