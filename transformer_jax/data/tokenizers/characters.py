@@ -140,8 +140,8 @@ def train_characters(texts: Iterable[str], vocab_size: int) -> CharTokenizer:
     characters = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
     if unknown := counts.total() - sum(counts[character] for character in characters):
         _log.warning(
-            "model.vocab_size=%d: %d of %d different characters have no id, %.2g %% of the training text; they are read "
-            "as <unk>",
+            "model.vocab_size=%d: %d of %d different characters have no id, %.2g %% of the training text; they are "
+            "read as <unk>",
             vocab_size,
             len(counts) - room,
             len(counts),
