@@ -13,7 +13,7 @@ from support import assert_close
 
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.config import DecodeConfig
-from transformer_jax.convert import engine
+from transformer_jax.convert import folder_tensors
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
 from transformer_jax.convert.tensor_files import Outgoing, TensorFiles, write_tensors
 from transformer_jax.decoding.generate import Request, generate
@@ -73,7 +73,9 @@ def test_logits_loss_and_gradients(name, folder):
     expected = part(name, "gradient")
     largest = max(np.abs(x).max() for x in expected.values())
     # A table maps gradients as it maps parameters, since it only moves numbers.
-    ours = {t.name: t.numbers() for t in engine.outgoing(open_folder(folder).family, config, by_path(gradients))}
+    ours = {
+        t.name: t.numbers() for t in folder_tensors.outgoing(open_folder(folder).family, config, by_path(gradients))
+    }
     assert set(expected) <= set(ours)
     for key, gradient in expected.items():
         np.testing.assert_allclose(ours[key], gradient, rtol=0, atol=1e-4 * largest, err_msg=key)

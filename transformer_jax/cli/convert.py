@@ -99,8 +99,8 @@ def _write(arguments: Arguments, target: str) -> int:
     if values.config or arguments.overrides:
         raise ConfigError("--config is for --from; the config of a checkpoint is its own")
 
-    from transformer_jax.convert.engine import check_family
     from transformer_jax.convert.folder import save_pretrained
+    from transformer_jax.convert.folder_config import check_family
     from transformer_jax.evaluation.loading import load
 
     if values.family:

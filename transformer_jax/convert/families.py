@@ -1,6 +1,6 @@
 """The families that can be converted: a table for each class of transformers.
 
-A new family is a new entry of `CLASSES`; the engine needs no change.
+A new family is a new entry of `CLASSES`; no other module needs a change.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from transformer_jax.config import (
     TaskConfig,
     TrainingConfig,
 )
-from transformer_jax.convert import engine
+from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.generation import generation_settings
 from transformer_jax.convert.tables import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, WRITTEN_TYPES, TensorFiles, write_tensors
@@ -84,7 +84,7 @@ class Folder:
 
     def load(self, advance: Advance = lambda nbytes: None) -> Pretrained:
         """Read the numbers; raises CheckpointError if tensors are missing, unknown or of another shape or type."""
-        leaves, ignored = engine.read_params(
+        leaves, ignored = folder_tensors.read_params(
             self.family, self.config, by_path(self.shapes()), self.files, jnp.from_dlpack, advance
         )
         return Pretrained(self.config, _tree(leaves), self.tokenizer, self.task, self.labels, self.ignored | ignored)
@@ -98,17 +98,17 @@ def open_folder(path: Path | str) -> Folder:
     path = Path(os.path.expanduser(path))
     files = TensorFiles(path)
     theirs = _read_config(path / CONFIG)
-    family = engine.family_of(theirs, str(path / CONFIG))
-    config, ignored = engine.read_model_config(family, theirs, str(path / CONFIG))
-    config = engine.with_optional_tensors(family, config, files)
+    family = folder_config.family_of(theirs, str(path / CONFIG))
+    config, ignored = folder_config.read_model_config(family, theirs, str(path / CONFIG))
+    config = folder_tensors.with_optional_tensors(family, config, files)
     tokenizer = read_folder_tokenizer(path)
     if tokenizer is not None:
         _check_tokenizer(path, config, tokenizer)
         end = tokenizer.special_ids.eos
         if theirs.get("eos_token_id", end) not in (end, [end], None):
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
-    labels = tuple(engine.label_names(theirs)) if family.has_labels else ()
-    return Folder(path, family, config, files, tokenizer, engine.read_task(family, theirs), labels, ignored)
+    labels = tuple(folder_config.label_names(theirs)) if family.has_labels else ()
+    return Folder(path, family, config, files, tokenizer, folder_config.read_task(family, theirs), labels, ignored)
 
 
 def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
@@ -133,7 +133,7 @@ def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> N
 def describe(path: Path | str) -> dict[str, Any]:
     """Return what would be read of a folder, as JSON values, without the numbers; raises as `Folder.load`."""
     folder = open_folder(path)
-    ignored = folder.ignored | engine.unused_tensors(
+    ignored = folder.ignored | folder_tensors.unused_tensors(
         folder.family, folder.config, by_path(folder.shapes()), folder.files
     )
     tokenizer = folder.tokenizer
@@ -187,15 +187,17 @@ def save_pretrained(
     if dtype not in WRITTEN_TYPES:
         raise ConfigError(f"dtype='{dtype}': expected one of {', '.join(WRITTEN_TYPES)}")
     task = TaskConfig(name=_USUAL_TASKS.get(config.architecture, TaskConfig.name)) if task is None else task
-    chosen = engine.closest(config, task.name) if family is None else engine.family_named(family, task.name)
-    theirs = engine.write_model_config(chosen, config, task)
+    chosen = (
+        folder_config.closest(config, task.name) if family is None else folder_config.family_named(family, task.name)
+    )
+    theirs = folder_config.write_model_config(chosen, config, task)
     _check_shapes(config, params, task)
     if chosen.has_labels:
         theirs |= _label_keys(labels or [f"LABEL_{id}" for id in range(task.num_labels)])
     ids = _special_ids(chosen, config, tokenizer)
     theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
     texts = {CONFIG: theirs}
-    left_out = engine.not_written(chosen, config)
+    left_out = folder_config.not_written(chosen, config)
     if chosen.architecture != "encoder_only":
         settings = generation_settings(config, decode)
         texts["generation_config.json"] = ids | settings.keys
@@ -205,7 +207,7 @@ def save_pretrained(
     side_files = {}
     if tokenizer is not None:
         side_files = tokenizer_files(tokenizer, chosen.architecture == "encoder_decoder", config.max_length)
-    tensors = engine.outgoing(chosen, config, by_path(params))
+    tensors = folder_tensors.outgoing(chosen, config, by_path(params))
     with complete_folder(Path(path)) as folder:
         write_tensors(folder, tensors, dtype, shard_bytes, advance)
         for name, values in texts.items():

@@ -1,29 +1,19 @@
-"""The engine that applies the table of a family in both directions.
+"""config.json beside our config, in both directions, by the table of a family.
 
-Every tensor and every key of config.json is used, ignored for a stated reason, or named in an error; so is every field
-of our config and every parameter.
+Every key is used, ignored for a stated reason, or named in an error; so is every field of our config.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from transformer_jax.config import DROPOUT_RATES, ModelConfig, TaskConfig, field_types, nearest
 from transformer_jax.convert.families import CLASSES, FAMILIES
-from transformer_jax.convert.layouts import halved, interleaved
-from transformer_jax.convert.tables import COMMON_IGNORED, LABEL_KEYS, TRAINING_ONLY, Family, Tensor
-from transformer_jax.convert.tensor_files import READ_TYPES, Outgoing, TensorFiles
+from transformer_jax.convert.tables import COMMON_IGNORED, LABEL_KEYS, TRAINING_ONLY, Family
 from transformer_jax.errors import CheckpointError, ConfigError
-
-Leaves = Mapping[str, Any]
-"""Arrays, or their shapes, by path."""
 
 _MAX_LISTED = 12
 
@@ -85,9 +75,6 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
     return [f"LABEL_{id}" for id in range(count if type(count) is int else 2)]
 
 
-# Configs.
-
-
 def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> tuple[ModelConfig, dict[str, str]]:
     """Return our config of a config.json, resolved, and the keys that were ignored with the reasons.
 
@@ -135,7 +122,7 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     if not problems:
         problems = [*_config_problems(ours, said)]
     if problems:
-        raise CheckpointError(_listing(f"{where}: this {family.label} cannot be converted", problems))
+        raise CheckpointError(listing(f"{where}: this {family.label} cannot be converted", problems))
     config = ModelConfig(**ours).resolved()
     follows = {name: value(config) for name, value in family.fixed.items() if callable(value) and name not in said}
     return dataclasses.replace(config, **follows), ignored
@@ -208,7 +195,7 @@ def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) ->
         same = (other for other in CLASSES if {*other.tasks} & {*family.tasks})
         others = [f"--family={other.name}" for other in same if not unsaid(other, config)]
         advice = f"\nThis family can: {' or '.join(others)}" if others else ""
-        raise ConfigError(_listing(f"{family.label} cannot say what this model is", problems) + advice)
+        raise ConfigError(listing(f"{family.label} cannot say what this model is", problems) + advice)
     result: dict[str, Any] = {"model_type": family.name, "architectures": [family.class_name]}
     for key in family.keys:
         value = getattr(config, key.ours)
@@ -267,198 +254,14 @@ def closest(config: ModelConfig, task: str) -> Family:
     return min(candidates, key=lambda family: len(unsaid(family, config)))
 
 
-# Parameters.
-
-
-def tensors_of(family: Family, config: ModelConfig) -> list[Tensor]:
-    """Return the tensors that exist with a config."""
-    return [t for t in family.tensors if all(getattr(config, name) == value for name, value in t.when.items())]
-
-
-def names_of(tensor: Tensor, num_layers: int) -> list[str]:
-    """Return the names of a tensor in all layers; one name if it has no layers."""
-    return [tensor.theirs.format(layer=i) for i in range(num_layers)] if "{layer}" in tensor.theirs else [tensor.theirs]
-
-
-class _Match:
-    """A family's tensors beside the shapes of our parameters."""
-
-    def __init__(self, family: Family, config: ModelConfig, shapes: Leaves) -> None:
-        self.family, self.tensors = family, tensors_of(family, config)
-        self.shapes = {path: tuple(leaf.shape) for path, leaf in shapes.items()}
-        ours = [path for tensor in self.tensors for path in tensor.ours]
-        # The table is at fault here, not the user; the tests check it for every family.
-        assert sorted(ours) == sorted(self.shapes), sorted(set(ours) ^ set(self.shapes))
-
-    def stacked(self, tensor: Tensor) -> bool:
-        return "{layer}" in tensor.theirs
-
-    def parts(self, tensor: Tensor) -> list[tuple[int, ...]]:
-        """Return the shapes of our arrays in one tensor."""
-        return [self.shapes[path][1:] if self.stacked(tensor) else self.shapes[path] for path in tensor.ours]
-
-    def names(self, tensor: Tensor) -> list[str]:
-        return names_of(tensor, self.shapes[tensor.ours[0]][0]) if self.stacked(tensor) else [tensor.theirs]
-
-    def shape(self, tensor: Tensor) -> tuple[int, ...]:
-        """Return the shape of one tensor of theirs."""
-        shapes = [tensor.layout.shape(part) for part in self.parts(tensor)]
-        axis, result = tensor.layout.features_axis, list(shapes[0])
-        result[axis] = sum(shape[axis] for shape in shapes)
-        return tuple(result)
-
-
-def read_params(
-    family: Family,
-    config: ModelConfig,
-    shapes: Leaves,
-    files: TensorFiles,
-    place: Callable[[np.ndarray], Any] = lambda x: x,
-    advance: Callable[[int], None] = lambda nbytes: None,
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return our parameters by path, and the tensors that were not needed with the reasons.
-
-    Args:
-      shapes: of our parameters by path. place: is called with every float32 array; its result is kept instead.
-      advance: is called with the number of bytes of every tensor read.
-    Raises: CheckpointError, which names the tensors that are missing, unknown, or have another shape or type.
-    """
-    ignored = unused_tensors(family, config, shapes, files)
-    match, stored = _Match(family, config, shapes), _with_prefix(family, files)
-    result = {}
-    for tensor in match.tensors:
-        arrays = [_aligned(match.shapes[path]) for path in tensor.ours]
-        for layer, name in enumerate(match.names(tensor)):
-            x = files.read(stored[name])
-            start = 0
-            for array, shape in zip(arrays, match.parts(tensor), strict=True):
-                axis = tensor.layout.features_axis
-                width = tensor.layout.shape(shape)[axis]
-                part = x[(slice(None),) * axis + (slice(start, start + width),)]
-                start += width
-                part = tensor.layout.to_ours(part, shape)
-                if family.sines_first and tensor.width is not None:
-                    part = interleaved(part, tensor.width)
-                array[layer if match.stacked(tensor) else ...] = part
-            advance(x.nbytes)
-        result |= {path: place(array) for path, array in zip(tensor.ours, arrays, strict=True)}
-    return result, ignored
-
-
-def _aligned(shape: tuple[int, ...]) -> np.ndarray:
-    """Return an uninitialised float32 array whose memory JAX can use on a CPU as it is, without a copy."""
-    size = math.prod(shape)
-    memory = np.empty(size + 16, np.float32)
-    start = -memory.ctypes.data % 64 // 4
-    return memory[start : start + size].reshape(shape)
-
-
-def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: TensorFiles) -> dict[str, str]:
-    """Return the tensors that are not needed, with the reasons; raises CheckpointError as `read_params`."""
-    match, stored = _Match(family, config, shapes), _with_prefix(family, files)
-    problems, wanted = [], set()
-    for tensor in match.tensors:
-        for name in match.names(tensor):
-            wanted.add(name)
-            if name not in stored:
-                problems.append(f"{name}: is missing")
-            elif files.tensors[stored[name]].dtype not in READ_TYPES:
-                kind = files.tensors[stored[name]].dtype
-                problems.append(f"{name}: has the type {kind}; we read {', '.join(READ_TYPES)}")
-            elif files.tensors[stored[name]].shape != match.shape(tensor):
-                problems.append(
-                    f"{name}: has the shape {files.tensors[stored[name]].shape}, config.json says {match.shape(tensor)}"
-                )
-    ignored = {}
-    for name in stored:
-        if name in wanted:
-            continue
-        pattern = next((pattern for pattern in family.computed if re.fullmatch(pattern, name)), None)
-        if pattern is not None:
-            ignored[name] = family.computed[pattern]
-        elif original := _original(family, name, stored):
-            if not np.array_equal(files.read(stored[name]), files.read(stored[original])):
-                problems.append(f"{name}: differs from {original}, of which it is a copy by config.json")
-            ignored[name] = f"the same numbers as {original}"
-        elif name in family.zeros and not np.any(files.read(stored[name])):
-            ignored[name] = "zeros"
-        else:
-            problems.append(f"{name}: we do not know this tensor")
-    if problems:
-        raise CheckpointError(_listing(f"{files.folder}: does not fit its config.json", problems))
-    return ignored
-
-
-def _with_prefix(family: Family, files: TensorFiles) -> dict[str, str]:
-    """Return the names in the files by the full names of today."""
-    stored = {}
-    for name in files.tensors:
-        today = name
-        for old, new in family.renamed:
-            today = today.removesuffix(old) + new if today.endswith(old) else today
-        stored[today] = name
-    if not family.prefix or any(name.startswith(family.prefix) for name in stored):
-        return stored
-    bare = {tensor.theirs for tensor in family.tensors if not tensor.theirs.startswith(family.prefix)} | {
-        *family.copies
-    }
-    return {name if name in bare else family.prefix + name: old for name, old in stored.items()}
-
-
-def _original(family: Family, name: str, stored: Mapping[str, str]) -> str | None:
-    """Return the tensor that another one is a copy of, if there is one."""
-    return next((other for other in family.copies.get(name, ()) if other in stored), None)
-
-
-def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFiles) -> ModelConfig:
-    """Return the config with the fields of those tensors that a model without them would not have.
-
-    These are tensors other than zeros, and an output projection that is not a copy of the embedding.
-    """
-    said = {field: True for name, field in family.zeros.items() if name in files.tensors and np.any(files.read(name))}
-    original = _original(family, family.untied_by, {name: name for name in files.tensors})
-    if family.untied_by in files.tensors and original is not None:
-        equal = np.array_equal(files.read(family.untied_by), files.read(original))
-        said |= {} if equal else {"tie_output": False}
-    return dataclasses.replace(config, **said)
-
-
-def outgoing(family: Family, config: ModelConfig, leaves: Leaves) -> list[Outgoing]:
-    """Return the tensors to write for our parameters by path."""
-    match = _Match(family, config, leaves)
-
-    def numbers(tensor: Tensor, layer: int) -> np.ndarray:
-        parts = []
-        for path in tensor.ours:
-            x = np.asarray(leaves[path])  # no copy on a CPU
-            x = x[layer] if match.stacked(tensor) else x
-            if family.sines_first and tensor.width is not None:
-                x = halved(x, tensor.width)
-            parts.append(tensor.layout.to_theirs(x))
-        return parts[0] if len(parts) == 1 else np.concatenate(parts, tensor.layout.features_axis)
-
-    result = [
-        Outgoing(name, match.shape(tensor), lambda tensor=tensor, layer=layer: numbers(tensor, layer))
-        for tensor in match.tensors
-        for layer, name in enumerate(match.names(tensor))
-    ]
-    written = {tensor.name for tensor in result}
-    for name in family.zeros:
-        if name not in written:
-            tensor = next(t for t in family.tensors if t.theirs == name)
-            shape = tensor.layout.shape((config.vocab_size,))
-            result.append(Outgoing(name, shape, lambda shape=shape: np.zeros(shape, np.float32)))
-    return sorted(result, key=lambda tensor: tensor.name)
-
-
-def _listing(heading: str, problems: Sequence[str]) -> str:
-    lines = [f"  - {problem}" for problem in problems[:_MAX_LISTED]]
-    if len(problems) > _MAX_LISTED:
-        lines.append(f"  - and {len(problems) - _MAX_LISTED} more")
-    return "\n".join([heading, *lines])
-
-
 def fields_without_meaning(family: Family) -> set[str]:
     """Return the fields of ModelConfig that a family neither reads nor writes; the tests say why each is right."""
     known = {key.ours for key in family.keys} | set(family.fixed) | set(TRAINING_ONLY)
     return {field.name for field in dataclasses.fields(ModelConfig)} - known
+
+
+def listing(heading: str, problems: Sequence[str]) -> str:
+    lines = [f"  - {problem}" for problem in problems[:_MAX_LISTED]]
+    if len(problems) > _MAX_LISTED:
+        lines.append(f"  - and {len(problems) - _MAX_LISTED} more")
+    return "\n".join([heading, *lines])

@@ -1,4 +1,4 @@
-"""The tables of the families, and the engine that applies them."""
+"""The tables of the families, and their use in both directions."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 from support import random_params, tiny
 
 from transformer_jax.config import TaskConfig
-from transformer_jax.convert import engine
+from transformer_jax.convert import folder_config
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder import from_pretrained, save_pretrained
 from transformer_jax.convert.layouts import Layout, halved, interleaved
@@ -67,7 +67,7 @@ def like(family, **fields):
 def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
     config, task = like(family, **fields), TASKS_OF.get(family)
     params = random_params(config, head=None if task is None else TASKS[task.name].head(task, config))
-    table = engine.closest(config, FAMILIES[family].tasks[0] if task is None else task.name)
+    table = folder_config.closest(config, FAMILIES[family].tasks[0] if task is None else task.name)
     assert table.name == ("bert" if task else family)
     labels = ("B", "A", "C", "E", "D") if task and task.name in ("classification", "tagging") else ()
     save_pretrained(tmp_path / "folder", config, params, task=task, labels=labels)
@@ -75,7 +75,7 @@ def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
     assert jax.tree.structure(again.params) == jax.tree.structure(params)
     jax.tree.map(np.testing.assert_array_equal, again.params, params)
     differing = {k for k, v in vars(config).items() if getattr(again.config, k) != v}
-    assert differing <= engine.fields_without_meaning(table) | {"init", "max_length"}
+    assert differing <= folder_config.fields_without_meaning(table) | {"init", "max_length"}
     assert again.labels == labels
     if task is not None:
         assert again.task == task
@@ -84,18 +84,18 @@ def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
 def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_family():
     common = {"rotary_base", "relative_num_buckets", "relative_max_distance"}
     encoder = {"num_encoder_layers", "share_embeddings", "source_vocab_size"}
-    assert engine.fields_without_meaning(FAMILIES["gpt2"]) == common | encoder
-    assert engine.fields_without_meaning(FAMILIES["llama"]) == common | encoder  # rotary_base: `Family.rope`
+    assert folder_config.fields_without_meaning(FAMILIES["gpt2"]) == common | encoder
+    assert folder_config.fields_without_meaning(FAMILIES["llama"]) == common | encoder  # rotary_base: `Family.rope`
     # The tensors, not a key, say whether Marian has a bias.
-    assert engine.fields_without_meaning(FAMILIES["marian"]) == common | {"output_bias"}
-    assert engine.fields_without_meaning(FAMILIES["bart"]) == common | {"output_bias", "source_vocab_size"}
-    assert engine.fields_without_meaning(FAMILIES["t5"]) == {"rotary_base", "source_vocab_size"}
+    assert folder_config.fields_without_meaning(FAMILIES["marian"]) == common | {"output_bias"}
+    assert folder_config.fields_without_meaning(FAMILIES["bart"]) == common | {"output_bias", "source_vocab_size"}
+    assert folder_config.fields_without_meaning(FAMILIES["t5"]) == {"rotary_base", "source_vocab_size"}
     decoder = {"num_decoder_layers", "share_embeddings", "decoder_start_id", "source_vocab_size"}
-    assert engine.fields_without_meaning(FAMILIES["bert"]) == common | decoder
+    assert folder_config.fields_without_meaning(FAMILIES["bert"]) == common | decoder
     of_vocabulary = {"tie_output", "output_bias", "scale_logits"}
     for task in ("classification", "tagging", "span_qa"):
-        table = engine.family_named("bert", task)
-        assert engine.fields_without_meaning(table) == common | decoder | of_vocabulary
+        table = folder_config.family_named("bert", task)
+        assert folder_config.fields_without_meaning(table) == common | decoder | of_vocabulary
 
 
 def test_rows_that_nothing_reads():
@@ -170,12 +170,12 @@ def test_presets_are_models_of_their_families():
     }
     for family, configs in published.items():
         for config in configs:
-            assert engine.unsaid(FAMILIES[family], config.resolved()) == []
+            assert folder_config.unsaid(FAMILIES[family], config.resolved()) == []
 
 
 def test_the_class_is_that_of_the_architectures():
     def named(*names):
-        return engine.family_of({"model_type": "bert", "architectures": list(names)}, "x").class_name
+        return folder_config.family_of({"model_type": "bert", "architectures": list(names)}, "x").class_name
 
     assert named() == named("BertForPreTraining") == "BertForMaskedLM"
     assert named("BertForQuestionAnswering") == "BertForQuestionAnswering"
@@ -186,14 +186,16 @@ def test_the_class_is_that_of_the_architectures():
 def test_a_task_without_a_class_is_refused(tmp_path):
     config = like("bert", output_bias=True)
     with pytest.raises(ConfigError, match=r"family='t5': has no class for task\.name='tagging'; it has some for trans"):
-        engine.family_named("t5", "tagging")
+        folder_config.family_named("t5", "tagging")
     with pytest.raises(ConfigError, match=r"task\.pooling='mean': BertForSequenceClassification has 'first'"):
-        engine.write_model_config(
-            engine.family_named("bert", "classification"), config, TaskConfig(name="classification", pooling="mean")
+        folder_config.write_model_config(
+            folder_config.family_named("bert", "classification"),
+            config,
+            TaskConfig(name="classification", pooling="mean"),
         )
 
 
 def test_two_fields_that_the_family_has_one_number_for():
     """T5 has one key for whether logits are scaled and whether the output is tied."""
-    problems = engine.unsaid(FAMILIES["t5"], like("t5", scale_logits=False))
+    problems = folder_config.unsaid(FAMILIES["t5"], like("t5", scale_logits=False))
     assert problems == ["model.scale_logits=False: T5 has True"]
