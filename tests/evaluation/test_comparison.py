@@ -13,6 +13,7 @@ from data_support import pair_texts
 from run_support import copy_of_trained, snapshot
 
 from transformer_jax.checkpoints.checksums import by_path, checksums
+from transformer_jax.config import TaskConfig
 from transformer_jax.data.datasets import Data
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation import run as evaluation_run
@@ -410,7 +411,7 @@ def test_a_task_without_outputs_is_compared_by_its_losses(run, older, translated
     assert not [line for line in out if line.startswith("decode of")]  # nothing is generated
     evaluate(run, ["test"])
     metrics = json.loads((run / "evaluation" / "test.json").read_text())
-    assert metrics["task"] == {"name": "plain", "prefix": "none"}
+    assert metrics["task"] == dataclasses.asdict(TaskConfig(name="plain"))
     assert not (run / "evaluation" / "test.txt").exists()
     assert result.scores["loss"][0].score == pytest.approx(metrics["loss"], rel=1e-5)
 
@@ -445,8 +446,10 @@ def test_without_references_the_corpora_are_the_same(run, older, translated, pla
 def test_a_fingerprint_equals_that_of_earlier_versions(scored):
     loaded = scored[0].loaded
     fields = dataclasses.asdict(loaded.config.model)
-    later = ("architecture", "init", "init_std", "output_bias")
-    assert [fields.pop(name) for name in later] == ["encoder_decoder", "glorot", 0.02, False]
+    later = {"architecture": "encoder_decoder", "init": "glorot", "init_std": 0.02, "output_bias": False}
+    later |= {"source_vocab_size": fields["vocab_size"], "embedding_norm": False, "token_types": 0}
+    later |= {"scale_logits": False, "final_dropout_rate": 0.0}
+    assert {name: fields.pop(name) for name in later} == later
     digest = hashlib.sha256(loaded.tokenizer.sha256.encode())
     digest.update(json.dumps([fields, checksums(by_path(loaded.params))], sort_keys=True).encode())
     of_model = loaded.config.model

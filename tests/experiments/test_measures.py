@@ -103,7 +103,7 @@ def test_gradient_norms_command(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_batches_of_the_gradients_are_training_batches_of_their_vocabulary():
-    model = dataclasses.replace(MODEL, vocab_size=8000)
+    model = dataclasses.replace(MODEL, vocab_size=8000, source_vocab_size=None)
     first, second = gradients._batches(model, 512, 2)
     for batch in (first, second):
         assert len(batch["inputs"]) == len(batch["targets"]) > 1

@@ -32,7 +32,7 @@ SIDES = ("inputs", "targets")
 ENCODINGS = ["sinusoidal", "learned", "rotary", "relative", "none"]
 # A row is longer than a learned table has positions.
 PACKED = {"data.batching": "packed", "data.packed_length": 32, "data.row_multiple": 4, "data.tokens_per_batch": 128}
-NO_DROPOUT = {f"model.{name}dropout_rate": 0.0 for name in ("", "embedding_", "attention_", "activation_")}
+NO_DROPOUT = {f"model.{name}dropout_rate": 0.0 for name in ("", "embedding_", "attention_", "activation_", "final_")}
 
 
 @functools.cache
