@@ -14,7 +14,7 @@ from support import random_params, tiny
 from tokenizers import Tokenizer
 
 from transformer_jax.cli.main import main
-from transformer_jax.config import DecodeConfig, ExperimentConfig
+from transformer_jax.config import DecodeConfig, ExperimentConfig, TaskConfig
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
 from transformer_jax.convert.generation import generation_settings
 from transformer_jax.convert.tensor_files import INDEX, SINGLE, Outgoing, TensorFiles, write_tensors
@@ -22,6 +22,7 @@ from transformer_jax.convert.tokenizer_files import read_folder_tokenizer, token
 from transformer_jax.data.tokenizers import SpecialIds, TokenizerPair, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation.loading import load
+from transformer_jax.tasks.base import TASKS
 
 TEXTS = [
     f"the {a} {b} is near the {a}, and {b} {i}" for i, a in enumerate(["ax", "bee", "cow", "elm"]) for b in "pqrst"
@@ -490,3 +491,21 @@ def test_settings_of_generation(tokenizers):
     keys, left_out = generation_settings(config, average)
     assert (keys["length_penalty"], keys["early_stopping"], left_out) == (1.0, True, [])
     assert generation_settings(tiny(), DecodeConfig()).keys["max_new_tokens"] == 11
+
+
+def test_labels_that_a_classifier_cannot_have_are_refused(tmp_path):
+    config = tiny(
+        architecture="encoder_only", position_encoding="learned", scale_embeddings=False, embedding_norm=True,
+        token_types=2, activation="gelu",
+    )  # fmt: skip
+    task = TaskConfig(name="classification", num_labels=3, pooler=True)
+    params = random_params(config, head=TASKS["classification"].head(task, config))
+    save_pretrained(tmp_path / "folder", config, params, task=task, labels=("a", "b", "c"))
+    for values, message in (
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label has the name 'a' more than once"),
+        ({"problem_type": "regression"}, "problem_type='regression': our blocks can only say"),
+    ):
+        shutil.copytree(tmp_path / "folder", tmp_path / "other", dirs_exist_ok=True)
+        edit(tmp_path / "other" / "config.json", **values)
+        with pytest.raises(CheckpointError, match=message):
+            open_folder(tmp_path / "other")

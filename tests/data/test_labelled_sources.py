@@ -81,6 +81,14 @@ def test_tagged_words(tmp_path):
     assert (tabs["words"], tabs["tags"]) == ([["# 1", "#tag"]], [["O", "B-x"]])
 
 
+def test_coarse_and_renamed_tags(tmp_path):
+    content = "a X:y\nb Z\n"
+    coarse = features(tmp_path, "train.conll", content, format="conll", coarse_labels=True)
+    assert (coarse["tags"], coarse["targets"]) == ([["X", "Z"]], ["X Z"])
+    named = features(tmp_path, "train.conll", content, format="conll", coarse_labels=True, label_names="X=one,Z=two")
+    assert (named["tags"], named["targets"]) == ([["one", "two"]], ["one two"])
+
+
 def test_sentences_of_universal_dependencies(tmp_path):
     rows = [
         "# text = vamonos al mar",
@@ -125,6 +133,7 @@ def test_questions(tmp_path):
         ("train.txt", "1 a\nNUM\n", {"format": "labelled"}, "line 2: expected a label, a space and a text"),
         ("train.conll", "a O\n\nb\n", {}, "line 3: the word 'b' has no tag: expected two columns or more"),
         ("train.conll", "a\tO\nb\t \n", {}, "line 2: column 2 is empty"),
+        ("train.conll", "a X Y O\n\nb X Y\n", {}, "line 3: expected 4 columns, as in the lines before, got 3"),
         ("train.conll", "a O\n", {"target_feature": "3"}, "line 1: expected at least 3 columns, got 2"),
         ("train.conllu", "1\ta\tb\n", {}, "line 1: expected 10 columns, got 3"),
         ("train.conll", "", {}, " is empty"),

@@ -260,3 +260,22 @@ def size_of_arrays(jaxpr: Any) -> list[int]:
         for inner in jaxprs_in_params(equation.params):
             sizes += size_of_arrays(inner)
     return sizes
+
+
+@pytest.mark.parametrize("smoothing", [None, 0.1])
+def test_outputs_that_do_not_exist_have_no_part_in_the_loss(smoothing):
+    """The sums and gradients are those of the outputs that exist, and a row without any has none."""
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 7)), jnp.float32)
+    allowed = jnp.arange(7)[None] < jnp.array([[4], [4], [0]])
+    targets, weights = jnp.array([1, 3, 0]), jnp.array([1.0, 1.0, 0.0])
+
+    def loss(logits, allowed=None):
+        rows = slice(None) if allowed is not None else slice(2)
+        return cross_entropy(logits, targets[rows], weights[rows], smoothing, allowed)["loss"]
+
+    value, gradient = jax.value_and_grad(loss)(logits, allowed)
+    expected, of_existing = jax.value_and_grad(loss)(logits[:2, :4])
+    assert float(value) == pytest.approx(float(expected), rel=1e-6)
+    np.testing.assert_allclose(gradient[:2, :4], of_existing, rtol=0, atol=1e-6)
+    assert not gradient[:2, 4:].any()
+    assert not gradient[2].any()

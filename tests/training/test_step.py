@@ -109,6 +109,15 @@ def test_dropout_changes_with_step_and_seed():
     assert distance(gradient(uneven_batch(), hyper=hyper._replace(seed=4))[0], grads) > 0.05
 
 
+def test_a_batch_without_a_target_has_a_finite_loss_and_no_gradient():
+    static, hyper = split(small_config({}))
+    batch = uneven_batch()
+    batch["weights"] = np.zeros_like(batch["weights"])
+    state, metrics = jax.jit(make_train_step(static))(init_state(static, hyper), batch, hyper)
+    assert (float(metrics["loss"]), float(metrics["gradient_norm"]), int(state.step)) == (0.0, 0.0, 1)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
 def test_a_row_of_padding_does_nothing():
     """Such rows fill up a batch that has too few."""
     gradient, batch = gradient_of(1), uneven_batch()

@@ -79,7 +79,7 @@ class TaskConfig:
     stride: int = number(
         128,
         "a context that does not fit into data.max_length is read in windows, whose beginnings are this many tokens "
-        "apart (Devlin et al. 2019, code: doc_stride)",
+        "apart, but at most half of the room for the context (Devlin et al. 2019, code: doc_stride)",
         1,
         read_by=_SPAN_QA,
     )

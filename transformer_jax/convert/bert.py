@@ -94,6 +94,10 @@ MASKED_LM = Family(
 )  # fmt: skip
 
 
+_ONE_LABEL = ("single_label_classification", None)
+"""Values of `problem_type` for a softmax over the labels, which is also the default."""
+
+
 def _with_head(class_name: str, task: str, tensors: tuple[Tensor, ...], pooled: bool = False) -> Family:
     computed = {name: reason for name, reason in MASKED_LM.computed.items() if name.startswith("bert")}
     if pooled:
@@ -106,6 +110,7 @@ def _with_head(class_name: str, task: str, tensors: tuple[Tensor, ...], pooled: 
         tasks=(task,),
         task_fields={"pooling": "first", "pooler": True} if pooled else {},
         has_labels=task != "span_qa",
+        required={**MASKED_LM.required, **({"problem_type": _ONE_LABEL} if pooled else {})},
         tensors=(*_stack(), *tensors),
         fixed=_FIXED,
         copies={},

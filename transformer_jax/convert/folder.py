@@ -108,6 +108,8 @@ def open_folder(path: Path | str) -> Folder:
         if theirs.get("eos_token_id", end) not in (end, [end], None):
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
     labels = tuple(folder_config.label_names(theirs)) if family.has_labels else ()
+    if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
+        raise CheckpointError(f"{path / CONFIG}: id2label has the name {repeated[0]!r} more than once")
     return Folder(path, family, config, files, tokenizer, folder_config.read_task(family, theirs), labels, ignored)
 
 
@@ -305,7 +307,7 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
                 batching="packed" if packed else "buckets",
                 tokens_per_batch=4096,
             ),
-            training=TrainingConfig(label_smoothing=0.0 if packed else 0.1),
+            training=TrainingConfig(label_smoothing=0.1 if folder.task.name == "translation" else 0.0),
         )
     if base.task.name not in family.tasks:
         needed = " or ".join(f"'{name}'" for name in family.tasks)

@@ -73,7 +73,8 @@ def _windows_of(split: EncodedSplit, max_length: int, stride: int, question_leng
             "task.question_length to the longest"
         )
     rooms = max_length - 3 - question_sizes
-    steps = np.minimum(stride, rooms)
+    # Windows overlap by half at least, so that every answer of up to half a window is whole in one of them.
+    steps = np.minimum(stride, np.maximum(rooms // 2, 1))
     counts = 1 + np.maximum(0, -(-(sizes - rooms) // steps))
     questions = np.repeat(np.arange(len(sizes)), counts)
     numbers = np.arange(len(questions)) - np.repeat(np.cumsum(counts) - counts, counts)

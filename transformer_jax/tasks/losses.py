@@ -12,6 +12,8 @@ from transformer_jax.tasks.base import Sums
 from transformer_jax.typing import Array
 
 CROSS_ENTROPY_SUMS = ("loss", "nll", "correct", "weight")
+_ABSENT = -1e9
+"""The logit of an output that does not exist; not infinite, so that a row of padding has a finite loss."""
 
 
 def chunked_cross_entropy(
@@ -52,7 +54,13 @@ def chunked_cross_entropy(
     return jax.lax.scan(add, zeros, (parts, divided(targets), divided(weights)))[0]
 
 
-def cross_entropy(logits: Array, targets: Array, weights: Array, label_smoothing: Array | float | None = None) -> Sums:
+def cross_entropy(
+    logits: Array,
+    targets: Array,
+    weights: Array,
+    label_smoothing: Array | float | None = None,
+    allowed: Array | None = None,
+) -> Sums:
     """Return -sum_v q(v) log p(v) with q = (1 - e) [v = target] + e / V (Szegedy et al. 2016, section 7).
 
     The mass e is spread over the whole vocabulary, including the target. It is computed as
@@ -60,16 +68,24 @@ def cross_entropy(logits: Array, targets: Array, weights: Array, label_smoothing
 
     Args:
       logits: [..., V]; targets: [...] int32; weights: [...] float32, 0 for padding.
+      allowed: bool, broadcastable to logits: the outputs that exist, such as those of tokens; the mass e is spread over
+        them alone. None: all.
     Returns: sums over all targets, float32 scalars: `loss`, label-smoothed cross-entropy in nats; `nll`, cross-entropy
       of the targets in nats; `correct`, the targets whose logit is the largest; `weight`. All are weighted.
     """
     logits = logits.astype(jnp.float32)
+    if allowed is not None:
+        logits = jnp.where(allowed, logits, _ABSENT)
     normaliser = jax.nn.logsumexp(logits, axis=-1)
     gold = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     nll = normaliser - gold
     loss = nll
     if label_smoothing is not None:
-        loss = normaliser - (1.0 - label_smoothing) * gold - label_smoothing * logits.mean(-1)
+        mean = logits.mean(-1)
+        if allowed is not None:
+            count = jnp.maximum(allowed.sum(-1), 1)  # a row of padding has none, and the weight 0
+            mean = jnp.where(allowed, logits, 0.0).sum(-1) / count
+        loss = normaliser - (1.0 - label_smoothing) * gold - label_smoothing * mean
     correct = (gold >= logits.max(-1)).astype(jnp.float32)
     sums = {name: (x * weights).sum() for name, x in zip(CROSS_ENTROPY_SUMS, (loss, nll, correct), strict=False)}
     return sums | {"weight": weights.sum()}

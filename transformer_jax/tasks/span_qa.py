@@ -136,14 +136,12 @@ class SpanQA(Task):
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
     ) -> Sums:
         """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the ends of a batch's answers."""
-        import jax.numpy as jnp
-
         from transformer_jax.tasks.losses import cross_entropy
 
         x, _ = model.features(batch, dropout, hyper.model)
         logits = model.outputs(x, batch).swapaxes(1, 2)  # [B, S, 2] -> [B, 2, S]
-        masked = jnp.where(batch["inputs_mask"][:, None, :], logits, _NO_TOKEN)
-        return cross_entropy(masked, batch["targets"], batch["weights"], hyper.label_smoothing)
+        is_token = batch["inputs_mask"][:, None, :]
+        return cross_entropy(logits, batch["targets"], batch["weights"], hyper.label_smoothing, is_token)
 
     def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
         """Return `loss` in nats per end, and `accuracy`, the percentage of right ends."""
@@ -217,10 +215,6 @@ class SpanQA(Task):
             " | ".join([question, *answers])
             for question, answers in zip(features["questions"], features["answers"], strict=True)
         ]
-
-
-_NO_TOKEN = -1e9
-"""Logit of padding, whose probability it makes 0."""
 
 
 def _scored(score: Any, answers: Sequence[Answer], references: Sequence[Sequence[str]], best_over: Any) -> np.ndarray:

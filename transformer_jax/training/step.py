@@ -53,9 +53,11 @@ def train_step(
     filled, slots = _filled_slots(batch)
     if axis_name is not None:
         grads, sums, filled, slots = jax.lax.psum((grads, sums, filled, slots), axis_name)
-    grads = jax.tree.map(lambda g: g / sums["weight"], grads)
+    # A batch may have no target, such as one without a masked token. Then all sums are 0, and so are the gradients.
+    weight = jnp.where(sums["weight"] > 0, sums["weight"], 1.0)
+    grads = jax.tree.map(lambda g: g / weight, grads)
     updates, opt_state = make_optimizer(static.optimizer, hyper).update(grads, state.opt_state, state.params)
-    metrics = TASKS[static.task.name].means(sums) | {
+    metrics = TASKS[static.task.name].means(sums | {"weight": weight}) | {
         "gradient_norm": optax.tree.norm(grads),
         "learning_rate": learning_rate(static.optimizer.schedule, updates_made(state.opt_state) + 1, hyper),
         "tokens": sums["weight"],

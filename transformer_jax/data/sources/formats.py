@@ -209,6 +209,7 @@ class _Blocks(Format):
     def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
         words: list[str] = []
         tags: list[str] = []
+        width = 0
         for number, line in enumerate(itertools.chain(lines_of(files[0]), [""]), 1):
             if not line.strip():
                 if words:
@@ -220,8 +221,17 @@ class _Blocks(Format):
             except ValueError as error:
                 raise _at(files[0], number, str(error)) from error
             if found:
+                width = width or self.width(line)
+                if self.width(line) != width:
+                    raise _at(
+                        files[0], number, f"expected {width} columns, as in the lines before, got {self.width(line)}"
+                    )
                 words.append(found[0])
                 tags.append(found[1])
+
+    @abc.abstractmethod
+    def width(self, line: str) -> int:
+        """Return the number of columns of a line."""
 
     @abc.abstractmethod
     def word_and_tag(self, line: str) -> tuple[str, str] | None:
@@ -229,8 +239,14 @@ class _Blocks(Format):
 
 
 class _Conll(_Blocks):
+    def width(self, line: str) -> int:
+        return len(self._cells(line))
+
+    def _cells(self, line: str) -> list[str]:
+        return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
+
     def word_and_tag(self, line: str) -> tuple[str, str] | None:
-        cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
+        cells = self._cells(line)
         if cells[0].startswith("-DOCSTART-"):
             return None
         if len(cells) < 2:
@@ -242,6 +258,9 @@ class _Conll(_Blocks):
 
 class _Conllu(_Blocks):
     word_column, last = "FORM", "UPOS"
+
+    def width(self, line: str) -> int:
+        return len(CONLLU_COLUMNS)  # `word_and_tag` refuses any other
 
     def word_and_tag(self, line: str) -> tuple[str, str] | None:
         if line.startswith("#"):

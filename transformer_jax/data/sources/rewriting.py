@@ -54,10 +54,11 @@ class _RewrittenSource:
 
     def _changed(self, features: dict[str, list[Any]], split: str) -> dict[str, list[Any]]:
         changed: dict[str, list[Any]] = {}
-        if self._config.coarse_labels:
-            changed["targets"] = [label.partition(":")[0] for label in features["targets"]]
-        if self._names:
-            changed["targets"] = [self._named(label, split) for label in changed.get("targets", features["targets"])]
+        if (self._config.coarse_labels or self._names) and "tags" in features:
+            changed["tags"] = [[self._label(tag, split) for tag in tags] for tags in features["tags"]]
+            changed["targets"] = [" ".join(tags) for tags in changed["tags"]]
+        elif self._config.coarse_labels or self._names:
+            changed["targets"] = [self._label(label, split) for label in features["targets"]]
         if template := self._config.input_template:
             texts = {f"{{{name}}}": features[name] for name in ("inputs", "second") if name in features}
             if "{second}" in template and "{second}" not in texts:
@@ -69,7 +70,11 @@ class _RewrittenSource:
             ]
         return changed
 
-    def _named(self, label: str, split: str) -> str:
+    def _label(self, label: str, split: str) -> str:
+        """Return a label as the config wants it: without its finer part, and with its other name."""
+        label = label.partition(":")[0] if self._config.coarse_labels else label
+        if not self._names:
+            return label
         if label not in self._names:
             raise DataError(
                 f"data.label_names={self._config.label_names!r}: no name for the label {label!r} of split '{split}'"
