@@ -9,7 +9,7 @@ from transformer_jax.data.batching import BatchShape, Rows
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.sources import Split
 from transformer_jax.data.token_cache import open_split
-from transformer_jax.data.tokenizers import EncodedTexts, SpecialIds, Tokenizer
+from transformer_jax.data.tokenizers import EncodedSpans, EncodedTexts, SpecialIds, Tokenizer
 from transformer_jax.data.tokenizers.base import ModelBytes, concatenated
 from transformer_jax.tasks.arrays import sequence_to_sequence_arrays, shift_right
 from transformer_jax.tasks.base import TASKS
@@ -26,6 +26,10 @@ class Letters(ModelBytes):
 
     def encode_batch(self, texts) -> EncodedTexts:
         return concatenated([[0 if letter == "!" else 8 + ord(letter) - ord("a") for letter in text] for text in texts])
+
+    def encode_spans(self, texts) -> EncodedSpans:
+        places = np.array([[i, i + 1] for text in texts for i in range(len(text))], np.int32).reshape(-1, 2)
+        return EncodedSpans(*self.encode_batch(texts), places)
 
     def decode(self, ids):
         return "".join("!" if i == 0 else chr(ord("a") + i - 8) for i in ids)

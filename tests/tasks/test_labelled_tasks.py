@@ -159,7 +159,7 @@ def test_the_first_token_of_a_word_has_its_tag(tmp_path):
 
 @pytest.mark.parametrize(("max_length", "stride"), [(8, 1), (9, 2), (10, 3), (11, 100), (16, 4)])
 def test_windows_cover_a_context(tmp_path, max_length, stride):
-    """Every token is in a window. They begin `stride` tokens apart, at most half a window; the last may overlap more."""
+    """Every token is in a window. They begin `stride` tokens apart, at most half a window; the last may be nearer."""
     settings = config("span_qa", data={"max_length": max_length}, question_length=4, stride=stride)
     contexts = [" ".join(CONTEXTS[0].split()[:n]) for n in range(1, 10)]
     count = len(contexts)
