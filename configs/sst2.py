@@ -1,0 +1,60 @@
+"""SST-2 of GLUE, the sentiment of a phrase or sentence: 67,349 training phrases, 872 sentences of dev.
+
+    transformer-jax train --config=sst2 --workdir=runs/sst2 --config.data.dir=data/sst2
+    transformer-jax evaluate --checkpoint=runs/sst2 --splits=valid
+
+The folder holds train.tsv and dev.tsv, plain or .gz, with a first line of column names. The labels of GLUE's test file
+are not public, so dev is the validation split, and the scores are of it.
+
+Hardware: 2 cores of an AMD EPYC, shared.
+Result: accuracy on dev 80.5 % after 37 seconds; one seed, from scratch. Of three settings tried on dev it was the best.
+An LSTM has 85.09 % after 50 minutes on a CPU (google/flax, examples/sst2).
+"""
+
+from transformer_jax.config import (
+    DataConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TaskConfig,
+    TrainingConfig,
+)
+from transformer_jax.config_file import check_argument
+
+
+def get_config(arg=""):
+    check_argument(arg)
+    return ExperimentConfig(
+        task=TaskConfig(name="classification", num_labels=2, pooling="mean"),
+        model=ModelConfig(
+            architecture="encoder_only",
+            vocab_size=8000,
+            emb_dim=128,
+            num_heads=4,
+            mlp_dim=256,
+            num_encoder_layers=1,
+            max_length=64,
+            norm_position="pre",
+            position_encoding="relative",
+            dropout_rate=0.5,
+        ),
+        data=DataConfig(
+            source="text",
+            format="tsv",
+            input_feature="sentence",
+            target_feature="label",
+            valid_split="dev",
+            test_split="",
+            tokenizer="wordpiece",
+            max_length=64,
+            tokens_per_batch=2048,
+            num_buckets=3,
+        ),
+        optimizer=OptimizerConfig(schedule="cosine", learning_rate=1e-3, warmup_steps=100),
+        training=TrainingConfig(
+            num_train_steps=1200,
+            label_smoothing=0.1,
+            eval_every_steps=400,
+            checkpoint_every_steps=400,
+        ),
+    ).to_config_dict()

@@ -1,0 +1,58 @@
+"""TREC, the type of a question (Li and Roth 2002): six coarse labels, 5,452 training and 500 test questions.
+
+    transformer-jax train --config=trec --workdir=runs/trec --config.data.dir=data/trec
+    transformer-jax evaluate --checkpoint=runs/trec --splits=test
+
+The folder holds train.txt and test.txt, plain or .gz, in Latin-1, a label and a question per line. Labels with a finer
+part, such as `DESC:manner`, are cut at the colon. There is no validation file, so the test questions are scored during
+training too; the result is that of the last step, and no setting was chosen by it.
+
+Hardware: 2 cores of an AMD EPYC, shared.
+Result: accuracy on test 81.2, 81.8 and 82.8 % with seeds 0, 1 and 2, after half a minute each. A convolutional network
+with random embeddings has 88.2 % (harvardnlp/sent-conv-torch, CNN-rand of Kim 2014).
+"""
+
+from transformer_jax.config import (
+    DataConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TaskConfig,
+    TrainingConfig,
+)
+from transformer_jax.config_file import check_argument
+
+
+def get_config(arg=""):
+    check_argument(arg)
+    return ExperimentConfig(
+        task=TaskConfig(name="classification", num_labels=6, pooling="mean"),
+        model=ModelConfig(
+            architecture="encoder_only",
+            vocab_size=4000,
+            emb_dim=128,
+            num_heads=4,
+            mlp_dim=256,
+            num_encoder_layers=2,
+            max_length=128,
+            norm_position="pre",
+            dropout_rate=0.3,
+        ),
+        data=DataConfig(
+            source="text",
+            format="labelled",
+            encoding="latin-1",
+            coarse_labels=True,
+            valid_split="test",
+            tokenizer="wordpiece",
+            max_length=128,
+            tokens_per_batch=1024,
+        ),
+        optimizer=OptimizerConfig(schedule="cosine", learning_rate=1e-3, warmup_steps=100),
+        training=TrainingConfig(
+            num_train_steps=800,
+            label_smoothing=0.1,
+            eval_every_steps=200,
+            checkpoint_every_steps=200,
+        ),
+    ).to_config_dict()
