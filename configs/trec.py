@@ -5,7 +5,8 @@
 
 The folder holds train.txt and test.txt, plain or .gz, in Latin-1, a label and a question per line. Labels with a finer
 part, such as `DESC:manner`, are cut at the colon. There is no validation file, so the test questions are scored during
-training too; the result is that of the last step, and no setting was chosen by it.
+training too. The result is that of the last step; the checkpoint that is kept as the best one was chosen by test. The
+settings are the best of four on a tenth of the training file (84.8 %).
 
 Hardware: 2 cores of an AMD EPYC, shared.
 Result: accuracy on test 81.2, 81.8 and 82.8 % with seeds 0, 1 and 2, after half a minute each. A convolutional network

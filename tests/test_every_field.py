@@ -497,7 +497,7 @@ LABELLED = {
     "class_weights": ("classification", "", "1,2,3"),
     "chunks": ("tagging", True, False),
     "question_length": ("span_qa", 4, 2),
-    "stride": ("span_qa", 2, 3),
+    "stride": ("span_qa", 1, 2),
 }
 
 
