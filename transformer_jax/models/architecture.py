@@ -105,7 +105,7 @@ ARCHITECTURES: Registry[Architecture] = Registry(
 
 
 class ModelOutput(NamedTuple):
-    """What a module returns: outputs, such as logits [B, T, V] float32, and attention weights [L, B, N, T, S] by name.
+    """The result of a module: outputs, such as logits [B, T, V] float32, and attention weights [L, B, N, T, S] by name.
 
     Without `return_weights` there are no weights.
     """

@@ -1,4 +1,4 @@
-"""What the tasks share that learn to undo the corruption of texts: windows of texts, keys, batches, refusals.
+"""The common part of the tasks that learn to undo the corruption of texts: windows, keys, batches, refusals.
 
 A text is a part of a document (`data.batching` = `buckets` or `packed`) or of the stream of all documents, across their
 ends (`windows`). In training, the corruption of a row of the global batch follows from the seed, the step and the row,
@@ -44,7 +44,7 @@ class CorruptedText(Task):
     batchings = ("buckets", "packed", "windows")
     logged = token_prediction.LOGGED
 
-    # What a task defines.
+    # Defined by each task.
 
     @abc.abstractmethod
     def text_length(self, config: ExperimentConfig, special_ids: SpecialIds, width: int) -> int:
