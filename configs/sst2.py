@@ -1,5 +1,6 @@
 """SST-2 of GLUE, the sentiment of a phrase or sentence: 67,349 training phrases, 872 sentences of dev.
 
+    transformer-jax prepare --dataset=sst2 --data_dir=data
     transformer-jax train --config=sst2 --workdir=runs/sst2 --config.data.dir=data/sst2
     transformer-jax evaluate --checkpoint=runs/sst2 --splits=valid
 

@@ -1,5 +1,6 @@
 """TREC, the type of a question (Li and Roth 2002): six coarse labels, 5,452 training and 500 test questions.
 
+    transformer-jax prepare --dataset=trec --data_dir=data
     transformer-jax train --config=trec --workdir=runs/trec --config.data.dir=data/trec
     transformer-jax evaluate --checkpoint=runs/trec --splits=test
 

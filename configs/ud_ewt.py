@@ -1,6 +1,7 @@
 """Universal Dependencies English EWT, part-of-speech tags (UPOS): 12,544 training sentences, 17 tags.
 
-    transformer-jax train --config=ud_ewt --workdir=runs/ud_ewt --config.data.dir=data/ud_english_ewt
+    transformer-jax prepare --dataset=ud_ewt --data_dir=data
+    transformer-jax train --config=ud_ewt --workdir=runs/ud_ewt --config.data.dir=data/ud_ewt
     transformer-jax evaluate --checkpoint=runs/ud_ewt --splits=test
 
 The folder holds train.conllu, dev.conllu and test.conllu, plain or .gz.

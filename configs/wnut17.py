@@ -1,5 +1,6 @@
 """WNUT 2017, names of emerging entities in tweets and comments (Derczynski et al. 2017): six types in BIO.
 
+    transformer-jax prepare --dataset=wnut17 --data_dir=data
     transformer-jax train --config=wnut17 --workdir=runs/wnut17 --config.data.dir=data/wnut17
     transformer-jax evaluate --checkpoint=runs/wnut17 --splits=test
 

@@ -11,6 +11,7 @@ from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import command_module
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
+from transformer_jax.data.downloads.table import NAMES
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.sources.base import joined
 from transformer_jax.errors import DataError
@@ -140,12 +141,8 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (
-            [],
-            "--dataset=... is missing: name of the dataset: multi30k, multi30k_wu2021, tatoeba, shakespeare_char, "
-            "wikitext2, wmt14, or one of TFDS",
-        ),
-        (["--dataset=multi30"], "wikitext2, wmt14 (did you mean 'multi30k'?)"),
+        ([], f"--dataset=... is missing: name of the dataset: {', '.join(NAMES)}, or one of TFDS"),
+        (["--dataset=multi30"], "wnut17, wmt14 (did you mean 'multi30k'?)"),
         (["--dataset=wmt14_translat"], "TFDS has no dataset 'wmt14_translat'; nearest: wmt14_translate"),
         (["--dataset=wmt14_translate/de-em"], "has no config 'de-em'; nearest: de-en"),
         (["--dataset=embedded_translate/en-de-5"], "expected two different locales"),

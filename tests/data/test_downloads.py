@@ -124,7 +124,7 @@ def test_prepares_and_shows_the_flags(tmp_path, corpus, server, capsys):
     assert out.splitlines() == [
         "tiny is prepared",
         f"  folder    {folder}",
-        "  splits    train 9, test 9",
+        "  lines     train 9, test 9",
         "  licence   none; https://example.org",
         "Flags to train with it:",
         f"  --config=tiny --config.data.dir={folder}",
@@ -344,6 +344,17 @@ def test_pairs_are_split_by_the_english_side(tmp_path):
         assert split[f"{name}.de"] == [f"Satz {text}" for text in expected]
 
 
+def test_files_get_the_names_that_a_config_reads(tmp_path):
+    path = tmp_path / "questions.train"
+    path.write_bytes(b"NUM:dist How far ?\n")
+    assert unpacked(unpacking.renamed({"questions.train": "train.txt"}), path) == {"train.txt": b"NUM:dist How far ?\n"}
+    archive = zip_of(tmp_path / "S.zip", {"S/train.tsv": "a\t1\n", "S/dev.tsv": "b\t0\n", "S/other": "c"})
+    names = {"S/train.tsv": "train.tsv", "S/dev.tsv": "dev.tsv"}
+    assert unpacked(unpacking.members("S.zip", names), archive) == {"train.tsv": b"a\t1\n", "dev.tsv": b"b\t0\n"}
+    with pytest.raises(DataError, match=r"has no file S/test\.tsv"):
+        unpacked(unpacking.members("S.zip", {"S/test.tsv": "test.tsv"}), archive)
+
+
 def link(name):
     info = zipfile.ZipInfo(name)
     info.create_system, info.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
@@ -403,7 +414,11 @@ def test_the_table(name):
     data = load(f"{CONFIGS[0].parent / name}.py").data
     named = {re.sub(r"\[.*", "", split) for split in (data.train_split, data.valid_split, data.test_split) if split}
     assert named <= set(corpus.prefixes)
-    assert (data.source_locale, data.target_locale) == ("en", "de")
+    assert corpus.encoding == data.encoding
+    if corpus.endings == ("en", "de"):
+        assert (data.source_locale, data.target_locale) == corpus.endings
+    else:
+        assert corpus.endings == ({"documents": "txt", "labelled": "txt"}.get(data.format, data.format),)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -57,10 +57,9 @@ def _prepare_corpus(name: str, arguments: Arguments) -> int:
     if values.manual_dir:
         raise ConfigError(f"--manual_dir is for datasets of TFDS; put files into {data_dir / 'downloads' / name}")
     folder, was_there = prepare_corpus(name, data_dir)
-    counts = {
-        prefix: TextFile(find(folder, f"{prefix}.{corpus.endings[0]}")).contents.num_lines for prefix in corpus.prefixes
-    }
-    _print_result(name, was_there, folder, counts)
+    files = {prefix: find(folder, f"{prefix}.{corpus.endings[0]}") for prefix in corpus.prefixes}
+    counts = {prefix: TextFile(path, encoding=corpus.encoding).contents.num_lines for prefix, path in files.items()}
+    _print_result(name, was_there, folder, "lines", counts)
     print(f"  licence   {corpus.licence}; {corpus.page}")
     print(f"Flags to train with it:\n  {shlex.join([f'--config={name}', f'--config.data.dir={folder}'])}")
     return exit_codes.OK
@@ -81,7 +80,7 @@ def _prepare_tfds(name: str, arguments: Arguments) -> int:
     info, folder = builder.info, Path(builder.data_dir)
     dataset = "/".join(filter(None, (info.name, info.config_name)))
     splits = {name: split.num_examples for name, split in info.splits.items()}
-    _print_result(info.full_name, was_there, folder, splits)
+    _print_result(info.full_name, was_there, folder, "splits", splits)
     print(f"  features  {', '.join(f'{name} ({kind})' for name, kind in _features(info).items())}")
     fields = {"source": "tfds", "dataset": dataset}
     if values.data_dir:
@@ -98,11 +97,11 @@ def _prepare_tfds(name: str, arguments: Arguments) -> int:
     return exit_codes.OK
 
 
-def _print_result(name: str, was_there: bool, folder: Path, splits: Mapping[str, int]) -> None:
-    """Print what was prepared, and where. splits: number of examples by name."""
+def _print_result(name: str, was_there: bool, folder: Path, what: str, counts: Mapping[str, int]) -> None:
+    """Print what was prepared, and where. what: "splits" (the counts are examples) or "lines"; counts: by split."""
     print(f"{name} {'was already prepared: nothing to do' if was_there else 'is prepared'}")
     print(f"  folder    {folder}")
-    print(f"  splits    {', '.join(f'{split} {count:,}' for split, count in splits.items())}")
+    print(f"  {what:9} {', '.join(f'{split} {count:,}' for split, count in counts.items())}")
 
 
 def _features(info: Any) -> dict[str, str]:

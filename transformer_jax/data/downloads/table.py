@@ -1,19 +1,15 @@
 """The table of corpora: where their files are, their checksums, and how they are unpacked into a folder for `data.dir`.
 
-A sha256 of this table was computed from the file itself. It is None if a publisher replaces the file from time to time.
+A sha256 of this table was computed from the file itself; that of SST-2.zip is the one of Hugging Face datasets.
+It is None if a publisher replaces the file from time to time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from transformer_jax.data.downloads.unpacking import gunzipped, split_by_hash, unchanged
-
-Unpack = Callable[[Mapping[str, Path]], Iterable[tuple[str, Iterator[bytes]]]]
-"""A function from downloaded files by name to (name in `data.dir`, content); it raises DataError for a bad file."""
+from transformer_jax.data.downloads.unpacking import Unpack, gunzipped, members, renamed, split_by_hash, unchanged
 
 
 class RemoteFile(NamedTuple):
@@ -33,7 +29,7 @@ class Corpus(NamedTuple):
     """A corpus that this module can download.
 
     page: of its publisher. licence: as the publisher states it. prefixes: of the files in `data.dir`, each with all
-    `endings`. unpack: writes these files.
+    `endings`. unpack: writes these files. encoding: of their text.
     """
 
     page: str
@@ -42,6 +38,7 @@ class Corpus(NamedTuple):
     prefixes: tuple[str, ...]
     unpack: Unpack
     endings: tuple[str, ...] = ("en", "de")
+    encoding: str = "utf-8"
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -130,6 +127,68 @@ CORPORA = {
         prefixes=("train", "valid", "test"),
         unpack=unchanged,
         endings=("txt",),
+    ),
+    "trec": Corpus(
+        page="https://cogcomp.seas.upenn.edu/Data/QA/QC",
+        licence="none stated",
+        files=_files(
+            "https://raw.githubusercontent.com/harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data/raw",
+            """
+            TREC.train 335858 9e4c8bdcaffb96ed61041bd64b564183d52793a8e91d84fc3a8646885f466ec3
+            TREC.test   23354 033f22c028c2bbba9ca682f68ffe204dc1aa6e1cf35dd6207f2d4ca67f0d0e8e
+            """,
+        ),
+        prefixes=("train", "test"),
+        unpack=renamed({"TREC.train": "train.txt", "TREC.test": "test.txt"}),
+        endings=("txt",),
+        encoding="latin-1",
+    ),
+    "sst2": Corpus(
+        page="https://gluebenchmark.com",
+        licence="none stated",
+        files=_files(
+            "https://dl.fbaipublicfiles.com/glue/data",
+            "SST-2.zip 7439277 d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa",
+        ),
+        prefixes=("train", "dev"),
+        unpack=members("SST-2.zip", {"SST-2/train.tsv": "train.tsv", "SST-2/dev.tsv": "dev.tsv"}),
+        endings=("tsv",),
+    ),
+    "ud_ewt": Corpus(
+        page="https://github.com/UniversalDependencies/UD_English-EWT",
+        licence="CC BY-SA 4.0",
+        files=_files(
+            "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/r2.16",
+            """
+            en_ewt-ud-train.conllu 14203025 3fb78e2b55482c8ee00caa653af436c88c9e5bc9a73ce26e4ae3ddc79d2b7e7b
+            en_ewt-ud-dev.conllu    1805545 531a54ff90d6ab12201c5a50c3e78e6ddac4de69abc4bce5d275d3cd29efe2b6
+            en_ewt-ud-test.conllu   1804515 e266e515a0a7547657ed3d90d9ba46487d6bd251f27ad4269d4e8a427c8555cd
+            """,
+        ),
+        prefixes=("train", "dev", "test"),
+        unpack=renamed({f"en_ewt-ud-{split}.conllu": f"{split}.conllu" for split in ("train", "dev", "test")}),
+        endings=("conllu",),
+    ),
+    "wnut17": Corpus(
+        page="https://github.com/leondz/emerging_entities_17",
+        licence="CC BY 4.0",
+        files=_files(
+            "https://raw.githubusercontent.com/leondz/emerging_entities_17/e52a2d2a71ac1a051ca2d532eef28653c5c02603",
+            """
+            wnut17train.conll       493781 731820e13f71af324c6b55a1575ec2ce59fbaa2a0806f8f0400b98d56cd6a7a5
+            emerging.dev.conll      114749 e053b752b8155113ca66e7db08af5f2f5f43ab993694e4774f1ec5bad42312d8
+            emerging.test.annotated 192425 2aa79b764e56ec9264a1b30fdd9b70195bd00ff400b62edd8f399d5f13c178f0
+            """,
+        ),
+        prefixes=("train", "dev", "test"),
+        unpack=renamed(
+            {
+                "wnut17train.conll": "train.conll",
+                "emerging.dev.conll": "dev.conll",
+                "emerging.test.annotated": "test.conll",
+            }
+        ),
+        endings=("conll",),
     ),
 }
 """Corpora of text files, by the name of the config that trains on them."""

@@ -19,6 +19,9 @@ from typing import IO, cast
 
 from transformer_jax.errors import DataError
 
+Unpack = Callable[[Mapping[str, Path]], Iterator[tuple[str, Iterator[bytes]]]]
+"""A function from downloaded files by name to (name in `data.dir`, content); it raises DataError for a bad file."""
+
 MAX_BYTES = 1 << 30
 """Largest size of a decompressed file, in bytes."""
 
@@ -33,13 +36,38 @@ def unchanged(files: Mapping[str, Path]) -> Iterator[tuple[str, Iterator[bytes]]
         yield name, _content(path, lambda path: path.open("rb"))
 
 
+def renamed(names: Mapping[str, str]) -> Unpack:
+    """Return a function that yields the files as they are, under other names. names: downloaded name -> new name."""
+
+    def unpack(files: Mapping[str, Path]) -> Iterator[tuple[str, Iterator[bytes]]]:
+        for name, content in unchanged(files):
+            yield names[name], content
+
+    return unpack
+
+
 def gunzipped(files: Mapping[str, Path]) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the .gz files decompressed, without their suffix; DataError for a damaged or too large one."""
     for name, path in files.items():
         yield name.removesuffix(".gz"), _content(path, gzip.GzipFile)
 
 
-def split_by_hash(archive: str, member: str) -> Callable[[Mapping[str, Path]], Iterator[tuple[str, Iterator[bytes]]]]:
+def members(archive: str, names: Mapping[str, str]) -> Unpack:
+    """Return a function that yields members of a zip archive. names: path in the archive -> name in `data.dir`."""
+
+    def unpack(files: Mapping[str, Path]) -> Iterator[tuple[str, Iterator[bytes]]]:
+        for member, name in names.items():
+            yield name, _content_of_member(files[archive], member)
+
+    return unpack
+
+
+def _content_of_member(archive: Path, member: str) -> Iterator[bytes]:
+    with _member(archive, member) as stream:
+        yield from _lines(archive, stream)
+
+
+def split_by_hash(archive: str, member: str) -> Unpack:
     """Return a function that divides the pairs of a zip archive's member into train, valid and test.
 
     The member is a TSV file with English in column 1 and German in column 2. The sha256 of the English side modulo 100
