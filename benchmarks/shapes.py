@@ -1,9 +1,11 @@
 """The model sizes on which speed is measured."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.models.presets import gpt2, transformer_base, transformer_big
+from transformer_jax.models.presets import bert, gpt2, t5, transformer_base, transformer_big
 
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {"emb_dim": 128, "num_heads": 4, "mlp_dim": 256, "num_encoder_layers": 4, "num_decoder_layers": 4},
@@ -23,19 +25,32 @@ LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "gpt_124m": {},
 }
 """Decoder-only models in GPT-2's form: fields that differ from GPT-2 small."""
+_SMALL = {"vocab_size": 8192, "emb_dim": 256, "num_heads": 4, "mlp_dim": 1024}
+FAMILIES: dict[str, Callable[..., ModelConfig]] = {
+    "bert_small": functools.partial(bert, **_SMALL, num_encoder_layers=4),
+    "t5_small": functools.partial(t5, "small", **_SMALL, num_encoder_layers=3, num_decoder_layers=3),
+}
+"""Small models in the form of BERT and T5, with the dropout of these."""
 PUBLISHED = {"transformer_base": transformer_base, "transformer_big": transformer_big}
 """Published models, with their own vocabulary and norms; for accelerators."""
 
 
 def names() -> list[str]:
     """Return the names of all shapes."""
-    return [*SHAPES, *LANGUAGE_MODELS, *PUBLISHED]
+    return [*SHAPES, *LANGUAGE_MODELS, *FAMILIES, *PUBLISHED]
+
+
+def task(shape: str) -> str:
+    """Return the name of the task that a shape is trained on."""
+    return {"bert_small": "masked_lm"}.get(shape, "language_model" if shape in LANGUAGE_MODELS else "translation")
 
 
 def model_config(shape: str, **fields: Any) -> ModelConfig:
-    """Return a language model, a published model, or a Pre-LN model with a vocabulary of 8,192; not resolved."""
+    """Return the model of a shape, not resolved. Encoder-decoders that are not published ones are Pre-LN."""
     if shape in LANGUAGE_MODELS:
         return gpt2(**LANGUAGE_MODELS[shape] | fields)
+    if shape in FAMILIES:
+        return FAMILIES[shape](**fields)
     if shape in PUBLISHED:
         return PUBLISHED[shape](**fields)
     values: dict[str, Any] = {"vocab_size": 8192, "norm_position": "pre"}

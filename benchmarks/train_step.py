@@ -7,7 +7,10 @@ Prints one line of JSON: target tokens per second; GFLOP/s of the model's own ar
 known, its share of the peak (MFU, Chowdhery et al. 2022, appendix B: recomputation does not count); seconds to compile;
 peak memory of the device, or on a CPU of the process. The loss is fetched after every step, as in a loop that logs
 every step. Published models have dropout only on embeddings and sub-layers. Language models have it on attention
-weights too (`gpt_char` has none), and no label smoothing. The other shapes also drop feed-forward activations.
+weights too (`gpt_char` has none), and no label smoothing. BERT has the same, T5 drops feed-forward activations and the
+output of each stack too, and neither has label smoothing. The other shapes drop feed-forward activations.
+
+The target tokens of `bert_small` are all tokens of its rows, of which 15 % are predicted.
 """
 
 from __future__ import annotations
@@ -17,19 +20,27 @@ import dataclasses
 import json
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from benchmarks.devices import device_flag, peak_flops, use_device
-from benchmarks.shapes import LANGUAGE_MODELS, PUBLISHED, model_config, names
-from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
+from benchmarks.shapes import FAMILIES, LANGUAGE_MODELS, PUBLISHED, model_config, names, task
+from transformer_jax.config import (
+    DROPOUT_RATES,
+    DataConfig,
+    ExperimentConfig,
+    ParallelConfig,
+    TaskConfig,
+    TrainingConfig,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.huge_pages import restart_with_huge_pages
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.parallel.launchers import make_launcher
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import placed_state, state_shapes
 from transformer_jax.training.step import make_train_step
@@ -37,16 +48,23 @@ from transformer_jax.training.step import make_train_step
 _BATCHES = {
     **{"tiny": (128, 32), "small": (64, 32), "base": (16, 64)},
     **{"gpt_char": (12, 64), "gpt_small": (8, 256), "gpt_124m": (1, 256)},
+    **{"bert_small": (32, 128), "t5_small": (32, 32)},
     **{"transformer_base": (256, 256), "transformer_big": (128, 256)},
 }
 """Rows, and tokens of each side, by shape."""
+_SOURCE_LENGTHS = {"t5_small": 128}
+"""Tokens of the source, where they are not as many as those of the target."""
 
 
 def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     """Return the resolved config of the run to measure."""
     fields = {name: getattr(arguments, name) for name in ("dtype", "scan_layers", "remat", "attention_implementation")}
     rate = arguments.dropout_rate
-    if arguments.shape in LANGUAGE_MODELS:
+    if arguments.shape in FAMILIES and rate is not None:
+        rates = {place: rate for place in DROPOUT_RATES if getattr(model_config(arguments.shape), place)}
+    elif arguments.shape in FAMILIES:
+        rates = {}
+    elif arguments.shape in LANGUAGE_MODELS:
         rates = {} if rate is None else {"dropout_rate": rate, "attention_dropout_rate": rate}
     elif arguments.shape in PUBLISHED:
         rates = {"attention_dropout_rate": 0.0} | ({} if rate is None else {"dropout_rate": rate})
@@ -56,32 +74,35 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     if arguments.num_layers is not None:
         fields |= dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), arguments.num_layers)
     model = model_config(arguments.shape, **rates, **fields)
-    batch, length = _sizes(arguments)
-    config = ExperimentConfig(
+    batch, widths = _sizes(arguments)
+    length = max(widths.values())
+    return ExperimentConfig(
+        task=TaskConfig(name=task(arguments.shape)),
+        model=dataclasses.replace(model, max_length=max(model.max_length, length)),
         data=DataConfig(row_multiple=batch, max_length=length, tokens_per_batch=max(batch * length, 16)),
         training=TrainingConfig(
             loss_chunks=arguments.loss_chunks,
             accumulation_steps=arguments.accumulation_steps,
-            label_smoothing=0.0 if arguments.shape in LANGUAGE_MODELS else 0.1,
+            label_smoothing=0.0 if arguments.shape in (*LANGUAGE_MODELS, *FAMILIES) else 0.1,
         ),
         parallel=ParallelConfig(launcher=arguments.launcher, fsdp=arguments.fsdp, tensor=arguments.tensor),
     ).resolved()
-    # Set after resolving: the default task does not accept a model without an encoder.
-    return dataclasses.replace(
-        config, model=dataclasses.replace(model, max_length=max(model.max_length, length)).resolved()
-    )
 
 
-def _sizes(arguments: argparse.Namespace) -> tuple[int, int]:
+def _sizes(arguments: argparse.Namespace) -> tuple[int, dict[str, int]]:
+    """Return the rows of a batch, and the tokens of each side by the name of its array."""
     batch, length = _BATCHES[arguments.shape]
-    return arguments.batch or batch, arguments.length or length
+    widths = {"targets": arguments.length or length}
+    if task(arguments.shape) != "language_model":
+        widths["inputs"] = arguments.length or _SOURCE_LENGTHS.get(arguments.shape, length)
+    return arguments.batch or batch, widths
 
 
 class _Run:
     """A compiled training step on one batch; `first_s`: seconds of the first step, compilation included."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self.config, (batch_size, length) = experiment(arguments), _sizes(arguments)
+        self.config, (batch_size, widths) = experiment(arguments), _sizes(arguments)
         static, self._hyper = split(self.config)
         model = self.config.model
         architecture = ARCHITECTURES[model.architecture]
@@ -90,8 +111,8 @@ class _Run:
         places = self._launcher.shardings(state_shapes(static, self._hyper))
         self._state = placed_state(static, self._hyper, places)
         self.num_params = sum(leaf.size for leaf in jax.tree.leaves(self._state.params))
-        self._batch = _batch(model, batch_size, length, arguments.shape not in LANGUAGE_MODELS)
-        flops = architecture.train_flops(model, batch_size, {"inputs": length, "targets": length})
+        self._batch = _batch(self.config, batch_size, widths)
+        flops = architecture.train_flops(model, batch_size, widths)
         assert flops is not None
         self.flops = flops
         self.first_s = self.step()
@@ -106,7 +127,7 @@ class _Run:
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Compile the step for a shape, run it for about `seconds` and return its figures."""
-    batch_size, length = _sizes(arguments)
+    batch_size, widths = _sizes(arguments)
     run = _Run(arguments)
     runs = [run]
     if arguments.against_no_dropout:
@@ -118,6 +139,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             of_it.append(each.step())
     step_s, *without = (float(np.median(of_it[3:])) for of_it in times)
     device, count = jax.devices()[0], jax.device_count()
+    model = run.config.model
     peak, memory = peak_flops(device.device_kind), (device.memory_stats() or {}).get("peak_bytes_in_use")
     return {
         "shape": arguments.shape,
@@ -126,8 +148,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "devices": count,
         "launcher": arguments.launcher,
         "batch": batch_size,
-        "length": length,
-        "num_layers": run.config.model.num_decoder_layers,
+        "length": widths["targets"],
+        "num_layers": model.num_encoder_layers if model.architecture == "encoder_only" else model.num_decoder_layers,
         "dtype": arguments.dtype,
         "dropout_rate": run.config.model.dropout_rate,
         "scan_layers": arguments.scan_layers,
@@ -137,7 +159,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ms": step_s * 1e3,
         "steps": len(times[0]) - 3,
         **({"ms_without_dropout": without[0] * 1e3, "dropout_cost": step_s / without[0] - 1} if without else {}),
-        "target_tokens_per_s": batch_size * length / step_s,
+        "target_tokens_per_s": batch_size * widths["targets"] / step_s,
         "gflops": run.flops / step_s / 1e9,
         "mfu": run.flops / step_s / (peak * count) if peak is not None else None,
         "compile_s": run.first_s - step_s,
@@ -145,14 +167,28 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _batch(model: ModelConfig, batch_size: int, length: int, has_encoder: bool) -> dict[str, np.ndarray]:
-    """Return a batch of random ids without padding."""
-    ids = np.random.default_rng(0).integers(4, model.vocab_size, (2, batch_size, length)).astype(np.int32)
-    shifted = np.pad(ids[1][:, :-1], ((0, 0), (1, 0)), constant_values=model.decoder_start_id)
-    weights, is_token = np.ones((batch_size, length), np.float32), np.ones((batch_size, length), bool)
-    batch = {"decoder_inputs": shifted, "targets": ids[1], "weights": weights}
-    batch["row_ids"] = np.arange(batch_size, dtype=np.int32)
-    return {"inputs": ids[0], "inputs_mask": is_token, **batch} if has_encoder else batch
+def _batch(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """Return a batch of random ids without padding; a masked language model predicts 15 % of the tokens of a row."""
+    rng, by_task = np.random.default_rng(0), TASKS[config.task.name]
+    if config.task.name == "masked_lm":
+        allowed = by_task.widths(config, widths["inputs"])
+        assert allowed is not None
+        widths = allowed
+    template = by_task.batch_template(config, rows, widths)
+    assert template is not None
+    batch = {name: np.ones(leaf.shape, leaf.dtype) for name, leaf in template.items()}
+    for name in ("inputs", "targets"):
+        if name in batch:
+            batch[name] = rng.integers(4, config.model.vocab_size, batch[name].shape).astype(np.int32)
+    if "decoder_inputs" in batch:
+        start = config.model.decoder_start_id
+        batch["decoder_inputs"] = np.pad(batch["targets"][:, :-1], ((0, 0), (1, 0)), constant_values=start)
+    if "places" in batch:
+        count = round(config.task.mask_rate * widths["inputs"])
+        chosen = rng.permuted(np.tile(np.arange(widths["inputs"]), (rows, 1)), axis=1)[:, : widths["targets"]]
+        batch["places"] = np.sort(chosen, axis=1).astype(np.int32)
+        batch["weights"] *= np.arange(widths["targets"]) < count
+    return batch | {"row_ids": np.arange(rows, dtype=np.int32)}
 
 
 def parser() -> argparse.ArgumentParser:

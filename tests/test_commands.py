@@ -1,6 +1,7 @@
 """Every command, benchmark and study starts, and every command line in the documents can be parsed."""
 
 import ast
+import functools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from run_support import write_own_modules
 
@@ -109,7 +111,7 @@ def test_the_training_benchmark_alternates_with_steps_without_dropout(nano, caps
 
 @pytest.mark.slow
 def test_the_training_benchmark_of_a_decoder_only_model(monkeypatch, capsys):
-    sizes = {"vocab_size": 20, "emb_dim": 16, "num_heads": 2, "num_decoder_layers": 2}
+    sizes = {"vocab_size": 20, "emb_dim": 16, "num_heads": 2, "num_decoder_layers": 2, "decoder_start_id": 0}
     monkeypatch.setitem(shapes.LANGUAGE_MODELS, "gpt_124m", sizes)
     result = measured(train_step, capsys, "--shape=gpt_124m", "--seconds=0", "--batch=2", "--length=8")
     # Tokens, positions, 2 layers of 12 D^2 and 13 D, and the last norm.
@@ -117,6 +119,20 @@ def test_the_training_benchmark_of_a_decoder_only_model(monkeypatch, capsys):
     config = shapes.model_config("gpt_124m").resolved()
     flops = ARCHITECTURES["decoder_only"].train_flops(config, 2, {"targets": 8})
     assert result["gflops"] == pytest.approx(flops / (result["ms"] / 1e3) / 1e9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "layers"), [("bert_small", 1), ("t5_small", 2)])
+def test_the_training_benchmark_of_another_family(monkeypatch, capsys, shape, layers):
+    sizes = {"vocab_size": 40, "emb_dim": 16, "num_heads": 2, "mlp_dim": 32, "num_encoder_layers": layers}
+    sizes |= {"num_decoder_layers": layers} if shape == "t5_small" else {}
+    monkeypatch.setitem(shapes.FAMILIES, shape, functools.partial(shapes.FAMILIES[shape], **sizes))
+    result = measured(train_step, capsys, f"--shape={shape}", "--seconds=0", "--batch=2", "--length=20")
+    assert (result["num_layers"], result["batch"], result["length"]) == (layers, 2, 20)
+    run = train_step._Run(train_step.parser().parse_args([f"--shape={shape}", "--batch=2", "--length=20"]))
+    assert run._batch["weights"].sum() == (2 * 3 if shape == "bert_small" else 2 * 20)
+    places = run._batch.get("places", np.tile(np.arange(20), (2, 1)))
+    assert all(len(set(row)) == len(row) for row in places)
 
 
 @pytest.mark.slow
