@@ -127,6 +127,12 @@ def labelled(corpus, **fields):
         return str(error)
 
 
+def with_second(corpus, second_feature):
+    """Return labelled files whose template reads the second text if there is one."""
+    template = "{inputs} {second}" if second_feature else ""
+    return labelled(corpus, second_feature=second_feature, input_template=template)
+
+
 def questions(corpus, misplaced_answers):
     return labelled(corpus, format="squad", misplaced_answers=misplaced_answers)
 
@@ -220,7 +226,7 @@ DATA = {
     "format": (first_pair, "tsv", "jsonl"),
     "input_feature": (first_pair, None, "it"),
     "target_feature": (first_pair, None, "it"),
-    "second_feature": (labelled, "", "3"),
+    "second_feature": (with_second, "", "3"),
     "encoding": (labelled, "latin-1", "utf-8"),
     "coarse_labels": (labelled, False, True),
     "label_names": (labelled, "", "desc:x=y"),

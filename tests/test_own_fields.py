@@ -25,6 +25,7 @@ from transformer_jax.models.architecture import ARCHITECTURES, Architecture
 from transformer_jax.sweeps.study import Metric, Range, Study, over
 from transformer_jax.sweeps.trials import grid, program_key
 from transformer_jax.tasks.base import TASKS, MetricSpec, Task
+from transformer_jax.tasks.classification import Classification
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,8 +80,21 @@ class OnlyEncoderDecoder(Anything):
     architectures = ("encoder_decoder",)
 
 
+class Generates(Anything):
+    def generator(self, config, params, tokenizer, others=()):
+        raise NotImplementedError
+
+
+class Measures(Anything):
+    metrics = (*Counting.metrics, MetricSpec("words", needs_generation=True))
+
+
+class Sentiment(Classification):
+    """An extension of a built-in task, which reads what that one reads."""
+
+
 # No method is abstract, whatever the interface requires.
-for cls in (Counting, Anything, OnlyEncoderDecoder, Wave, Generating):
+for cls in (Counting, Anything, OnlyEncoderDecoder, Generates, Measures, Wave, Generating):
     cls.__abstractmethods__ = frozenset()
 
 
@@ -291,7 +305,80 @@ def test_a_field_that_a_task_does_not_read():
     text = message(task={"name": COUNTING}, decode={"beam_size": 2})
     assert "decode.beam_size=2 is not read" in text
     from_values(task={"name": COUNTING}, training={"num_train_steps": 7})
-    from_values(task={"name": ANYTHING}, decode={"beam_size": 2}, training={"label_smoothing": 0.0})
+    from_values(task={"name": ANYTHING}, training={"label_smoothing": 0.0, "loss_chunks": 2})
+
+
+@pytest.mark.parametrize("name", ["Generates", "Measures"])
+def test_a_task_that_decodes_reads_the_settings_of_decoding(name):
+    assert from_values(task={"name": f"{__name__}:{name}"}, decode={"beam_size": 2}).decode.beam_size == 2
+    text = message(task={"name": ANYTHING}, decode={"beam_size": 2})
+    assert f"decode.beam_size=2 is not read with task.name='{ANYTHING}', but with 'translation' and" in text
+
+
+ENCODER = {"architecture": "encoder_only"}
+NOT_READ = {
+    "decode.beam_size": (4, "translation' and 'language_model' and 'span_corruption' and 'denoising'"),
+    "decode.max_new_tokens": (7, "'denoising'"),
+    "training.loss_chunks": (2, "'masked_lm'"),
+    "evaluation.context": (3, "but with 'language_model'"),
+    "evaluation.max_length": (30, "but with 'language_model'"),
+    "data.separate_tokenizers": (True, "but with 'translation'"),
+    "data.cut_documents": (False, "but with 'language_model'"),
+    "data.label_names": ("a=b", "but with 'translation' and 'classification' and 'tagging'"),
+    "data.coarse_labels": (True, "but with 'translation' and 'classification' and 'tagging'"),
+    "data.input_template": ("x {inputs}", "'classification'"),
+    "data.cut_texts": (True, "but with 'classification'"),
+}
+"""Values of fields that some tasks do not read, and a part of the message."""
+READ = {
+    "classification": {"data.label_names", "data.coarse_labels", "data.input_template", "data.cut_texts"},
+    "tagging": {"data.label_names", "data.coarse_labels"},
+    "span_qa": set(),
+    "masked_lm": {"training.loss_chunks", "data.input_template"},
+}
+
+
+@pytest.mark.parametrize("task", [*READ, f"{__name__}:Sentiment"])
+def test_a_field_that_a_built_in_task_or_its_extension_does_not_read(task):
+    for name, (value, part) in NOT_READ.items():
+        section, field = name.split(".")
+        values: dict = {"model": ENCODER, "task": {"name": task}, section: {field: value}}
+        if name in READ[task if task in READ else "classification"]:
+            assert getattr(getattr(from_values(**values), section), field) == value
+            continue
+        text = message(**values)
+        assert f"{name}={value!r} is not read with task.name='{task}', but with '" in text, name
+        assert part in text
+
+
+def test_a_second_text_that_nothing_reads():
+    data = {"source": "text", "dir": "x", "format": "tsv", "second_feature": "3"}
+    text = message(model=ENCODER, task={"name": "masked_lm"}, data=data)
+    assert "data.second_feature='3' is not read with task.name='masked_lm', but with 'classification'" in text
+    from_values(model=ENCODER, task={"name": "classification"}, data=data)
+    from_values(data=data | {"input_template": "{inputs} {second}"})
+    from_values(task={"name": ANYTHING}, data=data)
+
+
+def selective_fields():
+    """Return the built-in tasks that read a field, for every field outside of `task` that others do not read."""
+    sections = {field.name: field.metadata.get("read_by", {}) for field in dataclasses.fields(ExperimentConfig)}
+    readers = {
+        name: (sections.get(name.partition(".")[0], {}) | field.metadata.get("read_by", {})).get("task.name")
+        for name, field, _ in walk(ExperimentConfig())
+    }
+    return {name: tasks for name, tasks in readers.items() if tasks and not name.startswith("task.")}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_and_the_fields_say_the_same_about_what_it_reads(name):
+    """Without `reads`, a task may read any field, but those of `decode` only if it decodes."""
+    fields = selective_fields()
+    assert {*NOT_READ} < {*fields}
+    for field, readers in fields.items():
+        section = field.partition(".")[0]
+        says = TASKS[name].reads_field({field, section})
+        assert says == (name in readers) or (TASKS[name].reads is None and section != "decode"), field
 
 
 # --- which architectures a task trains -----------------------------------------------------------------------------

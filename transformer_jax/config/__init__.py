@@ -11,10 +11,11 @@ results differ only by floating-point rounding. Fields marked `bookkeeping` only
 validated, saved or deleted; they change no parameter. A mapping in place of True gives values of other fields with
 which this holds.
 
-The names that a choice accepts are the keys of the table that implements them. A field with `read_by` is read only with
-some values of a choice; setting it with another value of that choice is an error. An architecture or a task from
-outside the package may add fields: its `config_class` extends `ModelConfig` or `TaskConfig`, and is the class of the
-section wherever `model.architecture` or `task.name` names it.
+The names that a choice accepts are the keys of the table that implements them. A field with `read_by`, or of a section
+with it, is read only with some values of a choice; setting it with another value of that choice is an error. An
+architecture or a task from outside the package says in its attribute `reads` what it reads of these. It may add fields:
+its `config_class` extends `ModelConfig` or `TaskConfig`, and is the class of the section wherever `model.architecture`
+or `task.name` names it.
 """
 
 from transformer_jax.config.conversion import (

@@ -170,8 +170,8 @@ def _sections(config: Any) -> Iterator[tuple[str, Any]]:
 def unread_fields(config: Any) -> Iterator[str]:
     """Yield a problem for every field that is set although the choices of the config do not read it.
 
-    Built-in choices use `read_by`, see `fields.field`. Architectures and tasks from outside use their attribute
-    `reads`.
+    Built-in choices use `read_by`, see `fields.field`. Architectures and tasks from outside use their method
+    `reads_field`.
     """
     choosers = _choosers(config)
     for section_name, section in _sections(config):
@@ -213,33 +213,38 @@ def _unread(
 ) -> dict[str, tuple[str, str, Collection[str]]]:
     """Return the unread fields of a section by name: the choice, its value, and the values that read the field."""
     unread = {}
+    of_section = type(config).__dataclass_fields__[section_name].metadata.get("read_by", {})
     for field in _shared(config, section_name, section):
+        read_by = {**of_section, **field.metadata.get("read_by", {})}
         for chooser, (chooser_field, chosen) in choosers.items():
-            readers = _readers(f"{section_name}.{field.name}", field, chooser, chooser_field, chosen)
+            readers = _readers(f"{section_name}.{field.name}", read_by.get(chooser), chooser, chooser_field, chosen)
             if readers is not None and chosen not in readers:
                 unread[field.name] = (chooser, chosen, readers)
     return unread
 
 
 def _readers(
-    name: str, field: dataclasses.Field, chooser: str, chooser_field: dataclasses.Field, chosen: str
+    name: str, readers: Collection[str] | None, chooser: str, chooser_field: dataclasses.Field, chosen: str
 ) -> Collection[str] | None:
-    """Return the values of a choice with which a field is read; None if the choice does not restrict the field."""
-    readers = field.metadata.get("read_by", {}).get(chooser)
+    """Return the values of a choice with which a field is read; None if the choice does not restrict the field.
+
+    Args:
+      readers: the built-in values of the choice that read the field, by its `read_by`; None if it names none.
+    """
     if not chooser_field.metadata.get("outside") or chosen in names_in_source(chooser_field.metadata["choices"].path):
         return readers
     if "extends" not in chooser_field.metadata:
         return None  # the object may read any field
     table = chooser_field.metadata["choices"].table
-    # The attribute `reads` of an outside object covers only the sections and fields in `extends`.
-    section = name.rpartition(".")[0]
-    is_its_business = {name, section} & {*chooser_field.metadata["extends"]}
+    # What an outside object says covers the fields that some built-in ones do not read, and those in `extends`.
+    section, _, leaf = name.rpartition(".")
+    is_its_business = readers is not None or {name, section} & {*chooser_field.metadata["extends"]}
     if name in (chooser, *chooser_field.metadata["always_read"]) or not is_its_business:
         return None
-    reads, names = table[chosen].reads, {name, section}
+    names = {name, section}
     if section == chooser.rpartition(".")[0]:
-        names.add(field.name)
-    return None if reads is None or names & {*reads} else readers or ()
+        names.add(leaf)
+    return None if table[chosen].reads_field(names) else readers or ()
 
 
 def _is_set(section: Any, field: dataclasses.Field) -> bool:

@@ -6,9 +6,15 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from transformer_jax.config.decode import GENERATING
 from transformer_jax.config.fields import choice, field, number
 
 _FILES_OR_TFDS = {"data.source": ("text", "tfds")}
+_WITH_INPUTS = (
+    *("translation", "language_model", "classification"),
+    *("masked_lm", "span_corruption", "denoising"),
+)
+_WITH_LABELS = ("translation", "classification", "tagging")
 _VOCABULARY_KINDS = {"data.tokenizer": ("words", "byte_bpe", "wordpiece", "wordpiece_cased")}
 
 # Only the source `embedded` reads the sizes of the embedded corpus, but the fields have no `read_by`: a user can put
@@ -126,12 +132,19 @@ class DataConfig:
         "place of translations",
         read_by={"data.source": ("text", "tfds", "embedded")},
     )
-    coarse_labels: bool = field(False, "keep only the part of every label before a colon, as of TREC's DESC:manner")
-    label_names: str = field("", "other names of the labels: 0=negative,1=positive")
+    coarse_labels: bool = field(
+        False,
+        "keep only the part of every label before a colon, as of TREC's DESC:manner",
+        read_by={"task.name": _WITH_LABELS},
+    )
+    label_names: str = field(
+        "", "other names of the labels: 0=negative,1=positive", read_by={"task.name": _WITH_LABELS}
+    )
     input_template: str = field(
         "",
         "text that becomes the input: {inputs} and {second} stand for the texts of the example, as in "
         "'sst2 sentence: {inputs}'; empty: the input itself",
+        read_by={"task.name": _WITH_INPUTS},
     )
     misplaced_answers: str = choice(
         "error",
@@ -158,7 +171,7 @@ class DataConfig:
         "plain",
         ("plain", "moses_bpe"),
         "moses_bpe: the text consists of Moses tokens, perhaps split with `@@`; scores and outputs use plain text",
-        read_by=_FILES_OR_TFDS,
+        read_by=_FILES_OR_TFDS | GENERATING,
     )
     tokenizer: str = choice(
         "unigram",

@@ -11,6 +11,9 @@ from transformer_jax.config.fields import Choices, DerivedFloat, DerivedStr, cho
 # cost W^2.
 SAMPLES_TOGETHER = 8
 
+GENERATING = {"task.name": ("translation", "language_model", "span_corruption", "denoising")}
+"""The tasks that generate text. They read this section, as others like them do (`tasks.base.Task.generates`)."""
+
 _SEARCH = {"decode.method": ("search",)}
 _SAMPLE = {"decode.method": ("sample",)}
 _LENGTH_PENALTIES = "transformer_jax.decoding.beam_search:LENGTH_PENALTIES"

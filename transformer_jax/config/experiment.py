@@ -20,7 +20,7 @@ from transformer_jax.config.conversion import (
     with_section_classes,
 )
 from transformer_jax.config.data import DataConfig
-from transformer_jax.config.decode import DecodeConfig, parse_ids
+from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
 from transformer_jax.config.model import ModelConfig
 from transformer_jax.config.task import TaskConfig
@@ -51,7 +51,7 @@ class ExperimentConfig:
     optimizer: OptimizerConfig = section(OptimizerConfig)
     training: TrainingConfig = section(TrainingConfig)
     evaluation: EvaluationConfig = section(EvaluationConfig)
-    decode: DecodeConfig = section(DecodeConfig)
+    decode: DecodeConfig = section(DecodeConfig, read_by=GENERATING)
     parallel: ParallelConfig = section(ParallelConfig)
 
     def resolved(self) -> ExperimentConfig:
@@ -176,6 +176,12 @@ class ExperimentConfig:
     def _label_problems(self) -> Iterator[str]:
         """Yield problems of tasks with labels and answers."""
         task, data = self.task, self.data
+        is_second_read = task.name == "classification" or "{second}" in data.input_template
+        if data.second_feature and not is_second_read and _table(TaskConfig, "name").is_built_in(task.name):
+            yield (
+                f"data.second_feature={data.second_feature!r} is not read with task.name='{task.name}', but with "
+                "'classification', or where data.input_template has {second}"
+            )
         if task.name == "classification" and self.model.architecture == "decoder_only" and task.pooling == "first":
             yield (
                 "task.pooling='first' with model.architecture='decoder_only': the first token does not see the text; "

@@ -105,5 +105,6 @@ def rate(default: Any, doc: str) -> Any:
     return number(default, doc, minimum=0.0, below=1.0, hyper=True, switch=True)
 
 
-def section(cls: type) -> Any:
-    return dataclasses.field(default_factory=cls)
+def section(cls: type, **metadata: Any) -> Any:
+    """Return a field that is a section; its `read_by`, as of `field`, holds for all of its fields."""
+    return dataclasses.field(default_factory=cls, metadata=metadata)

@@ -96,7 +96,7 @@ class ModelConfig:
     )
     init_std: float = number(0.02, "standard deviation", above=0.0, read_by={"model.init": ("normal", "plain_normal")})
     # 3 is the bos id of the tokenizers that this project trains; other tokenizers may use another id.
-    decoder_start_id: int = number(3, "id of the first token of every decoder input", 0)
+    decoder_start_id: int = number(3, "id of the first token of every decoder input", 0, read_by=_WITH_DECODER)
     attention_implementation: str = choice(
         "auto",
         ("auto", "reference", "xla", "cudnn"),

@@ -39,7 +39,7 @@ class TaskConfig:
         "transformer_jax.tasks.base:TASKS",
         "the examples, the loss and the scores; tasks/base.py",
         outside=True,
-        extends=("task", "decode", "training.label_smoothing", "training.loss_chunks"),
+        extends=("task", "training.label_smoothing"),
         always_read=(),
     )
     prefix: str = choice(

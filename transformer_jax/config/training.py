@@ -12,6 +12,7 @@ from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, fiel
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
 _LANGUAGE_MODEL = {"task.name": ("language_model",)}
+_OVER_VOCABULARY = {"task.name": ("translation", "language_model", "masked_lm", "span_corruption", "denoising")}
 _JIT = {"parallel.launcher": ("jit",)}
 
 
@@ -164,7 +165,11 @@ class TrainingConfig:
         1, "gradient accumulation: number of parts of a batch, computed in turn; same update", 1, rounding=True
     )
     loss_chunks: int = number(
-        1, "number of parts of the target length whose logits are computed in turn, to save memory", 1, rounding=True
+        1,
+        "number of parts of the target length whose logits are computed in turn, to save memory",
+        1,
+        rounding=True,
+        read_by=_OVER_VOCABULARY,
     )
     label_smoothing: float = rate(0.1, "mass spread over the vocabulary in the loss (epsilon_ls)")
     log_every_steps: int = number(100, "updates between two lines of metrics", 1, bookkeeping=True)

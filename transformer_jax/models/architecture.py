@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -49,6 +49,10 @@ class Architecture(abc.ABC):
 
     `vocab_size`, `max_length` and the fields of the subclass need not be listed.
     """
+
+    def reads_field(self, names: Set[str]) -> bool:
+        """Return whether the architecture reads a field, of which one name is among `names`; see `reads`."""
+        return self.reads is None or bool(names & self.reads)
 
     @abc.abstractmethod
     def module(self, config: ModelConfig, head: nn.Module | None = None, return_weights: bool = False) -> nn.Module:

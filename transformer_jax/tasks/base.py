@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig, nearest
@@ -171,10 +171,12 @@ class Task(abc.ABC):
     needs_decoder: bool = True
     """Whether an architecture from outside of the package needs a decoder for this task."""
     reads: frozenset[str] | None = None
-    """Dotted names of the fields of `task`, `decode`, `training.label_smoothing` and `training.loss_chunks` that the
-    task reads; setting any other of these is an error. None: all fields.
+    """Dotted names of the fields that the task reads: of those of `task` and `decode`, of `training.label_smoothing`,
+    and of all others that some built-in tasks do not read (`read_by` with `task.name`). Setting any other of these is
+    an error. None: all of them, but those of `decode` only if the task `generates`.
 
     The name of a section, such as `decode`, stands for all its fields. The fields of the subclass need not be listed.
+    For the names of built-in tasks, `read_by` says the same; their attribute is for tasks that extend them.
     """
     logged: tuple[MetricSpec, ...] = (MetricSpec("loss", "min"),)
     """The averages that training logs; `means` returns them."""
@@ -182,6 +184,18 @@ class Task(abc.ABC):
     """Values of `data.batching` that the task can make batches with."""
     compares_outputs: bool = False
     """Whether `compare` uses `compare_outputs`, which needs only the written outputs, instead of `statistics`."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether the task decodes: it has a `generator`, or a metric of generated outputs."""
+        has_generator = type(self).generator is not Task.generator
+        return has_generator or any(spec.needs_generation for spec in self.metrics)
+
+    def reads_field(self, names: Set[str]) -> bool:
+        """Return whether the task reads a field, of which one name is among `names`; see `reads`."""
+        if self.reads is None:
+            return self.generates or "decode" not in names
+        return bool(names & self.reads)
 
     @property
     @abc.abstractmethod

@@ -37,6 +37,7 @@ class Classification(Task):
 
     architectures = ("encoder_only", "decoder_only")
     needs_decoder = False
+    reads = frozenset({*label_prediction.READS, "data.input_template", "data.cut_texts"})
     batchings = ("buckets",)
     logged = label_prediction.LOGGED
     metrics = (

@@ -24,6 +24,8 @@ LOGGED = (
     MetricSpec("accuracy", "max", "%"),
 )
 """The averages of labels that training logs; with class weights, all three are weighted."""
+READS = frozenset({"task", "training.label_smoothing", "data.coarse_labels", "data.label_names"})
+"""Fields that tasks with labels read, as of `Task.reads`."""
 KINDS = ("right", "true", "predicted")
 """Kinds of counts of a class, in the order of `label_metrics.ClassCounts`."""
 

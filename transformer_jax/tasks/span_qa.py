@@ -42,6 +42,7 @@ class SpanQA(Task):
 
     architectures = ("encoder_only",)
     needs_decoder = False
+    reads = frozenset({"task", "training.label_smoothing"})
     batchings = ("buckets",)
     logged = (MetricSpec("loss", "min", "nats per end"), MetricSpec("accuracy", "max", "%"))
     metrics = (

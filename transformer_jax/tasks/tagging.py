@@ -37,6 +37,7 @@ class Tagging(Task):
 
     architectures = ("encoder_only",)
     needs_decoder = False
+    reads = label_prediction.READS
     batchings = ("buckets",)
     logged = label_prediction.LOGGED
     metrics = (
