@@ -38,6 +38,7 @@ def get_config(arg=""):
             norm_position="pre",
             position_encoding="none",
             dropout_rate=0.5,
+            head_dropout_rate=0.0,
         ),
         data=DataConfig(
             source="text",

@@ -37,6 +37,7 @@ def get_config(arg=""):
             norm_position="pre",
             position_encoding="relative",
             dropout_rate=0.3,
+            head_dropout_rate=0.0,
         ),
         data=DataConfig(
             source="text",

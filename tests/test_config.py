@@ -77,6 +77,7 @@ def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
         "decode.top_k",
         "decode.max_new_tokens",
         "evaluation.max_length",  # data.max_length, which only some tasks read it for
+        "model.head_dropout_rate",  # by tasks with labels
         "task.mask_rate",  # these two by tasks that corrupt texts
         "task.whole_word",
         "parallel.num_devices",
@@ -426,6 +427,7 @@ def test_every_derived_default_can_be_overridden():
         "data.input_feature",
         "data.target_feature",
         "evaluation.max_length",
+        "model.head_dropout_rate",  # training/test_hyper.py
         "task.mask_rate",  # tasks/test_corrupted_text.py
         "task.whole_word",
     }

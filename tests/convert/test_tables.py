@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import random_params, tiny
 
-from transformer_jax.config import TaskConfig
+from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.convert import folder_config
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder import from_pretrained, save_pretrained
@@ -158,6 +158,25 @@ def test_fields_for_training_alone_are_named(tmp_path):
     left_out = save_pretrained(tmp_path / "folder", config, random_params(config))
     assert left_out == ["model.activation_dropout_rate=0.3"]
     assert json.loads((tmp_path / "folder" / "config.json").read_text())["attention_dropout"] == 0.0
+
+
+@pytest.mark.parametrize("task", TASKS_OF)
+def test_the_dropout_of_a_head_for_labels(task):
+    table = folder_config.family_named("bert", task)
+    theirs = {"model_type": "bert", "hidden_dropout_prob": 0.2, "classifier_dropout": 0.3}
+    config, ignored = folder_config.read_model_config(table, theirs, "x")
+    if task in ("masked_lm", "span_qa"):
+        assert config.head_dropout_rate is None
+        assert ignored["classifier_dropout"] == "of a head for labels, which this class does not have"
+        assert "classifier_dropout" not in folder_config.write_model_config(table, config, TASKS_OF[task])
+        return
+    assert (config.head_dropout_rate, ignored) == (0.3, {"model_type": "a note about the file"})
+    assert folder_config.write_model_config(table, config, TASKS_OF[task])["classifier_dropout"] == 0.3
+    assert folder_config.not_written(table, config) == []
+    # Without the key the rate is that of the other layers, in transformers and here.
+    config, _ = folder_config.read_model_config(table, theirs | {"classifier_dropout": None}, "x")
+    whole = ExperimentConfig(model=config, task=TASKS_OF[task]).resolved()
+    assert (config.head_dropout_rate, whole.model.head_dropout_rate) == (None, 0.2)
 
 
 def test_presets_are_models_of_their_families():

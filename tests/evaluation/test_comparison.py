@@ -448,7 +448,7 @@ def test_a_fingerprint_equals_that_of_earlier_versions(scored):
     fields = dataclasses.asdict(loaded.config.model)
     later = {"architecture": "encoder_decoder", "init": "glorot", "init_std": 0.02, "output_bias": False}
     later |= {"source_vocab_size": fields["vocab_size"], "embedding_norm": False, "token_types": 0}
-    later |= {"scale_logits": False, "final_dropout_rate": 0.0}
+    later |= {"scale_logits": False, "final_dropout_rate": 0.0, "head_dropout_rate": None}
     assert {name: fields.pop(name) for name in later} == later
     digest = hashlib.sha256(loaded.tokenizer.sha256.encode())
     digest.update(json.dumps([fields, checksums(by_path(loaded.params))], sort_keys=True).encode())

@@ -22,7 +22,7 @@ from support import (
 from transformer_jax.errors import DataError
 from transformer_jax.models import architecture as architectures
 from transformer_jax.models.architecture import init_params
-from transformer_jax.nn.dropout import Dropout, DropoutRates
+from transformer_jax.nn.dropout import Dropout, DropoutRates, drop
 from transformer_jax.nn.embeddings import TokenEmbedding
 
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
@@ -202,14 +202,14 @@ def test_the_parameter_tree(name, architecture):
 
 
 class Head(nn.Module):
-    """Reads every argument of a head: hidden states, the batch, and the table of token embeddings."""
+    """Reads every argument of a head: hidden states, the batch, the table of token embeddings, and dropout."""
 
     @nn.compact
-    def __call__(self, x, batch, embedding):
+    def __call__(self, x, batch, embedding, dropout=None):
         kernel = self.param("kernel", nn.initializers.normal(1.0), (x.shape[-1], 3))
         bias = self.param("bias", nn.initializers.zeros, (3,))
         first = embedding[first_ids(batch)]  # [B, D]
-        return x.mean(1) @ kernel + first @ kernel + bias[None]
+        return drop(x.mean(1), dropout, "head") @ kernel + first @ kernel + bias[None]
 
 
 @pytest.mark.slow
@@ -237,6 +237,9 @@ def test_a_head_replaces_the_logits(architecture):
     outputs = model.outputs(x, batch)
     assert outputs.shape == (3, 3)
     assert_close(outputs, expected + np.arange(3.0), 2e-6)
+    others = [Dropout(jnp.uint32(0), jnp.arange(3), DropoutRates(head=rate)) for rate in (None, 0.5)]
+    assert_close(model.outputs(x, batch, others[0]), outputs, 0)
+    assert np.abs(model.outputs(x, batch, others[1]) - outputs).max() > 0.01
     # An unused projection to the vocabulary is not created.
     assert "output" not in init_params(tiny(architecture=architecture, tie_output=False), 0, Head())
     assert "output" in init_params(tiny(architecture=architecture, tie_output=False), 0)

@@ -82,7 +82,7 @@ def test_dropout_is_applied_where_the_papers_put_it(record, fields):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", DropoutRates._fields)
+@pytest.mark.parametrize("place", [place for place in DropoutRates._fields if place != "head"])  # nn/test_heads.py
 def test_every_place_is_used(place):
     """One rate alone changes the output, and two values of it change it differently."""
     config = tiny(scan_layers=True, num_encoder_layers=1, num_decoder_layers=1)

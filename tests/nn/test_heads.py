@@ -7,6 +7,7 @@ import pytest
 import reference
 from support import assert_close, tiny
 
+from transformer_jax.nn.dropout import Dropout, DropoutRates, keep_mask
 from transformer_jax.nn.heads import POOLINGS, MaskedLMHead, SequenceHead, TokenHead
 
 RNG = np.random.default_rng(0)
@@ -16,11 +17,20 @@ MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0]], bool)
 BATCH = {"inputs_mask": jnp.asarray(MASK)}
 
 
-def applied(head, batch=BATCH):
+RATE = 0.4
+DROPOUT = Dropout(jnp.uint32(5), jnp.array([7, 3, 9]), DropoutRates(residual=0.9, final=0.9, head=RATE))
+
+
+def kept(shape):
+    """Return the factors of dropout at the place `head`, 0 or 1 / (1 - rate), in float64."""
+    return np.asarray(keep_mask(DROPOUT.seed, DROPOUT.row_ids, shape, RATE), np.float64) / (1 - RATE)
+
+
+def applied(head, batch=BATCH, dropout=None):
     """Return the output of a head, and its random parameters in float64."""
     shapes = jax.eval_shape(lambda: head.init(jax.random.key(0), X, BATCH, TABLE)["params"])
     params = jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape), jnp.float32), shapes)
-    y = head.apply({"params": params}, X, batch, TABLE)
+    y = head.apply({"params": params}, X, batch, TABLE, dropout)
     assert y.dtype == jnp.float32
     return y, jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
 
@@ -54,13 +64,15 @@ def pooled(pooling):
     return np.stack(rows)
 
 
+@pytest.mark.parametrize("dropout", [None, DROPOUT], ids=["deterministic", "dropout"])
 @pytest.mark.parametrize("has_pooler", [False, True])
 @pytest.mark.parametrize("pooling", POOLINGS)
-def test_sequence_head(pooling, has_pooler):
-    logits, p = applied(SequenceHead(tiny(), 4, pooling, has_pooler))
+def test_sequence_head(pooling, has_pooler, dropout):
+    logits, p = applied(SequenceHead(tiny(), 4, pooling, has_pooler), dropout=dropout)
     y = pooled(pooling)
     if has_pooler:
         y = np.tanh(y @ p["pooler"]["kernel"] + p["pooler"]["bias"])
+    y = y if dropout is None else y * kept(y.shape)
     assert ("pooler" in p) == has_pooler
     assert_close(logits, y @ p["output"]["kernel"] + p["output"]["bias"])
 
@@ -75,6 +87,14 @@ def test_an_empty_row_has_no_nan_and_a_missing_mask_means_all_tokens(pooling):
     np.testing.assert_array_equal(head.apply(params, X, {}, TABLE), head.apply(params, X, everything, TABLE))
 
 
-def test_token_head():
-    logits, p = applied(TokenHead(tiny(), 4))
-    assert_close(logits, np.asarray(X, np.float64) @ p["output"]["kernel"] + p["output"]["bias"])
+@pytest.mark.parametrize("dropout", [None, DROPOUT], ids=["deterministic", "dropout"])
+def test_token_head(dropout):
+    logits, p = applied(TokenHead(tiny(), 4), dropout=dropout)
+    x = np.asarray(X, np.float64) * (1 if dropout is None else kept(X.shape))
+    assert_close(logits, x @ p["output"]["kernel"] + p["output"]["bias"])
+
+
+def test_the_head_of_masked_tokens_has_no_dropout():
+    head = MaskedLMHead(tiny())
+    params = head.init(jax.random.key(0), X, BATCH, TABLE)
+    np.testing.assert_array_equal(head.apply(params, X, BATCH, TABLE, DROPOUT), head.apply(params, X, BATCH, TABLE))

@@ -28,7 +28,7 @@ class WordCount(Column):
 
 class CountHead(nn.Module):
     @nn.compact
-    def __call__(self, x, batch, embedding):
+    def __call__(self, x, batch, embedding, dropout=None):
         is_token = batch["inputs_mask"][..., None]
         mean = jnp.where(is_token, x, 0.0).sum(1) / jnp.maximum(is_token.sum(1), 1)
         return nn.Dense(1, name="count")(mean)[:, 0]

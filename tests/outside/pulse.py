@@ -45,8 +45,8 @@ class Pulse(nn.Module):
         states = [h := self.step(h, ids) for ids in batch["decoder_inputs"].T]
         return jnp.stack(states, axis=1), {}
 
-    def outputs(self, x, batch):
-        return self.output(x) if self.head is None else self.head(x, batch, self.embedding)
+    def outputs(self, x, batch, dropout=None):
+        return self.output(x) if self.head is None else self.head(x, batch, self.embedding, dropout)
 
 
 @dataclasses.dataclass(frozen=True)

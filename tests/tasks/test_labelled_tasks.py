@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from labelled_support import (
@@ -26,7 +27,8 @@ from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator, make_validate
 from transformer_jax.evaluation.significance import compare_statistics
-from transformer_jax.models.architecture import init_params
+from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
+from transformer_jax.nn.dropout import Dropout, DropoutRates
 from transformer_jax.tasks.answer_metrics import best_over, exact_match, word_f1
 from transformer_jax.tasks.answer_spans import best_answers, best_span, windows_of
 from transformer_jax.tasks.base import TASKS
@@ -35,7 +37,9 @@ from transformer_jax.tasks.chunks import count_chunks
 from transformer_jax.tasks.classification import cut_sizes
 from transformer_jax.tasks.head_outputs import outputs_of_split
 from transformer_jax.tasks.label_prediction import over_length
+from transformer_jax.tasks.loss_sums import split_for_evaluation
 from transformer_jax.tasks.predictor import Answerer, Classifier, Problem, Tagger
+from transformer_jax.training.hyper import split
 
 PREDICTORS = {"classification": Classifier, "tagging": Tagger, "span_qa": Answerer}
 PAIRS = {"source": "text", "dir": "unused", "format": "tsv", "second_feature": "3"}
@@ -44,6 +48,11 @@ every_task = pytest.mark.parametrize("task", PREDICTORS)
 
 def params_of(settings: ExperimentConfig):
     return init_params(settings.model, 1, TASKS[settings.task.name].head(settings.task, settings.model))
+
+
+def architecture_module(settings: ExperimentConfig):
+    head = TASKS[settings.task.name].head(settings.task, settings.model)
+    return ARCHITECTURES[settings.model.architecture].module(settings.model, head)
 
 
 def arrays_of(settings, data, split="train"):
@@ -342,6 +351,25 @@ def test_class_weights_are_in_the_training_loss_alone(tmp_path, task):
             seen += np.bincount(batch["targets"][kept], minlength=number)
         np.testing.assert_array_equal(seen, count)
         assert all(set(np.unique(row["weights"])) <= {0.0, 1.0} for row in arrays_of(settings, data))
+
+
+@every_task
+def test_labels_and_tags_have_dropout_before_the_output_layer(tmp_path, task):
+    """The loss of training is that of the head with this dropout; answers have none, and neither have evaluations."""
+    fields = {} if task == "span_qa" else {"model": {"head_dropout_rate": 0.5}}
+    settings = config(task, **fields)
+    data = data_of(settings, tmp_path)
+    batch = {n: jnp.asarray(x) for n, x in training_batches(settings, data.splits["train"]).batch(0).items()}
+    model = Model(architecture_module(settings), params_of(settings))
+    hyper = split_for_evaluation(settings).hyper
+    rates = [DropoutRates(), split(settings).hyper.dropout, DropoutRates(head=0.5)]
+    losses = [
+        float(TASKS[task].loss(settings.task, model, batch, dropout, hyper)["loss"])
+        for dropout in (None, *(Dropout(jnp.uint32(2), batch["row_ids"], rate) for rate in rates))
+    ]
+    assert losses[0] == losses[1] != 0
+    assert (losses[2] != losses[0]) == (losses[3] != losses[0]) == (task != "span_qa")
+    assert losses[2] == losses[3]
 
 
 @every_task

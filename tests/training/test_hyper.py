@@ -7,7 +7,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from training_support import compiled_step, hyper_fields, identical, small_config, start, uneven_batch
 
-from transformer_jax.config import ExperimentConfig, base_type, field_types, walk
+from transformer_jax.config import ExperimentConfig, ModelConfig, base_type, field_types, walk
 from transformer_jax.errors import ConfigError
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.state import init_state
@@ -34,13 +34,20 @@ CHANGED: dict[str, tuple[str, float]] = {
     "optimizer.layer_decay": ("layer_decay", 0.5),
     "training.label_smoothing": ("label_smoothing", 0.3),
 }
+OF_LABELS = {
+    "task.name": "classification",
+    "model.architecture": "encoder_only",
+    "model.num_decoder_layers": ModelConfig.num_decoder_layers,
+    "model.head_dropout_rate": 0.35,
+}
+"""Values with which fields are read that a translation model does not read; tested by themselves."""
 SWITCHES = {
     name: field.metadata.get("off", 0.0) for name, field in hyper_fields().items() if field.metadata.get("switch")
 }
 """Every field that turns a feature off, with the value that does."""
 
 every_hyper_field = pytest.mark.parametrize("name", CHANGED)
-every_switch = pytest.mark.parametrize("name", sorted(SWITCHES))
+every_switch = pytest.mark.parametrize("name", sorted({*SWITCHES} - {*OF_LABELS}))
 
 
 def scalars(hyper: Hyper) -> dict[str, Any]:
@@ -81,12 +88,26 @@ def traced(config: ExperimentConfig, batch: Any) -> Any:
 
 
 def test_every_hyper_field_is_tested():
-    assert set(CHANGED) == set(hyper_fields())
+    assert {*CHANGED, "model.head_dropout_rate"} == set(hyper_fields())
 
 
 def test_every_scalar_comes_from_one_field():
     paths = [path for path, _ in CHANGED.values()]
-    assert sorted(paths) == sorted(scalars(split(small_config())[1]))
+    assert sorted([*paths, "dropout.head"]) == sorted(scalars(split(small_config())[1]))
+
+
+def test_the_dropout_of_a_head_is_a_scalar_where_it_is_read():
+    """Its default is dropout_rate; without a head for labels there is none. tasks/test_labelled_tasks.py uses it."""
+    static, hyper = split(small_config(OF_LABELS))
+    assert hyper.dropout.head == 0.35
+    for value, expected in ((0.2, 0.2), (None, 0.1), (0.0, None)):
+        other_static, other = split(small_config(OF_LABELS | {"model.head_dropout_rate": value}))
+        assert other_static == static
+        assert {**scalars(other), "dropout.head": 0.35} == scalars(hyper)
+        assert other.dropout.head == expected
+    assert split(small_config())[1].dropout.head is None
+    with pytest.raises(ConfigError, match=r"head_dropout_rate=0\.0 is not read with task\.name='translation', but with"):
+        small_config({"model.head_dropout_rate": 0.0})
 
 
 @every_hyper_field
@@ -145,7 +166,7 @@ def test_a_switch_that_is_off_is_not_in_the_program(all_on, name):
 
 
 def test_without_dropout_the_step_reads_no_row_ids():
-    rates = [name for name in SWITCHES if name.endswith("dropout_rate")]
+    rates = [name for name in SWITCHES if name.endswith("dropout_rate") and name not in OF_LABELS]
     assert len(rates) == 5
     batch = uneven_batch()
     del batch["row_ids"]

@@ -16,6 +16,7 @@ from transformer_jax.config.conversion import (
     problems_of,
     section_class,
     to_config_dict,
+    unread_by,
     walk,
     with_section_classes,
 )
@@ -63,6 +64,8 @@ class ExperimentConfig:
         if problems := problems_of(config):
             raise config_error(problems)
         model, optimizer = config.model.resolved(), self.optimizer
+        if model.head_dropout_rate is None and "model.head_dropout_rate" not in unread_by(config):
+            model = dataclasses.replace(model, head_dropout_rate=model.dropout_rate)
         if optimizer.learning_rate is None:
             optimizer = dataclasses.replace(
                 optimizer, learning_rate=(model.emb_dim * max(optimizer.warmup_steps, 1)) ** -0.5

@@ -100,9 +100,9 @@ def number(default: Any, doc: str, minimum: float | None = None, maximum: float 
     return field(default, doc, minimum=minimum, maximum=maximum, **metadata)
 
 
-def rate(default: Any, doc: str) -> Any:
+def rate(default: Any, doc: str, **metadata: Any) -> Any:
     """Return a field for a probability below 1, an argument of the step; zero removes the feature from the program."""
-    return number(default, doc, minimum=0.0, below=1.0, hyper=True, switch=True)
+    return number(default, doc, minimum=0.0, below=1.0, hyper=True, switch=True, **metadata)
 
 
 def section(cls: type, **metadata: Any) -> Any:

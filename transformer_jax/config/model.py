@@ -17,6 +17,7 @@ DROPOUT_RATES = (
     "attention_dropout_rate",
     "activation_dropout_rate",
     "final_dropout_rate",
+    "head_dropout_rate",
 )
 """Names of the fields that are rates of dropout."""
 
@@ -89,6 +90,11 @@ class ModelConfig:
     attention_dropout_rate: float = rate(0.0, "dropout on attention weights")
     activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation")
     final_dropout_rate: float = rate(0.0, "dropout on the output of a stack, after its final norm; T5")
+    head_dropout_rate: DerivedFloat = rate(
+        None,
+        "dropout on the vectors that the output layer of labels or tags reads; default dropout_rate; BERT",
+        read_by={"task.name": ("classification", "tagging")},
+    )
     init: str = choice(
         "glorot",
         "transformer_jax.nn.initialisation:INITS",

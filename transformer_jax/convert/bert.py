@@ -72,7 +72,7 @@ MASKED_LM = Family(
         "tie_word_embeddings": (True,),
     },
     ignored={
-        "classifier_dropout": "dropout of the head, in training alone",
+        "classifier_dropout": "of a head for labels, which this class does not have",
         "bos_token_id": "BERT has no begin-of-sequence",
         **dict.fromkeys(
             ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
@@ -98,7 +98,12 @@ _ONE_LABEL = ("single_label_classification", None)
 """Values of `problem_type` for a softmax over the labels, which is also the default."""
 
 
+_HEAD_DROPOUT = Key("classifier_dropout", "head_dropout_rate", None)
+"""None there means `hidden_dropout_prob`, as None here means `dropout_rate`."""
+
+
 def _with_head(class_name: str, task: str, tensors: tuple[Tensor, ...], pooled: bool = False) -> Family:
+    has_labels = task != "span_qa"
     computed = {name: reason for name, reason in MASKED_LM.computed.items() if name.startswith("bert")}
     if pooled:
         computed = {name: reason for name, reason in computed.items() if name not in _UNUSED_POOLER}
@@ -109,7 +114,13 @@ def _with_head(class_name: str, task: str, tensors: tuple[Tensor, ...], pooled: 
         also=(),
         tasks=(task,),
         task_fields={"pooling": "first", "pooler": True} if pooled else {},
-        has_labels=task != "span_qa",
+        has_labels=has_labels,
+        keys=(*MASKED_LM.keys, *([_HEAD_DROPOUT] if has_labels else [])),
+        ignored={
+            name: reason
+            for name, reason in MASKED_LM.ignored.items()
+            if not (has_labels and name == _HEAD_DROPOUT.theirs)
+        },
         required={**MASKED_LM.required, **({"problem_type": _ONE_LABEL} if pooled else {})},
         tensors=(*_stack(), *tensors),
         fixed=_FIXED,

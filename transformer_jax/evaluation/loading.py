@@ -46,7 +46,7 @@ T = TypeVar("T", bound=TextGenerator)
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
 _LATER_FIELDS = (
     *("architecture", "init", "init_std", "output_bias", "source_vocab_size"),
-    *("embedding_norm", "token_types", "scale_logits", "final_dropout_rate"),
+    *("embedding_norm", "token_types", "scale_logits", "final_dropout_rate", "head_dropout_rate"),
 )
 _AVERAGE = "evaluation.average_checkpoints"
 

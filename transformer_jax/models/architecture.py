@@ -34,12 +34,12 @@ class Architecture(abc.ABC):
     - `features(batch, dropout=None, hyper={}) -> (x, weights)`: the hidden states [B, T, D] of a batch and a dict of
       attention weights [L, B, N, T, S] by name, empty unless the module was made with `return_weights`. `dropout` is
       None for a deterministic pass; `hyper` holds the values of those config fields that are marked `hyper`.
-    - `outputs(x, batch) -> [B, ...]`: float32 outputs of hidden states: logits over the vocabulary, or the head's
-      output if the module has a head. x may be a part [B, t, D] of the hidden states.
+    - `outputs(x, batch, dropout=None) -> [B, ...]`: float32 outputs of hidden states: logits over the vocabulary, or
+      the head's output if the module has a head, which gets the dropout. x may be a part [B, t, D] of the hidden states.
     - `__call__(batch, dropout=None, hyper={})`: `outputs` of `features`, and the attention weights.
 
-    The task may give a head: a module that is called as `head(x, batch, embedding)`, with the token embedding [V, D].
-    Its parameters are at `head/...`.
+    The task may give a head: a module that is called as `head(x, batch, embedding, dropout)`, with the token embedding
+    [V, D], and None for a deterministic pass. Its parameters are at `head/...`.
     """
 
     config_class: type[ModelConfig] = ModelConfig
@@ -131,9 +131,9 @@ class Model(NamedTuple):
         result: Any = self.module.apply({"params": self.params}, batch, dropout, hyper or {}, method="features")
         return Features(*result)
 
-    def outputs(self, x: Array, batch: Batch) -> Array:
+    def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Return float32 outputs [B, ...] of hidden states [B, T, D]; see `Architecture`."""
-        result: Any = self.module.apply({"params": self.params}, x, batch, method="outputs")
+        result: Any = self.module.apply({"params": self.params}, x, batch, dropout, method="outputs")
         return result
 
 

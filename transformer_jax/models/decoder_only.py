@@ -41,7 +41,7 @@ class DecoderOnly(nn.Module):
     ) -> ModelOutput:
         """Return `outputs` of `features`, and the attention weights."""
         x, weights = self.features(batch, dropout, hyper)
-        return ModelOutput(self.outputs(x, batch), weights)
+        return ModelOutput(self.outputs(x, batch, dropout), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
@@ -65,10 +65,10 @@ class DecoderOnly(nn.Module):
         x, weights = self.decoder(x, positions, mask, dropout)
         return Features(x, {f"decoder_{name}": w for name, w in weights.items()})
 
-    def outputs(self, x: Array, batch: Batch) -> Array:
+    def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map the stack's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
         if self.head is not None:
-            return self.head(x, batch, self.embedding.embedding)
+            return self.head(x, batch, self.embedding.embedding, fold_dropout(dropout, self.config.num_decoder_layers + 2))
         return token_logits(self.config, x, self.embedding.embedding, self.output)
 
     def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> Decoded:

@@ -25,7 +25,7 @@ from transformer_jax.typing import Array, Batch, Params
 
 
 class Side(enum.IntEnum):
-    """The numbers of the stacks for dropout. They enter the dropout masks: do not change them."""
+    """The numbers of the stacks for dropout; the head follows. They enter the dropout masks: do not change them."""
 
     ENCODER = 0
     DECODER = 1
@@ -71,7 +71,7 @@ class EncoderDecoder(nn.Module):
     ) -> ModelOutput:
         """Return `outputs` of `features`, and the attention weights."""
         x, weights = self.features(batch, dropout, hyper)
-        return ModelOutput(self.outputs(x, batch), weights)
+        return ModelOutput(self.outputs(x, batch, dropout), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
@@ -114,10 +114,10 @@ class EncoderDecoder(nn.Module):
         x, weights = self.encoder(x, positions, own, dropout)
         return Encoded(x, mask, weights)
 
-    def outputs(self, x: Array, batch: Batch) -> Array:
+    def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map the decoder's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
         if self.head is not None:
-            return self.head(x, batch, self.embedding.embedding)
+            return self.head(x, batch, self.embedding.embedding, fold_dropout(dropout, len(Side)))
         return token_logits(self.config, x, self.embedding.embedding, self.output)
 
     def memory(self, batch: Batch, layers: Sequence[Params]) -> Memory:

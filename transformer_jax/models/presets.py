@@ -213,7 +213,8 @@ def t5_v1_1(size: str, **overrides: Any) -> ModelConfig:
     """
     config = _with_both_stacks(_T5, *_T5_V1_1_SIZES[size])
     changed = {"activation": "geglu_tanh", "tie_output": False, "scale_logits": False}
-    return dataclasses.replace(config, **changed | dict.fromkeys(DROPOUT_RATES, 0.0) | overrides)
+    changed |= dict.fromkeys(DROPOUT_RATES, 0.0) | {"head_dropout_rate": None}  # None is dropout_rate
+    return dataclasses.replace(config, **changed | overrides)
 
 
 def bart(size: str = "base", **overrides: Any) -> ModelConfig:

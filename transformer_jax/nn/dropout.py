@@ -73,6 +73,7 @@ class DropoutRates(NamedTuple):
     attention: Array | float | None = None
     activation: Array | float | None = None
     final: Array | float | None = None
+    head: Array | float | None = None
 
 
 class Dropout(NamedTuple):

@@ -1,7 +1,7 @@
 """Heads of tasks: modules that map hidden states to outputs. Their parameters are at `head/...`.
 
-A head is called as `head(x, batch, embedding)`, with hidden states x [B, T, D], the batch, and the token embedding
-[V, D]. Logits are float32.
+A head is called as `head(x, batch, embedding, dropout)`, with hidden states x [B, T, D], the batch, the token embedding
+[V, D], and None for a deterministic pass. Logits are float32.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
+from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.embeddings import OutputProjection, has_output_parameters, token_logits
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.initialisation import kernel_init
@@ -35,8 +36,10 @@ class MaskedLMHead(nn.Module):
         self.norm = Norm(config)
         self.output = OutputProjection(config) if has_output_parameters(config) else None
 
-    def __call__(self, x: Activations, batch: Batch, embedding: Float[Array, "V D"]) -> Float[Array, "B T V"]:
-        """Map x [B, T, D] to logits [B, T, V]; the batch is not read."""
+    def __call__(
+        self, x: Activations, batch: Batch, embedding: Float[Array, "V D"], dropout: Dropout | None = None
+    ) -> Float[Array, "B T V"]:
+        """Map x [B, T, D] to logits [B, T, V]; the batch is not read, and there is no dropout, as in BERT's code."""
         x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)))
         return token_logits(self.config, x, embedding, self.output)
 
@@ -59,7 +62,10 @@ class LabelProjection(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """One vector of logits per token, as for tags (Devlin et al. 2019, section 5.3) or the ends of an answer."""
+    """One vector of logits per token, as for tags (Devlin et al. 2019, section 5.3) or the ends of an answer.
+
+    The token vectors have dropout, `model.head_dropout_rate`, if the task gives it, as it does for tags.
+    """
 
     config: ModelConfig
     num_labels: int
@@ -67,13 +73,18 @@ class TokenHead(nn.Module):
     def setup(self) -> None:
         self.output = LabelProjection(self.config, self.num_labels)
 
-    def __call__(self, x: Activations, batch: Batch, embedding: Float[Array, "V D"]) -> Float[Array, "B T C"]:
+    def __call__(
+        self, x: Activations, batch: Batch, embedding: Float[Array, "V D"], dropout: Dropout | None = None
+    ) -> Float[Array, "B T C"]:
         """Map x [B, T, D] to logits [B, T, labels]; batch and embedding are not read."""
-        return self.output(x)
+        return self.output(drop(x, dropout, "head"))
 
 
 class SequenceHead(nn.Module):
     """One vector of logits per sequence (Devlin et al. 2019, section 3.2).
+
+    The vector that the output layer reads has dropout, `model.head_dropout_rate` (their code: `create_model` of
+    run_classifier.py; Radford et al. 2018, code: `clf_pdrop`).
 
     pooling: a name of `POOLINGS`. has_pooler: whether tanh(y W + b) follows, as in BERT.
     """
@@ -88,7 +99,9 @@ class SequenceHead(nn.Module):
         self.pooler = Linear(width, width, True, kernel_init(config)) if self.has_pooler else None
         self.output = LabelProjection(config, self.num_labels)
 
-    def __call__(self, x: Activations, batch: Batch, embedding: Float[Array, "V D"]) -> Float[Array, "B C"]:
+    def __call__(
+        self, x: Activations, batch: Batch, embedding: Float[Array, "V D"], dropout: Dropout | None = None
+    ) -> Float[Array, "B C"]:
         """Map x [B, T, D] to logits [B, labels].
 
         Args:
@@ -96,7 +109,8 @@ class SequenceHead(nn.Module):
         """
         mask = batch.get("inputs_mask")
         y = POOLINGS[self.pooling](x, jnp.ones(x.shape[:2], bool) if mask is None else mask)
-        return self.output(y if self.pooler is None else jnp.tanh(self.pooler(y)))
+        y = y if self.pooler is None else jnp.tanh(self.pooler(y))
+        return self.output(drop(y, dropout, "head"))
 
 
 def first_token(x: Activations, mask: Bool[Array, "B T"]) -> Float[Array, "B D"]:

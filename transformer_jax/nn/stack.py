@@ -76,7 +76,8 @@ class Decoded(NamedTuple):
 class Stack(nn.Module):
     """L layers over embedded tokens, the final norm of "pre" layers, and dropout.
 
-    The layers fold 0 to L - 1 into the seed of dropout, the embedder L, and the end of the stack L + 1.
+    The layers fold 0 to L - 1 into the seed of dropout, the embedder L, the end of the stack L + 1, and the head of a
+    model of one stack L + 2.
     """
 
     config: ModelConfig

@@ -173,7 +173,8 @@ class Task(abc.ABC):
     reads: frozenset[str] | None = None
     """Dotted names of the fields that the task reads: of those of `task` and `decode`, of `training.label_smoothing`,
     and of all others that some built-in tasks do not read (`read_by` with `task.name`). Setting any other of these is
-    an error. None: all of them, but those of `decode` only if the task `generates`.
+    an error. None: all of them, but those of `decode` only if the task `generates`, and `model.head_dropout_rate` only
+    if it has a `head`.
 
     The name of a section, such as `decode`, stands for all its fields. The fields of the subclass need not be listed.
     For the names of built-in tasks, `read_by` says the same; their attribute is for tasks that extend them.
@@ -193,9 +194,11 @@ class Task(abc.ABC):
 
     def reads_field(self, names: Set[str]) -> bool:
         """Return whether the task reads a field, of which one name is among `names`; see `reads`."""
-        if self.reads is None:
-            return self.generates or "decode" not in names
-        return bool(names & self.reads)
+        if self.reads is not None:
+            return bool(names & self.reads)
+        if "model.head_dropout_rate" in names:
+            return type(self).head is not Task.head
+        return self.generates or "decode" not in names
 
     @property
     @abc.abstractmethod

@@ -24,7 +24,9 @@ LOGGED = (
     MetricSpec("accuracy", "max", "%"),
 )
 """The averages of labels that training logs; with class weights, all three are weighted."""
-READS = frozenset({"task", "training.label_smoothing", "data.coarse_labels", "data.label_names"})
+READS = frozenset(
+    {"task", "model.head_dropout_rate", "training.label_smoothing", "data.coarse_labels", "data.label_names"}
+)
 """Fields that tasks with labels read, as of `Task.reads`."""
 KINDS = ("right", "true", "predicted")
 """Kinds of counts of a class, in the order of `label_metrics.ClassCounts`."""
@@ -51,7 +53,8 @@ def label_sums(model: Model, batch: Batch, dropout: Dropout | None, hyper: Any) 
     from transformer_jax.tasks.losses import cross_entropy
 
     x, _ = model.features(batch, dropout, hyper.model)
-    return cross_entropy(model.outputs(x, batch), batch["targets"], batch["weights"], hyper.label_smoothing)
+    logits = model.outputs(x, batch, dropout)
+    return cross_entropy(logits, batch["targets"], batch["weights"], hyper.label_smoothing)
 
 
 def label_means(sums: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,6 +140,7 @@ class SpanQA(Task):
         from transformer_jax.tasks.losses import cross_entropy
 
         x, _ = model.features(batch, dropout, hyper.model)
+        # Without dropout of the head, as in the code of Devlin et al. 2019, `create_model` of run_squad.py.
         logits = model.outputs(x, batch).swapaxes(1, 2)  # [B, S, 2] -> [B, 2, S]
         is_token = batch["inputs_mask"][:, None, :]
         return cross_entropy(logits, batch["targets"], batch["weights"], hyper.label_smoothing, is_token)

@@ -101,6 +101,7 @@ def split(config: ExperimentConfig) -> SplitConfig:
             attention=model.attention_dropout_rate or None,
             activation=model.activation_dropout_rate or None,
             final=model.final_dropout_rate or None,
+            head=model.head_dropout_rate or None,
         ),
         model=config.own_hyper_fields("model"),
         task=config.own_hyper_fields("task"),
