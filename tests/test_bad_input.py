@@ -138,7 +138,7 @@ def a_million_characters(folder):
 
 def too_long_to_evaluate(folder):
     replace(folder, "valid.en", lambda data: b"1\n" + b"1234567890 " * 8000 + b"\n" + data.split(b"\n", 2)[2])
-    return ["split 'valid', pair 2: ", "evaluation.tokens_per_batch=8192"]
+    return ["split 'valid', example 2: ", "evaluation.tokens_per_batch=8192"]
 
 
 def damaged_gzip(folder):

@@ -100,9 +100,9 @@ def test_a_learned_table_as_long_as_the_longest_pair(config, data):
     assert len(TRANSLATION.translations(Evaluator(fits, data), params, "valid")) == ids.num_examples
     short = replaced(fits, "model", max_length=longest - 1)
     first = int(np.argmax(longest_of(ids) == longest))
-    with pytest.raises(DataError, match=rf"split 'valid', pair {first + 1}: {longest} tokens .*={longest - 1}"):
+    with pytest.raises(DataError, match=rf"split 'valid', example {first + 1}: {longest} tokens .*={longest - 1}"):
         losses(short, data, params, "valid")
-    with pytest.raises(DataError, match="split 'valid', pair"):
+    with pytest.raises(DataError, match="split 'valid', example"):
         make_validate(short, data)  # before training, not after its first hour
 
 

@@ -147,7 +147,8 @@ def test_pairs_that_training_would_have_left_out_are_counted(folder, tmp_path, c
     assert "over" not in capsys.readouterr().err.replace(str(tmp_path), "")
     with mock.patch.object(Data, "num_over_length", return_value=3):
         assert evaluate(folder / "run", ["test"], generate=False)["test"]["over_length"] == 3
-    assert "test: 3 pairs have a side of more than data.max_length=16 tokens; they are" in capsys.readouterr().err
+    message = "test: 3 examples have a sequence of more than data.max_length=16 tokens, and training leaves such out;"
+    assert message in capsys.readouterr().err
     assert json.loads((folder / "run" / "evaluation" / "test.json").read_text())["over_length"] == 3
 
 

@@ -551,6 +551,17 @@ def test_a_window_of_an_earlier_version_does_not_count_in_padding_efficiency():
     assert "ids" not in averages
 
 
+def test_averages_are_over_the_weight_of_the_targets():
+    """Such as labels, of which there are fewer than tokens."""
+    window = MetricWindow([], never)
+    for step, weight in ((1, 3.0), (2, 0.0), (3, 1.0)):
+        metrics = {"loss": 10.0 * step, "gradient_norm": 1.0, "learning_rate": 0.1, "tokens": 50.0, "weight": weight}
+        window.record_metrics(step, BATCH, metrics)
+    assert window.close() == {"loss": 15.0, "gradient_norm": 1.0, "learning_rate": 0.1, "tokens": 150.0}
+    window.record_metrics(4, BATCH, metrics | {"weight": 0.0})
+    assert np.isnan(window.close()["loss"])
+
+
 def test_every_metric_of_a_step_is_averaged():
     window = MetricWindow([], never)
     for step in (1, 2):

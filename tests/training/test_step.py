@@ -24,7 +24,7 @@ from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import init_state, state_shapes, state_template
-from transformer_jax.training.step import make_train_step
+from transformer_jax.training.step import _num_tokens, make_train_step
 
 TOKENS = sum(LENGTHS)
 both_norm_positions = pytest.mark.parametrize("norm_position", ["post", pytest.param("pre", marks=pytest.mark.slow)])
@@ -128,6 +128,23 @@ def test_a_row_of_padding_does_nothing():
     assert distance(gradient(batch)[0], grads) < 1e-7
 
 
+def test_tokens_are_those_that_a_decoder_predicts_or_else_those_that_the_model_reads():
+    """The speed of training counts them, also of tasks with one weight per label or masked token."""
+    batch = {name: jnp.asarray(array) for name, array in uneven_batch().items()}
+    assert _num_tokens(batch) == TOKENS
+    read = batch["inputs_mask"].sum()
+    assert read != TOKENS
+    of_encoder = {name: batch[name] for name in ("inputs", "inputs_mask")}
+    labels = {"weights": jnp.full(len(LENGTHS), 0.5, jnp.float32)}
+    masked = {"weights": jnp.ones((len(LENGTHS), 2), jnp.float32)}
+    for targets in (labels, masked):
+        assert _num_tokens(of_encoder | targets) == read
+        assert _num_tokens({"decoder_inputs": batch["inputs"], "inputs_mask": batch["inputs_mask"], **targets}) == read
+    assert _num_tokens({"decoder_inputs": batch["decoder_inputs"], "weights": batch["weights"]}) == TOKENS
+    assert _num_tokens(labels) == len(LENGTHS)
+    assert _num_tokens({}) == 0
+
+
 WITHOUT_DROPOUT = {
     "model.dropout_rate": 0.0,
     "model.embedding_dropout_rate": 0.0,
@@ -153,7 +170,7 @@ def test_metrics_are_means_over_the_tokens_of_the_batch():
     assert metrics["loss"] == pytest.approx(-(0.7 * gold + 0.3 * log_p.mean(-1)[real]).mean(), rel=1e-5)
     assert metrics["accuracy"] == pytest.approx(100 * (log_p.argmax(-1) == targets)[real].mean(), rel=1e-5)
     assert metrics["accuracy"] > 0
-    assert metrics["tokens"] == real.sum() == TOKENS
+    assert metrics["tokens"] == metrics["weight"] == real.sum() == TOKENS
     assert all(value.dtype == jnp.float32 and value.shape == () for value in metrics.values())
 
 

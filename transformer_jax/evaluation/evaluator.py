@@ -42,7 +42,7 @@ class Evaluator:
         """Check a split; raises DataError if there is none, or one of its examples is too long for the model."""
         lengths = self.task.lengths(self.config, self.data.splits[split])
         longest = np.maximum.reduce([*lengths.values()])
-        check_lengths(self.config, longest, lambda index: f"split '{split}', pair {index + 1}")
+        check_lengths(self.config, longest, lambda index: f"split '{split}', example {index + 1}")
 
     def batches(self, params: Params, split: str) -> Iterator[tuple[Any, Int[np.ndarray, " B"]]]:
         """Yield the batches of a split, on the devices of the parameters, and the example index of each row.

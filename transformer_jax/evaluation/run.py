@@ -252,8 +252,8 @@ def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: in
     for name, metrics in results.items():
         if metrics.get("over_length"):
             print(
-                f"{name}: {metrics['over_length']:,} pairs have a side of more than data.max_length={max_length} "
-                "tokens; they are scored like the others",
+                f"{name}: {metrics['over_length']:,} examples have a sequence of more than data.max_length={max_length} "
+                "tokens, and training leaves such out; they are scored like the others",
                 file=sys.stderr,
             )
     for name in results:

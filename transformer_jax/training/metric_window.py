@@ -10,8 +10,8 @@ import jax
 
 from transformer_jax.data.batching import Batch
 
-_SUMMED_OR_LATEST = ("gradient_norm", "learning_rate", "tokens", "filled", "slots")
-"""Metrics of a step that are not averages over its tokens."""
+_SUMMED_OR_LATEST = ("gradient_norm", "learning_rate", "weight", "tokens", "filled", "slots")
+"""Metrics of a step that are not averages over its targets."""
 
 
 @runtime_checkable
@@ -68,8 +68,8 @@ class MetricWindow:
         """Add the metrics of a step; raises what `on_nonfinite` raises.
 
         Args:
-          metrics: scalars on the host: `loss`, `gradient_norm`, `learning_rate`, `tokens`, and any others. `filled`
-            counts the positions of the batch that are not padding, `slots` counts all positions.
+          metrics: scalars on the host: `loss`, `gradient_norm`, `learning_rate`, `weight` of the targets, `tokens`,
+            and any others. `filled` counts the positions of the batch that are not padding, `slots` all positions.
         """
         values = {name: float(value) for name, value in metrics.items()}
         # Compiled programs return dictionaries in the order of their keys; the loss comes first in a log.
@@ -88,14 +88,14 @@ class MetricWindow:
     def close(self) -> dict[str, Any]:
         """Return averages over the window, and begin the next one.
 
-        Every metric of a step is averaged over tokens, with these exceptions: `gradient_norm` is averaged over steps;
-        `learning_rate` is the last one; `tokens` is a sum; `padding_efficiency` is the fraction of the batches' slots
-        that hold tokens. Steps that were not finite are counted in `nonfinite` and left out of the averages. An average
-        over no step is NaN.
+        Every metric of a step is averaged over its targets, which are tokens or labels, with these exceptions:
+        `gradient_norm` is averaged over steps; `learning_rate` is the last one; `tokens` is a sum; `padding_efficiency`
+        is the fraction of the batches' slots that hold tokens. Steps that were not finite are counted in `nonfinite`
+        and left out of the averages. An average over no target is NaN.
         """
         values = self.values
         finite = [v for v in values if "loss" in v]
-        result: dict[str, Any] = {name: _average_over_tokens(finite, name) for name in self._averaged}
+        result: dict[str, Any] = {name: _average(finite, name) for name in self._averaged}
         norms = math.fsum(v["gradient_norm"] for v in finite)
         result["gradient_norm"] = norms / len(finite) if finite else math.nan
         result["learning_rate"] = values[-1]["learning_rate"]
@@ -110,9 +110,9 @@ class MetricWindow:
         return result
 
 
-def _average_over_tokens(steps: list[dict[str, float]], name: str) -> float:
-    """Return the average over the steps that have the metric; NaN if none has."""
-    known = [values for values in steps if name in values]
-    if not known:
-        return math.nan
-    return math.fsum(v[name] * v["tokens"] for v in known) / math.fsum(v["tokens"] for v in known)
+def _average(steps: list[dict[str, float]], name: str) -> float:
+    """Return the average over the targets of the steps that have the metric; NaN if there are none."""
+    # Windows in checkpoints of earlier versions have the weight as `tokens`.
+    known = [(values[name], values.get("weight", values["tokens"])) for values in steps if name in values]
+    total = math.fsum(weight for _, weight in known)
+    return math.fsum(value * weight for value, weight in known) / total if total else math.nan

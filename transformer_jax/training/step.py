@@ -45,14 +45,15 @@ def train_step(
       batch: the arrays that the task's loss reads, and `row_ids` [B]. With `axis_name` it is one device's part of a
         batch: gradients and sums are added over the axis before the division by the weight of the whole batch.
     Returns: the new state, and metrics as float32 scalars: those of `Task.means`, such as `loss` in nats per target
-      token; `gradient_norm` of the trained parameters, before clipping; `learning_rate`, that of the head; `tokens`,
-      the sum of the targets' weights; `slots` of inputs and targets, and `filled`, the slots without padding. With
-      `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the number of the step.
+      token; `gradient_norm` of the trained parameters, before clipping; `learning_rate`, that of the head; `weight`,
+      the sum of the targets' weights; `tokens`, see `_num_tokens`; `slots` of inputs and targets, and `filled`, the
+      slots without padding. With `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the
+      number of the step.
     """
     grads, sums = batch_gradient(static, state.params, batch, state.step, hyper)
-    filled, slots = _filled_slots(batch)
+    counts = {"tokens": _num_tokens(batch), **_filled_slots(batch)._asdict()}
     if axis_name is not None:
-        grads, sums, filled, slots = jax.lax.psum((grads, sums, filled, slots), axis_name)
+        grads, sums, counts = jax.lax.psum((grads, sums, counts), axis_name)
     # A batch may have no target, such as one without a masked token. Then all sums are 0, and so are the gradients.
     weight = jnp.where(sums["weight"] > 0, sums["weight"], 1.0)
     grads = jax.tree.map(lambda g: g / weight, grads)
@@ -60,9 +61,8 @@ def train_step(
     metrics = TASKS[static.task.name].means(sums | {"weight": weight}) | {
         "gradient_norm": optax.tree.norm(grads),
         "learning_rate": learning_rate(static.optimizer.schedule, updates_made(state.opt_state) + 1, hyper),
-        "tokens": sums["weight"],
-        "filled": filled,
-        "slots": slots,
+        "weight": sums["weight"],
+        **counts,
     }
     freeze = static.optimizer.freeze
     trained = jax.tree.map(jnp.add, trained_part(freeze, state.params), updates)
@@ -122,8 +122,27 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
     return sums["loss"], sums
 
 
-def _filled_slots(batch: Batch) -> tuple[Array, Array]:
-    """Return the number of slots without padding, and of all slots, in inputs and targets; float32 scalars.
+def _num_tokens(batch: Batch) -> Array:
+    """Return the tokens that the speed of training counts, a float32 scalar.
+
+    They are the predicted tokens of a decoder. Of other predictions, such as labels and masked tokens, they are the
+    tokens that the model reads.
+    """
+    decoded, weights = batch.get("decoder_inputs"), batch.get("weights")
+    is_next_token = decoded is not None and weights is not None and weights.shape == decoded.shape
+    counted = weights if is_next_token or "inputs_mask" not in batch else batch["inputs_mask"]
+    return jnp.float32(0 if counted is None else jnp.count_nonzero(counted))
+
+
+class _Slots(NamedTuple):
+    """Numbers of slots without padding, and of all slots; float32 scalars."""
+
+    filled: Array
+    slots: Array
+
+
+def _filled_slots(batch: Batch) -> _Slots:
+    """Return the number of slots without padding, and of all slots, in inputs and targets.
 
     Sides without a mask are not counted: `inputs_mask` for the inputs, `weights` for the targets of a decoder. Other
     weights, as of labels, mark what is predicted, not what is padding.
@@ -134,4 +153,4 @@ def _filled_slots(batch: Batch) -> tuple[Array, Array]:
     if weights is not None and (not sides or (decoded is not None and weights.shape == decoded.shape)):
         sides.append(weights)
     filled = jnp.float32(sum(jnp.count_nonzero(side) for side in sides))
-    return filled, jnp.float32(sum(side.size for side in sides))
+    return _Slots(filled, jnp.float32(sum(side.size for side in sides)))
