@@ -373,12 +373,12 @@ def selective_fields():
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_and_the_fields_say_the_same_about_what_it_reads(name):
     """Without `reads`, a task may read any field, but those of `decode` only if it decodes."""
-    fields = selective_fields()
-    assert {*NOT_READ} < {*fields}
-    for field, readers in fields.items():
-        section = field.partition(".")[0]
-        says = TASKS[name].reads_field({field, section})
-        assert says == (name in readers) or (TASKS[name].reads is None and section != "decode"), field
+    selective = selective_fields()
+    assert {*NOT_READ} < {*selective}
+    for full_name, readers in selective.items():
+        section = full_name.partition(".")[0]
+        says = TASKS[name].reads_field({full_name, section})
+        assert says == (name in readers) or (TASKS[name].reads is None and section != "decode"), full_name
 
 
 # --- which architectures a task trains -----------------------------------------------------------------------------

@@ -67,6 +67,15 @@ def test_pairs_of_texts(predictor, capsysbinary, monkeypatch):
     assert code == 3
     assert json.loads(out[0])["label"] == expected[0].label
     assert "line 2: 1 texts; the model reads 2" in err
+    assert "has a tab" not in err
+
+
+def test_a_tab_for_a_model_of_one_text_is_named_once(predictor, capsysbinary, monkeypatch):
+    predictor("classification")
+    code, out, err = output_of(capsysbinary, monkeypatch, b"a film\na film\tno\na\tfilm\n")
+    assert (code, len(out)) == (0, 3)
+    assert err.count("has a tab") == 1
+    assert "line 2: has a tab; the model reads one text, with the tab in it: data.second_feature is empty" in err
 
 
 def test_tags(predictor, capsysbinary, monkeypatch):

@@ -329,8 +329,12 @@ def test_the_command_in_both_directions(whole, tmp_path, capsys):
     generation = json.loads((out / "generation_config.json").read_text())
     assert generation["eos_token_id"] == 1
     assert generation["num_beams"] == 1
-    assert main(["train", f"--config={run / 'config.json'}", f"--workdir={run}"]) == 2
-    assert "has converted parameters, and no training to resume" in capsys.readouterr().err
+    for changed in ([], ["--config.training.num_train_steps=7"]):  # of the right advice, whatever the config
+        assert main(["train", f"--config={run / 'config.json'}", f"--workdir={run}", *changed]) == 2
+        err = capsys.readouterr().err
+        assert "has converted parameters, and no training to resume; start one in another --workdir with" in err
+        assert f"--config.training.init_from={run}" in err
+        assert "--allow_config_change" not in err
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from run_support import copy_of_trained, run_main, trained_folder, translated
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig
 from transformer_jax.config.data import parse_test_sets
-from transformer_jax.data.sources import load_source
+from transformer_jax.data import sources
+from transformer_jax.data.sources import load_source, open_test_set
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.tasks.translation import Translation
 
 OF_PLACE = {"split", "corpus", "input", "reference", "checksum"}
@@ -71,6 +73,27 @@ def test_named_test_sets_of_the_corpus_s_folder(run, tmp_path):
     plain, more = (load_source(DataConfig(**data, test_sets=text)) for text in ("", "other=valid"))
     assert more.split_names == (*plain.split_names, "other")
     assert more.fingerprint() == plain.fingerprint() == more.fingerprint("valid") != more.fingerprint("other")
+
+
+@pytest.mark.parametrize("unit", ["line", "blank_line"])
+def test_a_task_without_targets_reads_documents_alone(tmp_path, unit):
+    """As in training; lines if that read something else. A reference would not be read."""
+    file = tmp_path / "more.txt"
+    file.write_text("one\ntwo\n\nthree\n")
+    documents = DataConfig(source="text", dir="nowhere", format="documents", documents=unit)
+    expected = {"line": ["one", "two", "", "three"], "blank_line": ["one\ntwo", "three"]}
+    for config, texts in ((documents, expected[unit]), (DataConfig(), expected["line"])):
+        source = open_test_set(config, sources.TestFiles("more", str(file)), has_targets=False)
+        assert source.split("more").features == {"inputs": texts}
+        assert source.num_examples("more") == len(texts)
+        assert len(source.fingerprint("more")["sha256"]) == 64
+    (tmp_path / "more.jsonl").write_text('{"en": "one"}\n')
+    source = open_test_set(DataConfig(), sources.TestFiles("more", str(tmp_path / "more.jsonl")), has_targets=False)
+    assert source.split("more").features == {"inputs": ["one"]}
+    with pytest.raises(ConfigError, match=r"--reference=y: the task reads no targets; leave it out"):
+        open_test_set(documents, sources.TestFiles("more", str(file), "y"), has_targets=False)
+    with pytest.raises(DataError, match="nearest in that folder: more"):
+        open_test_set(documents, sources.TestFiles("mroe", str(tmp_path / "mroe.txt")), has_targets=False)
 
 
 def test_another_file_of_the_same_name_is_scored_anew(run, tmp_path):

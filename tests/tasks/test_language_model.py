@@ -191,6 +191,12 @@ def test_a_length_beyond_a_learned_table(folder):
     )
     with pytest.raises(DataError, match="prompt 1: its 7 tokens"):
         learned.continue_all(["1234567"])
+    none_fits = dataclasses.replace(learned.config, decode=DecodeConfig())  # max_extra_length is 50
+    for check in (LanguageModel.check_limit, lambda model: model.generate_chunk([Line("1")])):
+        with pytest.raises(
+            ConfigError, match=r"decode\.max_extra_length=50: so many new tokens exceed .*=16; set decode"
+        ):
+            check(dataclasses.replace(learned, config=none_fits))
     rotary = language_model(
         config_of(folder, model={"max_length": 16}, decode=DecodeConfig(max_new_tokens=30, min_length=25)), folder
     )

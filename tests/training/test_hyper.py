@@ -106,7 +106,9 @@ def test_the_dropout_of_a_head_is_a_scalar_where_it_is_read():
         assert {**scalars(other), "dropout.head": 0.35} == scalars(hyper)
         assert other.dropout.head == expected
     assert split(small_config())[1].dropout.head is None
-    with pytest.raises(ConfigError, match=r"head_dropout_rate=0\.0 is not read with task\.name='translation', but with"):
+    with pytest.raises(
+        ConfigError, match=r"head_dropout_rate=0\.0 is not read with task\.name='translation', but with"
+    ):
         small_config({"model.head_dropout_rate": 0.0})
 
 

@@ -318,10 +318,20 @@ def test_other_shapes(source, tmp_path):
         start_of(config, tmp_path)
     lines = str(raised.value).splitlines()
     assert lines[0] == f"training.init_from={source}: step 8 does not fit this model"
+    assert lines.pop() == "Give these fields of model the checkpoint's values: mlp_dim=24, here 20"
     assert all(
         re.fullmatch(r"  - .*: float32\[.*24.*\] in the checkpoint, float32\[.*20.*\] expected", x) for x in lines[1:]
     )
     assert [line for line in lines if "decoder/" in line]
+
+
+def test_other_token_types(source, tmp_path):
+    with pytest.raises(CheckpointError) as raised:
+        start_of(config_from(source, model__token_types="2"), tmp_path)
+    assert str(raised.value).splitlines()[1:] == [
+        "  - encoder/type_embedding/embedding: float32[2, 16] expected, absent in the checkpoint",
+        "Give these fields of model the checkpoint's values: token_types=0, here 2",
+    ]
 
 
 def test_another_vocabulary(source, tmp_path):

@@ -11,7 +11,8 @@ settings. Text files or a TFDS dataset must be there, with all splits as they we
 their place if they have moved. --data.test_sets=NAME=SPLIT,NAME=SPLIT adds test sets from the same place.
 
 --input and --reference score any other files, and the corpus need not be there. --input also takes FILE.tsv and
-FILE.jsonl, which have both sides, and tfds:DATASET:SPLIT; --columns names the columns, keys or features.
+FILE.jsonl, which have both sides, and tfds:DATASET:SPLIT; --columns names the columns, keys or features. For a language
+model, and other tasks without targets, --input is a file of documents, and there is no --reference.
 
 --evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
 --decode.FIELD=VALUE how it decodes: --decode.beam_size=5 selects beam search. The files of scores record both.

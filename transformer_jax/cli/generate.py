@@ -93,6 +93,7 @@ def run(arguments: Arguments) -> int:
         names = comma_separated("ensemble", values.ensemble) if values.ensemble is not None else []
         ensemble = [Path(os.path.expanduser(name)) for name in names]
         generator = load_generator(checkpoint, arguments.overrides, ensemble)
+        generator.check_limit()
         if values.output == "text" and generator.config.decode.num_outputs > 1:
             raise ConfigError(
                 "--output=text writes one output per input line, but the decode settings ask for "

@@ -44,7 +44,7 @@ from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 from transformer_jax.progress import progress_bar
-from transformer_jax.tasks.lines import Line, on_one_line
+from transformer_jax.tasks.lines import ONE_TEXT, Line, on_one_line
 
 if TYPE_CHECKING:
     from transformer_jax.tasks.predictor import Predictor
@@ -104,8 +104,10 @@ def run(arguments: Arguments) -> int:
             lines = file.remaining(source)
         done, failed = (0, 0) if file is None else (file.lines, file.notes.get("failed", 0))
         numbered = enumerate(read_lines(lines, None, done), done + 1)
+        tabs = _Tabs(predictor, name)
         with progress_bar("predicting", num_lines(values.input), done) as advance:
             while chunk := list(itertools.islice(numbered, _CHUNK)):
+                tabs.see(chunk)
                 written, problems = writer.lines([number for number, _ in chunk], [line for _, line in chunk])
                 for number, problem in problems:
                     logger.warning("%s, line %d: %s", name, number, problem)
@@ -122,6 +124,22 @@ def run(arguments: Arguments) -> int:
     if failed:
         logger.warning("lines without a prediction, which are empty: %d", failed)
     return exit_codes.SOME_FAILED if failed else exit_codes.OK
+
+
+class _Tabs:
+    """Warns of the first line with a tab, which may be a pair of texts, for a classifier that reads one text."""
+
+    def __init__(self, predictor: Predictor[Any], name: str) -> None:
+        from transformer_jax.tasks.predictor import Classifier
+
+        self._name = name
+        self._watches = isinstance(predictor, Classifier) and not predictor.config.data.second_feature
+
+    def see(self, numbered: Sequence[tuple[int, Line]]) -> None:
+        number = next((number for number, line in numbered if "\t" in line.text), None) if self._watches else None
+        if number is not None:
+            logger.warning("%s, line %d: has a tab; %s", self._name, number, ONE_TEXT)
+            self._watches = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,10 +32,12 @@ from transformer_jax.evaluation.table import print_table
 from transformer_jax.files import read_bytes, with_checksum, without_checksum, write_atomically
 from transformer_jax.kill_points import kill_point
 from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.lines import on_one_line
+from transformer_jax.tasks.lines import ONE_TEXT, on_one_line
 from transformer_jax.terminal import doing, say
 
 logger = logging.getLogger(__name__)
+_ONLY_TEXT = ("inputs", "second")
+"""Features of an example without anything that is predicted; a task that reads no others predicts its own input."""
 
 
 def evaluate(
@@ -62,6 +64,7 @@ def evaluate(
     if not names:
         raise DataError("the corpus has only the split train; pass --splits=train to score it")
     scorer.check_splits(names)
+    scorer.warn_of_tabs(names)
     results = {}
     for name in names:
         results[name] = scorer.score(name, generate)
@@ -102,7 +105,8 @@ class Scorer:
         steps = ", ".join(map(str, loaded.steps))
         say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
         columns = TASKS[loaded.config.task.name].columns(loaded.config)
-        source = None if files is None else open_test_set(loaded.config.data, files)
+        has_targets = any(column.feature not in _ONLY_TEXT for column in columns)
+        source = None if files is None else open_test_set(loaded.config.data, files, has_targets)
         data = prepare_data(
             loaded.config, columns, loaded.workdir, loaded.tokenizer, say, source=source, labels=loaded.labels or None
         )
@@ -119,6 +123,16 @@ class Scorer:
         earlier = _read_scores(file)
         if name in self.loaded.config.data.split_texts() or (earlier and "input" not in earlier):
             raise ConfigError(f"--name={name}: is a split of the corpus, with scores in {file}; choose another name")
+
+    def warn_of_tabs(self, names: Sequence[str]) -> None:
+        """Warn of texts with a tab in test files if they could be pairs, but the classifier reads one text."""
+        config = self.loaded.config
+        if self.files is None or config.task.name != "classification" or config.data.second_feature:
+            return
+        for name in names:
+            count = sum("\t" in text for text in self.evaluator.data.text(name).features["inputs"])
+            if count:
+                logger.warning("%s: %d texts have a tab; %s", name, count, ONE_TEXT)
 
     def check_splits(self, names: Sequence[str]) -> None:
         """Check names of splits; raises DataError for a split that the corpus does not have."""
@@ -252,8 +266,8 @@ def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: in
     for name, metrics in results.items():
         if metrics.get("over_length"):
             print(
-                f"{name}: {metrics['over_length']:,} examples have a sequence of more than data.max_length={max_length} "
-                "tokens, and training leaves such out; they are scored like the others",
+                f"{name}: {metrics['over_length']:,} examples have a sequence of more than "
+                f"data.max_length={max_length} tokens, and training leaves such out; they are scored like the others",
                 file=sys.stderr,
             )
     for name in results:

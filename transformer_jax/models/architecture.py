@@ -35,7 +35,8 @@ class Architecture(abc.ABC):
       attention weights [L, B, N, T, S] by name, empty unless the module was made with `return_weights`. `dropout` is
       None for a deterministic pass; `hyper` holds the values of those config fields that are marked `hyper`.
     - `outputs(x, batch, dropout=None) -> [B, ...]`: float32 outputs of hidden states: logits over the vocabulary, or
-      the head's output if the module has a head, which gets the dropout. x may be a part [B, t, D] of the hidden states.
+      the output of the head if the module has one, which gets the dropout. x may be a part [B, t, D] of the hidden
+      states.
     - `__call__(batch, dropout=None, hyper={})`: `outputs` of `features`, and the attention weights.
 
     The task may give a head: a module that is called as `head(x, batch, embedding, dropout)`, with the token embedding

@@ -68,7 +68,9 @@ class DecoderOnly(nn.Module):
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map the stack's output [B, T, D] to logits [B, T, V] float32, or to the output of the head."""
         if self.head is not None:
-            return self.head(x, batch, self.embedding.embedding, fold_dropout(dropout, self.config.num_decoder_layers + 2))
+            return self.head(
+                x, batch, self.embedding.embedding, fold_dropout(dropout, self.config.num_decoder_layers + 2)
+            )
         return token_logits(self.config, x, self.embedding.embedding, self.output)
 
     def decode(self, ids: Array, states: StackState, layers: Sequence[Params]) -> Decoded:

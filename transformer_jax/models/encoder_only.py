@@ -71,7 +71,9 @@ class EncoderOnly(nn.Module):
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map the stack's output [B, S, D] to logits [B, S, V] float32, or to the output of the head."""
         if self.head is not None:
-            return self.head(x, batch, self.embedding.embedding, fold_dropout(dropout, self.config.num_encoder_layers + 2))
+            return self.head(
+                x, batch, self.embedding.embedding, fold_dropout(dropout, self.config.num_encoder_layers + 2)
+            )
         return token_logits(self.config, x, self.embedding.embedding, self.output)
 
 

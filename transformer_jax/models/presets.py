@@ -212,7 +212,7 @@ def t5_v1_1(size: str, **overrides: Any) -> ModelConfig:
     76,961,152 parameters. Raises KeyError for another size.
     """
     config = _with_both_stacks(_T5, *_T5_V1_1_SIZES[size])
-    changed = {"activation": "geglu_tanh", "tie_output": False, "scale_logits": False}
+    changed: dict[str, Any] = {"activation": "geglu_tanh", "tie_output": False, "scale_logits": False}
     changed |= dict.fromkeys(DROPOUT_RATES, 0.0) | {"head_dropout_rate": None}  # None is dropout_rate
     return dataclasses.replace(config, **changed | overrides)
 

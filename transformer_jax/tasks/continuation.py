@@ -82,7 +82,18 @@ class LanguageModel(TextGenerator):
             np.add.at(tokens, text, of_windows["weight"].astype(np.int64))
         return TextScores(log_probs, tokens)
 
+    def check_limit(self) -> None:
+        """Raise ConfigError if outputs are longer than the positions of the model, whatever the prompt."""
+        wanted, capacity = self._max_new_tokens, position_capacity(self._decoders)
+        if capacity is not None and wanted > capacity:
+            name = "max_extra_length" if self.config.decode.max_new_tokens is None else "max_new_tokens"
+            raise ConfigError(
+                f"decode.{name}={wanted}: so many new tokens exceed the positions of the model, "
+                f"model.max_length={capacity}; set decode.max_new_tokens to less"
+            )
+
     def _read(self, lines: Sequence[Line]) -> Reading:
+        self.check_limit()
         ids = self.encode([line.text for line in lines])
         wanted, capacity = self._max_new_tokens, position_capacity(self._decoders)
         problems: dict[int, str] = {}

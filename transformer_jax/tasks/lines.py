@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+ONE_TEXT = (
+    "the model reads one text, with the tab in it: data.second_feature is empty in its config. For a classifier of "
+    "pairs from a Hugging Face folder, convert it again with --config=CONFIG that sets data.second_feature"
+)
+"""The end of a warning of texts with a tab, which may be pairs."""
+
 
 class Line(NamedTuple):
     """A text to translate.

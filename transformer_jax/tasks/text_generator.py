@@ -99,6 +99,10 @@ class TextGenerator(abc.ABC):
         """Return the text of each row of ids up to its end-of-sequence, in the form of the corpus."""
         return self.tokenizer.decode_batch(rows)
 
+    def check_limit(self) -> None:
+        """Raise ConfigError if no line can have an output, because of its greatest length; here any limit fits."""
+        return
+
     def generate(self, lines: Iterable[Line], first_number: int = 1) -> Iterator[list[LineOutputs]]:
         """Yield outputs in the order of the lines, a chunk at a time; for a line with a problem, the problem.
 

@@ -122,9 +122,13 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
     has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
     usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
     expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
+    differences = _differences(source["model"], config)
     if problems := _problems(expected, usable):
         listing = "\n".join(f"  - {problem}" for problem in problems)
-        raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}")
+        remedy = (
+            f"\nGive these fields of model the checkpoint's values: {', '.join(differences)}" if differences else ""
+        )
+        raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}{remedy}")
     if tokenizer is not None:
         added = TASKS[config.task.name].added_tokens(config)
         tokenizer = with_added_tokens(tokenizer, added, config.model.vocab_size)
@@ -136,7 +140,7 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
                 "checkpoint's tokenizer"
             )
         say_once(f"{name}: uses the tokenizer of the checkpoint")
-    if differences := _differences(source["model"], config):
+    if differences:
         say_once(f"{name}: the model of the checkpoint has other fields: {', '.join(differences)}")
     return Pretrained(
         name,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer_jax import metrics_file
+from transformer_jax.checkpoints.opening import CHECKPOINTS
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
@@ -59,7 +60,6 @@ def restore_newest(
     chosen = from_primary(store.newest_good, "choosing a checkpoint") if several else None
     if chosen is None and (several or not store.steps()):
         return None
-    _check_not_converted(directory, store)
     step, state, record = store.restore(template, chosen)
     if not directory.has_config():
         directory.check_config(record["config"], f"checkpoint {step}")
@@ -70,12 +70,16 @@ def restore_newest(
     return Resumed(state, record, tokenizer, read_stored_labels(store, step))
 
 
-def _check_not_converted(directory: WorkDirectory, store: CheckpointStore) -> None:
+def check_not_converted(workdir: Path) -> None:
     """Raise CheckpointError for a work directory of `convert`, which has parameters but no state of an optimizer."""
+    workdir = Path(os.path.expanduser(workdir))
+    if not (workdir / CHECKPOINTS).is_dir():
+        return
+    store = CheckpointStore(workdir / CHECKPOINTS, read_only=True)
     if store.steps() == [0] and "converted" in store.read_record(0):
         raise CheckpointError(
-            f"{directory.path}: has converted parameters, and no training to resume; start one in another --workdir "
-            f"with --config.training.init_from={directory.path}"
+            f"{workdir}: has converted parameters, and no training to resume; start one in another --workdir with "
+            f"--config.training.init_from={workdir}"
         )
 
 

@@ -14,6 +14,7 @@ from transformer_jax.training.loop import TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.prepare import MakeValidate, Prepared, claim, prepare
 from transformer_jax.training.progress import Progress
+from transformer_jax.training.resume import check_not_converted
 from transformer_jax.training.session import TrainingSession
 from transformer_jax.training.stepper import SingleStepper
 
@@ -42,6 +43,7 @@ def train(
       TrainingError: the loss is no longer finite; the batch is in WORKDIR/nonfinite/step_STEP.npz.
     """
     with primary_first("opening the work directory"):
+        check_not_converted(workdir)  # before its config, which always differs
         opened = open_workdir(workdir, config.to_dict(), allow_config_change, lock=is_primary())
     with opened as directory:
         prepared = prepare(config, directory, make_validate)

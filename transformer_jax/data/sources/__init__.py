@@ -28,9 +28,10 @@ def load_source(config: DataConfig) -> Source:
 class TestFiles(NamedTuple):
     """A test set that is not part of a corpus.
 
-    name: of the split. input: a file of inputs; a file with both sides, FILE.tsv, FILE.jsonl, FILE.conll, FILE.conllu
-    or FILE.json (SQuAD), or any file if the config reads `labelled` files; or tfds:DATASET:SPLIT.
-    reference: the file of targets (line i belongs to line i of `input`); None if `input` has both sides.
+    name: of the split. input: a file of inputs, or of documents for a language model; a file with both sides,
+    FILE.tsv, FILE.jsonl, FILE.conll, FILE.conllu or FILE.json (SQuAD), or any file if the config reads `labelled`
+    files; or tfds:DATASET:SPLIT. reference: the file of targets (line i belongs to line i of `input`); None if `input`
+    has both sides, or the task reads no targets.
     columns: TSV columns (from 1), JSONL keys or TFDS features of inputs and targets. Default: those of the config if
     it reads the same format, else columns 1 and 2, or the locales.
     """
@@ -45,11 +46,12 @@ _OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conll
 """Formats by the suffix of a file that has both sides."""
 
 
-def open_test_set(config: DataConfig, files: TestFiles) -> Source:
+def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True) -> Source:
     """Return a source with one split, a test set.
 
     Args:
       config: locales, features, text form and the folder of TFDS datasets.
+      has_targets: whether the task reads targets. Without them a file of inputs has documents, and no reference.
     Raises: ConfigError if a reference is missing or has no use; DataError if the data cannot be found.
     """
     name, input, reference, columns = files
@@ -57,13 +59,18 @@ def open_test_set(config: DataConfig, files: TestFiles) -> Source:
     if format == "parallel" and config.format == "labelled":
         format = "labelled"
     of_tfds = input.startswith("tfds:")
-    if (format == "parallel" and not of_tfds) != bool(reference):
+    of_documents = format == "parallel" and not of_tfds and not has_targets
+    if reference and not has_targets:
+        raise ConfigError(f"--reference={reference}: the task reads no targets; leave it out")
+    if (format == "parallel" and not of_tfds) != bool(reference) and not of_documents:
         problem = "has both sides; leave --reference out" if reference else "needs --reference=FILE, the translations"
         raise ConfigError(f"--input={input}: {problem}")
     same = config.source == "tfds" if of_tfds else (config.source, config.format) == ("text", format)
     if columns or not same:
         inputs, targets = columns or (None, None)
         config = dataclasses.replace(config, input_feature=inputs, target_feature=targets)
+    if not has_targets:
+        config = dataclasses.replace(config, target_feature="")
     if of_tfds:
         from transformer_jax.data.sources.tfds.source import TfdsSource
 
@@ -78,6 +85,10 @@ def open_test_set(config: DataConfig, files: TestFiles) -> Source:
     if columns and format not in ("tsv", "jsonl"):
         raise ConfigError("--columns is for TSV, JSONL and TFDS; a file of inputs has one sentence per line")
     paths = [Path(file).expanduser() for file in (input, reference) if file]
+    if of_documents:
+        from transformer_jax.data.sources.documents import DocumentSource
+
+        return rewritten(DocumentSource.of_file(config, name, *paths), config)
     return rewritten(TextSource.of_files(dataclasses.replace(config, format=format), name, *paths), config)
 
 

@@ -62,6 +62,21 @@ class DocumentSource:
             for split, texts in config.split_texts().items()
         }
 
+    @classmethod
+    def of_file(cls, config: DataConfig, name: str, path: Path) -> DocumentSource:
+        """Return a source with one split, a test set that is not part of a corpus; raise DataError for a missing file.
+
+        Args:
+          config: its `documents`, if it reads documents, says what a document is; else it is a line.
+        """
+        source = cls.__new__(cls)
+        source._unit = config.documents if config.format == "documents" else DataConfig.documents
+        errors = "surrogateescape" if config.tokenizer == "byte" else "strict"
+        file = TextFile(find(path.parent, path.name), allow_empty=True, errors=errors)
+        source._counts = {}
+        source._parts = {name: [_Part((file,), 0, 100)]}
+        return source
+
     def _part(self, split: str, text: str) -> _Part:
         field = f"data.{split}_split={text!r}" if split in CORPUS_SPLITS else f"test set {split}={text}"
         found = _SLICE.fullmatch(text)
