@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,26 @@ def test_a_folder_in_place_of_a_file(folder):
     (folder / "val.de").mkdir()
     with pytest.raises(DataError, match=r"val\.de is a folder, not a text file"):
         source_in(folder)
+
+
+def test_parts_of_the_examples(folder):
+    """They divide the examples in order, and belong to the fingerprint; of several prefixes each has its own part."""
+    for locale, word in (("en", "a"), ("de", "b")):
+        (folder / f"ten.{locale}").write_text("".join(f"{word} {i}\n" for i in range(10)))
+    source = source_in(folder, train_split="ten[:90%], train", valid_split="ten[90%:]", test_split="ten[25%:50%]")
+    inputs = {name: source.split(name).features["inputs"] for name in source.split_names}
+    assert inputs["train"] == [*(f"a {i}" for i in range(9)), "a dog", "two cats"]
+    assert source.split("valid") == pair_texts(["a 9"], ["b 9"])
+    assert inputs["test"] == ["a 2", "a 3", "a 4"]
+    assert [source.num_examples(name) for name in source.split_names] == [11, 1, 3]
+    digests = {
+        source_in(folder, train_split=part, valid_split="val", test_split="").fingerprint()["sha256"]
+        for part in ("ten", "ten[:90%]", "ten[10%:]", "ten[:]")
+    }
+    assert len(digests) == 3  # of ten and ten[:] the same
+    for part, message in (("ten[:9]", "expected NAME, or a part of it"), ("ten[9%:9%]", "from 9 % to 9 % is empty")):
+        with pytest.raises(DataError, match=rf"data\.valid_split='{re.escape(part)}': .*{message}"):
+            source_in(folder, valid_split=part)
 
 
 def test_unknown_split(folder):

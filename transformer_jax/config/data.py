@@ -154,7 +154,7 @@ class DataConfig:
     )
     train_split: str = field(
         "train",
-        "`text`: prefixes of the files, separated by commas; `tfds`: the split, or a part of it",
+        "`text`: prefixes of the files, separated by commas; `tfds`: the split; of both, parts such as train[:90%]",
         read_by=_FILES_OR_TFDS,
     )
     valid_split: str = field(

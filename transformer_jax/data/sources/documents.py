@@ -16,30 +16,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_jax.config import DataConfig
 from transformer_jax.config.data import CORPUS_SPLITS
 from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.lines import TextFile, find
+from transformer_jax.data.sources.parts import FilesPart, field_of, parse_slice
 from transformer_jax.errors import DataError
-
-_SLICE = re.compile(r"(?P<name>[^\[\]]+)(\[((?P<first>\d{1,3})%)?:((?P<last>\d{1,3})%)?\])?")
-
-
-class _Part(NamedTuple):
-    """Files, and the part of them that belongs to a split, in percent."""
-
-    files: tuple[TextFile, ...]
-    first: int
-    last: int
-
-    def of(self, count: int) -> tuple[int, int]:
-        """Return the first and the end of `count` items."""
-        return count * self.first // 100, count * self.last // 100
 
 
 class DocumentSource:
@@ -74,21 +60,13 @@ class DocumentSource:
         errors = "surrogateescape" if config.tokenizer == "byte" else "strict"
         file = TextFile(find(path.parent, path.name), allow_empty=True, errors=errors)
         source._counts = {}
-        source._parts = {name: [_Part((file,), 0, 100)]}
+        source._parts = {name: [FilesPart((file,))]}
         return source
 
-    def _part(self, split: str, text: str) -> _Part:
-        field = f"data.{split}_split={text!r}" if split in CORPUS_SPLITS else f"test set {split}={text}"
-        found = _SLICE.fullmatch(text)
-        if not found:
-            raise DataError(f"{field}: expected NAME, or a part of it such as NAME[:90%] or NAME[90%:]")
-        first, last = int(found["first"] or 0), int(found["last"] or 100)
-        if not first < last <= 100:
-            raise DataError(f"{field}: the part from {first} % to {last} % is empty or beyond the end")
-        files = tuple(
-            TextFile(path, allow_empty=True, errors=self._errors) for path in self._find(field, found["name"])
-        )
-        return _Part(files, first, last)
+    def _part(self, split: str, text: str) -> FilesPart:
+        part = parse_slice(split, text)
+        paths = self._find(field_of(split, text), part.name)
+        return part.of(tuple(TextFile(path, allow_empty=True, errors=self._errors) for path in paths))
 
     def _find(self, field: str, name: str) -> list[Path]:
         if "*" in name or "?" in name:
@@ -129,14 +107,14 @@ class DocumentSource:
                 parts += [f"{name} {part.first} {part.last} {file.contents.sha256}" for file in part.files]
         return {"sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(), "versions": {}}
 
-    def _of_split(self, name: str) -> list[_Part]:
+    def _of_split(self, name: str) -> list[FilesPart]:
         if name not in self._parts:
             raise no_such_split(name, self._parts)
         return self._parts[name]
 
-    def _range(self, part: _Part) -> tuple[int, int]:
+    def _range(self, part: FilesPart) -> tuple[int, int]:
         """Return the first and the end of the documents that belong to a part."""
-        return (0, len(part.files)) if self._unit == "file" else part.of(sum(map(self._count, part.files)))
+        return (0, len(part.files)) if self._unit == "file" else part.range_of(sum(map(self._count, part.files)))
 
     def _count(self, file: TextFile) -> int:
         if self._unit == "line":
@@ -145,11 +123,11 @@ class DocumentSource:
             self._counts[file] = sum(1 for _ in UNITS[self._unit](file))
         return self._counts[file]
 
-    def _documents(self, part: _Part) -> Iterator[str]:
+    def _documents(self, part: FilesPart) -> Iterator[str]:
         if self._unit == "file":
             for file in part.files:
                 (text,) = _whole(file)
-                first, last = part.of(len(text))
+                first, last = part.range_of(len(text))
                 yield text[first:last]
             return
         documents = itertools.chain.from_iterable(map(UNITS[self._unit], part.files))

@@ -1,6 +1,7 @@
 """Text files: one file per language, or a file with both sides of every example; plain or .gz; one or more per split.
 
-formats.py has the formats. The rules of lines.py hold for all of them.
+formats.py has the formats. The rules of lines.py hold for all of them. A split may be a part of the examples of a
+prefix, such as `train[:90%]`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from transformer_jax.data.downloads.table import CORPORA
 from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.formats import FORMATS
 from transformer_jax.data.sources.lines import TextFile, find
+from transformer_jax.data.sources.parts import FilesPart, Slice, parse_slice
 from transformer_jax.errors import DataError
 
 _REMEDY = (
     f"to download the corpus of a built-in config ({', '.join(CORPORA)}), run: "
     "transformer-jax prepare --dataset=CONFIG --data_dir=data"
 )
-_Files = tuple[TextFile, ...]
 
 
 class TextSource:
@@ -41,11 +42,11 @@ class TextSource:
         self._config = config
         self._format = FORMATS[config.format](config)
         # For every prefix, the files of its examples.
-        self._files = {
-            split: [self._of_prefix(folder, prefix.strip()) for prefix in prefixes.split(",")]
+        self._parts = {
+            split: [self._of_prefix(folder, parse_slice(split, prefix.strip())) for prefix in prefixes.split(",")]
             for split, prefixes in config.split_texts().items()
         }
-        self._corpus = [split for split in self._files if split in CORPUS_SPLITS]
+        self._corpus = [split for split in self._parts if split in CORPUS_SPLITS]
 
     @classmethod
     def of_files(cls, config: DataConfig, name: str, *files: Path) -> TextSource:
@@ -59,12 +60,12 @@ class TextSource:
         source = cls.__new__(cls)
         source._config = config
         source._format = FORMATS[config.format](config)
-        source._files = {name: [tuple(source._opened(find(file.parent, file.name)) for file in files)]}
+        source._parts = {name: [FilesPart(tuple(source._opened(find(file.parent, file.name)) for file in files))]}
         source._corpus = []
         return source
 
-    def _of_prefix(self, folder: Path, prefix: str) -> _Files:
-        return tuple(self._opened(find(folder, name)) for name in self._format.files(prefix))
+    def _of_prefix(self, folder: Path, prefix: Slice) -> FilesPart:
+        return prefix.of(tuple(self._opened(find(folder, name)) for name in self._format.files(prefix.name)))
 
     def _opened(self, path: Path) -> TextFile:
         return TextFile(path, allow_empty=self._format.allow_empty, encoding=self._config.encoding)
@@ -72,15 +73,15 @@ class TextSource:
     @property
     def split_names(self) -> tuple[str, ...]:
         """The splits that have files."""
-        return tuple(self._files)
+        return tuple(self._parts)
 
     def num_examples(self, name: str) -> int:
         """Return the number of examples; raise DataError for an unknown split or a file that cannot be read."""
-        return sum(map(self._format.count, self._of_split(name)))
+        return sum(last - first for part in self._of_split(name) for first, last in [self._range(part)])
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
         """Yield a split in the order of the files; raise DataError for an unknown split or a bad file."""
-        examples = itertools.chain.from_iterable(map(self._format.examples, self._of_split(name)))
+        examples = itertools.chain.from_iterable(map(self._examples, self._of_split(name)))
         while chunk := list(itertools.islice(examples, size)):
             values = (list(side) for side in zip(*chunk, strict=True))
             yield Split(dict(zip(self._format.features, values, strict=True)))
@@ -89,7 +90,7 @@ class TextSource:
         """Return a whole split; errors as in `chunks`, and DataError if it has no examples."""
         chunks = list(self.chunks(name, 1 << 16))
         if not chunks:
-            raise DataError(f"split '{name}' is empty: {', '.join(str(f[0].path) for f in self._files[name])}")
+            raise DataError(f"split '{name}' is empty: {', '.join(str(part.files[0].path) for part in self._parts[name])}")
         return joined(chunks)
 
     def fingerprint(self, split: str | None = None) -> dict[str, Any]:
@@ -99,12 +100,21 @@ class TextSource:
         """
         parts = [*self._format.key, *([] if self._config.encoding == "utf-8" else [self._config.encoding])]
         for name in self._corpus if split is None or split in self._corpus else [split]:
-            for files in self._of_split(name):
-                self._format.check(files)
-                parts += [f"{name} {file.contents.sha256}" for file in files]
+            for part in self._of_split(name):
+                self._format.check(part.files)
+                label = name if part.is_whole else f"{name} {part.first} {part.last}"
+                parts += [f"{label} {file.contents.sha256}" for file in part.files]
         return {"sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(), "versions": {}}
 
-    def _of_split(self, name: str) -> list[_Files]:
-        if name not in self._files:
-            raise no_such_split(name, self._files)
-        return self._files[name]
+    def _of_split(self, name: str) -> list[FilesPart]:
+        if name not in self._parts:
+            raise no_such_split(name, self._parts)
+        return self._parts[name]
+
+    def _range(self, part: FilesPart) -> tuple[int, int]:
+        """Return the first and the end of the examples that belong to a part."""
+        return part.range_of(self._format.count(part.files))
+
+    def _examples(self, part: FilesPart) -> Iterator[tuple[Any, ...]]:
+        examples = self._format.examples(part.files)
+        return examples if part.is_whole else itertools.islice(examples, *self._range(part))
