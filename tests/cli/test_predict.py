@@ -80,8 +80,9 @@ def test_a_tab_for_a_model_of_one_text_is_named_once(predictor, capsysbinary, mo
 
 def test_tags(predictor, capsysbinary, monkeypatch):
     expected = predictor("tagging").predict(["Ann saw York"])[0]
-    code, out, _ = output_of(capsysbinary, monkeypatch, b"Ann saw York\n")
-    assert (code, out) == (0, [" ".join(expected.tags)])
+    code, out, err = output_of(capsysbinary, monkeypatch, b"Ann saw York\n\n")
+    assert (code, out) == (3, [" ".join(expected.tags), ""])
+    assert "line 2: has no words" in err
     flags = "--output=jsonl", "--probabilities"
     code, out, _ = output_of(capsysbinary, monkeypatch, b"Ann  saw York\n", *flags)
     found = json.loads(out[0])

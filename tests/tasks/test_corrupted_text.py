@@ -280,6 +280,9 @@ def test_tokenizers_without_marks(folder):
         DataError, match=r"needs 28 sentinels for sequences of max_length=512, and the tokenizer has 12, <extra_id_0>"
     ):
         training_batches(config, corpus(config, folder).splits["train"])
+    without = prepared(config, folder / "plain", tokenizer=ByteTokenizer()).splits["train"]
+    with pytest.raises(DataError, match=r"needs 28 sentinels .*, and the tokenizer has 0, <extra_id_0> and so on; lower"):
+        training_batches(config, without)
 
 
 def test_tokens_that_a_tokenizer_must_have(folder):
