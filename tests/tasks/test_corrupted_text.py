@@ -281,7 +281,9 @@ def test_tokenizers_without_marks(folder):
     ):
         training_batches(config, corpus(config, folder).splits["train"])
     without = prepared(config, folder / "plain", tokenizer=ByteTokenizer()).splits["train"]
-    with pytest.raises(DataError, match=r"needs 28 sentinels .*, and the tokenizer has 0, <extra_id_0> and so on; lower"):
+    with pytest.raises(
+        DataError, match=r"needs 28 sentinels .*, and the tokenizer has 0, <extra_id_0> and so on; lower"
+    ):
         training_batches(config, without)
 
 

@@ -21,11 +21,14 @@ from labelled_support import (
 )
 
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data import sources
 from transformer_jax.data.alignment import align
 from transformer_jax.data.labels import LABELS_FILE, parse_labels, read_labels
 from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator, make_validate
+from transformer_jax.evaluation.loading import Loaded
+from transformer_jax.evaluation.run import Scorer
 from transformer_jax.evaluation.significance import compare_statistics
 from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
 from transformer_jax.nn.dropout import Dropout, DropoutRates
@@ -408,6 +411,20 @@ def test_scores_are_those_of_the_outputs(tmp_path, task):
     other = TASKS[task].statistics(evaluator, jax.tree.map(lambda x: x + 0.3, params), "valid")
     compared = compare_statistics(TASKS[task], [statistics, other], samples=20)
     assert set(compared.scores) == {spec.name for spec in TASKS[task].measured(settings) if spec.direction}
+
+
+@pytest.mark.parametrize("fields", [{}, {"data": PAIRS}], ids=["one text", "pairs"])
+def test_an_evaluation_of_files_warns_of_tabs_in_single_texts(tmp_path, caplog, fields):
+    settings = config("classification", **fields)
+    data = data_of(settings, tmp_path, FEATURES["classification"] | {"inputs": ["a\tfilm", "a\tjoy", *TEXTS[2:]]})
+    loaded = Loaded(settings, {}, data.tokenizer, (1,), None, tmp_path, None, data.labels)
+    of_files = Scorer(loaded, Evaluator(settings, data), tmp_path, sources.TestFiles("valid", "more.txt"))
+    of_corpus = dataclasses.replace(of_files, files=None)
+    of_corpus.warn_of_tabs(["valid"])
+    assert not caplog.records
+    of_files.warn_of_tabs(["valid"])
+    warned = "valid: 2 texts have a tab; the model reads one text, with the tab in it" in caplog.text
+    assert warned == (not fields)
 
 
 def test_padding_does_not_change_a_loss(tmp_path):
