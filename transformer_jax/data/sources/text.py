@@ -90,9 +90,8 @@ class TextSource:
         """Return a whole split; errors as in `chunks`, and DataError if it has no examples."""
         chunks = list(self.chunks(name, 1 << 16))
         if not chunks:
-            raise DataError(
-                f"split '{name}' is empty: {', '.join(str(part.files[0].path) for part in self._parts[name])}"
-            )
+            paths = ", ".join(str(part.files[0].path) for part in self._parts[name])
+            raise DataError(f"split '{name}' is empty: {paths}")
         return joined(chunks)
 
     def fingerprint(self, split: str | None = None) -> dict[str, Any]:
