@@ -40,13 +40,12 @@ BERT = ModelConfig(
     num_encoder_layers=2,
     max_length=128,
     norm_position="pre",  # BERT: post
-    position_encoding="learned",
+    position_encoding="rotary",  # BERT: learned; such positions take more steps
     activation="gelu",
     scale_embeddings=False,
     embedding_norm=True,
     output_bias=True,
     init="plain_normal",
-    # Training takes about one epoch, so the model cannot overfit.
     dropout_rate=0.0,
 )
 
@@ -67,12 +66,12 @@ def embedded():
             batching="packed",
             max_length=128,
             packed_length=128,
-            tokens_per_batch=2048,
+            tokens_per_batch=1024,
             tokenizer_pairs=20_000,
         ),
         optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=100),
         training=TrainingConfig(
-            num_train_steps=1000,
+            num_train_steps=3500,
             label_smoothing=0.0,
             log_every_steps=100,
             eval_every_steps=500,

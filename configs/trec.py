@@ -29,7 +29,7 @@ from transformer_jax.config_file import check_argument
 def get_config(arg=""):
     check_argument(arg)
     return ExperimentConfig(
-        task=TaskConfig(name="classification", num_labels=6, pooling="mean"),
+        task=TaskConfig(name="classification", num_labels=6, pooling="max"),
         model=ModelConfig(
             architecture="encoder_only",
             vocab_size=4000,

@@ -60,7 +60,7 @@ def pooled(pooling):
     rows = []
     for x, mask in zip(np.asarray(X, np.float64), MASK, strict=True):
         tokens = x[mask]
-        rows.append({"first": tokens[0], "last": tokens[-1], "mean": tokens.mean(0)}[pooling])
+        rows.append({"first": tokens[0], "last": tokens[-1], "mean": tokens.mean(0), "max": tokens.max(0)}[pooling])
     return np.stack(rows)
 
 
@@ -82,6 +82,8 @@ def test_an_empty_row_has_no_nan_and_a_missing_mask_means_all_tokens(pooling):
     head = SequenceHead(tiny(), 4, pooling)
     y, _ = applied(head, {"inputs_mask": jnp.zeros((3, 5), bool)})
     assert np.isfinite(y).all()
+    gradient = jax.grad(lambda x: POOLINGS[pooling](x, jnp.zeros((3, 5), bool)).sum())(X)
+    assert np.isfinite(gradient).all()
     params = head.init(jax.random.key(1), X, BATCH, TABLE)
     everything = {"inputs_mask": jnp.ones((3, 5), bool)}
     np.testing.assert_array_equal(head.apply(params, X, {}, TABLE), head.apply(params, X, everything, TABLE))

@@ -55,8 +55,8 @@ class TaskConfig:
     pooling: str = choice(
         "first",
         "transformer_jax.nn.heads:POOLINGS",
-        "the vector of a text, made of those of its tokens: that of the first token (BERT), of the last one (GPT), or "
-        "their mean",
+        "the vector of a text, made of those of its tokens: that of the first token (BERT), of the last one (GPT), "
+        "their mean, or the maximum of every feature",
         read_by=_CLASSIFICATION,
     )
     pooler: bool = field(

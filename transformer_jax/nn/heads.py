@@ -131,5 +131,14 @@ def mean_of_tokens(x: Activations, mask: Bool[Array, "B T"]) -> Float[Array, "B 
     return (total / jnp.maximum(weights.sum(1), 1.0)).astype(x.dtype)
 
 
-POOLINGS = {"first": first_token, "last": last_token, "mean": mean_of_tokens}
+def max_of_tokens(x: Activations, mask: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+    """Return the maximum of every feature over the tokens of the mask, x [B, T, D] -> [B, D]; of an empty row zeros.
+
+    Collobert et al. 2011, section 3.2.2: "max over time".
+    """
+    largest = jnp.where(mask[..., None], x, -jnp.inf).max(1)
+    return jnp.where(mask.any(1)[:, None], largest, 0).astype(x.dtype)
+
+
+POOLINGS = {"first": first_token, "last": last_token, "mean": mean_of_tokens, "max": max_of_tokens}
 """Functions that make one vector of the vectors of a sequence, by the values of `task.pooling`."""
