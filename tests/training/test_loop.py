@@ -534,7 +534,7 @@ def test_metrics_are_fetched_one_step_late():
 
 def test_before_the_first_step_there_is_no_loss():
     window = MetricWindow([], never)
-    assert np.isnan(window.latest_loss)
+    assert window.latest_loss is None
     window.record_metrics(1, BATCH, {name: np.float32(value) for name, value in metrics_of(1).items()})
     assert window.values == [metrics_of(1)]
     assert window.latest_loss == 1.0

@@ -40,9 +40,11 @@ def test_without_a_terminal_there_are_lines_and_no_bar(capsys, now):
     with Progress(20, 100) as progress:
         assert not progress.due()
         now[0] += 65.0
+        progress.update(1, None, None)  # nothing is known yet
         progress.update(40, 2.3456, 12345.6)
         progress.say("step 40  valid  loss [1]")
     assert capsys.readouterr().err.splitlines() == [
+        "step 1/100  1:05 spent",
         "step 40/100  loss 2.346  12,346 tokens/s  1:05 spent",
         "step 40  valid  loss [1]",
     ]

@@ -134,7 +134,8 @@ class _Group:
         """Show the progress, if an update is due."""
         if (sessions := list(self.active.values())) and progress.due():
             speeds = [session.tokens_per_s for session in sessions if session.tokens_per_s is not None]
-            progress.update(step, _mean([s.latest_loss for s in sessions]), _mean(speeds) if speeds else None)
+            losses = [session.latest_loss for session in sessions if session.latest_loss is not None]
+            progress.update(step, _mean(losses) if losses else None, _mean(speeds) if speeds else None)
 
     def log(self, step: int, progress: Progress) -> None:
         """Log each run that is due, and show the mean over these runs."""

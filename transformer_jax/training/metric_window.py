@@ -81,9 +81,9 @@ class MetricWindow:
             self.values.append({name: values[name] for name in ("learning_rate", "filled", "slots") if name in values})
 
     @property
-    def latest_loss(self) -> float:
-        """Loss of the newest finite step; NaN if there is none."""
-        return next((values["loss"] for values in reversed(self.values) if "loss" in values), math.nan)
+    def latest_loss(self) -> float | None:
+        """Loss of the newest finite step of the window; None if there is none."""
+        return next((values["loss"] for values in reversed(self.values) if "loss" in values), None)
 
     def close(self) -> dict[str, Any]:
         """Return averages over the window, and begin the next one.

@@ -40,17 +40,18 @@ class Progress:
             return not self._silent and terminal.is_silent()
         return time.monotonic() - self._shown > 1.0
 
-    def update(self, step: int, loss: float, tokens_per_s: float | None) -> None:
-        """Move the bar to `step`; without a bar, print a line."""
+    def update(self, step: int, loss: float | None, tokens_per_s: float | None) -> None:
+        """Move the bar to `step`; without a bar, print a line. None: not known yet."""
+        loss_text = "" if loss is None else f"loss {loss:.3f}"
         speed = "" if tokens_per_s is None else f"{tokens_per_s:,.0f} tokens/s"
         left = self._time_left.seconds(step)
         if self._bar is not None:
             text = "" if left is None else f"{_clock(left)} left"
-            self._bar.update(self._task, completed=step, loss=f"loss {loss:.3f}", speed=speed, left=text)
+            self._bar.update(self._task, completed=step, loss=loss_text, speed=speed, left=text)
             self._shown = time.monotonic()
             return
         times = f"{_clock(time.monotonic() - self._start)} spent" + ("" if left is None else f", {_clock(left)} left")
-        self.say("  ".join(filter(None, [f"step {step}/{self._total}", f"loss {loss:.3f}", speed, times])))
+        self.say("  ".join(filter(None, [f"step {step}/{self._total}", loss_text, speed, times])))
 
     @contextlib.contextmanager
     def training(self, step: int, shape: Hashable, num_shapes: int) -> Generator[None]:

@@ -85,8 +85,8 @@ class TrainingSession:
         self._window.record_metrics(step, batch, metrics)
 
     @property
-    def latest_loss(self) -> float:
-        """Loss of the newest step that was recorded and finite; NaN if there is none."""
+    def latest_loss(self) -> float | None:
+        """Loss of the newest step since the last log that was recorded and finite; None if there is none."""
         return self._window.latest_loss
 
     @property
