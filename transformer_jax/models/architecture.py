@@ -40,7 +40,7 @@ class Architecture(abc.ABC):
     - `__call__(batch, dropout=None, hyper={})`: `outputs` of `features`, and the attention weights.
 
     The task may give a head: a module that is called as `head(x, batch, embedding, dropout)`, with the token embedding
-    [V, D], and None for a deterministic pass. Its parameters are at `head/...`.
+    [V, D], or None if the model reads no tokens, and None for a deterministic pass. Its parameters are at `head/...`.
     """
 
     config_class: type[ModelConfig] = ModelConfig
@@ -151,6 +151,11 @@ def example_ids(*names: str) -> Batch:
     """Return a batch with the smallest sequences of ids, [1, 2] int32, under these names, and the mask of `inputs`."""
     batch = {name: jnp.ones((1, 2), jnp.int32) for name in names}
     return batch | ({"inputs_mask": jnp.ones((1, 2), bool)} if "inputs" in names else {})
+
+
+def example_images(config: ModelConfig) -> Batch:
+    """Return a batch with one black image, `inputs` [1, height, width, channels] uint8."""
+    return {"inputs": jnp.zeros((1, config.image_size, config.image_size, config.image_channels), jnp.uint8)}
 
 
 def parameter_axes(config: ModelConfig) -> Mapping[str, Axes] | None:

@@ -42,7 +42,7 @@ def decoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int
 
 
 def encoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> tuple[StackCost, ...]:
-    """Return the one stack, for `inputs` of this width."""
+    """Return the one stack, for `inputs` of this width: of images, the patches and the class token."""
     return (StackCost(config.num_encoder_layers, rows, widths["inputs"]),)
 
 
@@ -54,7 +54,7 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
 
         layer           B T (project(1, 1) + 2 M D F) + attend(T, T)
         cross-attention B T project(1, 0) + B S project(0, 1) + attend(T, S)
-        output          2 B T D V, of the last stack
+        output          2 B T D V, of the last stack; of images, instead, 2 B P D of the P values of all patches
 
         project(q, kv) = q 2 D N (H + Hv) + kv 2 D K (H + Hv)    queries and output; keys and values
         attend(T, S)   = 2 B N T S (H + Hv)                      in full, whatever the mask
@@ -64,7 +64,7 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
     """
     config = config.resolved()
     costs = _costs(config)
-    total = 2 * stacks[-1].tokens * config.emb_dim * config.vocab_size
+    total = 2 * stacks[-1].rows * config.emb_dim * _ends(config, stacks[-1].length)
     for stack in stacks:
         layer = stack.tokens * (costs.queries + costs.keys + costs.mlp) + stack.tokens * stack.length * costs.attend
         if stack.memory_length:
@@ -72,6 +72,16 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
             layer += stack.tokens * stack.memory_length * costs.attend
         total += stack.num_layers * layer
     return 3 * total
+
+
+def _ends(config: ModelConfig, length: int) -> int:
+    """Return the numbers of a row that are mapped to or from vectors of the model's width outside of the stacks.
+
+    These are the logits of `length` tokens, or the values of the patches of an image.
+    """
+    if config.inputs == "tokens":
+        return length * config.vocab_size
+    return config.image_size**2 * config.image_channels
 
 
 class _Costs(NamedTuple):
@@ -117,7 +127,8 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
         layer           E (B T (14 D + M F) + 3 B N T^2)                           M = 2, gated 4
         with memory     E (B T (24 D + M F) + 3 B N (T^2 + T S))                   with attention weights
         embeddings      E 6 D B T
-        logits          12 B T V / loss_chunks                                     and their gradients, float32
+        logits          12 B T V / loss_chunks                                     and their gradients, float32; none
+                                                                                   of images
 
     and all of it is in memory at once. With `remat` a layer keeps less, and either one layer or the logits are in
     memory in full:
@@ -138,7 +149,7 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
     mlp = (4 if ACTIVATIONS[config.activation].gated else 2) * config.mlp_dim
     whole = [_whole_layer(config, stack, mlp) for stack in stacks]  # elements of one layer
     embeddings = element * 6 * width * sum(stack.tokens for stack in stacks)
-    logits = 12 * stacks[-1].tokens * config.vocab_size // loss_chunks
+    logits = 12 * stacks[-1].tokens * config.vocab_size // loss_chunks if config.inputs == "tokens" else 0
     if config.remat not in ("dots", "full"):
         layers = sum(stack.num_layers * elements for stack, elements in zip(stacks, whole, strict=True))
         return element * layers + embeddings + logits

@@ -168,6 +168,8 @@ class Task(abc.ABC):
 
     None: all architectures.
     """
+    inputs: tuple[str, ...] = ("tokens",)
+    """Values of `model.inputs` that the task can train."""
     needs_decoder: bool = True
     """Whether an architecture from outside of the package needs a decoder for this task."""
     reads: frozenset[str] | None = None
@@ -387,6 +389,7 @@ TASKS: Registry[Task] = Registry(
         "masked_lm": "transformer_jax.tasks.masked_lm:MaskedLM",
         "span_corruption": "transformer_jax.tasks.span_corruption:SpanCorruption",
         "denoising": "transformer_jax.tasks.denoising:Denoising",
+        "images": "transformer_jax.tasks.images:Images",
     },
 )
 """By the values of `task.name`."""
