@@ -46,7 +46,7 @@ def encoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int
     return (StackCost(config.num_encoder_layers, rows, widths["inputs"]),)
 
 
-def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
+def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | None = None) -> int:
     """Return the floating-point operations of one training step: three times its forward pass.
 
     With the letters of `transformer_jax.typing`, Hv for value_head_dim and M = 3 matrices in a gated feed-forward
@@ -54,17 +54,20 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
 
         layer           B T (project(1, 1) + 2 M D F) + attend(T, T)
         cross-attention B T project(1, 0) + B S project(0, 1) + attend(T, S)
-        output          2 B T D V, of the last stack
+        output          2 B T D V, of the last stack; or `head`
 
         project(q, kv) = q 2 D N (H + Hv) + kv 2 D K (H + Hv)    queries and output; keys and values
         attend(T, S)   = 2 B N T S (H + Hv)                      in full, whatever the mask
 
     Embedding lookups, norms, softmax, other elementwise work, and recomputation in the backward pass are not counted.
     The backward pass computes two products for each product of the forward pass: one gradient per factor.
+
+    Args:
+      head: operations of the forward pass of a task's head; None for logits over the vocabulary.
     """
     config = config.resolved()
     costs = _costs(config)
-    total = 2 * stacks[-1].tokens * config.emb_dim * config.vocab_size
+    total = 2 * stacks[-1].tokens * config.emb_dim * config.vocab_size if head is None else head
     for stack in stacks:
         layer = stack.tokens * (costs.queries + costs.keys + costs.mlp) + stack.tokens * stack.length * costs.attend
         if stack.memory_length:
