@@ -63,7 +63,7 @@ def first_batch(config, split):
     return plan, shape, plan.batch(0, slice(0, shape.rows))
 
 
-@pytest.mark.parametrize("name", slow_but(["masked_lm", "span_corruption"], CORRUPTED))
+@pytest.mark.parametrize("name", slow_but("masked_lm", CORRUPTED))
 def test_a_step_has_three_times_the_products_of_its_loss(tmp_path, name):
     config = CORRUPTED[name](tmp_path)
     plan, shape, batch = first_batch(config, corpus(config, tmp_path).splits["train"])
@@ -76,7 +76,7 @@ def test_a_step_has_three_times_the_products_of_its_loss(tmp_path, name):
     assert steps_for_flops(config, 1.0) == 1
 
 
-@pytest.mark.parametrize("name", slow_but(["last token"], LABELLED))
+@pytest.mark.parametrize("name", slow_but("last token", LABELLED))
 def test_a_step_with_labels_has_three_times_the_products_of_its_loss(tmp_path, name):
     task, fields, model = LABELLED[name]
     config = labelled(task, None, model, **fields)
@@ -91,5 +91,5 @@ def test_a_step_with_labels_has_three_times_the_products_of_its_loss(tmp_path, n
 
 def test_operations_that_depend_on_the_corpus_need_its_batches():
     config = ExperimentConfig().resolved()
-    with pytest.raises(ConfigError, match=r"data\.batching='buckets' of task\.name='translation': .* batching=windows"):
+    with pytest.raises(ConfigError, match=r"data\.batching='buckets' of task\.name='translation': .*data\.batching=windows"):
         training_flops(config)
