@@ -146,9 +146,7 @@ class EncoderDecoderArchitecture(Architecture):
     def decoder(self, config: ModelConfig) -> CachedDecoder:
         return CachedDecoder(config, EncoderDecoder, has_encoder=True)
 
-    def train_flops(
-        self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None
-    ) -> int:
+    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
         return flops.train_flops(config, flops.encoder_decoder_stacks(config, rows, widths), head)
 
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:

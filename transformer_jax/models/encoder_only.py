@@ -86,9 +86,7 @@ class EncoderOnlyArchitecture(Architecture):
     def example_batch(self, config: ModelConfig) -> Batch:
         return example_ids("inputs")
 
-    def train_flops(
-        self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None
-    ) -> int:
+    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
         return flops.train_flops(config, flops.encoder_only_stacks(config, rows, widths), head)
 
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:

@@ -30,8 +30,9 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
     """Return a study with another baseline.
 
     Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
-    then are all alike is left out, unless it varies the pretraining, which stays as it is. So is a metric that the task or the corpus lacks; a figure of it shows the first
-    remaining metric, or is left out. If no metric with a direction is left, `training.best_metric` is the first.
+    then are all alike is left out, unless it varies the pretraining, which stays as it is. So is a metric that the task
+    or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no metric with a direction
+    is left, `training.best_metric` is the first.
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.

@@ -165,10 +165,11 @@ def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: P
 
 def read_spec(folder: Path) -> Spec:
     """Return the content of trial.json; raise DataError if it cannot be read."""
-    values = {"starts_from": None} | read_object(folder / SPEC, _SPEC_FIELDS)  # earlier versions lack it
+    values = read_object(folder / SPEC, _SPEC_FIELDS)
+    start = values.get("starts_from")  # earlier versions lack it
     try:
         config = ExperimentConfig.from_config_dict(values["config"])
-        trial = Trial(values["labels"], values["seed"], config, values["trained_by"], values["starts_from"])
+        trial = Trial(values["labels"], values["seed"], config, values["trained_by"], start)
         return Spec(trial, [Metric(**metric) for metric in values["metrics"]], values["study"])
     except (TypeError, ConfigError) as error:
         raise DataError(f"{folder / SPEC}: does not describe a trial: {error}") from error

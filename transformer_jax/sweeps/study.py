@@ -238,7 +238,9 @@ class Study:
     def _check_equal_flops(self) -> None:
         for axis in self.axes:
             if isinstance(axis, Range):
-                raise ConfigError(f"equal_flops: the range '{axis.field}' has no reference; use an Axis of named values")
+                raise ConfigError(
+                    f"equal_flops: the range '{axis.field}' has no reference; use an Axis of named values"
+                )
             if any(STEPS in overrides for overrides in axis.values.values()):
                 raise ConfigError(f"equal_flops: axis '{axis.name}' cannot set {STEPS}, which follows")
 
@@ -246,7 +248,9 @@ class Study:
         if first.measure is not None or first.pretraining is not None:
             raise ConfigError("pretraining: cannot have a pretraining of its own, nor `measure`")
         if first.seeds != self.seeds:
-            raise ConfigError(f"pretraining: has the seeds {first.seeds}, and the study {self.seeds}; both need the same")
+            raise ConfigError(
+                f"pretraining: has the seeds {first.seeds}, and the study {self.seeds}; both need the same"
+            )
         axes = {axis.name: axis for axis in self.axes}
         for axis in first.axes:
             other = axes.get(axis.name)
