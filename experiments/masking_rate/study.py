@@ -1,6 +1,6 @@
 """Masked language models with three mask rates, compared at one rate of evaluation, and fine-tuned on TREC."""
 
-from transformer_jax.sweeps.figures import MetricByAxis
+from transformer_jax.sweeps.figures import Curves, MetricByAxis
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
 ENCODER = {"model.architecture": "encoder_only", "model.num_encoder_layers": 2}
@@ -18,8 +18,7 @@ STUDY = Study(
     question="Which share of the tokens should a masked language model hide?",
     baseline="experiments/objectives/baseline.py:trec",
     axes=(Axis("mask_rate", {"0.15": {}, "0.3": {}, "0.5": {}}),),
-    settings=ENCODER
-    | {"task.name": "classification", "task.num_labels": 6, "task.pooling": "first", "model.dropout_rate": 0.3},
+    settings=ENCODER | {"task.name": "classification", "task.num_labels": 6, "task.pooling": "first"},
     metrics=(Metric("trec/accuracy", "max"), Metric("masked_15/loss", "min"), Metric("masked_15/accuracy", "max")),
     figures=(
         MetricByAxis("trec/accuracy", x="mask_rate"),
@@ -32,5 +31,6 @@ STUDY = Study(
         axes=(Axis("mask_rate", {rate: {"task.mask_rate": float(rate)} for rate in ("0.15", "0.3", "0.5")}),),
         settings=ENCODER | {"task.name": "masked_lm"},
         metrics=(Metric("train/loss"),),
+        figures=(Curves("train/loss", log_x=True),),
     ),
 )

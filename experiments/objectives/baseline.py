@@ -4,9 +4,14 @@
     transformer-jax prepare --dataset=trec --data_dir=data
 
 The model is half as wide as that of `configs/trec.py`, with half the vocabulary, and has rotary positions: they need no
-table, so that the same parameters read texts of any length. `trec` has the optimizer of `configs/trec.py` with fewer
-steps.
+table, so that the same parameters read texts of any length.
+
+Dropout and learning rate of `trec` are the best of three settings on a tenth of the training file, on average over two
+objectives, each pretrained and from scratch, with one seed: 84.2 % with 0.1 and 3e-3, 82.4 % with 0.1 and 1e-3, 79.9 %
+with 0.3 and 1e-3.
 """
+
+import dataclasses
 
 from transformer_jax.config import (
     DataConfig,
@@ -24,7 +29,7 @@ MODEL = ModelConfig(
     mlp_dim=256,
     norm_position="pre",
     position_encoding="rotary",
-    dropout_rate=0.0,  # the pretraining takes about one epoch, so the model cannot overfit
+    dropout_rate=0.0,  # the pretraining takes less than one epoch, so the model cannot overfit
 )
 
 
@@ -58,7 +63,7 @@ def wikitext2():
 
 def trec():
     return ExperimentConfig(
-        model=MODEL,
+        model=dataclasses.replace(MODEL, dropout_rate=0.1),
         data=DataConfig(
             source="text",
             dir="data/trec",
@@ -71,12 +76,12 @@ def trec():
             num_buckets=4,
             tokens_per_batch=1024,
         ),
-        optimizer=OptimizerConfig(schedule="cosine", learning_rate=1e-3, warmup_steps=50),
+        optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=50),
         training=TrainingConfig(
-            num_train_steps=400,
+            num_train_steps=800,
             label_smoothing=0.1,
-            eval_every_steps=400,
-            checkpoint_every_steps=400,
+            eval_every_steps=800,
+            checkpoint_every_steps=800,
             keep_last=1,
         ),
     )

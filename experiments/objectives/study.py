@@ -4,7 +4,7 @@ Every stack has two layers of the same kind; an encoder-decoder has two stacks. 
 token, the decoder by its last one, and the encoder-decoder writes the name of the label.
 """
 
-from transformer_jax.sweeps.figures import MetricByVariant
+from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
 ENCODER = {"model.architecture": "encoder_only", "model.num_encoder_layers": 2}
@@ -14,7 +14,12 @@ BOTH = ENCODER | DECODER | {"model.architecture": "encoder_decoder"}
 
 BY_FIRST = {"task.name": "classification", "task.num_labels": 6, "task.pooling": "first"}
 BY_LAST = BY_FIRST | {"task.pooling": "last"}
-LABELS = "ABBR=abbreviation,DESC=description,ENTY=entity,HUM=human,LOC=location,NUM=number"
+# The labels of two published forms of TREC, by name.
+NAMES = {
+    **{"description": ("DESC", "0"), "entity": ("ENTY", "1"), "abbreviation": ("ABBR", "2")},
+    **{"human": ("HUM", "3"), "location": ("LOC", "4"), "number": ("NUM", "5")},
+}
+LABELS = ",".join(f"{label}={name}" for name, labels in NAMES.items() for label in labels)
 AS_TEXT = {"task.name": "translation", "data.label_names": LABELS}
 
 
@@ -42,6 +47,7 @@ PRETRAINING = Study(
         ),
     ),
     metrics=(Metric("train/loss"),),
+    figures=(Curves("train/loss", log_x=True),),
     equal_flops=True,
 )
 STUDY = Study(
@@ -60,7 +66,6 @@ STUDY = Study(
         ),
         Axis("start", {"scratch": {"training.new_parameters": True}, "pretrained": {}}),
     ),
-    settings={"model.dropout_rate": 0.3},
     metrics=(Metric("trec/accuracy", "max"), Metric("pretraining/steps"), Metric("pretraining/train_flops")),
     contrasts=("start",),
     figures=(MetricByVariant("trec/accuracy"),),

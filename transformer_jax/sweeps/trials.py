@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -192,15 +193,15 @@ def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], Exper
 def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
     """Return the fields that two trials must agree in to train as one compiled program.
 
-    These are all fields except the hyperparameters that are arguments of the compiled step, and the checkpoint of the
-    first parameters. Of a field whose feature can be off, the key has only whether it is on.
+    These are all fields except the hyperparameters that are arguments of the compiled step. Of a field whose feature
+    can be off, the key has only whether it is on; of the trial of a pretraining that a trial starts from, the variant.
     """
     key = []
     for name, field, value in walk(config):
         if field.metadata.get("switch"):
             key.append((name, value != field.metadata.get("off", 0)))
         elif name == INIT_FROM:
-            key.append((name, bool(value)))
+            key.append((name, re.sub(r",seed=\d+$", "", value)))
         elif not field.metadata.get("hyper"):
             key.append((name, value))
     return tuple(key)
