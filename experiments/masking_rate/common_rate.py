@@ -16,10 +16,11 @@ def masked_lm_scores(config: ExperimentConfig, rate: float) -> dict[str, float]:
     All models of one tokenizer predict the same tokens, since the masks of an evaluation follow from the numbers of the
     texts alone.
 
-    Returns: `masked_15/loss` in nats per masked token and `masked_15/accuracy` in percent, for a rate of 0.15.
+    Returns: `masked_15/token_loss` in nats per masked token and `masked_15/accuracy` in percent, for a rate of 0.15.
     """
     first = Scorer.from_checkpoint(Path(config.training.init_from))
     task = dataclasses.replace(first.loaded.config.task, mask_rate=rate)
     at_rate = Evaluator(dataclasses.replace(first.loaded.config, task=task), first.evaluator.data)
     metrics = at_rate.score(first.loaded.params, "test", False).metrics
-    return {f"masked_{100 * rate:.0f}/{name}": float(metrics[name]) for name in ("loss", "accuracy")}
+    split = f"masked_{100 * rate:.0f}"
+    return {f"{split}/token_loss": float(metrics["loss"]), f"{split}/accuracy": float(metrics["accuracy"])}

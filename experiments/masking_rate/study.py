@@ -19,10 +19,14 @@ STUDY = Study(
     baseline="experiments/objectives/baseline.py:trec",
     axes=(Axis("mask_rate", {"0.15": {}, "0.3": {}, "0.5": {}}),),
     settings=ENCODER | {"task.name": "classification", "task.num_labels": 6, "task.pooling": "first"},
-    metrics=(Metric("trec/accuracy", "max"), Metric("masked_15/loss", "min"), Metric("masked_15/accuracy", "max")),
+    metrics=(
+        Metric("trec/accuracy", "max"),
+        Metric("masked_15/token_loss", "min"),
+        Metric("masked_15/accuracy", "max"),
+    ),
     figures=(
         MetricByAxis("trec/accuracy", x="mask_rate"),
-        MetricByAxis("masked_15/loss", x="mask_rate", title="Loss of the masked LM at a rate of 15 %"),
+        MetricByAxis("masked_15/token_loss", x="mask_rate", title="Loss of the masked LM at a rate of 15 %"),
     ),
     measure=measure,
     pretraining=Study(

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from experiments.decoding import cost
+from experiments.masking_rate.common_rate import masked_lm_scores
 from transformer_jax.config import walk
+from transformer_jax.evaluation.run import Scorer
 from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
 from transformer_jax.sweeps.study import load_study
-from transformer_jax.sweeps.trials import grid, groups
+from transformer_jax.sweeps.trials import grid, groups, starting_from
 from transformer_jax.sweeps.worker import run_trials
 from transformer_jax.tasks.flops import training_flops
 
@@ -248,6 +250,11 @@ def test_its_two_stages_run_at_smoke_size(name, tmp_path, monkeypatch):
             if name == "objectives" and stage is asked:
                 steps, flops = (result.metrics[f"pretraining/{of}"] for of in ("steps", "train_flops"))
                 assert (steps > 0) == (flops > 0) == (trial.labels["start"] == "pretrained")
+            elif stage is asked:
+                path = tmp_path / trial.starts_from
+                config = starting_from(trial.config, str(path))
+                at_its_rate, own = masked_lm_scores(config, 0.5), Scorer.from_checkpoint(path).score("test")
+                assert at_its_rate["masked_50/token_loss"] == own["loss"] != result.metrics["masked_15/token_loss"]
         report(place)
 
 
