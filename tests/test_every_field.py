@@ -643,7 +643,8 @@ def test_every_field_is_tested():
     listed = (
         {f"data.{name}" for name in DATA}
         | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC, *TRAINING_NONFINITE)}
-        | {"training.init_from", "training.new_head"}  # training/test_init_from.py
+        # training/test_init_from.py
+        | {"training.init_from", "training.new_head", "training.new_parameters"}
         | {f"evaluation.{name}" for name in EVALUATION}
         | {f"decode.{name}" for name in DECODE}
         | {f"task.{name}" for name in TASK}

@@ -101,6 +101,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     from transformer_jax.parallel.launchers import mesh_sizes
     from transformer_jax.parallel.rules import shardings
     from transformer_jax.tasks.base import TASKS, param_shapes
+    from transformer_jax.tasks.flops import step_flops
 
     architecture, params = ARCHITECTURES[config.model.architecture], param_shapes(config)
     leaves = {
@@ -123,8 +124,8 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     widths = TASKS[config.task.name].widths(config, length)
     flops = activations = None
     if widths is not None:
+        flops = step_flops(config, rows, widths)
         with contextlib.suppress(KeyError):  # the architecture needs the width of a sequence that the task lacks
-            flops = architecture.train_flops(config.model, rows, widths)
             activations = architecture.activation_bytes(config.model, part, widths, config.training.loss_chunks)
     memory = {
         "parameters": 4 * held,

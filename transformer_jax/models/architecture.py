@@ -72,13 +72,14 @@ class Architecture(abc.ABC):
         """Whether the architecture has a decoder."""
         return type(self).decoder is not Architecture.decoder
 
-    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int | None:
+    def train_flops(
+        self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None
+    ) -> int | None:
         """Return the floating-point operations of one training step, or None if they are not known.
-
-        Those of a task's head are counted as a projection of every token to the vocabulary.
 
         Args:
           rows: B; widths: lengths of the batch's sequences by name, such as `inputs` and `targets`, with padding.
+          head: operations of the forward pass of a task's head; None for logits over the vocabulary.
         """
         return None
 

@@ -95,8 +95,8 @@ class EncoderOnlyArchitecture(Architecture):
     def example_batch(self, config: ModelConfig) -> Batch:
         return example_ids("inputs") if config.inputs == "tokens" else example_images(config)
 
-    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
-        return flops.train_flops(config, flops.encoder_only_stacks(config, rows, widths))
+    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
+        return flops.train_flops(config, flops.encoder_only_stacks(config, rows, widths), head)
 
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.encoder_only_stacks(config, rows, widths), loss_chunks)

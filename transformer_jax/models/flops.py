@@ -46,7 +46,7 @@ def encoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int
     return (StackCost(config.num_encoder_layers, rows, widths["inputs"]),)
 
 
-def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
+def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | None = None) -> int:
     """Return the floating-point operations of one training step: three times its forward pass.
 
     With the letters of `transformer_jax.typing`, Hv for value_head_dim and M = 3 matrices in a gated feed-forward
@@ -54,17 +54,21 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
 
         layer           B T (project(1, 1) + 2 M D F) + attend(T, T)
         cross-attention B T project(1, 0) + B S project(0, 1) + attend(T, S)
-        output          2 B T D V, of the last stack; of images, instead, 2 B P D of the P values of all patches
+        patches         2 B P D of the P values of all patches of an image
+        output          2 B T D V of the last stack, of images nothing; or `head`
 
         project(q, kv) = q 2 D N (H + Hv) + kv 2 D K (H + Hv)    queries and output; keys and values
         attend(T, S)   = 2 B N T S (H + Hv)                      in full, whatever the mask
 
     Embedding lookups, norms, softmax, other elementwise work, and recomputation in the backward pass are not counted.
     The backward pass computes two products for each product of the forward pass: one gradient per factor.
+
+    Args:
+      head: operations of the forward pass of a task's head; None for logits over the vocabulary.
     """
     config = config.resolved()
     costs = _costs(config)
-    total = 2 * stacks[-1].rows * config.emb_dim * _ends(config, stacks[-1].length)
+    total = _patches(config, stacks[0].rows) + (_logits(config, stacks[-1]) if head is None else head)
     for stack in stacks:
         layer = stack.tokens * (costs.queries + costs.keys + costs.mlp) + stack.tokens * stack.length * costs.attend
         if stack.memory_length:
@@ -74,14 +78,16 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
     return 3 * total
 
 
-def _ends(config: ModelConfig, length: int) -> int:
-    """Return the numbers of a row that are mapped to or from vectors of the model's width outside of the stacks.
-
-    These are the logits of `length` tokens, or the values of the patches of an image.
-    """
+def _patches(config: ModelConfig, rows: int) -> int:
+    """Return the operations of the vectors of patches; 0 if the model reads tokens."""
     if config.inputs == "tokens":
-        return length * config.vocab_size
-    return config.image_size**2 * config.image_channels
+        return 0
+    return 2 * rows * config.image_size**2 * config.image_channels * config.emb_dim
+
+
+def _logits(config: ModelConfig, stack: StackCost) -> int:
+    """Return the operations of the logits of all tokens of a stack; 0 if the model reads patches."""
+    return 2 * stack.tokens * config.emb_dim * config.vocab_size if config.inputs == "tokens" else 0
 
 
 class _Costs(NamedTuple):

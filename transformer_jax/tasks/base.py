@@ -289,6 +289,16 @@ class Task(abc.ABC):
         """Return the module that computes outputs; None for logits over the vocabulary."""
         return None
 
+    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int | None:
+        """Return the operations of the matrix products of the head's forward pass.
+
+        None if there is no head, or its operations are not known: then those of logits over the vocabulary are counted.
+
+        Args:
+          rows, widths: as of `Architecture.train_flops`.
+        """
+        return None
+
     @abc.abstractmethod
     def loss(
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1

@@ -2,7 +2,8 @@
 
 The run uses the tokenizer of the checkpoint, so that ids mean the same. Its head is new if the checkpoint is of another
 task, or with `training.new_head`. All other parameters must be in the checkpoint, with the same shapes; only the
-learned positions of patches are interpolated for another size of the images.
+learned positions of patches are interpolated for another size of the images. With `training.new_parameters` all are
+new, and only the tokenizer is taken.
 """
 
 from __future__ import annotations
@@ -49,9 +50,10 @@ has seen both directions is no decoder, so these pairs are refused although some
 class Pretrained:
     """Parameters of another run that fit this one; paths are relative to `params`.
 
-    loaded: arrays that this run takes, as the checkpoint has them. new: arrays of this run that the checkpoint lacks.
-    unused: arrays of the checkpoint that this run lacks. labels: names of the labels that the checkpoint predicts; None
-    if it predicts none. positions: the function that interpolates the learned positions of patches; None if they fit.
+    loaded: arrays that this run takes, as the checkpoint has them; none with `training.new_parameters`. new: arrays of
+    this run that the checkpoint lacks. unused: arrays of the checkpoint that this run lacks. labels: names of the
+    labels that the checkpoint predicts; None if it predicts none. positions: the function that interpolates the
+    learned positions of patches; None if they fit.
     """
 
     name: str
@@ -81,6 +83,9 @@ class Pretrained:
           params: newly initialised; the result has its shardings.
         Raises: CheckpointError if the checkpoint is damaged.
         """
+        if not self.loaded:
+            say_once(f"{self.name}: all parameters are new; only the tokenizer is that of step {self.step}")
+            return params
         template: dict[str, Any] = {}
         for path, leaf in by_path(params).items():
             if path in self.loaded:
@@ -129,25 +134,29 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         kind = record.get("data", {}).get("tokenizer", config.data.tokenizer)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
-    _check_architecture(name, source["model"]["architecture"], config.model.architecture, stored)
-    _check_inputs(name, source["model"], config.model)
-    has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
-    usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
     expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
-    differences = _differences(source["model"], config)
-    resizes = (
-        config.model.inputs == "patches"
-        and _POSITIONS in expected
-        and _POSITIONS in usable
-        and expected[_POSITIONS].shape[0] != usable[_POSITIONS].shape[0]
-    )
-    fitting = usable | ({_POSITIONS: expected[_POSITIONS]} if resizes and _same_width(expected, usable) else {})
-    if problems := _problems(expected, fitting):
-        listing = "\n".join(f"  - {problem}" for problem in problems)
-        remedy = (
-            f"\nGive these fields of model the checkpoint's values: {', '.join(differences)}" if differences else ""
+    usable: dict[str, Leaf] = {}
+    differences: list[str] = []
+    resizes = False
+    if not config.training.new_parameters:
+        _check_architecture(name, source["model"]["architecture"], config.model.architecture, stored)
+        _check_inputs(name, source["model"], config.model)
+        has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
+        usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
+        differences = _differences(source["model"], config)
+        resizes = (
+            config.model.inputs == "patches"
+            and _POSITIONS in expected
+            and _POSITIONS in usable
+            and expected[_POSITIONS].shape[0] != usable[_POSITIONS].shape[0]
         )
-        raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}{remedy}")
+        fitting = usable | ({_POSITIONS: expected[_POSITIONS]} if resizes and _same_width(expected, usable) else {})
+        if problems := _problems(expected, fitting):
+            listing = "\n".join(f"  - {problem}" for problem in problems)
+            remedy = (
+                f"\nGive these fields of model the checkpoint's values: {', '.join(differences)}" if differences else ""
+            )
+            raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}{remedy}")
     if tokenizer is not None:
         added = TASKS[config.task.name].added_tokens(config)
         tokenizer = with_added_tokens(tokenizer, added, config.model.vocab_size)
