@@ -18,7 +18,8 @@ STUDY = Study(
     question="Which share of the tokens should a masked language model hide?",
     baseline="experiments/objectives/baseline.py:trec",
     axes=(Axis("mask_rate", {"0.15": {}, "0.3": {}, "0.5": {}}),),
-    settings=ENCODER | {"task.name": "classification", "task.num_labels": 6, "task.pooling": "first"},
+    settings=ENCODER
+    | {"task.name": "classification", "task.num_labels": 6, "task.pooling": "first", "model.head_dropout_rate": 0.0},
     metrics=(
         Metric("trec/accuracy", "max"),
         Metric("masked_15/token_loss", "min"),

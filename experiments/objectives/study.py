@@ -12,8 +12,9 @@ ENCODER = {"model.architecture": "encoder_only", "model.num_encoder_layers": 2}
 DECODER = {"model.architecture": "decoder_only", "model.num_decoder_layers": 2, "model.decoder_start_id": 3}
 BOTH = ENCODER | DECODER | {"model.architecture": "encoder_decoder"}
 
-BY_FIRST = {"task.name": "classification", "task.num_labels": 6, "task.pooling": "first"}
-BY_LAST = BY_FIRST | {"task.pooling": "last"}
+CLASSIFICATION = {"task.name": "classification", "task.num_labels": 6, "model.head_dropout_rate": 0.0}
+BY_FIRST = CLASSIFICATION | {"task.pooling": "first"}
+BY_LAST = CLASSIFICATION | {"task.pooling": "last"}
 # The labels of two published forms of TREC, by name.
 NAMES = {
     **{"description": ("DESC", "0"), "entity": ("ENTY", "1"), "abbreviation": ("ABBR", "2")},

@@ -51,7 +51,7 @@ VARIED = {
     },
     "objectives": {
         *("model.architecture", "model.num_encoder_layers", "model.num_decoder_layers"),
-        *("task.name", "task.num_labels", "task.pooling", "data.label_names"),
+        *("task.name", "task.num_labels", "task.pooling", "data.label_names", "model.head_dropout_rate"),
         *("training.init_from", "training.new_parameters"),
     },
     "masking_rate": {"training.init_from"},
