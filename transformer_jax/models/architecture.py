@@ -104,6 +104,7 @@ ARCHITECTURES: Registry[Architecture] = Registry(
         "encoder_decoder": "transformer_jax.models.encoder_decoder:EncoderDecoderArchitecture",
         "decoder_only": "transformer_jax.models.decoder_only:DecoderOnlyArchitecture",
         "encoder_only": "transformer_jax.models.encoder_only:EncoderOnlyArchitecture",
+        "recurrent": "transformer_jax.models.recurrent:RecurrentArchitecture",
     },
 )
 """By the values of `model.architecture`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, TaskConfig
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores, Task
 from transformer_jax.tasks.pair_template import pair_template
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Translation(Task):
     """Prediction of a target text from a source text, token by token."""
 
-    architectures = ("encoder_decoder",)
+    architectures = ("encoder_decoder", RECURRENT)
     metrics = (
         *token_prediction.SCORES,
         MetricSpec("tokens"),

@@ -115,7 +115,7 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
     task = TASKS[static.task.name]
     module = ARCHITECTURES[static.model.architecture].module(static.model, task.head(static.task, static.model))
     dropout = None
-    if any(rate is not None for rate in hyper.dropout):
+    if hyper.is_random:
         seed = fold(fold(jnp.uint32(0), hyper.seed), step)
         dropout = Dropout(seed, batch["row_ids"], hyper.dropout)
     sums = task.loss(static.task, Model(module, params), batch, dropout, hyper, static.loss_chunks)
