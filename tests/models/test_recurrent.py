@@ -17,7 +17,6 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES, Model
 from transformer_jax.models.decoder import TWO_WAY
 from transformer_jax.models.recurrent import StateDecoder
-from transformer_jax.nn import recurrent as recurrent_layers
 from transformer_jax.nn.dropout import Dropout, DropoutRates
 from transformer_jax.tasks.decode_requests import prompt_request, source_request
 
@@ -58,12 +57,6 @@ VARIANTS = {
 }
 every_variant = pytest.mark.parametrize("variant", slow_but("additive", VARIANTS))
 ENCODER = {"num_encoder_layers": 2, "num_decoder_layers": 0, "bidirectional": True}
-
-
-@pytest.fixture(autouse=True)
-def _looped(monkeypatch):
-    """Compile one step of time, not several: it is faster to compile and computes the same."""
-    monkeypatch.setattr(recurrent_layers, "UNROLL", 1)
 
 
 def recurrent(**fields):

@@ -391,7 +391,7 @@ class RecurrentDecoder(nn.Module):
             return (carry, said), (predictor, stepped.shares)
 
         start = self.carry(source), jnp.zeros((len(x), 1), jnp.int32)
-        (carry, _), outputs = jax.lax.scan(step, start, now, unroll=recurrent.UNROLL)
+        (carry, _), outputs = jax.lax.scan(step, start, now, unroll=recurrent.unroll())
         if own is not None:
             predictor, shares = jax.tree.map(_joined, outputs)
             return Decoded(predictor, shares, carry)
