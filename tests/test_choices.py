@@ -91,6 +91,14 @@ def pooled(value: str) -> None:
     jax.eval_shape(lambda: init_params(model, 0, task.head(TaskConfig(pooling=value), model)))
 
 
+def recurrent(field: str, value: str) -> None:
+    """Compute with the field of a recurrent model; the value of `bridge` is read after the sizes are checked."""
+    fields = {"attention": "additive", "bridge": "tanh", field: value}
+    config = ModelConfig(architecture="recurrent", emb_dim=8, num_encoder_layers=1, num_decoder_layers=1, vocab_size=9)
+    config = dataclasses.replace(config, tie_output=False, **fields).resolved()
+    jax.eval_shape(lambda: init_params(config, 0))
+
+
 @functools.cache
 def small_model():
     config = tiny(num_encoder_layers=1, num_decoder_layers=1)
@@ -118,6 +126,10 @@ USES = {
     **{
         f"model.{field}": lambda _, value, field=field: model(field, value)
         for field in ("norm_position", "norm", "position_encoding", "activation", "init", "dtype", "remat")
+    },
+    **{
+        f"model.{field}": lambda _, value, field=field: recurrent(field, value)
+        for field in ("cell", "bridge", "attention", "deep_output")
     },
     "model.attention_implementation": lambda _, value: attention(value),
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),

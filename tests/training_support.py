@@ -54,11 +54,25 @@ SMALL: dict[str, Any] = {
     "training.label_smoothing": 0.1,
 }
 
+OF_TRANSFORMERS = ("num_heads", "mlp_dim", "attention_dropout_rate", "activation_dropout_rate")
+SMALL_RECURRENT: dict[str, Any] = {f"model.{name}": None for name in OF_TRANSFORMERS} | {
+    "model.architecture": "recurrent",
+    "model.num_decoder_layers": 2,
+    "model.attention": "general",
+    "model.input_feeding": True,
+    "model.bridge": "tanh",
+    "model.teacher_forcing_rate": 0.7,
+    "optimizer.layer_decay": 1.0,
+}
+"""Overrides of SMALL; None leaves a field out."""
+
 
 def small_config(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
     """Return SMALL with fields replaced by their dotted names, validated and resolved."""
     nested: dict[str, Any] = {}
     for name, value in {**SMALL, **(overrides or {})}.items():
+        if value is None and name in SMALL_RECURRENT and SMALL_RECURRENT[name] is None:
+            continue
         section = nested
         *sections, field = name.split(".")
         for part in sections:

@@ -88,7 +88,7 @@ class ExperimentConfig:
         return config
 
     def own_hyper_fields(self, section: str) -> dict[str, Any]:
-        """Return the values of the fields marked `hyper`, without rates of dropout, by name.
+        """Return the values of the fields marked `hyper` that only this architecture or task reads, by name.
 
         Args: section: `model` or `task`. A value is None for a `switch` that is off.
         """
@@ -297,8 +297,15 @@ def _replaced(config: ExperimentConfig, section: str, name: str, value: Any) -> 
 
 
 def _own_hyper_fields(section: Any) -> list[dataclasses.Field]:
-    shared = DROPOUT_RATES if isinstance(section, ModelConfig) else ()  # those are in DropoutRates
-    return [f for f in dataclasses.fields(section) if f.metadata.get("hyper") and f.name not in shared]
+    """Return the fields marked `hyper` without rates of dropout, which are in DropoutRates."""
+    shared, read = field_types(ModelConfig) if isinstance(section, ModelConfig) else (), set()
+    if isinstance(section, ModelConfig):
+        readers = {f.name: f.metadata.get("read_by", {}) for f in dataclasses.fields(ModelConfig)}
+        read = {name for name, by in readers.items() if section.architecture in by.get("model.architecture", ())}
+    own = read.difference(DROPOUT_RATES)
+    return [
+        f for f in dataclasses.fields(section) if f.metadata.get("hyper") and (f.name not in shared or f.name in own)
+    ]
 
 
 def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Iterator
-
-if typing.TYPE_CHECKING:
-    from transformer_jax.config.model import ModelConfig
+from typing import Any
 
 _ENCODER, _DECODER = ("num_encoder_layers",), ("num_decoder_layers",)
 _NEEDS = {
@@ -20,7 +17,7 @@ _NEEDS = {
 """Fields that need stacks, and the numbers of layers of these."""
 
 
-def recurrent_problems(model: ModelConfig) -> Iterator[str]:
+def recurrent_problems(model: Any) -> Iterator[str]:
     """Yield the problems of a recurrent model, as messages that begin with a field's name."""
     if not model.num_encoder_layers and not model.num_decoder_layers:
         yield "num_encoder_layers=0 and num_decoder_layers=0: a model needs layers; set one of them"
@@ -35,7 +32,7 @@ def recurrent_problems(model: ModelConfig) -> Iterator[str]:
         yield from _problems_of_pairs(model)
 
 
-def _problems_of_stacks(model: ModelConfig) -> Iterator[str]:
+def _problems_of_stacks(model: Any) -> Iterator[str]:
     """Yield a problem for every field that is set for a stack that the model lacks."""
     defaults = {field.name: field.default for field in dataclasses.fields(model)}
     defaults["source_vocab_size"] = model.vocab_size
@@ -45,7 +42,7 @@ def _problems_of_stacks(model: ModelConfig) -> Iterator[str]:
             yield f"{name}={getattr(model, name)!r} is not read with {missing[0]}=0"
 
 
-def _problems_of_pairs(model: ModelConfig) -> Iterator[str]:
+def _problems_of_pairs(model: Any) -> Iterator[str]:
     """Yield the problems between encoder and decoder."""
     hidden = model.resolved().hidden_dim
     counts = model.num_encoder_layers, model.num_decoder_layers

@@ -32,7 +32,7 @@ class Hyper(NamedTuple):
     label_smoothing: Array | float | None
     dropout: DropoutRates
     model: Mapping[str, Array | float | None] = {}
-    """Other fields of ModelConfig marked `hyper`, by name."""
+    """Fields of ModelConfig marked `hyper` that only this architecture reads, by name."""
     task: Mapping[str, Array | float | None] = {}
     """Fields of TaskConfig marked `hyper`, by name."""
 
