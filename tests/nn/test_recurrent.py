@@ -49,9 +49,11 @@ def test_outputs_states_and_gradients_equal_those_of_pytorch(cell):
     def read(params, x):
         return RecurrentEncoder(config).apply({"params": params}, x, jnp.asarray(mask))
 
+    def weigh(part):
+        return (part * jnp.cos(jnp.arange(part.size).reshape(part.shape))).sum()
+
     def loss(params, x):
         y, finals = read(params, x)
-        weigh = lambda part: (part * jnp.cos(jnp.arange(part.size).reshape(part.shape))).sum()
         # PyTorch's last states are [layers x directions, B, U].
         lasts = [
             jnp.concatenate([jnp.moveaxis(layer[i].reshape(3, 2, HIDDEN), 1, 0) for layer in finals])

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import RECURRENT, ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.tasks.lengths import length_problems
@@ -29,7 +29,10 @@ KINDS = {
     "decoder_self_attention": "Masked decoder self-attention",
     "decoder_cross_attention": "Cross-attention",
 }
-"""Titles of attentions, by the names under which models return their weights. A decoder-only model has the second."""
+"""Titles of attentions, by the names under which models return their weights.
+
+A decoder-only model has the second, a recurrent model with attention the third.
+"""
 
 MAX_TOKENS = 120
 """Most tokens of either side that a picture can show."""
@@ -76,7 +79,7 @@ def attention_maps(generator: TextGenerator, text: str, target: str | None = Non
       DataError: a side is empty, has several lines, or has more tokens than the model or a picture can take.
       ConfigError: the model has no decoder, or a target is given for a language model.
     """
-    check_model(generator.params)
+    check_model(generator.config.model, generator.params)
     _check_line("text", text)
     if isinstance(generator, Translator):
         return _of_pair(generator, text, target)
@@ -111,8 +114,11 @@ def _of_pair(translator: Translator, text: str, target: str | None) -> Attention
     return AttentionMaps(source, [*start, *said[:-1]], said, weights, shown, ids[-1] == eos)
 
 
-def check_model(params: Params) -> None:
-    """Check that a model has a decoder and, with an encoder, cross-attention; raises ConfigError otherwise."""
+def check_model(model: ModelConfig, params: Params) -> None:
+    """Check that a model has a decoder with attention and, with an encoder, cross-attention; else raise ConfigError."""
+    if model.architecture == RECURRENT:
+        _recurrent_depths(model)
+        return
     layers = params.get("decoder", {}).get("layers", {})
     if "self_attention" not in layers or ("encoder" in params) != ("cross_attention" in layers):
         raise ConfigError(
@@ -209,16 +215,30 @@ def selection(model: ModelConfig, layer: int | None = None, head: int | None = N
 
     Raises: ConfigError if there is no such layer or head.
     """
-    depths = {"decoder": model.num_decoder_layers}
-    if model.architecture != "decoder_only":
-        depths = {"encoder": model.num_encoder_layers, **depths}
+    kinds, heads = [*KINDS], model.num_heads
+    if model.architecture == RECURRENT:
+        depths, kinds, heads = _recurrent_depths(model), ["decoder_cross_attention"], 1
+    elif model.architecture == "decoder_only":
+        depths, kinds = {"decoder": model.num_decoder_layers}, ["decoder_self_attention"]
+    else:
+        depths = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
     if layer is not None and not 1 <= layer <= max(depths.values()):
         have = ", ".join(f"layers 1 to {depth} of the {stack}" for stack, depth in depths.items())
         raise ConfigError(f"--layer={layer}: the model has {have}")
-    if head is not None and not 1 <= head <= model.num_heads:
-        raise ConfigError(f"--head={head}: the model has heads 1 to {model.num_heads}")
+    if head is not None and not 1 <= head <= heads:
+        raise ConfigError(f"--head={head}: the model has heads 1 to {heads}")
     layers = {}
-    for kind in KINDS if "encoder" in depths else ["decoder_self_attention"]:
+    for kind in kinds:
         numbers = range(depths[kind.partition("_")[0]])
         layers[kind] = [number for number in numbers if layer in (None, number + 1)]
-    return Selection(layers, [number for number in range(model.num_heads) if head in (None, number + 1)])
+    return Selection(layers, [number for number in range(heads) if head in (None, number + 1)])
+
+
+def _recurrent_depths(model: ModelConfig) -> dict[str, int]:
+    """Return the one layer of attention of a recurrent decoder; raises ConfigError if it has none."""
+    if model.attention == "none":
+        raise ConfigError(
+            "model.attention='none': this recurrent model has no attention to show; train one with "
+            "model.attention=additive, dot or general"
+        )
+    return {"decoder": 1}
