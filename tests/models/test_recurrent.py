@@ -3,21 +3,24 @@
 import dataclasses
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
 from support import as_batch, assert_close, forward, make_batch, random_params, shapes, slow_but
 
 from transformer_jax.config import DecodeConfig, ModelConfig
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.models.architecture import ARCHITECTURES, Model
+from transformer_jax.models.architecture import ARCHITECTURES, Model, parameter_axes
 from transformer_jax.models.decoder import TWO_WAY
 from transformer_jax.models.recurrent import StateDecoder
 from transformer_jax.nn.dropout import Dropout, DropoutRates
+from transformer_jax.parallel.rules import shardings
 from transformer_jax.tasks.decode_requests import prompt_request, source_request
 
 TINY = {
@@ -348,6 +351,25 @@ def test_two_way_prompts_are_refused():
     batch = {"prompts": jnp.ones((1, 2), jnp.int32), TWO_WAY: jnp.ones(1, bool)}
     with pytest.raises(ConfigError, match="one direction"):
         StateDecoder(config).start({}, batch, 4, 1)
+
+
+def test_every_parameter_has_axes_and_every_entry_is_for_a_parameter():
+    used, ends = set(), set()
+    for fields in (*VARIANTS.values(), ENCODER):
+        config = recurrent(**fields, **({"cell_biases": 2} if "cell_biases" not in fields else {}))
+        specs = shardings(shapes(config), parameter_axes(config), AbstractMesh((1, 1, 1), ("data", "fsdp", "tensor")))
+        paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in _leaves(specs)]
+        ends |= set(parameter_axes(config))
+        used |= {end for end in parameter_axes(config) for path in paths if re.search(rf"(^|/){end}$", path)}
+    assert used == ends
+    config = recurrent(**VARIANTS["additive"], emb_dim=16, hidden_dim=16, vocab_size=24)
+    specs = shardings(shapes(config), parameter_axes(config), AbstractMesh((1, 2, 4), ("data", "fsdp", "tensor")))
+    assert specs["encoder"]["forwards_0"]["state"]["kernel"].spec == PartitionSpec("fsdp", None, "tensor")
+    assert specs["decoder"]["bridge"]["kernel"].spec == PartitionSpec("fsdp", None, None, "tensor")
+
+
+def _leaves(tree):
+    return jax.tree_util.tree_leaves_with_path(tree)
 
 
 def test_parameters_depend_on_the_stacks():

@@ -186,10 +186,13 @@ class ExperimentConfig:
                 f"data.second_feature={data.second_feature!r} is not read with task.name='{task.name}', but with "
                 "'classification', or where data.input_template has {second}"
             )
-        if task.name == "classification" and self.model.architecture == "decoder_only" and task.pooling == "first":
+        one_way = self.model.form == "decoder_only" or (
+            self.model.architecture == RECURRENT and not self.model.bidirectional
+        )
+        if task.name == "classification" and one_way and task.pooling == "first":
             yield (
-                "task.pooling='first' with model.architecture='decoder_only': the first token does not see the text; "
-                "choose last or mean"
+                f"task.pooling='first' with model.architecture='{self.model.architecture}': the first token does not "
+                "see the text; choose last or mean"
             )
         if task.name == "span_qa" and data.max_length < task.question_length + 4:
             yield (
