@@ -13,10 +13,12 @@ Hardware: 2 cores.
 Result: not run here; 700 steps.
 """
 
+from typing import Any
+
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig, TrainingConfig
 from transformer_jax.config_file import check_argument
 
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "": {"attention": "additive", "bidirectional": True, "bridge": "tanh"},
     "none": {"attention": "none"},
     "luong": {"attention": "general", "input_feeding": True},

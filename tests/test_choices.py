@@ -26,6 +26,7 @@ from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import training_batches
 from transformer_jax.tasks.decode_requests import source_request
+from transformer_jax.tasks.pair_rows import reads_source_two_way
 from transformer_jax.training.hyper import StaticOptimizer, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
@@ -138,6 +139,7 @@ USES = {
     "data.misplaced_answers": questions,
     "data.documents": documents,
     "task.prefix": lambda _, value: prefix(value),
+    "task.source_mask": lambda _, value: reads_source_two_way(TaskConfig(source_mask=value)),
     "task.pooling": lambda _, value: pooled(value),
     "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
     "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),

@@ -85,7 +85,9 @@ def test_translation_from_training_to_pictures(folder, capsys):
 @pytest.mark.parametrize("batching", ["buckets", "packed", "windows"])
 def test_a_language_model(folder, capsys, batching):
     workdir = f"lm_{batching}"
-    flags = [f"--config.data.batching={batching}", "--config.data.packed_length=32"][: 2 if batching == "packed" else 1]
+    sizes = {"buckets": [], "windows": ["--config.data.num_buckets=6"]}  # the default, which is not read
+    sizes["packed"] = [*sizes["windows"], "--config.data.packed_length=32"]
+    flags = [f"--config.data.batching={batching}", *sizes[batching]]
     assert run_main(train(folder, "language_model", workdir, *flags)) == 0
     assert run_main(["evaluate", f"--checkpoint={folder / workdir}"]) == 0
     capsys.readouterr()

@@ -30,6 +30,7 @@ fixed meaning: masks and weights mark the padding.
 | `decoder_inputs` | [B, T] int32            | the decoder's tokens: the targets, shifted by the task                 |
 | `targets`        | [B, T], [B] or [B, 2]   | the values to predict                                                  |
 | `weights`        | float32, like `targets` | loss = sum(weights * nll) / sum(weights); 0 for padding                |
+| `targets_mask`   | [B, T] bool             | True for tokens of `targets`; absent: where weights are not 0          |
 | `places`         | [B, T] int32            | the places in `inputs` that `targets` belong to; absent: the same ones |
 | `prefix_mask`    | [B, T] bool             | tokens of `decoder_inputs` that attend to each other both ways         |
 | `*_segment_ids`  | int32, like the ids     | of packed rows: number of the example from 1; 0 for padding            |

@@ -199,7 +199,7 @@ class _LineNotes:
             limit = f"max_new_tokens={decode.max_new_tokens}"
             if decode.max_new_tokens is None:
                 limit = f"max_extra_length={decode.max_extra_length} tokens more than the source"
-            if config.model.form == "decoder_only" and decode.max_new_tokens is None:
+            if config.task.name == "language_model" and decode.max_new_tokens is None:
                 limit = f"max_extra_length={decode.max_extra_length}"
             of_model = f" and model.max_length={config.model.max_length}" if _is_bounded(config.model) else ""
             logger.warning(

@@ -20,6 +20,8 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.tasks.lengths import length_problems
 from transformer_jax.tasks.lines import Line
+from transformer_jax.tasks.pair_rows import reads_source_two_way
+from transformer_jax.tasks.row_translator import RowTranslator
 from transformer_jax.tasks.text_generator import TextGenerator
 from transformer_jax.tasks.translator import Translator
 from transformer_jax.typing import Array, Batch, Params
@@ -81,6 +83,8 @@ def attention_maps(generator: TextGenerator, text: str, target: str | None = Non
     """
     check_model(generator.config.model, generator.params)
     _check_line("text", text)
+    if isinstance(generator, RowTranslator):
+        return _of_row(generator, text, target)
     if isinstance(generator, Translator):
         return _of_pair(generator, text, target)
     if target is not None:
@@ -95,17 +99,44 @@ def attention_maps(generator: TextGenerator, text: str, target: str | None = Non
     return AttentionMaps([], [*generator.tokenizer.tokens([start_id]), *said[:-1]], said, weights, text, True)
 
 
-def _of_pair(translator: Translator, text: str, target: str | None) -> AttentionMaps:
-    eos = translator.tokenizer.special_ids.required("eos")
+class _Pair(NamedTuple):
+    """The ids of a source and of its translation, with end-of-sequence, and the text of the translation."""
+
+    source: list[int]
+    target: list[int]
+    shown: str
+
+
+def _pair(translator: Translator, text: str, target: str | None) -> _Pair:
     (source,) = translator.encode_sources([text])
     _check_length("--text", source, translator)
     if target is None:
         ids, shown = _translated(translator, text)
         _check_length("the translation of --text (pass --target to choose another)", ids, translator)
-    else:
-        _check_line("target", target)
-        ids, shown = [*translator.tokenizer.encode_batch([target]).ids.tolist(), eos], target
-        _check_length("--target", ids, translator)
+        return _Pair(source, ids, shown)
+    _check_line("target", target)
+    ids = [*translator.tokenizer.encode_batch([target]).ids.tolist(), translator.tokenizer.special_ids.required("eos")]
+    _check_length("--target", ids, translator)
+    return _Pair(source, ids, target)
+
+
+def _of_row(translator: RowTranslator, text: str, target: str | None) -> AttentionMaps:
+    """Return the weights of a decoder that reads source and translation in one row."""
+    pair = _pair(translator, text, target)
+    ids, start_id = [*pair.source, *pair.target], translator.config.model.decoder_start_id
+    _check_length("--text and its translation", ids, translator)
+    batch = {"decoder_inputs": np.array([[start_id, *ids[:-1]]], np.int32)}
+    if reads_source_two_way(translator.config.task):
+        batch["prefix_mask"] = np.arange(len(ids))[None] <= len(pair.source)
+    said = translator.tokenizer.tokens(ids)
+    finished = ids[-1] == translator.tokenizer.special_ids.required("eos")
+    read = [*translator.tokenizer.tokens([start_id]), *said[:-1]]
+    return AttentionMaps([], read, said, _weights(translator, batch), pair.shown, finished)
+
+
+def _of_pair(translator: Translator, text: str, target: str | None) -> AttentionMaps:
+    eos = translator.tokenizer.special_ids.required("eos")
+    source, ids, shown = _pair(translator, text, target)
     read = [translator.config.model.decoder_start_id, *ids[:-1]]
     batch = {"inputs": np.array([source], np.int32), "decoder_inputs": np.array([read], np.int32)}
     weights = _weights(translator, batch)

@@ -144,12 +144,12 @@ class _Slots(NamedTuple):
 def _filled_slots(batch: Batch) -> _Slots:
     """Return the number of slots without padding, and of all slots, in inputs and targets.
 
-    Sides without a mask are not counted: `inputs_mask` for the inputs, `weights` for the targets of a decoder. Other
-    weights, as of labels, mark what is predicted, not what is padding.
+    Sides without a mask are not counted: `inputs_mask` for the inputs; for the targets of a decoder `targets_mask`, or
+    else `weights`. Other weights, as of labels, mark what is predicted, not what is padding.
     """
     sides: list[Any] = [batch["inputs_mask"]] if "inputs_mask" in batch else []
     decoded = batch.get("decoder_inputs")
-    weights = batch.get("weights")
+    weights = batch.get("targets_mask", batch.get("weights"))
     if weights is not None and (not sides or (decoded is not None and weights.shape == decoded.shape)):
         sides.append(weights)
     filled = jnp.float32(sum(jnp.count_nonzero(side) for side in sides))
