@@ -14,6 +14,7 @@
 | V      | vocabulary                                    | `vocab_size`        |
 | L      | layers of one stack                           | `num_*_layers`      |
 | C      | capacity of a KV cache, in slots              |                     |
+| R      | width of the vectors that predict a token; D, unless a recurrent model has another | `output_dim` |
 | P      | length of a prompt                            |                     |
 | W      | hypotheses per row of a search                | `num_hypotheses`    |
 
