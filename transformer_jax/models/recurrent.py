@@ -65,7 +65,7 @@ class Recurrent(nn.Module):
     ) -> ModelOutput:
         """Return `outputs` of `features`, and the attention weights."""
         x, weights = self.features(batch, dropout, hyper)
-        return ModelOutput(self.outputs(x, batch), weights)
+        return ModelOutput(self.outputs(x, batch, dropout), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
@@ -96,10 +96,11 @@ class Recurrent(nn.Module):
         shown = self.return_weights and decoded.shares is not None
         return Features(decoded.x, {"decoder_cross_attention": decoded.shares[None, :, None]} if shown else {})
 
-    def outputs(self, x: Array, batch: Batch) -> Array:
+    def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map vectors [B, T, R] to logits [B, T, V] float32, or to the output of the head."""
         if self.head is not None:
-            return self.head(x, batch, self.embedding.embedding)
+            number = (self.config.num_decoder_layers or self.config.num_encoder_layers) + 2
+            return self.head(x, batch, self.embedding.embedding, fold_dropout(dropout, number))
         return token_logits(self.config, x, self.embedding.embedding, self.output)
 
     def read_source(self, batch: Batch, dropout: Dropout | None = None) -> Source:
