@@ -276,6 +276,18 @@ def test_samples_follow_the_model():
     assert len({tuple(ids) for ids in found.ids[0].tolist()}) > 1
 
 
+@pytest.mark.slow
+def test_outputs_are_longer_than_the_first_stage_of_a_search():
+    """A state has no slots that could be full."""
+    config = recurrent(**VARIANTS["additive"])
+    params, inputs = random_params(config), np.array([[5, 6, 7]], np.int32)
+    found = searched(config, params, inputs, beam_size=2, max_new_tokens=70, min_length=69)
+    length = found.lengths[0, 0]
+    assert length >= 69
+    expected = log_probs(config, params, inputs, found.ids[0, :1, :length])[0]
+    np.testing.assert_allclose(found.log_probs[0, 0, :length], expected, atol=1e-4)
+
+
 # --- own outputs in training ---------------------------------------------------------------------------------------
 
 
