@@ -143,11 +143,8 @@ REFUSED = [
         "attention='dot' multiplies states of width 512 with encoder outputs of width 1024; choose attention='general'",
     ),
     (PAIR | {"hidden_dim": 100}, {}, "tie_output=True needs an output projection that reads emb_dim=512 numbers"),
-    (
-        PAIR | {"num_encoder_layers": 0},
-        {},
-        "num_encoder_layers=0 and model.num_decoder_layers=1: task",
-    ),
+    (LANGUAGE_MODEL, {"task": "denoising"}, "num_encoder_layers=0 and model.num_decoder_layers=1: task.name='denois"),
+    (PAIR | {"num_decoder_layers": 0}, {}, "trains a recurrent model with both stacks or model.num_encoder_layers=0"),
     (PAIR | {"num_encoder_layers": 0, "num_decoder_layers": 0}, {}, "a model needs layers; set one of them"),
     (PAIR, {"task": "language_model"}, "trains a recurrent model with model.num_encoder_layers=0"),
     (PAIR, {"task": "masked_lm"}, "model.architecture='recurrent' cannot be trained with task.name='masked_lm'"),
