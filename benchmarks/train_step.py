@@ -41,6 +41,7 @@ from transformer_jax.huge_pages import restart_with_huge_pages
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.flops import step_flops
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import placed_state, state_shapes
 from transformer_jax.training.step import make_train_step
@@ -112,7 +113,7 @@ class _Run:
         self._state = placed_state(static, self._hyper, places)
         self.num_params = sum(leaf.size for leaf in jax.tree.leaves(self._state.params))
         self._batch = _batch(self.config, batch_size, widths)
-        flops = architecture.train_flops(model, batch_size, widths)
+        flops = step_flops(self.config, batch_size, widths)
         assert flops is not None
         self.flops = flops
         self.first_s = self.step()

@@ -36,7 +36,7 @@ def choices(field: str) -> tuple[str, ...]:
 
 # Every value of every field that changes the model's computation; the first is the default.
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "position_encoding": choices("position_encoding"),
+    "position_encoding": tuple(name for name in choices("position_encoding") if name != "sinusoidal_2d"),
     "activation": choices("activation"),
     "num_kv_heads": (None, 2, 1),
     "norm_position": choices("norm_position"),

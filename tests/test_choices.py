@@ -13,6 +13,7 @@ from support import forward, make_batch, random_params, shapes, tiny
 from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig, walk
 from transformer_jax.config.fields import Choices, names_in_source
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
+from transformer_jax.data.images import ImageColumn
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.tokenizers import train_tokenizer
@@ -86,6 +87,19 @@ def batches(value: str) -> None:
     training_batches(changed("data.batching", value), encoded_pairs(side, side))
 
 
+def reads(value: str) -> None:
+    config = dataclasses.replace(tiny(architecture="encoder_only"), inputs=value)
+    jax.eval_shape(lambda params, batch: forward(config, params, batch), shapes(config), make_batch())
+
+
+def resized(value: str) -> None:
+    ImageColumn("images", "inputs", (2, 2, 1), resize=value).fitted(np.zeros((2, 2, 1), np.uint8))
+
+
+def drawings(**fields: str) -> None:
+    load_source(DataConfig(source="shapes", num_train_pairs=100, **fields)).split("train")
+
+
 def pooled(value: str) -> None:
     model = ModelConfig(architecture="encoder_only", emb_dim=8, num_heads=1, num_encoder_layers=1, vocab_size=9)
     model, task = model.resolved(), TASKS["classification"]
@@ -132,6 +146,10 @@ USES = {
         f"model.{field}": lambda _, value, field=field: recurrent(field, value)
         for field in ("cell", "bridge", "attention", "deep_output")
     },
+    "model.inputs": lambda _, value: reads(value),
+    "data.colours": lambda _, value: drawings(colours=value),
+    "data.resize": lambda _, value: resized(value),
+    "data.unfit_images": lambda _, value: drawings(unfit_images=value),
     "model.attention_implementation": lambda _, value: attention(value),
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),
     "data.format": lambda tmp_path, value: text_source(tmp_path, format=value),

@@ -28,7 +28,7 @@ SPECS = [f"{file}{arg and ':' + arg}" for file in FILES for arg in ["", *ARGUMEN
 
 
 def read(spec, **overrides):
-    if load(spec).data.source == "text":
+    if load(spec).data.source in ("text", "npz"):
         overrides["data.dir"] = "some/folder"
     return read_config(spec, overrides)
 

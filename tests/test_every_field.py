@@ -11,6 +11,7 @@ import json
 import types
 from pathlib import Path
 
+import image_support
 import jax
 import jax.numpy as jnp
 import labelled_support
@@ -19,6 +20,7 @@ import pytest
 from corruption_support import ARCHITECTURES as ARCHITECTURE_OF
 from corruption_support import VOCABULARY, WithMarks
 from data_support import encoded_pairs, prepared
+from PIL import Image
 from support import random_params, tiny
 
 from transformer_jax.checkpoints.store import Checkpoint, CheckpointStore
@@ -37,7 +39,7 @@ from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.token_cache import encode_in_memory
-from transformer_jax.data.tokenizers import EncodedTexts
+from transformer_jax.data.tokenizers import EncodedTexts, NoText, SpecialIds
 from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.decoding.generate import generate
@@ -215,6 +217,35 @@ def parts(corpus, **fields):
         return str(error)
 
 
+def pictures(corpus, damaged=False, image_size=28, **fields):
+    """Return the shape of the first of a few drawn figures as stored or, from a folder, of two files; or the error."""
+    if damaged:
+        for name in ("good", "bad"):
+            (corpus / "train" / name).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 200).save(corpus / "train" / "good" / "1.png")
+        (corpus / "train" / "bad" / "2.png").write_bytes(b"not an image")
+        fields |= {"source": "image_folder", "dir": str(corpus), "valid_split": "", "test_split": ""}
+        image_size = 8
+    model = {"image_size": image_size, "image_channels": 3 if fields.get("colours") == "rgb" else 1}
+    try:
+        settings = image_support.config({"source": "shapes"} | fields, model)
+        features = load_source(settings.data).split("train").features
+        column, _ = TASKS["images"].columns(settings)
+        return (
+            encode_in_memory({"inputs": features["inputs"][:2]}, [column], NoText())
+            .values("images", np.arange(1))
+            .shape
+        )
+    except (ConfigError, DataError) as error:
+        return str(error)
+
+
+def rows(corpus, rows_per_batch):
+    settings = image_support.config({"source": "shapes", "rows_per_batch": rows_per_batch})
+    split = EncodedSplit({"images": np.zeros((100, 8, 8, 1), np.uint8), "labels": np.zeros(100, int)}, SpecialIds())
+    return training_batches(settings, split).shapes
+
+
 FORMS = ("plain", "moses_bpe")
 DATA = {
     "source": (source_type, "text", "embedded"),
@@ -251,6 +282,10 @@ DATA = {
     "batching": (shapes, "buckets", "packed"),
     "packed_length": (packed_shapes, 256, 128),
     "cut_documents": (parts, True, False),
+    "colours": (pictures, "as_stored", "rgb"),
+    "resize": (lambda c, resize: pictures(c, image_size=8, resize=resize), "none", "squash"),
+    "unfit_images": (lambda c, unfit_images: pictures(c, True, unfit_images=unfit_images), "error", "leave_out"),
+    "rows_per_batch": (rows, 8, 16),
     "cache_dir": (lambda c, cache_dir: cache(c, cache_dir=cache_dir and str(c / cache_dir)), "", "elsewhere"),
 }
 
@@ -567,6 +602,27 @@ def corrupted(task, **fields):
     return {name: array.tolist() for name, array in training_batches(config, split).batch(0).items()}
 
 
+AUGMENTATIONS = {
+    "crop_padding": (0, 2, {}),
+    "flip": (False, True, {}),
+    "rand_augment": (0, 3, {}),
+    "rand_augment_magnitude": (10.0, 3.0, {"rand_augment": 3}),
+    "mixup": (0.0, 0.4, {}),
+}
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_augmentations(name):
+    one, other, others = AUGMENTATIONS[name]
+    images, labels = image_support.pictures(24)
+    split = EncodedSplit({"images": images, "labels": labels}, SpecialIds())
+    batches = [
+        training_batches(image_support.config({"source": "shapes"}, **others, **{name: value}), split).batch(0)
+        for value in (one, other)
+    ]
+    assert not np.array_equal(*(batch["inputs"] for batch in batches))
+
+
 TASK = {
     "mask_rate": ("masked_lm", 0.15, 0.3),
     "whole_word": ("masked_lm", False, True),
@@ -587,7 +643,8 @@ def test_every_field_is_tested():
     listed = (
         {f"data.{name}" for name in DATA}
         | {f"training.{name}" for name in (*TRAINING_LOOP, *TRAINING_STORE, *TRAINING_STATIC, *TRAINING_NONFINITE)}
-        | {"training.init_from", "training.new_head"}  # training/test_init_from.py
+        # training/test_init_from.py
+        | {"training.init_from", "training.new_head", "training.new_parameters"}
         | {f"evaluation.{name}" for name in EVALUATION}
         | {f"decode.{name}" for name in DECODE}
         | {f"task.{name}" for name in TASK}
@@ -598,6 +655,7 @@ def test_every_field_is_tested():
     elsewhere |= {name for name, _, _ in walk(ExperimentConfig()) if name.startswith("optimizer.")}
     # test_own_fields.py, tasks/test_language_model.py, tasks/test_pair_rows.py
     elsewhere |= {"task.name", "task.prefix", "task.source_mask"}
+    listed |= {f"task.{name}" for name in AUGMENTATIONS}
     listed |= {f"task.{name}" for name in LABELLED} | {"task.max_answer_length", "data.cut_texts"}
     fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}
     assert fields - elsewhere == listed

@@ -60,7 +60,7 @@ ALLOWED = {
 HEAVY = {
     *("jax", "flax", "optax", "orbax", "sentencepiece", "tokenizers", "sacrebleu", "sacremoses", "babel", "num2words"),
     *("tensorboardX", "rich", "tensorflow_datasets", "array_record", "tensorflow", "scipy", "matplotlib"),
-    *("safetensors", "optuna", "sqlalchemy", "submitit", "ray", "filelock"),
+    *("safetensors", "optuna", "sqlalchemy", "submitit", "ray", "filelock", "PIL"),
 }
 
 
@@ -210,6 +210,7 @@ def test_third_party_imports_are_declared():
     declared = {_distribution(requirement) for requirement in requirements}
     provided_by = {"absl": "absl-py", "orbax": "orbax-checkpoint", "ml_collections": "ml-collections"}
     provided_by["tensorflow_datasets"] = "tensorflow-datasets"
+    provided_by["PIL"] = "pillow"
     for path in modules():
         for name, line in imported_names(ast.parse(path.read_text())):
             top = name.split(".")[0]

@@ -25,13 +25,15 @@ fixed meaning: masks and weights mark the padding.
 
 | key of a batch   | shape and type          | meaning                                                                |
 |------------------|-------------------------|------------------------------------------------------------------------|
-| `inputs`         | [B, S] int32            | the encoder's tokens                                                   |
+| `inputs`         | [B, S] int32            | the encoder's tokens; or images [B, height, width, channels] uint8     |
 | `inputs_mask`    | [B, S] bool             | True for tokens, which come before a row's padding; absent: no padding |
 | `types`          | [B, S] int32            | type of every token of `inputs`; absent: all 0                         |
 | `decoder_inputs` | [B, T] int32            | the decoder's tokens: the targets, shifted by the task                 |
 | `targets`        | [B, T], [B] or [B, 2]   | the values to predict                                                  |
 | `weights`        | float32, like `targets` | loss = sum(weights * nll) / sum(weights); 0 for padding                |
 | `targets_mask`   | [B, T] bool             | True for tokens of `targets`; absent: where weights are not 0          |
+| `other_targets`  | [B] int32               | labels of the images that are mixed into those of `inputs`             |
+| `shares`         | [B] float32             | share of an image itself in the mixture, and of its label in the loss  |
 | `places`         | [B, T] int32            | the places in `inputs` that `targets` belong to; absent: the same ones |
 | `prefix_mask`    | [B, T] bool             | tokens of `decoder_inputs` that attend to each other both ways         |
 | `*_segment_ids`  | int32, like the ids     | of packed rows: number of the example from 1; 0 for padding            |

@@ -42,19 +42,15 @@ def measure(scorer: Any) -> dict[str, float]:
     """Return `size/parameters_without_embeddings`, and `size/train_flops` of the whole training with padding."""
     import jax
 
-    from transformer_jax.models.architecture import ARCHITECTURES
     from transformer_jax.tasks.batches import training_batches
+    from transformer_jax.tasks.flops import training_flops
 
     config, params = scorer.loaded.config, scorer.loaded.params
     plan = training_batches(config, scorer.evaluator.data.splits["train"])
-    shapes = [plan.shape(step) for step in range(config.training.num_train_steps)]
-    architecture = ARCHITECTURES[config.model.architecture]
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {
         "size/parameters_without_embeddings": float(sum(x.size for p, x in leaves if "embedding" not in str(p[0]))),
-        "size/train_flops": float(
-            sum(architecture.train_flops(config.model, shape.rows, dict(shape.widths)) or 0 for shape in shapes)
-        ),
+        "size/train_flops": float(training_flops(config, plan)),
     }
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from image_support import write_npz
 from tfds_support import PAIRS, examples, prepare
 
 from transformer_jax.cli.arguments import parse
@@ -142,7 +143,7 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
     ("argv", "message"),
     [
         ([], f"--dataset=... is missing: name of the dataset: {', '.join(NAMES)}, or one of TFDS"),
-        (["--dataset=multi30"], "wnut17, wmt14 (did you mean 'multi30k'?)"),
+        (["--dataset=multi30"], "wnut17, wmt14, cifar10 (did you mean 'multi30k'?)"),
         (["--dataset=wmt14_translat"], "TFDS has no dataset 'wmt14_translat'; nearest: wmt14_translate"),
         (["--dataset=wmt14_translate/de-em"], "has no config 'de-em'; nearest: de-en"),
         (["--dataset=embedded_translate/en-de-5"], "expected two different locales"),
@@ -218,3 +219,12 @@ def test_help_imports_nothing_heavy():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_corpus_of_images(tmp_path, capsys):
+    write_npz(tmp_path / "mnist").rename(tmp_path / "mnist" / "mnist.npz")
+    assert main(["prepare", "--dataset=mnist", f"--data_dir={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "mnist was already prepared: nothing to do" in out
+    assert "  images    train 36, test 9\n" in out
+    assert out.endswith(f"  --config=mnist --config.data.dir={tmp_path / 'mnist'}\n")

@@ -413,6 +413,10 @@ def test_the_table(name):
         assert file.sha256 is None or re.fullmatch("[0-9a-f]{64}", file.sha256)
     data = load(f"{CONFIGS[0].parent / name}.py").data
     named = {re.sub(r"\[.*", "", split) for split in (data.train_split, data.valid_split, data.test_split) if split}
+    if corpus.endings == ("npz",):
+        assert named == {"train", "test"}
+        assert corpus.outputs == ("mnist.npz",)
+        return
     assert named <= set(corpus.prefixes)
     assert corpus.encoding == data.encoding
     if corpus.endings == ("en", "de"):
@@ -424,7 +428,7 @@ def test_the_table(name):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_that_needs_a_folder_has_a_command_that_makes_it(path):
     docstring = ast.get_docstring(ast.parse(path.read_text()))
-    needs_folder = load(str(path)).data.source == "text"
+    needs_folder = load(str(path)).data.source in ("text", "npz", "image_folder", "tfds_images")
     assert (path.stem in NAMES) == needs_folder
     assert (f"transformer-jax prepare --dataset={path.stem} --data_dir=data\n" in docstring) == needs_folder
     if path.stem in CORPORA:

@@ -16,7 +16,7 @@ from transformer_jax.data.sources import load_source
 from transformer_jax.data.sources.base import joined
 from transformer_jax.data.sources.embedded import EmbeddedSource
 from transformer_jax.data.sources.tfds import catalogue
-from transformer_jax.data.sources.tfds import source as source_module
+from transformer_jax.data.sources.tfds import records as records_module
 from transformer_jax.data.sources.tfds.preparing import prepare_dataset
 from transformer_jax.errors import DataError
 
@@ -129,7 +129,7 @@ def test_datasets_of_translation(tmp_path, name, first, second):
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
 def test_chunks(embedded, monkeypatch, size):
-    monkeypatch.setattr(source_module, "_READ_RECORDS", 8)
+    monkeypatch.setattr(records_module, "_READ_RECORDS", 8)
     source = load_source(config(embedded, EMBEDDED))
     chunks = list(source.chunks("valid", size))
     assert [len(chunk.features["targets"]) for chunk in chunks[:-1]] == [size] * (len(chunks) - 1)
@@ -137,7 +137,7 @@ def test_chunks(embedded, monkeypatch, size):
 
 
 def test_chunks_read_no_further_than_they_have_to(wmt, monkeypatch):
-    monkeypatch.setattr(source_module, "_READ_RECORDS", 1)
+    monkeypatch.setattr(records_module, "_READ_RECORDS", 1)
     read = []
     source = load_source(wmt_config(wmt))
     monkeypatch.setattr(source, "_text", lambda record, feature, name, index: read.append(index) or "text")

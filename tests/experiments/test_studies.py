@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from experiments.decoding import cost
+from experiments.masking_rate.common_rate import masked_lm_scores
 from transformer_jax.config import walk
+from transformer_jax.evaluation.run import Scorer
 from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
 from transformer_jax.sweeps.study import load_study
-from transformer_jax.sweeps.trials import grid, groups
+from transformer_jax.sweeps.trials import grid, groups, starting_from
 from transformer_jax.sweeps.worker import run_trials
+from transformer_jax.tasks.flops import training_flops
 
 ROOT = Path(__file__).parent.parent.parent
 SEARCHED = ["tuning"]
@@ -46,6 +49,12 @@ VARIED = {
         "model.num_encoder_layers",
         "model.num_decoder_layers",
     },
+    "objectives": {
+        *("model.architecture", "model.num_encoder_layers", "model.num_decoder_layers"),
+        *("task.name", "task.num_labels", "task.pooling", "data.label_names"),
+        *("training.init_from", "training.new_parameters"),
+    },
+    "masking_rate": {"training.init_from"},
     "decoding": {
         "decode.method",
         "decode.beam_size",
@@ -54,6 +63,15 @@ VARIED = {
         "decode.top_k",
         "decode.top_p",
     },
+}
+
+PRETRAINING_VARIED = {
+    "objectives": {
+        *("model.architecture", "model.num_encoder_layers", "model.num_decoder_layers"),
+        *("task.name", "task.prefix", "task.mask_rate", "task.whole_word"),
+        *("training.num_train_steps", "optimizer.decay_steps"),
+    },
+    "masking_rate": {"task.mask_rate"},
 }
 
 SMALL = {
@@ -107,6 +125,8 @@ def test_its_readme_asks_and_answers(name):
     assert re.search(r"^\*\*Answer:\*\* \S", text, re.M)
     count, per_variant = len(trials(name).trials), len(study(name).seeds)
     trained = sum(trial.trained_by is None for trial in trials(name).trials)
+    if (first := study(name).pretraining) is not None:
+        assert f"{len(grid(first).trials)} pretrainings" in text
     assert re.search(rf"^({trained}|Three) trainings of ", text, re.M)
     assert count % per_variant == 0
     assert per_variant >= 3
@@ -116,11 +136,30 @@ def test_its_readme_asks_and_answers(name):
 def test_its_variants_differ_from_each_other_and_in_little_else(name):
     """A comparison is controlled: a field that is neither varied nor derived from a varied one is equal."""
     found = configs(name)
-    assert len(found) >= 5
+    assert len(found) >= (3 if name in PRETRAINING_VARIED else 5)
     assert trials(name).same == {}
-    values = {variant: {field: value for field, _, value in walk(config)} for variant, config in found.items()}
-    fields = next(iter(values.values()))
-    assert {field for field in fields if len({config[field] for config in values.values()}) > 1} == VARIED[name]
+    assert varied(found.values()) == VARIED[name]
+
+
+@pytest.mark.parametrize("name", PRETRAINING_VARIED)
+def test_its_pretraining_differs_in_little_else(name):
+    found = [trial.config for trial in grid(study(name).pretraining).trials if trial.seed == 0]
+    assert varied(found) == PRETRAINING_VARIED[name]
+
+
+def varied(found):
+    """Return the fields in which configs differ."""
+    values = [{field: value for field, _, value in walk(config)} for config in found]
+    return {field for field in values[0] if len({config[field] for config in values}) > 1}
+
+
+def test_objectives_are_pretrained_at_equal_operations():
+    """To half a step."""
+    found = [trial.config for trial in grid(study("objectives").pretraining).trials if trial.seed == 0]
+    costs = {config.task.name: training_flops(config) / config.training.num_train_steps for config in found}
+    totals = [training_flops(config) for config in found]
+    assert max(totals) - min(totals) <= max(costs.values())
+    assert max(costs.values()) > 2 * min(costs.values())
 
 
 def test_norm_placement_crosses_placement_warm_up_and_depth():
@@ -159,7 +198,10 @@ def test_the_variants_of_a_search(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in STUDIES if study(name).measure])  # others only train and score
+@pytest.mark.parametrize(
+    "name",  # others only train and score
+    [name for name in STUDIES if study(name).measure and not study(name).pretraining],
+)
 def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
     """With one variant and one seed, every metric of the study is measured and its figures are drawn."""
     monkeypatch.setattr(cost, "_SECONDS", 0.0)
@@ -182,6 +224,52 @@ def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
             change = abs(result.metrics["shuffled/loss_change"])
             assert change < 1e-5 if trial.labels["position_encoding"] == "none" else change > 1e-5
     report(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRETRAINING_VARIED)
+def test_its_two_stages_run_at_smoke_size(name, tmp_path, monkeypatch):
+    """The pretraining of one variant, and its trials: all metrics are measured, and both reports are written."""
+    folder, asked = ROOT / "experiments" / name, study(name)
+    write_texts(tmp_path)
+    small = NARROW | {"model.vocab_size": "400", "training.num_train_steps": "12", "optimizer.warmup_steps": "1"}
+    small |= {"data.cache_dir": str(tmp_path / "cache")}
+    of_stage = {"wiki": {"data.tokens_per_batch": "512"}, "trec": {"data.num_buckets": "1"}}
+    first, last = asked.pretraining.axes[0].name, list(asked.pretraining.axes[0].values)[-1]
+    for stage, place, data in ((asked.pretraining, tmp_path / "pretraining", "wiki"), (asked, tmp_path, "trec")):
+        claim(place, folder, is_pretraining=stage is not asked)
+        for trial in grid(stage, small | of_stage[data] | {"data.dir": str(tmp_path / data)}).trials:
+            if trial.seed or trial.labels[first] != last:
+                continue
+            write_spec(place / TRIALS / trial.name, trial, stage.metrics, folder if stage.measure else None)
+            assert run_trials([place / TRIALS / trial.name]) == 0
+            result = read_result(place / TRIALS / trial.name)
+            assert result.status == "finished", result.why
+            assert {metric.name for metric in stage.metrics} <= set(result.metrics)
+            assert all(np.isfinite(value) for value in result.metrics.values())
+            if name == "objectives" and stage is asked:
+                steps, flops = (result.metrics[f"pretraining/{of}"] for of in ("steps", "train_flops"))
+                assert (steps > 0) == (flops > 0) == (trial.labels["start"] == "pretrained")
+            elif stage is asked:
+                path = tmp_path / trial.starts_from
+                config = starting_from(trial.config, str(path))
+                at_its_rate, own = masked_lm_scores(config, 0.5), Scorer.from_checkpoint(path).score("test")
+                assert at_its_rate["masked_50/token_loss"] == own["loss"] != result.metrics["masked_15/token_loss"]
+        report(place)
+
+
+def write_texts(folder):
+    """Write documents, and questions with TREC's labels."""
+    random = np.random.default_rng(0)
+    words = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in "bdklmnrst"]
+    for name in ("wiki", "trec"):
+        (folder / name).mkdir()
+        for split, count in (("train", 600), ("valid", 30), ("test", 30)):
+            lines = [" ".join(random.choice(words, random.integers(3, 20))) for _ in range(count)]
+            if name == "trec":
+                labels = random.permutation(["ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"] * (count // 6))
+                lines = [f"{label}:fine {line}" for label, line in zip(labels, lines, strict=True)]
+            (folder / name / f"{split}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
 def report(workdir):

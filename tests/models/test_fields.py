@@ -14,9 +14,19 @@ from transformer_jax.nn.dropout import Dropout, DropoutRates
 
 SMALL = TINY | {"num_encoder_layers": 1, "num_decoder_layers": 1}
 
+IMAGES = {"image_size": 8, "image_channels": 3, "patch_size": 4}
+PATCHES = {"architecture": "encoder_only", "inputs": "patches", **IMAGES}
+
 # Field -> another value, and other fields that must be set for it to matter.
 CHANGES = {
     "architecture": ("decoder_only", {}),
+    "inputs": ("patches", {"architecture": "encoder_only", **IMAGES}),
+    "image_size": (12, PATCHES),
+    "image_channels": (1, PATCHES),
+    "patch_size": (2, PATCHES),
+    "class_token": (False, PATCHES),
+    "pixel_mean": ("0.3", PATCHES),
+    "pixel_std": ("0.3", PATCHES),
     "vocab_size": (23, {}),
     "source_vocab_size": (23, {"share_embeddings": False}),
     "emb_dim": (24, {}),
@@ -107,7 +117,9 @@ def computation(config, attention_rate=0.1):
 
     tree = shapes(config)
     parameters = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
-    return str(parameters), str(jax.make_jaxpr(apply)(tree, make_batch()))
+    image = (3, config.image_size, config.image_size, config.image_channels)
+    batch = make_batch() if config.inputs == "tokens" else {"inputs": jnp.zeros(image, jnp.uint8)}
+    return str(parameters), str(jax.make_jaxpr(apply)(tree, batch))
 
 
 def test_every_field_is_tested():
@@ -118,7 +130,9 @@ def test_every_field_is_tested():
 
 
 def _readers(field):
-    return field.metadata.get("read_by", {}).get("model.architecture", ["recurrent"])
+    read_by = field.metadata.get("read_by", {})
+    of_images = read_by.get("model.inputs") == ("patches",)
+    return [] if of_images else read_by.get("model.architecture", ["recurrent"])
 
 
 @pytest.mark.slow

@@ -1,8 +1,7 @@
-import math
-
 import jax
 import jax.numpy as jnp
 import pytest
+from flops_support import products
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
@@ -36,21 +35,6 @@ def test_flops_of_the_benchmark_shapes(name):
     fields, layers, sizes, expected = SHAPES[name]
     config = ModelConfig(vocab_size=8192, num_encoder_layers=layers, num_decoder_layers=layers, **fields)
     assert train_flops(config, *sizes) == expected
-
-
-def products(jaxpr):
-    """Return the operations of the matrix products of a program: 2 per multiply-add, loops counted by their trips."""
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            total += 2 * equation.outvars[0].aval.size * math.prod(left[axis] for axis in contracted)
-        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        for value in equation.params.values():
-            if inner := getattr(value, "jaxpr", value if hasattr(value, "eqns") else None):
-                total += times * products(inner)
-    return total
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from transformer_jax.models.presets import (
     t5_v1_1,
     transformer_base,
     transformer_big,
+    vit,
 )
 from transformer_jax.nn.heads import MaskedLMHead, SequenceHead, TokenHead
 
@@ -91,3 +92,21 @@ POOLED, TAGS, ENDS = (
 def test_parameters_of_bert_t5_and_bart(config, head, expected):
     """The numbers of transformers 5.23, without BERT's head for the next sentence."""
     assert (count(config) if head is None else count(config, head)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Ti/16", 5_717_416),
+        ("S/16", 22_050_664),
+        ("B/16", 86_567_656),
+        ("B/32", 88_224_232),
+        ("L/16", 304_326_632),
+        ("H/14", 632_045_800),
+    ],
+)
+def test_parameters_of_vit(name, expected):
+    """The numbers of transformers 5.23 and of vit_jax, with 1000 labels and images of 224 pixels."""
+    assert count(vit(name), partial(SequenceHead, num_labels=1000)) == expected
+    with pytest.raises(KeyError, match="X"):
+        vit("X/16")

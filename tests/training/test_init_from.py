@@ -237,9 +237,32 @@ def test_a_head_of_another_width(source, tmp_path):
     assert list(new) == ["head/output/kernel"]
 
 
-def test_a_new_head_without_a_checkpoint_is_refused():
-    with pytest.raises(ConfigError, match=r"training\.new_head=True is not read without init_from"):
-        read_config("quickstart", {"training.new_head": "True"})
+def test_only_the_tokenizer_comes_from_the_checkpoint(source, tmp_path, capsys):
+    """Even if the parameters would not fit: those of another architecture, of other sizes."""
+    config = config_from(source, training__new_parameters="True", model__emb_dim="32")
+    start, state = start_of(config, tmp_path)
+    assert identical(state, placed_state(*split(config), device()))
+    assert start.tokenizer.model_bytes == (source / "tokenizer.model").read_bytes()
+    message = capsys.readouterr().err
+    assert "all parameters are new; only the tokenizer is that of step 8" in message
+    assert "other fields" not in message
+    fields = {"model__architecture": "decoder_only", "model__num_encoder_layers": "6", "model__num_decoder_layers": "1"}
+    decoder = config_from(source, training__new_parameters="True", task__name="language_model", **fields)
+    assert not opened(decoder, tmp_path / "decoder", params_template()).loaded
+    with pytest.raises(CheckpointError, match="can only start from decoder_only"):
+        opened(dataclasses.replace(decoder, training=config_from(source).training), tmp_path / "x", params_template())
+
+
+@pytest.mark.parametrize("field", ["new_head", "new_parameters"])
+def test_new_parts_without_a_checkpoint_are_refused(field):
+    with pytest.raises(ConfigError, match=rf"training\.{field}=True is not read without init_from"):
+        read_config("quickstart", {f"training.{field}": "True"})
+
+
+def test_a_new_head_beside_new_parameters_is_refused():
+    values = dict.fromkeys(("training.new_head", "training.new_parameters"), "True") | {"training.init_from": "runs/x"}
+    with pytest.raises(ConfigError, match=r"training\.new_head=True is not read with new_parameters=True"):
+        read_config("quickstart", values)
 
 
 def with_architecture(config, architecture):

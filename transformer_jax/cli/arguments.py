@@ -14,7 +14,7 @@ from transformer_jax.config import nearest
 from transformer_jax.config_file import is_switch, leaf_types, parse_overrides
 from transformer_jax.errors import ConfigError
 
-CONFIG = "config"
+CONFIG, PRETRAINING = "config", "pretraining"
 
 _FLAG = re.compile(r"--?([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL)
 
@@ -23,7 +23,8 @@ _FLAG = re.compile(r"--?([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL)
 class Arguments:
     """The parsed command line of a command.
 
-    flags: the command's own flags, by attribute. overrides: dotted field name -> value of the field's type. If the
+    flags: the command's own flags, by attribute. overrides: dotted field name -> value of the field's type; the names
+    of fields of a pretraining begin with `pretraining.`. If the
     command takes a config file, the values are text: `config_file.read_config` parses them and reports their problems
     together with those of the file. positionals: arguments without a flag, in order; at least as many as the command
     has names for.
@@ -65,7 +66,10 @@ class Command(Protocol):
 
     __doc__: str | None
     OVERRIDES: tuple[str, ...]
-    """The fields that flags can override: "config" for all, as `--config.FIELD`; or names of sections and fields."""
+    """The fields that flags can override: "config" for all, as `--config.FIELD`; or names of sections and fields.
+
+    "pretraining" stands for all fields of the pretraining of a study, as `--pretraining.FIELD`.
+    """
     define: Callable[[flags.FlagValues], None]
     run: Callable[[Arguments], int]
 
@@ -197,6 +201,8 @@ def override_flags(command: Command) -> dict[str, str]:
     for entry in command.OVERRIDES:
         if entry == CONFIG:
             result |= {f"{CONFIG}.{name}": name for name in leaf_types()}
+        elif entry == PRETRAINING:
+            result |= {f"{PRETRAINING}.{name}": f"{PRETRAINING}.{name}" for name in leaf_types()}
         else:
             result |= {name: name for name in leaf_types() if name == entry or name.startswith(f"{entry}.")}
     return result
@@ -269,7 +275,7 @@ def _split(argv: Iterable[str], command: Command) -> tuple[list[str], dict[str, 
             rest += [token, *tokens] if token == "--" else [token]
             continue
         flag, value = match[1], match[2]
-        if flag.startswith("no") and flag not in known and is_switch(known.get(flag[2:], "")):
+        if flag.startswith("no") and flag not in known and _is_switch(known.get(flag[2:], "")):
             if value is not None:
                 raise ConfigError(f"--{flag} takes no value; use --{flag[2:]}={value}")
             flag, value = flag[2:], "false"
@@ -277,13 +283,17 @@ def _split(argv: Iterable[str], command: Command) -> tuple[list[str], dict[str, 
             raise flags.UnrecognizedFlagError(flag)
         field = known.get(flag, flag.removeprefix(f"{CONFIG}."))
         if value is None:
-            value = "true" if is_switch(field) else next(tokens, "--")
+            value = "true" if _is_switch(field) else next(tokens, "--")
             if value.startswith("--"):
                 raise ConfigError(f"missing value for flag --{flag}")
         if field in overrides:
             raise ConfigError(f"--{flag} is given twice, as {overrides[field]} and as {value}")
         overrides[field] = value
     return rest, overrides
+
+
+def _is_switch(field: str) -> bool:
+    return is_switch(field.removeprefix(f"{PRETRAINING}."))
 
 
 def _illegal(message: str, values: flags.FlagValues) -> str:

@@ -2,6 +2,7 @@
 
     transformer-jax attention --checkpoint=runs/first --text="Friday, March 7, 2031"
     transformer-jax attention --checkpoint=runs/first --text="two liters" --target="zwei Liter" --layer=2 --head=1
+    transformer-jax attention --checkpoint=runs/images --image=picture.png
 
 The attention kinds of an encoder-decoder are the encoder's self-attention, the decoder's masked self-attention, and
 cross-attention. Without --target, the model translates the text (--decode.FIELD=VALUE sets how), and the attention is
@@ -13,6 +14,11 @@ the token that it reads and the token that comes next. OUTPUT/attention.html sho
 weight. OUTPUT/attention.npz holds the weights, KIND [layers, heads, queries, keys], always for all layers and heads,
 and the tokens. A table of entropies shows how spread out the attention of each head is: 0 nats if all weight is on one
 key, ln n if it is equal on n keys. Layers and heads are counted from 1; in the arrays from 0.
+
+Of an image, OUTPUT/layer_LAYER.png lay the weights of the class token over the picture, one panel per head; without a
+class token, the means over all patches. OUTPUT/rollout.png shows attention rollout through all layers and heads. The
+page shows either. OUTPUT/attention.npz holds the pixels, `weights` [layers, heads, queries, keys], `patches` [layers,
+heads, rows, columns] and `rollout` [rows, columns].
 """
 
 from __future__ import annotations
@@ -25,12 +31,14 @@ from absl import flags
 
 from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, integer, path_flag, text
-from transformer_jax.errors import DataError
+from transformer_jax.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from transformer_jax.evaluation.loading import Loaded
     from transformer_jax.inspection.attention import AttentionMaps, Selection
+    from transformer_jax.inspection.image_attention import ImageSelection
 
 OVERRIDES = ("evaluation", "decode")
 
@@ -39,6 +47,7 @@ def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     text(values, "text", "the source sentence; of a language model, the text")
     text(values, "target", "its translation; default the model's own")
+    path_flag(values, "image", "PNG or JPEG file, for a model of images")
     path_flag(values, "output", "folder for the files; default WORKDIR/attention")
     integer(values, "layer", "the only layer to show; default all", None, 1)
     integer(values, "head", "the only head to show; default all", None, 1)
@@ -48,7 +57,9 @@ def run(arguments: Arguments) -> int:
     checkpoint, values = Path(arguments.required("checkpoint")), arguments.flags
     if values.text == "":
         raise DataError("--text is empty; give a sentence")
-    sentence = arguments.required("text")
+    if values.image and (values.text or values.target):
+        raise ConfigError("--image and --text: give one of them")
+    sentence = None if values.image else arguments.required("text")
 
     from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.loading import load
@@ -59,6 +70,11 @@ def run(arguments: Arguments) -> int:
     use_compilation_cache()
     given = open_folder(Path(values.output)) if values.output else None
     loaded = load(checkpoint, arguments.overrides)
+    if (sentence is None) != (loaded.config.model.inputs == "patches"):
+        reads = "text; use --text" if sentence is None else "images; use --image=FILE"
+        raise ConfigError(f"{checkpoint}: task.name='{loaded.config.task.name}' reads {reads}")
+    if sentence is None:
+        return _of_image(loaded, values, given or open_folder(loaded.folder("attention")))
     shown = selection(loaded.config.model, values.layer, values.head)
     folder = given or open_folder(loaded.folder("attention"))
     task = TASKS[loaded.config.task.name]
@@ -70,6 +86,46 @@ def run(arguments: Arguments) -> int:
     }
     _write(maps, shown, about, folder)
     return exit_codes.OK
+
+
+def _of_image(loaded: Loaded, values: flags.FlagValues, folder: Path) -> int:
+    """Write all files of an image, then print a summary of them."""
+    import io
+
+    import numpy as np
+
+    from transformer_jax.files import write_atomically
+    from transformer_jax.inspection.attention import mean_entropy
+    from transformer_jax.inspection.image_attention import image_maps, image_page, image_selection, write_image_maps
+    from transformer_jax.tasks.base import TASKS
+
+    config = loaded.config
+    shown = image_selection(config.model, values.layer, values.head)
+    predictor = TASKS[config.task.name].predictor(config, loaded.params, loaded.tokenizer, loaded.labels)
+    (prediction,) = predictor.predict([values.image])
+    maps = image_maps(config.model, loaded.params, predictor.features(values.image)["inputs"].load())
+    about = {
+        "image": values.image,
+        "prediction": f"{prediction.label}, {prediction.probability:.4f}",
+        "model": f"{values.checkpoint}, step {', '.join(map(str, loaded.steps))}",
+    }
+    pictures = write_image_maps(maps, shown, folder)
+    write_atomically(folder / "attention.html", image_page(maps, shown, about).encode())
+    arrays = io.BytesIO()
+    saved: dict[str, Any] = maps._asdict()
+    np.savez_compressed(arrays, **saved)
+    write_atomically(folder / "attention.npz", arrays.getvalue())
+    for name, value in about.items():
+        print(f"{name}: {value}")
+    print(_table({"encoder_self_attention": mean_entropy(maps.weights)}, _as_selection(shown)))
+    print(f"{folder}: attention.html, attention.npz, {', '.join(path.name for path in pictures)}")
+    return exit_codes.OK
+
+
+def _as_selection(shown: ImageSelection) -> Selection:
+    from transformer_jax.inspection.attention import Selection
+
+    return Selection({"encoder_self_attention": shown.layers}, shown.heads)
 
 
 def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder: Path) -> None:

@@ -5,11 +5,12 @@
     transformer-jax convert --checkpoint=runs/language_model --to=FOLDER
 
 FOLDER has `config.json`, `model.safetensors` (or its shards and their index) and the files of a tokenizer, as
-transformers writes them. Families: GPT-2, Llama (without scaled rotary positions), MarianMT, BERT, T5 and BART. Neither
-torch nor transformers is needed.
+transformers writes them. Families: GPT-2, Llama (without scaled rotary positions), MarianMT, BERT, T5, BART and ViT.
+Neither torch nor transformers is needed. FOLDER may also be an .npz file of a ViT, as big_vision writes it.
 
 The work directory evaluates, generates and serves as `training.init_from`. Its corpus and its other settings are those
-of --config, whose model is replaced; by default the embedded corpus. The numbers become float32.
+of --config, whose model is replaced; by default the embedded corpus, or drawn shapes for a model of images. The numbers
+become float32.
 
 The folder is what transformers' `from_pretrained` loads: model, settings of generation, and tokenizer. A model that the
 family cannot express is refused, with the names of the fields.
@@ -45,7 +46,7 @@ _MB = 1_000_000
 
 
 def define(values: flags.FlagValues) -> None:
-    path_flag(values, "from", "Hugging Face folder to read")
+    path_flag(values, "from", "Hugging Face folder, or big_vision's .npz file, to read")
     path_flag(values, "workdir", "work directory to write; must not exist, or be empty")
     config_flag(values)
     checkpoint_flag(values)
@@ -83,9 +84,10 @@ def _read(arguments: Arguments, source: str) -> int:
         raise ConfigError("--config.FIELD overrides fields of a config file; give --config too")
     base = read_config(spec, arguments.overrides) if spec else None
 
+    from transformer_jax.convert.big_vision import SUFFIX, open_big_vision
     from transformer_jax.convert.folder import open_folder, write_workdir
 
-    folder = open_folder(source)
+    folder = open_big_vision(Path(source)) if source.endswith(SUFFIX) else open_folder(source)
     say(f"{folder.family.label}, {folder.num_parameters:,} parameters, {folder.files.nbytes / _MB:,.1f} MB")
     with progress_bar("converting", folder.files.nbytes) as advance:
         write_workdir(folder, workdir, base, advance)

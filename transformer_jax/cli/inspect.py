@@ -4,7 +4,7 @@
     transformer-jax inspect --checkpoint=runs/first --json
     transformer-jax inspect --folder=FOLDER
 
-Costs are those of a full training batch of the longest sentences that `data.max_length` allows. Nothing is computed
+Costs are those of a full training batch, with the longest sentences that `data.max_length` allows. Nothing is computed
 or allocated. With --compile, the training step is compiled and the compiler's figures for its memory are added.
 
 Of a Hugging Face folder it shows what `convert` would read: the family, the config, and what would be ignored and why.
@@ -101,6 +101,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     from transformer_jax.parallel.launchers import mesh_sizes
     from transformer_jax.parallel.rules import shardings
     from transformer_jax.tasks.base import TASKS, param_shapes
+    from transformer_jax.tasks.flops import step_flops
 
     architecture, params = ARCHITECTURES[config.model.architecture], param_shapes(config)
     leaves = {
@@ -110,6 +111,8 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     packed = config.data.batching == "packed"
     length = config.data.packed_length if packed else config.data.max_length
     rows = config.data.tokens_per_batch // length // config.data.row_multiple * config.data.row_multiple
+    if config.data.batching == "rows":
+        rows, length = config.data.rows_per_batch, config.model.num_positions
     sizes = mesh_sizes(config, smallest=True)
     part = max(rows // (sizes["data"] * sizes["fsdp"]) // config.training.accumulation_steps, 1)
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
@@ -121,8 +124,8 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     widths = TASKS[config.task.name].widths(config, length)
     flops = activations = None
     if widths is not None:
+        flops = step_flops(config, rows, widths)
         with contextlib.suppress(KeyError):  # the architecture needs the width of a sequence that the task lacks
-            flops = architecture.train_flops(config.model, rows, widths)
             activations = architecture.activation_bytes(config.model, part, widths, config.training.loss_chunks)
     memory = {
         "parameters": 4 * held,

@@ -3,6 +3,7 @@
     transformer-jax predict --checkpoint=runs/sst2 < in.txt > out.tsv
     transformer-jax predict --checkpoint=runs/sst2 --text="a charming journey" --probabilities
     transformer-jax predict --checkpoint=runs/squad --input=questions.jsonl --output=jsonl --output_file=answers.jsonl
+    transformer-jax predict --checkpoint=runs/images --image=picture.png --probabilities
 
 | task             | a line of the input                                | a line of the output                        |
 |------------------|----------------------------------------------------|---------------------------------------------|
@@ -10,14 +11,17 @@
 |                  | model was trained on pairs                         |                                             |
 | `tagging`        | words with spaces between them                     | one tag per word, with spaces between them  |
 | `span_qa`        | a JSON object with `question` and `context`        | the answer                                  |
+| `images`         | the path of a PNG or JPEG file                     | the label, a tab and its probability        |
 
 With --output=jsonl, line n is an object with `line`, the line number, and `label` and `probability`; or `words` and
 `tags`; or `answer`, its `score`, and the characters `start` to `end` (exclusive) of the context. --probabilities adds
 those of all labels: in text after the label, as NAME=P with tabs between them; in JSON as `probabilities`.
 
+An image is converted to the channels of the model, and scaled if the model's corpus was (`data.resize`).
+
 Text is always UTF-8, whatever the locale. If a line has no prediction, because it is empty, too long for the model, not
-valid UTF-8 or of another form, its output line is empty (in JSON it has `problem`), stderr names it, the other lines
-are predicted, and the exit code is 3.
+valid UTF-8 or of another form, or because its image cannot be read or has another size, its output line is empty (in
+JSON it has `problem`), stderr names it, the other lines are predicted, and the exit code is 3.
 
 --output_file appears once it is complete. Until then the lines are in FILE.partial: after an interruption, the same
 command continues from there, if checkpoint, settings and input are the same.
@@ -30,6 +34,7 @@ import dataclasses
 import itertools
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -62,6 +67,7 @@ def define(values: flags.FlagValues) -> None:
     checkpoint_flag(values)
     path_flag(values, "input", "file to read instead of stdin")
     text(values, "text", "the only line of the input, instead of stdin")
+    path_flag(values, "image", "the only image file of the input, instead of stdin")
     text(values, "output", "text | jsonl: output format", "text")
     switch(values, "probabilities", "also write the probabilities of all labels")
     path_flag(values, "output_file", "file to write instead of stdout; appears once it is complete")
@@ -75,11 +81,14 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(f"--output={values.output}: expected one of {', '.join(_FORMATS)}{hint}")
     with contextlib.ExitStack() as files:
         # All files are opened before the model is loaded, so that a wrong name is reported at once.
-        if values.text is not None and values.input is not None:
-            raise ConfigError("--text and --input: give one of them")
+        given = [name for name in ("text", "image", "input") if values[name].value is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{' and '.join(f'--{name}' for name in given)}: give one of them")
         source, name = open_input("input", values.input, files)
         if values.text is not None:
             source, name = [values.text.encode()], "--text"
+        if values.image is not None:
+            source, name = [os.fsencode(values.image)], "--image"
         file = None
         if values.output_file:
             file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
@@ -90,6 +99,8 @@ def run(arguments: Arguments) -> int:
 
         use_compilation_cache()
         predictor = load_predictor(checkpoint, arguments.overrides)
+        if values.image is not None and predictor.config.model.inputs == "tokens":
+            raise ConfigError(f"--image: task.name='{predictor.config.task.name}' reads text; use --text")
         writer = _writer(predictor, values.output, values.probabilities)
         lines: Iterable[bytes] = source
         if file is not None:

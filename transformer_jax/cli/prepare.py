@@ -28,7 +28,7 @@ from absl import flags
 from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, path_flag, text
 from transformer_jax.config import nearest
-from transformer_jax.data.downloads.table import CORPORA, NAMES, TFDS_NAMES
+from transformer_jax.data.downloads.table import CORPORA, NAMES, TFDS_NAMES, Corpus
 from transformer_jax.errors import ConfigError, DataError
 
 OVERRIDES = ()
@@ -50,19 +50,34 @@ def run(arguments: Arguments) -> int:
 def _prepare_corpus(name: str, arguments: Arguments) -> int:
     """Prepare a corpus of the table of downloads."""
     from transformer_jax.data.downloads.preparing import prepare_corpus
-    from transformer_jax.data.sources.lines import TextFile, find
 
     values, corpus = arguments.flags, CORPORA[name]
     data_dir = Path(values.data_dir or "data")
     if values.manual_dir:
         raise ConfigError(f"--manual_dir is for datasets of TFDS; put files into {data_dir / 'downloads' / name}")
     folder, was_there = prepare_corpus(name, data_dir)
-    files = {prefix: find(folder, f"{prefix}.{corpus.endings[0]}") for prefix in corpus.prefixes}
-    counts = {prefix: TextFile(path, encoding=corpus.encoding).contents.num_lines for prefix, path in files.items()}
-    _print_result(name, was_there, folder, "lines", counts)
+    if corpus.endings == ("npz",):
+        _print_result(name, was_there, folder, "images", _images(folder / corpus.outputs[0]))
+    else:
+        _print_result(name, was_there, folder, "lines", _lines(folder, corpus))
     print(f"  licence   {corpus.licence}; {corpus.page}")
     print(f"Flags to train with it:\n  {shlex.join([f'--config={name}', f'--config.data.dir={folder}'])}")
     return exit_codes.OK
+
+
+def _lines(folder: Path, corpus: Corpus) -> dict[str, int]:
+    from transformer_jax.data.sources.lines import TextFile, find
+
+    files = {prefix: find(folder, f"{prefix}.{corpus.endings[0]}") for prefix in corpus.prefixes}
+    return {prefix: TextFile(path, encoding=corpus.encoding).contents.num_lines for prefix, path in files.items()}
+
+
+def _images(path: Path) -> dict[str, int]:
+    from transformer_jax.config import DataConfig
+    from transformer_jax.data.sources import load_source
+
+    source = load_source(DataConfig(source="npz", dir=str(path), valid_split=""))
+    return {name: source.num_examples(name) for name in source.split_names}
 
 
 def _prepare_tfds(name: str, arguments: Arguments) -> int:
@@ -82,11 +97,12 @@ def _prepare_tfds(name: str, arguments: Arguments) -> int:
     splits = {name: split.num_examples for name, split in info.splits.items()}
     _print_result(info.full_name, was_there, folder, "splits", splits)
     print(f"  features  {', '.join(f'{name} ({kind})' for name, kind in _features(info).items())}")
-    fields = {"source": "tfds", "dataset": dataset}
+    images = any(kind == "Image" for kind in _features(info).values())
+    fields = {"source": "tfds_images" if images else "tfds", "dataset": dataset}
     if values.data_dir:
         fields["dir"] = values.data_dir
     # A config chooses the texts by its own locales.
-    chosen, open_questions = ({}, "") if name in TFDS_NAMES else _text_fields(info)
+    chosen, open_questions = ({}, "") if name in TFDS_NAMES or images else _text_fields(info)
     fields |= _split_fields(splits) | chosen
     flags = [f"--config={name}"] if name in TFDS_NAMES else []
     flags += [f"--config.data.{field}={value}" for field, value in fields.items()]
@@ -98,7 +114,7 @@ def _prepare_tfds(name: str, arguments: Arguments) -> int:
 
 
 def _print_result(name: str, was_there: bool, folder: Path, what: str, counts: Mapping[str, int]) -> None:
-    """Print what was prepared, and where. what: "splits" (the counts are examples) or "lines"; counts: by split."""
+    """Print what was prepared, and where. what: "splits" (of examples), "lines" or "images"; counts: by split."""
     print(f"{name} {'was already prepared: nothing to do' if was_there else 'is prepared'}")
     print(f"  folder    {folder}")
     print(f"  {what:9} {', '.join(f'{split} {count:,}' for split, count in counts.items())}")

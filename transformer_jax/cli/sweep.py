@@ -15,7 +15,8 @@ trains nothing. --executor=local runs one process per trial, --num_workers at on
 compiled program if they differ only in seeds, rates and other scalars; slurm submits a job per trial; ray runs the
 trials on the nodes of a cluster. --config.FIELD=VALUE overrides a field of every trial. --config=FILE or NAME asks the
 study's question of another config, such as a language model; fields and metrics that it does not have are left out and
-named. `report` makes tables and figures of the results.
+named. If the study has a pretraining, its trials run first, in WORKDIR/pretraining; --pretraining.FIELD=VALUE overrides
+a field of theirs. `report` makes tables and figures of the results.
 """
 
 from __future__ import annotations
@@ -23,19 +24,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
 from transformer_jax import exit_codes
 from transformer_jax.builtin import study_folder
-from transformer_jax.cli.arguments import Arguments, choice_flag, integer, path_flag, switch, text
+from transformer_jax.cli.arguments import PRETRAINING, Arguments, choice_flag, integer, path_flag, switch, text
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:  # imports JAX
-    from transformer_jax.sweeps.other_baseline import Adapted
+    from transformer_jax.sweeps.search.base import SearchOptions
+    from transformer_jax.sweeps.standing import Standing
+    from transformer_jax.sweeps.study import Study
 
-OVERRIDES = ("config",)
+OVERRIDES = ("config", PRETRAINING)
+
+
+class _Stage(NamedTuple):
+    """A study or its pretraining.
+
+    study: with the directions of its metrics. notes: on what its baseline lacks. overrides: of config fields by name.
+    """
+
+    study: Study
+    notes: list[str]
+    overrides: Mapping[str, Any]
+    is_pretraining: bool
 
 
 def define(values: flags.FlagValues) -> None:
@@ -85,37 +100,56 @@ def run(arguments: Arguments) -> int:
         return _dry_run(arguments, folder)
     workdir = Path(arguments.required("workdir"))
 
+    from transformer_jax.sweeps.search.base import SearchOptions, check_options
+    from transformer_jax.sweeps.search.best import best
+    from transformer_jax.sweeps.trials import PRETRAINING as FIRST
+
+    values = arguments.flags
+    options = _search_options(values)
+    check_options(options)
+    _check_flags_of_executors(values)
+    standings: list[Standing] = []
+    stages = _stages(arguments, folder, {"data.cache_dir": str((workdir / "token_cache").absolute())})
+    for stage in stages:
+        place, search = (workdir / FIRST, SearchOptions()) if stage.is_pretraining else (workdir, options)
+        found, stopped_by = _run_stage(values, stage, folder, place, search)
+        standings += found
+        if stopped_by:
+            return 128 + stopped_by
+    failed = [standing for standing in standings if standing.status == "failed"]
+    if failed:
+        listing = "\n".join(f"  - {standing.trial.name}: {standing.why}" for standing in failed)
+        print(f"{len(failed)} of {len(standings)} trials could not be run:\n{listing}", file=sys.stderr)
+        return exit_codes.SOME_FAILED
+    if options.name != "grid":
+        print(best(found, stages[-1].study), file=sys.stderr)
+    return exit_codes.OK
+
+
+def _run_stage(
+    values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, options: SearchOptions
+) -> tuple[list[Standing], int]:
+    """Run or resume the trials of a stage; return their standings, and the signal that has stopped them, or 0.
+
+    Args:
+      folder: of the study. workdir: of the stage.
+    """
     from transformer_jax.sweeps.declaration import declaration_of
     from transformer_jax.sweeps.progress_of_trials import Table
     from transformer_jax.sweeps.results import check_trials, claim
     from transformer_jax.sweeps.search import make_search
-    from transformer_jax.sweeps.search.base import SearchOptions, check_options
-    from transformer_jax.sweeps.search.best import best
     from transformer_jax.sweeps.sweep import Sweep
 
-    values = arguments.flags
-    options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
-    check_options(options)
-    _check_flags_of_executors(values)
-    overrides = {"data.cache_dir": str((workdir / "token_cache").absolute())} | dict(arguments.overrides)
-    study, notes = _study(arguments, folder, overrides)
-    claim(workdir, folder, declaration_of(study), study.baseline if values.config else None)
+    study = stage.study
+    other = study.baseline if values.config and not stage.is_pretraining else None
+    claim(workdir, folder, declaration_of(study), other, stage.is_pretraining)
     check_trials(workdir, study, folder)
     executor = _executor(values, workdir)
-    search = make_search(study, overrides, options, workdir, executor.num_workers)
-    with Table([*notes, *search.notes]) as table:
+    search = make_search(study, stage.overrides, options, workdir, executor.num_workers)
+    with Table([*stage.notes, *search.notes]) as table:
         sweep = Sweep(search, study.metrics, workdir, executor, folder if study.measure else None)
         complete = sweep.run(table.show)
-    if not complete:
-        return 128 + sweep.stopped_by
-    failed = [standing for standing in sweep.standings if standing.status == "failed"]
-    if failed:
-        listing = "\n".join(f"  - {standing.trial.name}: {standing.why}" for standing in failed)
-        print(f"{len(failed)} of {len(sweep.standings)} trials could not be run:\n{listing}", file=sys.stderr)
-        return exit_codes.SOME_FAILED
-    if options.name != "grid":
-        print(best(sweep.standings, study), file=sys.stderr)
-    return exit_codes.OK
+    return sweep.standings, 0 if complete else sweep.stopped_by
 
 
 def _dry_run(arguments: Arguments, folder: Path) -> int:
@@ -124,37 +158,62 @@ def _dry_run(arguments: Arguments, folder: Path) -> int:
     from transformer_jax.sweeps.search.random import random_search
     from transformer_jax.sweeps.trials import grid
 
-    values = arguments.flags
-    options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
+    options = _search_options(arguments.flags)
     check_options(options)
-    study, left_out = _study(arguments, folder, arguments.overrides)
-    if options.name == "grid":
-        found = grid(study, arguments.overrides)
-        trials = found.trials
-        notes = [f"{name} is the same experiment as {other}" for name, other in found.same.items()]
-    else:
-        search = random_search(Space(study, arguments.overrides), options.num_trials or 1, options.seed)
-        trials, notes = search.next([]), list(search.notes)
-        if options.name == "tpe":
-            notes.append("tpe chooses its variants by results; these are random draws, as many as it would choose")
-    print_plan(trials, programs_of(trials), [*left_out, *notes])
+    for stage in _stages(arguments, folder, {}):
+        used = SearchOptions() if stage.is_pretraining else options
+        if used.name == "grid":
+            found = grid(stage.study, stage.overrides)
+            trials = found.trials
+            notes = [f"{name} is the same experiment as {other}" for name, other in found.same.items()]
+        else:
+            search = random_search(Space(stage.study, stage.overrides), used.num_trials or 1, used.seed)
+            trials, notes = search.next([]), list(search.notes)
+            if used.name == "tpe":
+                notes.append("tpe chooses its variants by results; these are random draws, as many as it would choose")
+        if stage.is_pretraining:
+            notes.append("these trials are the pretraining; the next table has those that start from them")
+        print_plan(trials, programs_of(trials), [*stage.notes, *notes])
     return exit_codes.OK
 
 
-def _study(arguments: Arguments, folder: Path, overrides: Mapping[str, Any]) -> Adapted:
-    """Return the study with the directions of its metrics, and notes on what its baseline lacks."""
+def _search_options(values: flags.FlagValues) -> SearchOptions:
+    from transformer_jax.sweeps.search.base import SearchOptions
+
+    return SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
+
+
+def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> list[_Stage]:
+    """Return the stages of a study in their order: its pretraining if it has one, and itself.
+
+    Args:
+      defaults: overrides of both that the command line may replace.
+    Raises: ConfigError for overrides of a pretraining that the study does not have.
+    """
     from transformer_jax.data.sources import load_source
-    from transformer_jax.sweeps.other_baseline import Adapted, read_baseline, with_baseline
+    from transformer_jax.sweeps.other_baseline import read_baseline, with_baseline
     from transformer_jax.sweeps.search.base import Space
     from transformer_jax.sweeps.study import load_study
     from transformer_jax.tasks.base import TASKS
 
+    given, prefix = arguments.overrides, f"{PRETRAINING}."
+    own = {**defaults, **{name: value for name, value in given.items() if not name.startswith(prefix)}}
+    of_first = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
     study, notes, spec = load_study(folder), [], arguments.flags.config
+    if study.pretraining is None and of_first:
+        raise ConfigError(f"--{prefix}{next(iter(of_first))}: the study has no pretraining; leave it out")
     if spec:
-        config = read_baseline(spec, overrides)
+        config = read_baseline(spec, own)
         study, notes = with_baseline(study, spec, config, load_source(config.data).split_names)
-    first = Space(study, overrides).first()
-    return Adapted(study.for_task(TASKS[first.task.name], load_source(first.data).split_names), notes)
+    stages = [_Stage(study, notes, own, False)]
+    if study.pretraining is not None:
+        stages.insert(0, _Stage(study.pretraining, [], {**defaults, **of_first}, True))
+    result = []
+    for stage in stages:
+        first = Space(stage.study, stage.overrides).first()
+        of_task = stage.study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
+        result.append(stage._replace(study=of_task))
+    return result
 
 
 def _executor(values: flags.FlagValues, workdir: Path) -> Any:

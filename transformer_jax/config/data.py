@@ -9,12 +9,18 @@ from collections.abc import Iterator
 from transformer_jax.config.decode import GENERATING
 from transformer_jax.config.fields import choice, field, number
 
+IMAGE_SOURCES = ("shapes", "image_folder", "npz", "tfds_images")
+"""Sources of images; the other ones of this package have texts."""
+_SPLIT_BY_USER = {"data.source": ("text", "tfds", "image_folder", "npz", "tfds_images")}
 _FILES_OR_TFDS = {"data.source": ("text", "tfds")}
 _WITH_INPUTS = (
     *("translation", "language_model", "classification"),
     *("masked_lm", "span_corruption", "denoising"),
 )
-_WITH_LABELS = ("translation", "classification", "tagging")
+_WITH_LABELS = ("translation", "classification", "tagging", "images")
+_WITH_FEATURES = {"data.source": ("text", "tfds", "tfds_images")}
+_OF_IMAGES = {"data.source": IMAGE_SOURCES}
+_TOKENS = {"model.inputs": ("tokens",)}
 _VOCABULARY_KINDS = {"data.tokenizer": ("words", "byte_bpe", "wordpiece", "wordpiece_cased")}
 
 # Only the source `embedded` reads the sizes of the embedded corpus, but the fields have no `read_by`: a user can put
@@ -85,17 +91,19 @@ class DataConfig:
     )
     source_locale: str = field("en", "locale of the inputs; for `text` the files' suffix")
     target_locale: str = field("de", "locale of the targets; for `text` the files' suffix")
-    num_train_pairs: int = number(200_000, "training pairs of the embedded corpus", 100)
-    num_eval_pairs: int = number(2_000, "pairs of each other split of the embedded corpus", 10)
+    num_train_pairs: int = number(200_000, "training pairs of the embedded corpus, or images of `shapes`", 100)
+    num_eval_pairs: int = number(2_000, "examples of each other split of the embedded corpus, or of `shapes`", 10)
     dir: str = field(
         "",
-        "`text`: folder of the files; `tfds`: folder of the prepared datasets, or the folder of one dataset",
-        read_by=_FILES_OR_TFDS,
+        "`text`: folder of the files; `tfds` and `tfds_images`: folder of the prepared datasets, or the folder of one "
+        "dataset; `image_folder`: folder of train/LABEL/FILE.png; `npz`: the file, or the folder of one file",
+        read_by=_SPLIT_BY_USER,
     )
     dataset: str = field(
         "",
-        "`tfds`: name and config, for example wmt14_translate/de-en; empty: dir is the folder of the dataset",
-        read_by={"data.source": ("tfds",)},
+        "`tfds` and `tfds_images`: name and config, for example wmt14_translate/de-en; empty: dir is the folder of the "
+        "dataset",
+        read_by={"data.source": ("tfds", "tfds_images")},
     )
     format: str = choice(
         "parallel",
@@ -117,8 +125,8 @@ class DataConfig:
     input_feature: str | None = field(
         None,
         "inputs: `tfds` feature, `jsonl` key, column of `tsv` (a number from 1, or a name in the first line), column "
-        "of the words of `conll` or `conllu`; default source_locale, column 1, FORM",
-        read_by=_FILES_OR_TFDS,
+        "of the words of `conll` or `conllu`; default source_locale, column 1, FORM; of `tfds_images` image",
+        read_by=_WITH_FEATURES,
     )
     second_feature: str = field(
         "",
@@ -129,8 +137,8 @@ class DataConfig:
         None,
         "targets, or labels: like input_feature; default target_locale, column 2, of `conll` the last column, of "
         "`conllu` UPOS; empty: there are none, as for a language model. `embedded`: families, phrases or answers in "
-        "place of translations",
-        read_by={"data.source": ("text", "tfds", "embedded")},
+        "place of translations; default of `tfds_images`: label",
+        read_by={"data.source": ("text", "tfds", "embedded", "tfds_images")},
     )
     coarse_labels: bool = field(
         False,
@@ -146,6 +154,26 @@ class DataConfig:
         "'sst2 sentence: {inputs}'; empty: the input itself",
         read_by={"task.name": _WITH_INPUTS},
     )
+    colours: str = choice(
+        "as_stored",
+        "transformer_jax.data.sources.images.base:MODES",
+        "images: channels as in the files, or all converted to grey (1 channel) or rgb (3)",
+        read_by=_OF_IMAGES,
+    )
+    resize: str = choice(
+        "none",
+        "transformer_jax.data.images:RESIZES",
+        "images of another size than model.image_size: an error; scaled to it (squash); or scaled until the shorter "
+        "side fits, and cut at the longer one (crop)",
+        read_by={"model.inputs": ("patches",)},
+    )
+    unfit_images: str = choice(
+        "error",
+        "transformer_jax.data.sources.images.base:LEAVES_OUT",
+        "images that cannot be read, or have another number of channels or, without resize, another size than most: an "
+        "error, or left out, with a warning that has their number",
+        read_by=_OF_IMAGES,
+    )
     misplaced_answers: str = choice(
         "error",
         "transformer_jax.data.sources.formats:IGNORES_MISPLACED",
@@ -154,17 +182,18 @@ class DataConfig:
     )
     train_split: str = field(
         "train",
-        "`text`: prefixes of the files, separated by commas; `tfds`: the split; of both, parts such as train[:90%]",
-        read_by=_FILES_OR_TFDS,
+        "`text`: prefixes of files, separated by commas; `tfds`: the split; other images: the folder, or the name in "
+        "the file; of all, parts such as train[:90%]",
+        read_by=_SPLIT_BY_USER,
     )
     valid_split: str = field(
-        "valid", "validation split, like train_split; empty: there is none", read_by=_FILES_OR_TFDS
+        "valid", "validation split, like train_split; empty: there is none", read_by=_SPLIT_BY_USER
     )
-    test_split: str = field("test", "test split, like train_split; empty: there is none", read_by=_FILES_OR_TFDS)
+    test_split: str = field("test", "test split, like train_split; empty: there is none", read_by=_SPLIT_BY_USER)
     test_sets: str = field(
         "",
         "further splits to score: NAME=SPLIT,NAME=SPLIT, each like test_split; they are no part of the corpus",
-        read_by=_FILES_OR_TFDS,
+        read_by=_SPLIT_BY_USER,
         bookkeeping=True,
     )
     text_form: str = choice(
@@ -178,9 +207,13 @@ class DataConfig:
         "transformer_jax.data.tokenizers:TRAINERS",
         "how text becomes tokens: two SentencePiece models, byte-level BPE, BERT's WordPiece in small letters or "
         "cased, words between spaces, characters or bytes; data/tokenizers",
+        read_by=_TOKENS,
     )
     tokenizer_pairs: int = number(
-        200_000, "number of training pairs that train the tokenizer, at most; `words` and `char` use all", 100
+        200_000,
+        "number of training pairs that train the tokenizer, at most; `words` and `char` use all",
+        100,
+        read_by=_TOKENS,
     )
     separate_tokenizers: bool = field(
         False,
@@ -205,6 +238,7 @@ class DataConfig:
         "Language models, masked_lm, span_corruption and denoising: length of windows, with special tokens; longer "
         "documents are cut",
         2,
+        read_by=_TOKENS,
     )
     cut_documents: bool = field(
         True,
@@ -219,12 +253,19 @@ class DataConfig:
     )
     batching: str = choice(
         "buckets",
-        ("buckets", "packed", "windows"),
+        ("buckets", "packed", "windows", "rows"),
         "buckets: pad to a few lengths; packed: put several examples in a row; windows: random parts of the text, "
-        "max_length tokens each, across the ends of documents (language models)",
+        "max_length tokens each, across the ends of documents (language models); rows: the same number of images in "
+        "every batch",
     )
     tokens_per_batch: int = number(
-        4096, "greatest size of a batch in tokens with padding: rows times the longer side", 16
+        4096,
+        "greatest size of a batch in tokens with padding: rows times the longer side",
+        16,
+        read_by={"data.batching": ("buckets", "packed", "windows")},
+    )
+    rows_per_batch: int = number(
+        128, "`rows`: number of images of a batch; a multiple of row_multiple", 1, read_by={"data.batching": ("rows",)}
     )
     row_multiple: int = number(
         8, "the number of rows of a batch is a multiple of this, so that devices can divide them", 1

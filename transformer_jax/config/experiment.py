@@ -20,7 +20,7 @@ from transformer_jax.config.conversion import (
     walk,
     with_section_classes,
 )
-from transformer_jax.config.data import DataConfig
+from transformer_jax.config.data import IMAGE_SOURCES, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
 from transformer_jax.config.model import DROPOUT_RATES, RECURRENT, ModelConfig
@@ -106,6 +106,7 @@ class ExperimentConfig:
         """Yield problems between sections, as messages with the dotted names of the fields."""
         optimizer, training, data = self.optimizer, self.training, self.data
         yield from self._task_problems()
+        yield from self._input_problems()
         yield from self._label_problems()
         yield from self._decode_problems()
         yield from self._recurrent_problems()
@@ -149,7 +150,9 @@ class ExperimentConfig:
                 f"data.row_multiple={data.row_multiple}"
             )
         width = "packed_length" if data.batching == "packed" else "max_length"
-        if data.row_multiple * getattr(data, width) > data.tokens_per_batch:
+        if data.batching == "rows" and data.rows_per_batch % data.row_multiple:
+            yield f"data.row_multiple={data.row_multiple} does not divide data.rows_per_batch={data.rows_per_batch}"
+        if data.batching != "rows" and data.row_multiple * getattr(data, width) > data.tokens_per_batch:
             yield (
                 f"data.tokens_per_batch={data.tokens_per_batch} cannot hold row_multiple={data.row_multiple} "
                 f"rows of {width}={getattr(data, width)}"
@@ -194,6 +197,16 @@ class ExperimentConfig:
                 f"task.pooling='first' with model.architecture='{self.model.architecture}': the first token does not "
                 "see the text; choose last or mean"
             )
+        if task.name == "images" and task.pooling == "first" and not self.model.class_token:
+            yield (
+                "task.pooling='first' with model.class_token=False: the first vector is that of one patch; choose "
+                "mean, or set model.class_token=true"
+            )
+        if task.rand_augment and task.name == "images" and self.model.image_channels not in (1, 3):
+            yield (
+                f"task.rand_augment={task.rand_augment} needs grey images or colours; "
+                f"model.image_channels={self.model.image_channels}"
+            )
         if task.name == "span_qa" and data.max_length < task.question_length + 4:
             yield (
                 f"data.max_length={data.max_length} leaves no room for a context beside task.question_length="
@@ -212,14 +225,34 @@ class ExperimentConfig:
                 for outside in sorted({i for i in parse_ids(getattr(decode, name)) if i >= vocab_size}):
                     yield f"decode.{name}: {outside} is outside model.vocab_size={vocab_size}"
 
+    def _input_problems(self) -> Iterator[str]:
+        """Yield a problem if the model reads tokens and the corpus has images, or the other way round."""
+        source, inputs = self.data.source, self.model.inputs
+        if source in IMAGE_SOURCES and inputs == "tokens":
+            yield (
+                f"data.source='{source}' has images, but model.inputs='tokens' reads text; set model.inputs='patches' "
+                "and task.name='images', or choose a source of text"
+            )
+        built_in = DataConfig.__dataclass_fields__["source"].metadata["choices"]
+        if inputs == "patches" and source in built_in and source not in IMAGE_SOURCES:
+            yield (
+                f"data.source='{source}' has text, but model.inputs='patches' reads images; choose one of "
+                f"{', '.join(IMAGE_SOURCES)}"
+            )
+
     def _task_problems(self) -> Iterator[str]:
         """Yield the reasons why the task cannot train the architecture."""
         architecture, task, batching = self.model.architecture, self.task.name, self.data.batching
-        if (architecture, task) == (ModelConfig.architecture, TaskConfig.name) and batching != "windows":
+        if (architecture, task) == (ModelConfig.architecture, TaskConfig.name) and batching in ("buckets", "packed"):
             return  # without importing either
         chosen = _table(TaskConfig, "name")[task]
         if batching not in chosen.batchings:
             yield f"data.batching='{batching}': task.name='{task}' can only use {', '.join(chosen.batchings)}"
+        if self.model.inputs not in chosen.inputs:
+            yield (
+                f"model.inputs='{self.model.inputs}' cannot be trained with task.name='{task}', which reads "
+                f"{' or '.join(chosen.inputs)}"
+            )
         trained = chosen.architectures
         if trained is None:
             return

@@ -19,6 +19,9 @@ _OF_RECURRENT = {_ARCHITECTURE: (RECURRENT,)}
 _TWO_STACKS = {_ARCHITECTURE: ("encoder_decoder", RECURRENT)}
 _WITH_ENCODER = {_ARCHITECTURE: ("encoder_decoder", "encoder_only", RECURRENT)}
 _WITH_DECODER = {_ARCHITECTURE: ("encoder_decoder", "decoder_only", RECURRENT)}
+_ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
+_TOKENS = {"model.inputs": ("tokens",)}
+_PATCHES = {"model.inputs": ("patches",)}
 
 DROPOUT_RATES = (
     "dropout_rate",
@@ -29,6 +32,17 @@ DROPOUT_RATES = (
     "head_dropout_rate",
 )
 """Names of the fields that are rates of dropout."""
+
+
+def parse_pixel_values(text: str, channels: int) -> tuple[float, ...]:
+    """Return the numbers of `model.pixel_mean` or `pixel_std`, one for each channel; raise ValueError for others."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) not in (1, channels) or not all(abs(number) < float("inf") for number in numbers):
+        raise ValueError(f"expected one number, or model.image_channels={channels} numbers separated by commas")
+    return numbers if len(numbers) == channels else numbers * channels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +57,28 @@ class ModelConfig:
         extends=("model",),
         always_read=("model.vocab_size", "model.max_length"),
     )
-    vocab_size: int = number(8192, "rows of the embedding table, and vocabulary size of a newly trained tokenizer", 8)
+    inputs: str = choice(
+        "tokens",
+        "transformer_jax.nn.patches:INPUTS",
+        "what the encoder reads: ids of tokens, or images, which it cuts into patches; nn/patches.py",
+        read_by=_ENCODER_ONLY,
+    )
+    image_size: int = number(224, "height and width of the images, in pixels", 1, read_by=_PATCHES)
+    image_channels: int = number(3, "channels of the images: 1 for grey, 3 for colours", 1, read_by=_PATCHES)
+    patch_size: int = number(16, "height and width of a patch, in pixels; must divide image_size", 1, read_by=_PATCHES)
+    class_token: bool = field(
+        True, "a learned vector in front of the patches, for task.pooling='first'", read_by=_PATCHES
+    )
+    pixel_mean: str = field(
+        "0.5",
+        "subtracted from pixels of 0 to 1, before the division by pixel_std: one number, or one for each channel, "
+        "separated by commas",
+        read_by=_PATCHES,
+    )
+    pixel_std: str = field("0.5", "divides pixels of 0 to 1, like pixel_mean", read_by=_PATCHES)
+    vocab_size: int = number(
+        8192, "rows of the embedding table, and vocabulary size of a newly trained tokenizer", 8, read_by=_TOKENS
+    )
     source_vocab_size: DerivedInt = number(
         None,
         "rows of the source's embedding table, and vocabulary size of its tokenizer; default vocab_size; another size "
@@ -68,7 +103,9 @@ class ModelConfig:
     mlp_dim: DerivedInt = number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1, read_by=_OF_TRANSFORMERS)
     num_encoder_layers: int = number(6, "encoder layers; 0: a recurrent decoder alone", 0, read_by=_WITH_ENCODER)
     num_decoder_layers: int = number(6, "decoder layers; 0: a recurrent encoder alone", 0, read_by=_WITH_DECODER)
-    max_length: int = number(256, "number of positions in a learned position table and in the decoder's cache", 2)
+    max_length: int = number(
+        256, "number of positions in a learned position table and in the decoder's cache", 2, read_by=_TOKENS
+    )
     norm_position: str = choice(
         "post",
         "transformer_jax.nn.residual:NORM_POSITIONS",
@@ -101,11 +138,13 @@ class ModelConfig:
     use_bias: bool = field(True, "biases in projections, feed-forward and LayerNorm", read_by=_OF_TRANSFORMERS)
     attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)", read_by=_OF_TRANSFORMERS)
     share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_TWO_STACKS)
-    tie_output: bool = field(True, "use the target embedding table as the output projection")
-    output_bias: bool = field(False, "add a learned bias to the logits over the vocabulary")
-    scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)")
+    tie_output: bool = field(True, "use the target embedding table as the output projection", read_by=_TOKENS)
+    output_bias: bool = field(False, "add a learned bias to the logits over the vocabulary", read_by=_TOKENS)
+    scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)", read_by=_TOKENS)
     scale_logits: bool = field(
-        False, "divide the input of the projection to the vocabulary by sqrt(emb_dim); T5", read_by=_OF_TRANSFORMERS
+        False,
+        "divide the input of the projection to the vocabulary by sqrt(emb_dim); T5",
+        read_by=_OF_TRANSFORMERS | _TOKENS,
     )
     embedding_norm: bool = field(
         False, "normalise embeddings + positions before dropout; BERT and BART", read_by=_OF_TRANSFORMERS
@@ -114,7 +153,7 @@ class ModelConfig:
         0,
         "number of types of input tokens, such as first and second text, with an embedding each; 0: no types",
         0,
-        read_by={_ARCHITECTURE: ("encoder_decoder", "encoder_only")},
+        read_by={_ARCHITECTURE: ("encoder_decoder", "encoder_only")} | _TOKENS,
     )
     dropout_rate: float = rate(
         0.1,
@@ -128,7 +167,7 @@ class ModelConfig:
     head_dropout_rate: DerivedFloat = rate(
         None,
         "dropout on the vectors that the output layer of labels or tags reads; default dropout_rate; BERT",
-        read_by={"task.name": ("classification", "tagging")},
+        read_by={"task.name": ("classification", "tagging", "images")},
     )
     init: str = choice(
         "glorot",
@@ -251,6 +290,13 @@ class ModelConfig:
         """Width of the context that a step of a recurrent decoder has; 0 if it has none."""
         return self.memory_dim if self.attention != "none" or self.feed_context else 0
 
+    @property
+    def num_positions(self) -> int:
+        """Number of rows of a learned position table: `max_length`, or one per patch and one for the class token."""
+        if self.inputs == "tokens":
+            return self.max_length
+        return (self.image_size // self.patch_size) ** 2 + self.class_token
+
     def resolved(self) -> ModelConfig:
         head_dim = max(self.emb_dim // self.num_heads, 1) if self.head_dim is None else self.head_dim
         defaults = {
@@ -275,6 +321,13 @@ class ModelConfig:
         if self.position_encoding == "sinusoidal" and self.emb_dim % 2:
             yield f"emb_dim={self.emb_dim} is odd; position_encoding='sinusoidal' pairs sines with cosines"
         head_dim = self.emb_dim // self.num_heads if self.head_dim is None else self.head_dim
+        if self.position_encoding == "sinusoidal_2d" and self.inputs != "patches":
+            yield "position_encoding='sinusoidal_2d' numbers rows and columns of patches; it needs inputs='patches'"
+        elif self.position_encoding == "sinusoidal_2d" and (self.emb_dim % 4 or self.emb_dim < 8):
+            yield (
+                f"emb_dim={self.emb_dim}: position_encoding='sinusoidal_2d' needs a multiple of 4, at least 8: sines "
+                "and cosines of rows and of columns"
+            )
         if self.position_encoding == "rotary" and head_dim % 2:
             yield f"head_dim={head_dim} is odd; position_encoding='rotary' rotates pairs"
         if self.position_encoding == "relative" and self.relative_num_buckets % 2:
@@ -289,6 +342,16 @@ class ModelConfig:
                 f"source_vocab_size={self.source_vocab_size} differs from vocab_size={self.vocab_size}; two sizes need "
                 "two embedding tables: set share_embeddings=false"
             )
+        if self.image_size % self.patch_size:
+            yield f"patch_size={self.patch_size} does not divide image_size={self.image_size}; choose a divisor"
+        for name in ("pixel_mean", "pixel_std"):
+            try:
+                numbers = parse_pixel_values(getattr(self, name), self.image_channels)
+            except ValueError as error:
+                yield f"{name}={getattr(self, name)!r}: {error}"
+            else:
+                if name == "pixel_std" and min(numbers) <= 0:
+                    yield f"pixel_std={self.pixel_std!r}: expected positive numbers"
         if self.decoder_start_id >= self.vocab_size:
             yield f"decoder_start_id={self.decoder_start_id} is outside vocab_size={self.vocab_size}"
         for name in ("num_encoder_layers", "num_decoder_layers"):

@@ -8,7 +8,9 @@ from typing import Self
 
 from transformer_jax.config.fields import DerivedBool, DerivedFloat, choice, field, number
 
-_LABELS = {"task.name": ("classification", "tagging")}
+_LABELS = {"task.name": ("classification", "tagging", "images")}
+_POOLED = {"task.name": ("classification", "images")}
+_IMAGES = {"task.name": ("images",)}
 _CLASSIFICATION = {"task.name": ("classification",)}
 _SPAN_QA = {"task.name": ("span_qa",)}
 _CORRUPTED = {"task.name": ("masked_lm", "span_corruption", "denoising")}
@@ -63,11 +65,11 @@ class TaskConfig:
         "first",
         "transformer_jax.nn.heads:POOLINGS",
         "the vector of a text, made of those of its tokens: that of the first token (BERT), of the last one (GPT), "
-        "their mean, or the maximum of every feature",
-        read_by=_CLASSIFICATION,
+        "their mean, or the maximum of every feature; of an image, that of the class token (first), or of its patches",
+        read_by=_POOLED,
     )
     pooler: bool = field(
-        False, "a dense layer and tanh between the pooled vector and the output, as in BERT", read_by=_CLASSIFICATION
+        False, "a dense layer and tanh between the pooled vector and the output, as in BERT", read_by=_POOLED
     )
     class_weights: str = field(
         "",
@@ -120,6 +122,26 @@ class TaskConfig:
     )
     permute_sentences: float = number(
         1.0, "share of a text's sentences that change their places; 0: none", 0.0, 1.0, read_by=_DENOISING
+    )
+
+    crop_padding: int = number(
+        0,
+        "black pixels around an image, of which a random part of the image's size is taken in training; 0: none",
+        0,
+        read_by=_IMAGES,
+    )
+    flip: bool = field(False, "in training, exchange left and right of every second image at random", read_by=_IMAGES)
+    rand_augment: int = number(
+        0, "RandAugment: number of random operations on every image in training; 0: none", 0, 14, read_by=_IMAGES
+    )
+    rand_augment_magnitude: float = number(
+        10.0, "strength of these operations, from none to the greatest one", 0.0, 10.0, read_by=_IMAGES
+    )
+    mixup: float = number(
+        0.0,
+        "in training, mix every image and its label with another one; the share is from Beta(mixup, mixup); 0: none",
+        0.0,
+        read_by=_IMAGES,
     )
 
     def resolved(self) -> Self:

@@ -161,6 +161,11 @@ class TrainingConfig:
     new_head: bool = field(
         False, "with init_from, the head starts anew even if the checkpoint has one of the same task; for other labels"
     )
+    new_parameters: bool = field(
+        False,
+        "with init_from, all parameters start anew, and only the tokenizer is that of the checkpoint: training from "
+        "scratch, for a comparison",
+    )
     accumulation_steps: int = number(
         1, "gradient accumulation: number of parts of a batch, computed in turn; same update", 1, rounding=True
     )
@@ -201,8 +206,11 @@ class TrainingConfig:
     )
 
     def problems(self) -> Iterator[str]:
-        if self.new_head and not self.init_from:
-            yield "new_head=True is not read without init_from: all parameters are new"
+        for name in ("new_head", "new_parameters"):
+            if getattr(self, name) and not self.init_from:
+                yield f"{name}=True is not read without init_from: all parameters are new"
+        if self.new_head and self.new_parameters:
+            yield "new_head=True is not read with new_parameters=True: all parameters are new"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from transformer_jax.convert.layouts import (
 )
 from transformer_jax.convert.t5 import T5
 from transformer_jax.convert.tables import ACTIVATIONS, OWN_HEADS, PLAIN, UNTIED, Family, Key, Tensor, linear, norm
+from transformer_jax.convert.vit import VIT_CLASSES
 
 _D = "decoder/layers"
 
@@ -187,7 +188,7 @@ MARIAN = Family(
     sines_first=True,
 )
 
-CLASSES = (GPT2, LLAMA, MARIAN, *BERT_CLASSES, T5, bart.BART)
+CLASSES = (GPT2, LLAMA, MARIAN, *BERT_CLASSES, T5, bart.BART, *VIT_CLASSES)
 """One table for each class of transformers; of a family with several classes the first is the default."""
 
 FAMILIES = {name: next(c for c in CLASSES if c.name == name) for name in dict.fromkeys(c.name for c in CLASSES)}

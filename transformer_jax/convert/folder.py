@@ -30,11 +30,12 @@ from transformer_jax.config import (
 )
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.generation import generation_settings
+from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.convert.tables import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, WRITTEN_TYPES, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer, tokenizer_files
 from transformer_jax.data.labels import LABELS_FILE, labels_bytes
-from transformer_jax.data.tokenizers import Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
+from transformer_jax.data.tokenizers import NoText, Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params
 from transformer_jax.tasks.base import TASKS
@@ -42,6 +43,7 @@ from transformer_jax.typing import Params
 from transformer_jax.versions import library_versions
 
 CONFIG = "config.json"
+PREPROCESSOR = "preprocessor_config.json"
 Advance = Callable[[int], None]
 
 
@@ -68,7 +70,7 @@ class Folder:
     path: Path
     family: Family
     config: ModelConfig
-    files: TensorFiles
+    files: Any  # TensorFiles, or the arrays of another format
     tokenizer: Tokenizer | None
     task: TaskConfig
     labels: tuple[str, ...]
@@ -87,7 +89,7 @@ class Folder:
         leaves, ignored = folder_tensors.read_params(
             self.family, self.config, by_path(self.shapes()), self.files, jnp.from_dlpack, advance
         )
-        return Pretrained(self.config, _tree(leaves), self.tokenizer, self.task, self.labels, self.ignored | ignored)
+        return Pretrained(self.config, tree_of(leaves), self.tokenizer, self.task, self.labels, self.ignored | ignored)
 
 
 def open_folder(path: Path | str) -> Folder:
@@ -101,8 +103,11 @@ def open_folder(path: Path | str) -> Folder:
     family = folder_config.family_of(theirs, str(path / CONFIG))
     config, ignored = folder_config.read_model_config(family, theirs, str(path / CONFIG))
     config = folder_tensors.with_optional_tensors(family, config, files)
-    tokenizer = read_folder_tokenizer(path)
-    if tokenizer is not None:
+    tokenizer = read_folder_tokenizer(path) if config.inputs == "tokens" else NoText()
+    if config.inputs == "patches":
+        pixels, reasons = read_preprocessor(path / PREPROCESSOR, config)
+        config, ignored = dataclasses.replace(config, **pixels), ignored | reasons
+    elif tokenizer is not None:
         _check_tokenizer(path, config, tokenizer)
         end = tokenizer.special_ids.eos
         if theirs.get("eos_token_id", end) not in (end, [end], None):
@@ -147,10 +152,16 @@ def describe(path: Path | str) -> dict[str, Any]:
         "bytes": folder.files.nbytes,
         "tensors": len(folder.files.tensors),
         "types": ", ".join(sorted({tensor.dtype for tensor in folder.files.tensors.values()})),
-        "tokenizer": "none" if tokenizer is None else f"{kind_of(tokenizer)}, {sizes_text(tokenizer)} ids",
+        "tokenizer": _described(tokenizer),
         "model": dataclasses.asdict(folder.config),
         "ignored": ignored,
     }
+
+
+def _described(tokenizer: Tokenizer | None) -> str:
+    if tokenizer is None or isinstance(tokenizer, NoText):
+        return "none"
+    return f"{kind_of(tokenizer)}, {sizes_text(tokenizer)} ids"
 
 
 def from_pretrained(path: Path | str) -> Pretrained:
@@ -188,10 +199,9 @@ def save_pretrained(
     """
     if dtype not in WRITTEN_TYPES:
         raise ConfigError(f"dtype='{dtype}': expected one of {', '.join(WRITTEN_TYPES)}")
-    task = TaskConfig(name=_USUAL_TASKS.get(config.architecture, TaskConfig.name)) if task is None else task
-    chosen = (
-        folder_config.closest(config, task.name) if family is None else folder_config.family_named(family, task.name)
-    )
+    usual = "images" if config.inputs == "patches" else _USUAL_TASKS.get(config.architecture, TaskConfig.name)
+    task = TaskConfig(name=usual) if task is None else task
+    chosen = folder_config.closest(config, task) if family is None else folder_config.family_named(family, task)
     theirs = folder_config.write_model_config(chosen, config, task)
     _check_shapes(config, params, task)
     if chosen.has_labels:
@@ -199,7 +209,9 @@ def save_pretrained(
     ids = _special_ids(chosen, config, tokenizer)
     theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
     texts = {CONFIG: theirs}
-    left_out = folder_config.not_written(chosen, config)
+    if config.inputs == "patches":
+        texts[PREPROCESSOR] = preprocessor(config)
+    left_out = [*folder_config.not_written(chosen, config), *chosen.lacks]
     if chosen.architecture != "encoder_only":
         settings = generation_settings(config, decode)
         texts["generation_config.json"] = ids | settings.keys
@@ -207,7 +219,7 @@ def save_pretrained(
     if chosen.architecture == "encoder_decoder":
         theirs["forced_eos_token_id"] = None
     side_files = {}
-    if tokenizer is not None:
+    if tokenizer is not None and not isinstance(tokenizer, NoText):
         side_files = tokenizer_files(tokenizer, chosen.architecture == "encoder_decoder", config.max_length)
     tensors = folder_tensors.outgoing(chosen, config, by_path(params))
     with complete_folder(Path(path)) as folder:
@@ -251,6 +263,8 @@ def _label_keys(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def _special_ids(family: Family, config: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
+    if config.inputs == "patches":
+        return {}
     given = None if tokenizer is None else tokenizer.special_ids
     ids = {"eos_token_id": given and given.eos, "pad_token_id": given and given.pad}
     if family.architecture == "encoder_only":
@@ -296,6 +310,17 @@ def write_workdir(
 def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConfig:
     model, family = folder.config, folder.family
     assert folder.tokenizer is not None
+    if base is None and model.inputs == "patches":
+        base = ExperimentConfig(
+            task=folder.task,
+            data=DataConfig(
+                source="shapes",
+                colours={1: "grey", 3: "rgb"}.get(model.image_channels, "as_stored"),
+                resize="squash",  # as transformers' ViTImageProcessor
+                batching="rows",
+            ),
+            training=TrainingConfig(label_smoothing=0.0),
+        )
     if base is None:
         length = min(128, model.max_length)
         packed = folder.task.name == "language_model"
@@ -314,13 +339,15 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
         raise ConfigError(f"the config has task.name='{base.task.name}'; {family.label} needs {needed}")
     head = {*family.task_fields, *(("num_labels",) if family.has_labels else ())}
     task = dataclasses.replace(base.task, **{name: getattr(folder.task, name) for name in head})
-    data = dataclasses.replace(
-        base.data,
-        tokenizer=kind_of(folder.tokenizer),
-        separate_tokenizers=isinstance(folder.tokenizer, TokenizerPair),
-        vocabulary_file="",
-        source_vocabulary_file="",
-    )
+    data = base.data
+    if model.inputs == "tokens":
+        data = dataclasses.replace(
+            data,
+            tokenizer=kind_of(folder.tokenizer),
+            separate_tokenizers=isinstance(folder.tokenizer, TokenizerPair),
+            vocabulary_file="",
+            source_vocabulary_file="",
+        )
     return dataclasses.replace(base, model=model, task=task, data=data).resolved()
 
 
@@ -359,7 +386,8 @@ def _read_config(file: Path) -> dict[str, Any]:
     return dict(values)
 
 
-def _tree(leaves: Mapping[str, Any]) -> Params:
+def tree_of(leaves: Mapping[str, Any]) -> Params:
+    """Return the tree of arrays by path."""
     result: dict[str, Any] = {}
     for path, leaf in leaves.items():
         *parents, name = path.split("/")

@@ -44,18 +44,17 @@ def check_family(name: str) -> None:
         raise ConfigError(f"family='{name}': expected one of {', '.join(FAMILIES)}{nearest(name, FAMILIES)}")
 
 
-def family_named(name: str, task: str) -> Family:
-    """Return the table of a family for a task.
+def family_named(name: str, task: TaskConfig) -> Family:
+    """Return the table of a family for a task; of several classes, the one with its head.
 
     Raises: ConfigError if there is no such family, or if none of its classes has the head of the task.
     """
     check_family(name)
     classes = [family for family in CLASSES if family.name == name]
-    for family in classes:
-        if task in family.tasks:
-            return family
-    known = ", ".join(task for family in classes for task in family.tasks)
-    raise ConfigError(f"family='{name}': has no class for task.name='{task}'; it has some for {known}")
+    if fitting := [family for family in classes if task.name in family.tasks]:
+        return min(fitting, key=lambda family: len(_other_head(family, task)))
+    known = ", ".join(dict.fromkeys(name for family in classes for name in family.tasks))
+    raise ConfigError(f"family='{name}': has no class for task.name='{task.name}'; it has some for {known}")
 
 
 def read_task(family: Family, theirs: Mapping[str, Any]) -> TaskConfig:
@@ -87,6 +86,8 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     problems: list[str] = [values.pop("problem")] if "problem" in values else []
     # A dropout rate without a key is 0 there.
     ours: dict[str, Any] = {"architecture": family.architecture, "init": family.init, "dropout_rate": 0.0}
+    if family.has_labels and all(key.ours != "head_dropout_rate" for key in family.keys):
+        ours["head_dropout_rate"] = 0.0
     if family.rope:
         ours["rotary_base"] = values.pop("rope_theta", 10_000.0)
     ours |= {name: value for name, value in family.fixed.items() if not callable(value)}
@@ -186,11 +187,7 @@ def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) ->
       task: whose head the model has.
     Raises: ConfigError, which names every field that the family cannot express, and a family that can.
     """
-    problems = unsaid(family, config) + [
-        f"task.{name}={getattr(task, name)!r}: {family.label} has {value!r}"
-        for name, value in family.task_fields.items()
-        if getattr(task, name) != value
-    ]
+    problems = unsaid(family, config) + _other_head(family, task)
     if problems:
         same = (other for other in CLASSES if {*other.tasks} & {*family.tasks})
         others = [f"--family={other.name}" for other in same if not unsaid(other, config)]
@@ -206,6 +203,15 @@ def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) ->
         result["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
         result["rope_theta"] = config.rotary_base
     return result | {name: allowed[0] for name, allowed in family.required.items()}
+
+
+def _other_head(family: Family, task: TaskConfig) -> list[str]:
+    """Return a line for every field of a task with which its head is not that of a family."""
+    return [
+        f"task.{name}={getattr(task, name)!r}: {family.label} has {value!r}"
+        for name, value in family.task_fields.items()
+        if getattr(task, name) != value
+    ]
 
 
 def unsaid(family: Family, config: ModelConfig) -> list[str]:
@@ -242,16 +248,16 @@ def _written(family: Family, config: ModelConfig, theirs: str) -> Any:
     return next(getattr(config, key.ours) for key in family.keys if key.theirs == theirs)
 
 
-def closest(config: ModelConfig, task: str) -> Family:
-    """Return the class for a task that can express most of a config, in doubt the first.
+def closest(config: ModelConfig, task: TaskConfig) -> Family:
+    """Return the class for a task that can express most of a config and its head, in doubt the first.
 
     Raises: ConfigError if no class has the head of the task.
     """
-    candidates = [family for family in CLASSES if task in family.tasks]
+    candidates = [family for family in CLASSES if task.name in family.tasks]
     if not candidates:
         known = ", ".join(dict.fromkeys(name for family in CLASSES for name in family.tasks))
-        raise ConfigError(f"task.name='{task}': no family has a head for it; there are some for {known}")
-    return min(candidates, key=lambda family: len(unsaid(family, config)))
+        raise ConfigError(f"task.name='{task.name}': no family has a head for it; there are some for {known}")
+    return min(candidates, key=lambda family: len(unsaid(family, config)) + len(_other_head(family, task)))
 
 
 def fields_without_meaning(family: Family) -> set[str]:

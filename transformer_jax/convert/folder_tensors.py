@@ -42,6 +42,7 @@ class _Match:
         self.shapes = {path: tuple(leaf.shape) for path, leaf in shapes.items()}
         ours = [path for tensor in self.tensors for path in tensor.ours]
         # The table is at fault here, not the user; the tests check it for every family.
+        ours += family.lacks
         assert sorted(ours) == sorted(self.shapes), sorted(set(ours) ^ set(self.shapes))
 
     def stacked(self, tensor: Tensor) -> bool:
@@ -96,6 +97,7 @@ def read_params(
                 array[layer if match.stacked(tensor) else ...] = part
             advance(x.nbytes)
         result |= {path: place(array) for path, array in zip(tensor.ours, arrays, strict=True)}
+    result |= {path: place(np.zeros(match.shapes[path], np.float32)) for path in family.lacks}
     return result, ignored
 
 
@@ -191,8 +193,11 @@ def outgoing(family: Family, config: ModelConfig, leaves: Leaves) -> list[Outgoi
             parts.append(tensor.layout.to_theirs(x))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, tensor.layout.features_axis)
 
+    def written_name(name: str) -> str:
+        return name.removeprefix(family.prefix) if family.bare else name
+
     result = [
-        Outgoing(name, match.shape(tensor), lambda tensor=tensor, layer=layer: numbers(tensor, layer))
+        Outgoing(written_name(name), match.shape(tensor), lambda tensor=tensor, layer=layer: numbers(tensor, layer))
         for tensor in match.tensors
         for layer, name in enumerate(match.names(tensor))
     ]

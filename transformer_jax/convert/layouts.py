@@ -58,6 +58,26 @@ class Layout:
         return 0 if self.transposed or self.inputs is None else 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Permuted(Layout):
+    """The same array with its axes in another order, after some axes of size 1.
+
+    order: our axes in the order of theirs. ones: number of axes of size 1 before them.
+    """
+
+    order: tuple[int, ...] = ()
+    ones: int = 0
+
+    def shape(self, ours: Sequence[int]) -> tuple[int, ...]:
+        return (1,) * self.ones + tuple(ours[axis] for axis in self.order)
+
+    def to_ours(self, x: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        return x.reshape([shape[axis] for axis in self.order]).transpose(np.argsort(self.order))
+
+    def to_theirs(self, x: np.ndarray) -> np.ndarray:
+        return x.transpose(self.order).reshape(self.shape(x.shape))
+
+
 VECTOR = Layout(inputs=None)
 ROTARY_VECTOR = Layout(inputs=None, halves=True)
 ROW = Layout(inputs=0, transposed=False)
@@ -70,6 +90,12 @@ ROTARY_LINEAR = Layout(halves=True)
 HEADS_OUT = Layout(inputs=2)
 """[N, H, D] as [D, N H]: the output projection of attention."""
 HEADS_OUT_TABLE = Layout(inputs=2, transposed=False)
+CONVOLUTION = Permuted(order=(3, 2, 0, 1))
+"""[row, column, channel, D] as [D, channel, row, column], which is the form of `torch.nn.Conv2d`."""
+VECTOR_OF_ONE = Permuted(order=(0,), ones=2)
+"""[D] as [1, 1, D]."""
+MATRIX_OF_ONE = Permuted(order=(0, 1), ones=1)
+"""[rows, D] as [1, rows, D]."""
 
 
 def interleaved(x: np.ndarray, axis: int) -> np.ndarray:

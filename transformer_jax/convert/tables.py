@@ -59,7 +59,9 @@ class Family:
     - repeats: keys that repeat another key where they are missing.
     - copies: tensors that repeat one of others, the first that exists; not written. computed: tensors that we do not
       need, as regular expressions with the reason; not written.
-    - prefix: beginning of names that some files leave out; names without it in the table never have it.
+    - prefix: beginning of names that some files leave out; names without it in the table never have it. bare: whether
+      it is left out in the files that we write.
+    - lacks: paths of our parameters that the class has no tensor for; they are read as zeros, and not written.
     - renamed: ends of names in old files, and what they are called now.
     - zeros: tensors that are written as zeros if our model lacks them, with the field that says so.
     - untied_by: a tensor that makes the output projection one of its own, whatever config.json says, if it is there and
@@ -86,6 +88,8 @@ class Family:
     has_labels: bool = False
     init: str = "normal"
     prefix: str = ""
+    bare: bool = False
+    lacks: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     zeros: Mapping[str, str] = dataclasses.field(default_factory=dict)
     untied_by: str = ""

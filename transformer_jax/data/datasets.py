@@ -27,6 +27,7 @@ from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
     VOCABULARIES,
+    NoText,
     Tokenizer,
     TokenizerPair,
     check_decode_ids,
@@ -159,14 +160,25 @@ def prepare_data(
 
 
 def plan_batches(config: ExperimentConfig, lengths: Lengths, arrays: Arrays) -> TrainingBatches:
-    """Return training batches, in buckets or packed (`config.data.batching`); see their classes.
+    """Return training batches, in buckets, packed or with equal rows (`config.data.batching`); see their classes.
 
     Args:
-      lengths: of the training split's examples; arrays: makes a batch.
+      lengths: of the training split's examples, all equal for `rows`; arrays: makes a batch.
     """
     data = config.data
-    if data.batching not in ("buckets", "packed"):
+    if data.batching not in ("buckets", "packed", "rows"):
         raise ValueError(f"data.batching='{data.batching}' is not implemented")
+    if data.batching == "rows":
+        (length,) = {int(n) for values in lengths.values() for n in np.unique(values)}
+        return BatchPlan(
+            lengths,
+            arrays,
+            tokens_per_batch=data.rows_per_batch * length,
+            max_length=length,
+            row_multiple=data.row_multiple,
+            num_buckets=1,
+            seed=config.seed,
+        )
     if data.batching == "packed":
         return PackedPlan(
             lengths,
@@ -250,7 +262,12 @@ def _tokenizer_of_directory(
     directory: Path,
     say: Say | None,
 ) -> Tokenizer:
-    """Return the tokenizer of a work directory; read or train it, and write it, if its file is missing."""
+    """Return the tokenizer of a work directory; read or train it, and write it, if its file is missing.
+
+    A model that reads images has none.
+    """
+    if config.model.inputs != "tokens":
+        return NoText()
     found: list[Tokenizer] = []
     for side in _sides(config, columns, added_tokens):
         path = directory / side.file

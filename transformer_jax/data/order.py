@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 # First words of the seeds of random streams, which must differ: the order of an epoch's batches, which is the same for
-# every run; the choice of the examples that fill them; the lengths of prefixes; and the corruption of texts.
-ORDER_STREAM, ROWS_STREAM, PREFIX_STREAM, CORRUPTION_STREAM = 1, 2, 3, 4
+# every run; the choice of the examples that fill them; the lengths of prefixes; the corruption of texts; the drawn
+# images of a corpus; and the augmentation of images.
+ORDER_STREAM, ROWS_STREAM, PREFIX_STREAM, CORRUPTION_STREAM, SHAPES_STREAM, AUGMENTATION_STREAM = 1, 2, 3, 4, 5, 6
 
 
 def generator(stream: int, seed: int, epoch: int, part: int) -> np.random.Generator:

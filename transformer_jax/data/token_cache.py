@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from transformer_jax.data.columns import BadValueError, Column, EncodedSplit, RaggedIds, exact
+from transformer_jax.data.columns import ArrayColumn, BadValueError, Column, EncodedSplit, RaggedIds, exact
 from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.data.tokenizers.token_kinds import TokenKinds
@@ -34,7 +35,8 @@ from transformer_jax.kill_points import kill_point
 from transformer_jax.progress import progress_bar
 
 _FORMAT = 2
-_CHUNK = 1 << 15  # examples that are in memory as text
+_CHUNK = 1 << 15  # examples that are in memory as text, at most
+_CHUNK_BYTES = 1 << 28  # and bytes of arrays, such as images
 # A build writes something every few seconds; a folder untouched for an hour belongs to a process that was killed.
 _ABANDONED_SECONDS = 3600
 _log = logging.getLogger(__name__)
@@ -106,7 +108,8 @@ def open_split(
                 continue
             if say is not None:
                 why = _why(directory, name, parts)
-                say(f"tokenizing {split_name} ({num_examples:,} examples){why}")
+                doing = "tokenizing" if any(column.ragged for column in columns) else "storing"
+                say(f"{doing} {split_name} ({num_examples:,} examples){why}")
             _build(folder, parts, source, tokenizer, columns, say is not None)
         except OSError as error:
             raise DataError(
@@ -193,7 +196,7 @@ def _build(
     building.mkdir()
     try:
         with _bar(source.num_examples(parts["split"]), show) as advance:
-            chunks = source.chunks(parts["split"], _CHUNK)
+            chunks = source.chunks(parts["split"], _chunk_size(columns))
             files = _write_arrays(building, parts["split"], chunks, tokenizer, columns, advance)
         meta = {"key": json_sha256(parts), "parts": parts, "files": files}
         text = json.dumps(meta | {"sha256": json_sha256(meta)}, indent=1)
@@ -206,6 +209,12 @@ def _build(
             # Another process was faster; its arrays are the same.
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _chunk_size(columns: Sequence[Column]) -> int:
+    """Return the number of examples that are encoded together."""
+    nbytes = sum(math.prod(column.shape) for column in columns if isinstance(column, ArrayColumn))
+    return max(1, min(_CHUNK, _CHUNK_BYTES // max(nbytes, 1)))
 
 
 def encode_in_memory(

@@ -47,6 +47,7 @@ _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
 _LATER_FIELDS = (
     *("architecture", "init", "init_std", "output_bias", "source_vocab_size"),
     *("embedding_norm", "token_types", "scale_logits", "final_dropout_rate", "head_dropout_rate"),
+    *("inputs", "image_size", "image_channels", "patch_size", "class_token", "pixel_mean", "pixel_std"),
 )
 _AVERAGE = "evaluation.average_checkpoints"
 

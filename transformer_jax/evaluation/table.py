@@ -10,6 +10,8 @@ from transformer_jax.config import DecodeConfig
 from transformer_jax.tasks.base import MetricSpec, SystemScore
 from transformer_jax.terminal import render_table
 
+_MOST_LABELS = 20
+
 
 def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[MetricSpec]) -> None:
     """Print metrics by split, and below them the signatures that make the scores comparable.
@@ -30,6 +32,24 @@ def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[Metric
         print(f"decode: {described(first['decode'])}")
     names = {spec.name: f"{spec.name}_signature" for spec in specs}
     print_signatures({name: first[signature] for name, signature in names.items() if signature in first})
+
+
+def print_confusions(results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print for every split with `confusion` how often each label was predicted for each label.
+
+    Tables of more than 20 labels are too wide; SPLIT.json has them all.
+    """
+    from rich.table import Column, Table
+
+    for split, metrics in results.items():
+        confusion = metrics.get("confusion", {})
+        if not 0 < len(confusion) <= _MOST_LABELS:
+            continue
+        headings = [Column(name, justify="right", no_wrap=True) for name in confusion]
+        table = Table(Column(f"{split}: label", no_wrap=True), *headings, title="predicted label")
+        for name, row in confusion.items():
+            table.add_row(name, *(str(row.get(predicted, "")) for predicted in confusion))
+        print(render_table(table, minimum_width=20 + sum(len(name) + 8 for name in confusion)))
 
 
 def described(decode: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ key, with its own base and with H in place of D. For learned tables it is the re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from transformer_jax.config import RECURRENT, ModelConfig
 from transformer_jax.inspection.pictures import SIGNED, new_figure, save
-from transformer_jax.nn.positions import relative_buckets, rotary, sinusoidal
+from transformer_jax.nn.positions import relative_buckets, rotary, sinusoidal, sinusoidal_2d
 from transformer_jax.typing import Params
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STACKS = ("encoder", "decoder")
+_STACKS_OF = {"encoder_only": ("encoder",), "decoder_only": ("decoder",)}
 SHOWN = 512
 """Most positions to draw of an encoding that is defined for any position."""
 
@@ -45,20 +47,21 @@ def similarity_by_distance(table: np.ndarray) -> np.ndarray:
 
 def sinusoid_table(config: ModelConfig) -> np.ndarray:
     """Return the table that the model adds to its embeddings: [P, D] for the first P positions, at most `SHOWN`."""
-    return np.asarray(sinusoidal(jnp.arange(min(config.max_length, SHOWN)), config.emb_dim))
+    return np.asarray(sinusoidal(jnp.arange(min(config.num_positions, SHOWN)), config.emb_dim))
 
 
 def rotary_table(config: ModelConfig) -> np.ndarray:
     """Return the pair (1, 0) of every plane, rotated by each position: [P, H] for the first P <= `SHOWN` positions."""
-    length = min(config.max_length, SHOWN)
+    length = min(config.num_positions, SHOWN)
     start = jnp.tile(jnp.array([1.0, 0.0]), config.head_dim // 2)
     heads = jnp.broadcast_to(start, (1, length, 1, config.head_dim))
     return np.asarray(rotary(heads, jnp.arange(length)[None], config.rotary_base)[0, :, 0])
 
 
 def learned_tables(params: Params) -> dict[str, np.ndarray]:
-    """Return the learned position tables [max_length, D] by stack."""
-    tables = {stack: params[stack]["position_embedding"]["learned"]["embedding"] for stack in STACKS}
+    """Return the learned position tables [num_positions, D] by stack."""
+    stacks = [stack for stack in STACKS if stack in params]
+    tables = {stack: params[stack]["position_embedding"]["learned"]["embedding"] for stack in stacks}
     return {stack: np.asarray(table) for stack, table in tables.items()}
 
 
@@ -69,11 +72,11 @@ def relative_biases(config: ModelConfig, params: Params) -> dict[str, np.ndarray
       distances that the decoder's mask excludes.
     """
     result = {}
-    for stack in STACKS:
+    for stack in (stack for stack in STACKS if stack in params):
         table = np.asarray(params[stack]["relative_bias"]["embedding"], np.float64)
         biases = table[_buckets(config, stack)]
         if stack == "decoder":
-            biases[config.max_length :] = np.nan
+            biases[config.num_positions :] = np.nan
         result[stack] = biases
     return result
 
@@ -84,7 +87,7 @@ def _distances(length: int) -> np.ndarray:
 
 def _buckets(config: ModelConfig, stack: str) -> np.ndarray:
     """Return the bucket of every distance, [2 P - 1]."""
-    distances = jnp.asarray(_distances(config.max_length), jnp.int32)
+    distances = jnp.asarray(_distances(config.num_positions), jnp.int32)
     sizes = config.relative_num_buckets, config.relative_max_distance
     return np.asarray(relative_buckets(distances, stack == "encoder", *sizes))
 
@@ -100,6 +103,8 @@ def write_positions(config: ModelConfig, params: Params | None, folder: Path) ->
     if config.architecture == RECURRENT:
         return {}
     encoding = config.position_encoding
+    if config.inputs == "patches" and (encoding == "sinusoidal_2d" or (encoding == "learned" and params is not None)):
+        return _similarities(config, params, folder)
     if encoding == "sinusoidal":
         return _written(folder, "positions_sinusoidal", {"sinusoids": sinusoid_table(config)}, "dimension of the model")
     if encoding == "rotary":
@@ -115,6 +120,38 @@ def write_positions(config: ModelConfig, params: Params | None, folder: Path) ->
             files[save(figure, folder / "positions_relative_biases.png")] = "trained biases by distance and head"
         return files
     return {}
+
+
+def patch_table(config: ModelConfig, params: Params | None) -> np.ndarray:
+    """Return the vectors of the positions of patches, [patches, D], without that of the class token."""
+    if config.position_encoding == "sinusoidal_2d":
+        table = np.asarray(sinusoidal_2d(config, jnp.arange(config.num_positions)))
+    else:
+        assert params is not None
+        table = learned_tables(params)["encoder"]
+    return table[int(config.class_token) :]
+
+
+def similarities(table: np.ndarray) -> np.ndarray:
+    """Return the cosines of all positions of G x G patches, [G, G, G, G] (Dosovitskiy et al. 2021, figure 7)."""
+    unit = table.astype(np.float64)
+    unit /= np.maximum(np.linalg.norm(unit, axis=-1, keepdims=True), 1e-12)
+    grid = math.isqrt(len(table))
+    return (unit @ unit.T).reshape(grid, grid, grid, grid)
+
+
+def _similarities(config: ModelConfig, params: Params | None, folder: Path) -> dict[Path, str]:
+    cosines = similarities(patch_table(config, params))
+    grid = len(cosines)
+    figure = new_figure(max(4.0, 0.5 * grid), max(4.2, 0.5 * grid + 0.4), layout="constrained")
+    for axes, values in zip(
+        figure.subplots(grid, grid, squeeze=False).ravel(), cosines.reshape(-1, grid, grid), strict=True
+    ):
+        axes.imshow(values, vmin=-1, vmax=1, interpolation="nearest")
+        axes.set(xticks=[], yticks=[])
+    figure.suptitle(f"{config.position_encoding}: cosine of every position with all others", size=9)
+    what = "for every patch, the cosines of its position with those of all patches"
+    return {save(figure, folder / "positions_of_patches.png"): what}
 
 
 def _written(folder: Path, name: str, tables: Mapping[str, np.ndarray], dimension: str) -> dict[Path, str]:
@@ -147,8 +184,8 @@ def _draw_table(axes: Axes, table: np.ndarray, name: str, dimension: str) -> Non
 def _buckets_figure(config: ModelConfig) -> Figure:
     figure = new_figure(7, 3.8, layout="constrained")
     axes = figure.subplots()
-    distances = _distances(config.max_length)
-    for stack in STACKS:
+    distances = _distances(config.num_positions)
+    for stack in _STACKS_OF.get(config.architecture, STACKS):
         seen = distances <= 0 if stack == "decoder" else slice(None)
         axes.step(distances[seen], _buckets(config, stack)[seen], where="mid", label=stack)
     axes.set(title="Relative positions: buckets", xlabel="key position - query position", ylabel="bucket")
@@ -158,7 +195,8 @@ def _buckets_figure(config: ModelConfig) -> Figure:
 
 def _biases_figure(biases: Mapping[str, np.ndarray]) -> Figure:
     figure = new_figure(11, 3.8, layout="constrained")
-    for axes, (stack, values) in zip(figure.subplots(1, 2, sharey=True), biases.items(), strict=True):
+    panels = figure.subplots(1, len(biases), sharey=True, squeeze=False)[0]
+    for axes, (stack, values) in zip(panels, biases.items(), strict=True):
         for head, line in enumerate(values.T, start=1):
             axes.step(_distances((len(values) + 1) // 2), line, where="mid", label=f"head {head}")
         axes.set(title=f"Relative biases, {stack}", xlabel="key position - query position", ylabel="added to the logit")

@@ -41,7 +41,7 @@ class Architecture(abc.ABC):
     - `__call__(batch, dropout=None, hyper={})`: `outputs` of `features`, and the attention weights.
 
     The task may give a head: a module that is called as `head(x, batch, embedding, dropout)`, with the token embedding
-    [V, D], and None for a deterministic pass. Its parameters are at `head/...`.
+    [V, D], or None if the model reads no tokens, and None for a deterministic pass. Its parameters are at `head/...`.
     """
 
     config_class: type[ModelConfig] = ModelConfig
@@ -73,13 +73,14 @@ class Architecture(abc.ABC):
         """Whether the architecture has a decoder."""
         return type(self).decoder is not Architecture.decoder
 
-    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int | None:
+    def train_flops(
+        self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None
+    ) -> int | None:
         """Return the floating-point operations of one training step, or None if they are not known.
-
-        Those of a task's head are counted as a projection of every token to the vocabulary.
 
         Args:
           rows: B; widths: lengths of the batch's sequences by name, such as `inputs` and `targets`, with padding.
+          head: operations of the forward pass of a task's head; None for logits over the vocabulary.
         """
         return None
 
@@ -153,6 +154,11 @@ def example_ids(*names: str) -> Batch:
     """Return a batch with the smallest sequences of ids, [1, 2] int32, under these names, and the mask of `inputs`."""
     batch = {name: jnp.ones((1, 2), jnp.int32) for name in names}
     return batch | ({"inputs_mask": jnp.ones((1, 2), bool)} if "inputs" in names else {})
+
+
+def example_images(config: ModelConfig) -> Batch:
+    """Return a batch with one black image, `inputs` [1, height, width, channels] uint8."""
+    return {"inputs": jnp.zeros((1, config.image_size, config.image_size, config.image_channels), jnp.uint8)}
 
 
 def parameter_axes(config: ModelConfig) -> Mapping[str, Axes] | None:

@@ -146,8 +146,8 @@ class EncoderDecoderArchitecture(Architecture):
     def decoder(self, config: ModelConfig) -> CachedDecoder:
         return CachedDecoder(config, EncoderDecoder, has_encoder=True)
 
-    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
-        return flops.train_flops(config, flops.encoder_decoder_stacks(config, rows, widths))
+    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
+        return flops.train_flops(config, flops.encoder_decoder_stacks(config, rows, widths), head)
 
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.encoder_decoder_stacks(config, rows, widths), loss_chunks)

@@ -1,4 +1,7 @@
-"""The encoder-only Transformer (Devlin et al. 2019, section 3): one stack without a causal mask, and no decoder."""
+"""The encoder-only Transformer: one stack without a causal mask, and no decoder.
+
+It reads tokens (Devlin et al. 2019, section 3), or images as patches (Dosovitskiy et al. 2021, section 3.1).
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,27 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids
-from transformer_jax.nn import embedder, embeddings, stack
+from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids, example_images
+from transformer_jax.nn import embedder, embeddings, patches, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
-from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
+from transformer_jax.nn.embeddings import OutputProjection, has_output_parameters, token_logits
 from transformer_jax.nn.masks import padding_mask, segment_mask
+from transformer_jax.nn.patches import INPUTS
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Features, Stack
 from transformer_jax.typing import Array, Batch
 
 
 class EncoderOnly(nn.Module):
-    """Maps ids to one vector per token, with `num_encoder_layers` layers. See `Architecture`.
+    """Maps ids, or images, to one vector per token or patch, with `num_encoder_layers` layers. See `Architecture`.
 
-    Without a head, its outputs are logits over the vocabulary, for the token at the same place.
+    Without a head, its outputs are logits over the vocabulary, for the token at the same place; of images, which have
+    no vocabulary, the vectors themselves.
     """
 
     config: ModelConfig
@@ -32,11 +38,12 @@ class EncoderOnly(nn.Module):
 
     def setup(self) -> None:
         config = self.config
-        self.embedding = TokenEmbedding(config)
+        self.embedding = INPUTS[config.inputs](config)
         self.encoder = Stack(config, config.num_encoder_layers, False, False, self.return_weights)
         self.encoder_embedder = Embedder(config, typed=True)
         nn.share_scope(self.encoder_embedder, self.encoder)  # its parameters are at encoder/position_embedding
-        self.output = OutputProjection(config) if has_output_parameters(config) else None
+        has_output = config.inputs == "tokens" and has_output_parameters(config)
+        self.output = OutputProjection(config) if has_output else None
 
     def __call__(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
@@ -48,20 +55,20 @@ class EncoderOnly(nn.Module):
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
     ) -> Features:
-        """Return the stack's output for every token of `inputs`.
+        """Return the stack's output for every token of `inputs`, or for every patch, after the class token.
 
         Args:
-          batch: `inputs` [B, S]; optionally `inputs_mask` [B, S] and `types` [B, S]; for packed rows also
-            `inputs_segment_ids` and `inputs_positions`.
+          batch: `inputs` [B, S], or images [B, height, width, channels] uint8; optionally `inputs_mask` [B, S] and
+            `types` [B, S]; for packed rows also `inputs_segment_ids` and `inputs_positions`.
           dropout: None for a deterministic pass. hyper: not read.
         Returns: [B, S, D] and, with `return_weights`, `encoder_self_attention` [L, B, N, S, S].
         """
-        ids, is_token, segments = batch["inputs"], batch.get("inputs_mask"), batch.get("inputs_segment_ids")
+        is_token, segments = batch.get("inputs_mask"), batch.get("inputs_segment_ids")
         mask = None if is_token is None else padding_mask(is_token)
         if segments is not None:
             mask = segment_mask(segments, segments)
-        positions = sequence_positions(self.config, batch, "inputs", ids.shape[1])
-        x = self.embedding(ids)  # [B, S] -> [B, S, D]
+        x = self.embedding(batch["inputs"])  # [B, S], or images -> [B, S, D]
+        positions = sequence_positions(self.config, batch, "inputs", x.shape[1])
         x = self.encoder_embedder(
             x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types")
         )
@@ -70,10 +77,12 @@ class EncoderOnly(nn.Module):
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map the stack's output [B, S, D] to logits [B, S, V] float32, or to the output of the head."""
+        of_tokens = self.config.inputs == "tokens"
         if self.head is not None:
-            return self.head(
-                x, batch, self.embedding.embedding, fold_dropout(dropout, self.config.num_encoder_layers + 2)
-            )
+            table = self.embedding.embedding if of_tokens else None
+            return self.head(x, batch, table, fold_dropout(dropout, self.config.num_encoder_layers + 2))
+        if not of_tokens:
+            return x.astype(jnp.float32)
         return token_logits(self.config, x, self.embedding.embedding, self.output)
 
 
@@ -84,16 +93,17 @@ class EncoderOnlyArchitecture(Architecture):
         return EncoderOnly(config, head, return_weights)
 
     def example_batch(self, config: ModelConfig) -> Batch:
-        return example_ids("inputs")
+        return example_ids("inputs") if config.inputs == "tokens" else example_images(config)
 
-    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
-        return flops.train_flops(config, flops.encoder_only_stacks(config, rows, widths))
+    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
+        return flops.train_flops(config, flops.encoder_only_stacks(config, rows, widths), head)
 
     def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
         return flops.activation_bytes(config, flops.encoder_only_stacks(config, rows, widths), loss_chunks)
 
     def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
-        return embeddings.PARAMETER_AXES | embedder.TYPED_PARAMETER_AXES | stack.PARAMETER_AXES
+        of_inputs = embeddings.PARAMETER_AXES if config.inputs == "tokens" else patches.PARAMETER_AXES
+        return of_inputs | embedder.TYPED_PARAMETER_AXES | stack.PARAMETER_AXES
 
     def attention_kinds(self, config: ModelConfig) -> Mapping[str, str]:
-        return {"encoder self-attention": "lengths"}
+        return {"encoder self-attention": "lengths" if config.inputs == "tokens" else "none"}

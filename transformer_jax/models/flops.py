@@ -42,11 +42,11 @@ def decoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int
 
 
 def encoder_only_stacks(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> tuple[StackCost, ...]:
-    """Return the one stack, for `inputs` of this width."""
+    """Return the one stack, for `inputs` of this width: of images, the patches and the class token."""
     return (StackCost(config.num_encoder_layers, rows, widths["inputs"]),)
 
 
-def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
+def train_flops(config: ModelConfig, stacks: Sequence[StackCost], head: int | None = None) -> int:
     """Return the floating-point operations of one training step: three times its forward pass.
 
     With the letters of `transformer_jax.typing`, Hv for value_head_dim and M = 3 matrices in a gated feed-forward
@@ -54,17 +54,21 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
 
         layer           B T (project(1, 1) + 2 M D F) + attend(T, T)
         cross-attention B T project(1, 0) + B S project(0, 1) + attend(T, S)
-        output          2 B T D V, of the last stack
+        patches         2 B P D of the P values of all patches of an image
+        output          2 B T D V of the last stack, of images nothing; or `head`
 
         project(q, kv) = q 2 D N (H + Hv) + kv 2 D K (H + Hv)    queries and output; keys and values
         attend(T, S)   = 2 B N T S (H + Hv)                      in full, whatever the mask
 
     Embedding lookups, norms, softmax, other elementwise work, and recomputation in the backward pass are not counted.
     The backward pass computes two products for each product of the forward pass: one gradient per factor.
+
+    Args:
+      head: operations of the forward pass of a task's head; None for logits over the vocabulary.
     """
     config = config.resolved()
     costs = _costs(config)
-    total = 2 * stacks[-1].tokens * config.emb_dim * config.vocab_size
+    total = _patches(config, stacks[0].rows) + (_logits(config, stacks[-1]) if head is None else head)
     for stack in stacks:
         layer = stack.tokens * (costs.queries + costs.keys + costs.mlp) + stack.tokens * stack.length * costs.attend
         if stack.memory_length:
@@ -72,6 +76,18 @@ def train_flops(config: ModelConfig, stacks: Sequence[StackCost]) -> int:
             layer += stack.tokens * stack.memory_length * costs.attend
         total += stack.num_layers * layer
     return 3 * total
+
+
+def _patches(config: ModelConfig, rows: int) -> int:
+    """Return the operations of the vectors of patches; 0 if the model reads tokens."""
+    if config.inputs == "tokens":
+        return 0
+    return 2 * rows * config.image_size**2 * config.image_channels * config.emb_dim
+
+
+def _logits(config: ModelConfig, stack: StackCost) -> int:
+    """Return the operations of the logits of all tokens of a stack; 0 if the model reads patches."""
+    return 2 * stack.tokens * config.emb_dim * config.vocab_size if config.inputs == "tokens" else 0
 
 
 class _Costs(NamedTuple):
@@ -117,7 +133,8 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
         layer           E (B T (14 D + M F) + 3 B N T^2)                           M = 2, gated 4
         with memory     E (B T (24 D + M F) + 3 B N (T^2 + T S))                   with attention weights
         embeddings      E 6 D B T
-        logits          12 B T V / loss_chunks                                     and their gradients, float32
+        logits          12 B T V / loss_chunks                                     and their gradients, float32; none
+                                                                                   of images
 
     and all of it is in memory at once. With `remat` a layer keeps less, and either one layer or the logits are in
     memory in full:
@@ -138,7 +155,7 @@ def activation_bytes(config: ModelConfig, stacks: Sequence[StackCost], loss_chun
     mlp = (4 if ACTIVATIONS[config.activation].gated else 2) * config.mlp_dim
     whole = [_whole_layer(config, stack, mlp) for stack in stacks]  # elements of one layer
     embeddings = element * 6 * width * sum(stack.tokens for stack in stacks)
-    logits = 12 * stacks[-1].tokens * config.vocab_size // loss_chunks
+    logits = 12 * stacks[-1].tokens * config.vocab_size // loss_chunks if config.inputs == "tokens" else 0
     if config.remat not in ("dots", "full"):
         layers = sum(stack.num_layers * elements for stack, elements in zip(stacks, whole, strict=True))
         return element * layers + embeddings + logits

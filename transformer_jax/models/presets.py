@@ -167,6 +167,27 @@ _BART = ModelConfig(
     decoder_start_id=2,
 )
 _BART_SIZES = {"base": (6, 768, 12), "large": (12, 1024, 16)}  # layers of each stack, width, heads
+_VIT = ModelConfig(
+    architecture="encoder_only",
+    inputs="patches",
+    image_size=224,
+    image_channels=3,
+    class_token=True,
+    norm_position="pre",
+    norm_epsilon=1e-6,
+    position_encoding="learned",
+    activation="gelu",
+    init="plain_normal",
+    init_std=0.02,
+    dropout_rate=0.0,
+)
+_VIT_SIZES = {  # layers, width, heads, feed-forward width
+    "Ti": (12, 192, 3, 768),
+    "S": (12, 384, 6, 1536),
+    "B": (12, 768, 12, 3072),
+    "L": (24, 1024, 16, 4096),
+    "H": (32, 1280, 16, 5120),
+}
 
 
 def gpt2(size: str = "small", **overrides: Any) -> ModelConfig:
@@ -271,6 +292,19 @@ def seq2seq_bentrevett(name: str, **overrides: Any) -> ModelConfig:
     The vocabularies are those of Multi30k's words that occur twice or more. Raises KeyError for another name.
     """
     return dataclasses.replace(_SEQ2SEQ, **_SEQ2SEQ_MODELS[name] | overrides)
+
+
+def vit(name: str = "B/16", **overrides: Any) -> ModelConfig:
+    """Return the ViT of a size and patch size, such as `Ti/16`, `S/16`, `B/16`, `L/16` or `H/14`.
+
+    Sizes are those of Dosovitskiy et al. 2021, table 1, and Touvron et al. 2021, table 1 (Ti and S). With a head for
+    1000 labels and images of 224 pixels, these five have 5,717,416, 22,050,664, 86,567,656, 304,326,632 and 632,045,800
+    parameters. Raises KeyError for another size.
+    """
+    size, _, patch = name.partition("/")
+    num_layers, emb_dim, num_heads, mlp_dim = _VIT_SIZES[size]
+    sizes = {"num_encoder_layers": num_layers, "emb_dim": emb_dim, "num_heads": num_heads, "mlp_dim": mlp_dim}
+    return dataclasses.replace(_VIT, **sizes | {"patch_size": int(patch)} | overrides)
 
 
 def transformer_base(**overrides: Any) -> ModelConfig:

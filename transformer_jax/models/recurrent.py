@@ -237,8 +237,8 @@ class RecurrentArchitecture(Architecture):
     def decoder(self, config: ModelConfig) -> StateDecoder | None:
         return StateDecoder(config) if config.num_decoder_layers else None
 
-    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
-        return recurrent_flops.train_flops(config, rows, widths)
+    def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
+        return recurrent_flops.train_flops(config, rows, widths, head)
 
     def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
         decoder = recurrent_decoder.PARAMETER_AXES if config.num_decoder_layers else {}

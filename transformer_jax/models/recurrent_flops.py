@@ -9,7 +9,7 @@ from transformer_jax.nn.recurrent import CELLS
 from transformer_jax.nn.recurrent_attention import attention_of
 
 
-def train_flops(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> int:
+def train_flops(config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
     """Return the floating-point operations of one training step: three times its forward pass.
 
     With the letters of `nn/recurrent.py` and `nn/recurrent_decoder.py`, the forward pass of the matrix products is, a
@@ -22,22 +22,20 @@ def train_flops(config: ModelConfig, rows: int, widths: Mapping[str, int]) -> in
           queries     2 B T U U              `additive`
           vector      2 B T (M + U) U        `dot` and `general`
         maxout        4 B T (U + M + D) D
-        output        2 B T R V              of the last stack
+        output        2 B T R V              of the last stack, or `head`
 
     Embedding lookups, gates, softmax and other elementwise work are not counted, nor the search for own outputs when
     `teacher_forcing_rate` is below 1.
 
     Args:
       rows: B; widths: of `inputs`, S, and `targets`, T, as far as the model has the stacks.
+      head: operations of the forward pass of a task's head; None for logits over the vocabulary.
     """
     config = config.resolved()
     source = rows * widths["inputs"] if config.num_encoder_layers else 0
     target = rows * widths["targets"] if config.num_decoder_layers else 0
-    total = (
-        _encoder(config) * source
-        + _decoder(config) * target
-        + 2 * (target or source) * config.output_dim * (config.vocab_size)
-    )
+    output = 2 * (target or source) * config.output_dim * config.vocab_size
+    total = _encoder(config) * source + _decoder(config) * target + (output if head is None else head)
     if config.form == "encoder_decoder":
         total += _between(config, rows, source, target, widths["inputs"])
     return 3 * total

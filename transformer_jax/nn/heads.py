@@ -1,8 +1,8 @@
 """Heads of tasks: modules that map hidden states to outputs. Their parameters are at `head/...`.
 
 A head is called as `head(x, batch, embedding, dropout)`, with hidden states x [B, T, D], the batch, the token embedding
-[V, D], and None for a deterministic pass. Logits are float32. Hidden states of a recurrent model may be wider than its
-embeddings.
+[V, D], which is None if the model reads images, and None for a deterministic pass. Logits are float32. Hidden states of
+a recurrent model may be wider than its embeddings.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class TokenHead(nn.Module):
         self.output = LabelProjection(self.config, self.num_labels)
 
     def __call__(
-        self, x: Activations, batch: Batch, embedding: Float[Array, "V _"], dropout: Dropout | None = None
+        self, x: Activations, batch: Batch, embedding: Float[Array, "V _"] | None, dropout: Dropout | None = None
     ) -> Float[Array, "B T C"]:
         """Map x [B, T, D] to logits [B, T, labels]; batch and embedding are not read."""
         return self.output(drop(x, dropout, "head"))
 
 
 class SequenceHead(nn.Module):
-    """One vector of logits per sequence (Devlin et al. 2019, section 3.2).
+    """One vector of logits per sequence (Devlin et al. 2019, section 3.2), or per image (Dosovitskiy et al. 2021).
 
     The vector that the output layer reads has dropout, `model.head_dropout_rate` (their code: `create_model` of
     run_classifier.py; Radford et al. 2018, code: `clf_pdrop`).
@@ -96,7 +96,7 @@ class SequenceHead(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Activations, batch: Batch, embedding: Float[Array, "V _"], dropout: Dropout | None = None
+        self, x: Activations, batch: Batch, embedding: Float[Array, "V _"] | None, dropout: Dropout | None = None
     ) -> Float[Array, "B C"]:
         """Map x [B, T, D] to logits [B, labels].
 

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
@@ -28,6 +30,26 @@ def sinusoidal(positions: Int[Array, "*batch"], dim: int) -> Float[Array, "*batc
     """
     angles = _angles(positions, dim, 10_000.0)
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(*positions.shape, dim)
+
+
+def sinusoidal_2d(config: ModelConfig, positions: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
+    """Return [sin(x w), cos(x w), sin(y w), cos(y w)] for patches in column x and row y (Beyer et al. 2022, code).
+
+    w_i = 10000^(-i / (D/4 - 1)) for i = 0, ..., D/4 - 1. Columns and rows count from 0. The class token, position 0 if
+    there is one, gets zeros.
+
+    Args:
+      positions: [...] int32, of the class token and of the patches, row by row.
+    Returns: [..., D] float32.
+    """
+    count, grid = config.emb_dim // 4, config.image_size // config.patch_size
+    rates = 10_000.0 ** (-jnp.arange(count, dtype=jnp.float32) / (count - 1))
+    patch = positions - config.class_token
+    parts = []
+    for place in (patch % grid, patch // grid):
+        angles = place[..., None].astype(jnp.float32) * rates.reshape((1,) * positions.ndim + (-1,))
+        parts += [jnp.sin(angles), jnp.cos(angles)]
+    return jnp.where(patch[..., None] < 0, 0.0, jnp.concatenate(parts, -1))
 
 
 def rotary(x: Heads, positions: Positions, base: float) -> Heads:
@@ -102,11 +124,12 @@ class RelativeBias(nn.Module):
 def check_positions(config: ModelConfig, length: int) -> None:
     """Raise DataError if a sequence is longer than a learned table: a gather would silently repeat the last row.
 
-    A caller with its own positions, such as packed rows, must keep them below `max_length`.
+    A caller with its own positions, such as packed rows, must keep them below `num_positions`.
     """
-    if ENCODINGS[config.position_encoding].has_table and length > config.max_length:
+    if ENCODINGS[config.position_encoding].has_table and length > config.num_positions:
         raise DataError(
-            f"a sequence of {length} positions exceeds the learned position table, model.max_length={config.max_length}"
+            f"a sequence of {length} positions exceeds the learned position table, "
+            f"model.max_length={config.num_positions}"
         )
 
 
@@ -123,7 +146,10 @@ def sequence_positions(config: ModelConfig, batch: Batch, name: str, length: int
 
 
 class LearnedPositions(nn.Module):
-    """Owns `embedding` [max_length, D], one row per position (Gehring et al. 2017; Vaswani et al. 2017, table 3 E)."""
+    """Owns `embedding` [num_positions, D], one row per position (Gehring et al. 2017; Vaswani et al. 2017, table 3 E).
+
+    Those of patches have one row for the class token, if there is one, and then one for every patch, row by row.
+    """
 
     config: ModelConfig
 
@@ -131,8 +157,21 @@ class LearnedPositions(nn.Module):
     def __call__(self, positions: Ids) -> Activations:
         """Return the rows of the table at positions [B, T]: [B, T, D] float32; see `check_positions`."""
         config = self.config
-        table = self.param("embedding", table_init(config), (config.max_length, config.emb_dim))
+        table = self.param("embedding", table_init(config), (config.num_positions, config.emb_dim))
         return constrain(table, (None, "emb"))[positions]
+
+
+def resized_table(table: Float[Array, "rows D"], size: int, has_class_token: bool) -> Float[Array, "resized D"]:
+    """Return a table of positions of patches for images of size x size patches (Dosovitskiy et al. 2021, section 3.2).
+
+    The rows are taken as points of a square, and those of the new square are interpolated linearly between them. The
+    row of the class token stays.
+    """
+    first, of_patches = table[: int(has_class_token)], table[int(has_class_token) :]
+    old = math.isqrt(len(of_patches))
+    square = of_patches.reshape(old, old, -1)
+    resized = jax.image.resize(square, (size, size, square.shape[-1]), "linear", antialias=False)
+    return jnp.concatenate([first, resized.reshape(size * size, -1)])
 
 
 class Encoding(NamedTuple):
@@ -142,7 +181,7 @@ class Encoding(NamedTuple):
     - rotate: (queries or keys [B, T, N, H], positions, config) -> rotated queries or keys, same shape.
     - bias: a module of (config, bidirectional) that maps positions of queries [B, T] and keys [B, S] to a bias
       [B or 1, N, T, S] for the attention logits. Its parameters are at STACK/relative_bias.
-    - has_table: whether it has a table of `max_length` rows. Then no sequence may be longer.
+    - has_table: whether it has a table of `num_positions` rows. Then no sequence may be longer.
     """
 
     added: Callable[[ModelConfig, Positions], Activations] | None = None
@@ -153,6 +192,7 @@ class Encoding(NamedTuple):
 
 ENCODINGS = {
     "sinusoidal": Encoding(added=lambda config, positions: sinusoidal(positions, config.emb_dim)),
+    "sinusoidal_2d": Encoding(added=lambda config, positions: sinusoidal_2d(config, positions)),
     "learned": Encoding(
         added=lambda config, positions: LearnedPositions(config, name="learned")(positions), has_table=True
     ),

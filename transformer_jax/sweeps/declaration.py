@@ -37,6 +37,8 @@ def declaration_of(study: Study) -> dict[str, Any]:
             if not isinstance(figure, CustomFigure)
         ],
         "custom_figures": [figure.title for figure in study.figures if isinstance(figure, CustomFigure)],
+        "equal_flops": study.equal_flops,
+        "pretraining": None if study.pretraining is None else declaration_of(study.pretraining),
     }
 
 
@@ -47,6 +49,7 @@ def declared_study(values: Mapping[str, Any], file: Path) -> Study:
       file: where the declaration is stored, for messages.
     Raises: DataError if it is not a declaration of a study.
     """
+    first = values.get("pretraining")  # earlier versions lack the last two
     try:
         return Study(
             question=str(values["question"]),
@@ -62,6 +65,8 @@ def declared_study(values: Mapping[str, Any], file: Path) -> Study:
                 _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})
                 for figure in values["figures"]
             ),
+            equal_flops=bool(values.get("equal_flops")),
+            pretraining=None if first is None else declared_study(first, file),
             folder=NOWHERE,
         )
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:

@@ -8,16 +8,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.batching import TrainingBatches
-from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.data.batching import BatchShape, TrainingBatches
 from transformer_jax.sweeps.trials import Trial, groups
 from transformer_jax.tasks.base import param_shapes
+from transformer_jax.tasks.flops import step_flops
 from transformer_jax.terminal import doing, render_table, say
 from transformer_jax.training.prepare import prepare
 
@@ -58,7 +58,8 @@ class Program:
 def programs_of(trials: Sequence[Trial]) -> list[Program]:
     """Measure a trial of every program; trials that another one trains cost nothing and are left out.
 
-    The corpus is tokenized, in a temporary folder.
+    The corpus is tokenized, in a temporary folder. Trials of a study with a pretraining are measured with new
+    parameters and a tokenizer of their own, since there is no checkpoint yet.
 
     Raises: the errors of `training.prepare.prepare`.
     """
@@ -69,11 +70,16 @@ def programs_of(trials: Sequence[Trial]) -> list[Program]:
         together = list(groups(trained))
         for number, group in enumerate(together, 1):
             say(f"measuring program {number} of {len(together)}: {group[0].variant}")
-            data = dataclasses.replace(group[0].config.data, cache_dir=str(cache))
-            config = dataclasses.replace(group[0].config, data=data)
+            config = group[0].config if group[0].starts_from is None else _without_start(group[0].config)
+            config = dataclasses.replace(config, data=dataclasses.replace(config.data, cache_dir=str(cache)))
             with doing(f"measuring program {number} of {len(together)}"):
                 result.append(Program(tuple(group), measure(config, Path(folder) / str(number))))
     return result
+
+
+def _without_start(config: ExperimentConfig) -> ExperimentConfig:
+    training = dataclasses.replace(config.training, init_from="", new_head=False, new_parameters=False)
+    return dataclasses.replace(config, training=training)
 
 
 def measure(config: ExperimentConfig, folder: Path) -> Cost:
@@ -104,19 +110,16 @@ def measure(config: ExperimentConfig, folder: Path) -> Cost:
     return Cost(parameters, _flops(config, counts), len(counts), max(first - step_seconds, 0.0), step_seconds)
 
 
-def _shapes(plan: TrainingBatches, num_steps: int) -> collections.Counter[Any]:
+def _shapes(plan: TrainingBatches, num_steps: int) -> collections.Counter[BatchShape]:
     """Return how many of the first steps have a batch of each shape."""
     return collections.Counter(plan.shape(step) for step in range(min(num_steps, plan.batches_per_epoch)))
 
 
-def _flops(config: ExperimentConfig, counts: collections.Counter[Any]) -> float | None:
+def _flops(config: ExperimentConfig, counts: collections.Counter[BatchShape]) -> float | None:
     """Return the average operations of a step; None if the architecture does not count them."""
-    architecture, total = ARCHITECTURES[config.model.architecture], 0
+    total = 0
     for shape, count in counts.items():
-        try:
-            flops = architecture.train_flops(config.model, shape.rows, dict(shape.widths))
-        except KeyError:  # the architecture needs the width of a sequence that the task lacks
-            return None
+        flops = step_flops(config, shape.rows, dict(shape.widths))
         if flops is None:
             return None
         total += count * flops
@@ -129,7 +132,7 @@ def print_plan(trials: Sequence[Trial], programs: Sequence[Program], notes: Sequ
 
     of_trial = {trial.name: (number, p) for number, p in enumerate(programs, 1) for trial in p.trials}
     table = Table("variant", title=None)
-    for heading in ("trials", "program", "parameters", "FLOPs per step", "steps", "minutes per trial"):
+    for heading in ("trials", "program", "parameters", "FLOPs per step", "steps", "FLOPs", "minutes per trial"):
         table.add_column(heading, justify="right")
     variants: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -137,14 +140,17 @@ def print_plan(trials: Sequence[Trial], programs: Sequence[Program], notes: Sequ
     for variant, of_variant in variants.items():
         first, count = of_variant[0], str(len(of_variant))
         if first.trained_by is not None:
-            table.add_row(variant, count, "", "", "", "", "0")
+            table.add_row(variant, count, "", "", "", "", "", "0")
             notes = [*notes, f"{variant} is trained by {first.trained_by.rpartition(',')[0]}"]
             continue
         number, program = of_trial[first.name]
         cost, steps = program.cost, first.config.training.num_train_steps
-        flops = "not counted" if cost.flops is None else f"{cost.flops:.3g}"
+        flops = "not counted", "not counted"
+        if cost.flops is not None:
+            flops = f"{cost.flops:.3g}", f"{cost.flops * steps:.3g}"
         table.add_row(
-            *(variant, count, str(number), f"{cost.parameters:,}", flops, f"{steps:,}", f"{cost.minutes(steps):.1f}")
+            *(variant, count, str(number), f"{cost.parameters:,}", flops[0], f"{steps:,}", flops[1]),
+            f"{cost.minutes(steps):.1f}",
         )
     print(render_table(table, minimum_width=120))
     for note in notes:

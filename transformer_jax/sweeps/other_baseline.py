@@ -30,8 +30,9 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
     """Return a study with another baseline.
 
     Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
-    then are all alike is left out. So is a metric that the task or the corpus lacks; a figure of it shows the first
-    remaining metric, or is left out. If no metric with a direction is left, `training.best_metric` is the first.
+    then are all alike is left out, unless it varies the pretraining, which stays as it is. So is a metric that the task
+    or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no metric with a direction
+    is left, `training.best_metric` is the first.
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
@@ -44,8 +45,9 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         )
     lacking = _lacking(study, config)
     axes, idle = [], []
+    varied_before = set() if study.pretraining is None else {axis.name for axis in study.pretraining.axes}
     for axis in study.axes:
-        kept = _kept_axis(axis, lacking)
+        kept = _kept_axis(axis, lacking, axis.name in varied_before)
         if kept is None:
             idle.append(axis.name)
         else:
@@ -103,12 +105,13 @@ def _kept(values: Mapping[str, Any], lacking: set[str]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in lacking}
 
 
-def _kept_axis(axis: Axis | Range, lacking: set[str]) -> Axis | Range | None:
+def _kept_axis(axis: Axis | Range, lacking: set[str], varies_pretraining: bool) -> Axis | Range | None:
     if isinstance(axis, Range):
         return None if axis.field in lacking else axis
     values = {label: _kept(overrides, lacking) for label, overrides in axis.values.items()}
     first, *others = values.values()
-    return None if all(other == first for other in others) else dataclasses.replace(axis, values=values)
+    idle = all(other == first for other in others) and not varies_pretraining
+    return None if idle else dataclasses.replace(axis, values=values)
 
 
 def _metrics(study: Study, config: ExperimentConfig, splits: Sequence[str]) -> tuple[tuple[Metric, ...], list[str]]:
@@ -158,6 +161,11 @@ def _figures(
 def with_code(study: Study, code: Study) -> Study:
     """Return a recorded study with what cannot be recorded: the functions of its study.py, and its folder."""
     drawn = tuple(figure for figure in code.figures if isinstance(figure, CustomFigure))
+    first = study.pretraining
     return dataclasses.replace(
-        study, figures=(*study.figures, *drawn), measure=study.measure and code.measure, folder=code.folder
+        study,
+        figures=(*study.figures, *drawn),
+        measure=study.measure and code.measure,
+        pretraining=None if first is None else dataclasses.replace(first, folder=code.folder),
+        folder=code.folder,
     )

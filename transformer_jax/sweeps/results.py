@@ -1,6 +1,7 @@
 """Files of a sweep's work directory: one folder per trial, which is also the work directory of that run.
 
 WORKDIR/study.json             name, folder and declaration of the study; another study is refused
+WORKDIR/pretraining            the work directory of the study's pretraining, if it has one
 WORKDIR/trials/TRIAL/          config.json, metrics.jsonl, checkpoints, evaluation, and
 WORKDIR/trials/TRIAL/trial.json   the task: labels, seed, config, metrics
 WORKDIR/trials/TRIAL/result.json  the outcome; written atomically at the end
@@ -22,9 +23,9 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import read_bytes, try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
-from transformer_jax.sweeps.trials import Trial
+from transformer_jax.sweeps.trials import TRIALS, Trial
 
-STUDY, TRIALS = "study.json", "trials"
+STUDY = "study.json"
 SPEC, RESULT, OUTPUT, LOCK = "trial.json", "result.json", "output.txt", ".worker_lock"
 PRUNED = "pruned.txt"
 
@@ -73,12 +74,19 @@ class Result:
         _write(folder / RESULT, dataclasses.asdict(self))
 
 
-def claim(workdir: Path, study: Path, declaration: Mapping[str, Any] | None = None, config: str | None = None) -> None:
+def claim(
+    workdir: Path,
+    study: Path,
+    declaration: Mapping[str, Any] | None = None,
+    config: str | None = None,
+    is_pretraining: bool = False,
+) -> None:
     """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study.
 
     Args:
       declaration: of `sweeps.declaration`, with which `report` needs no code of the study.
       config: the baseline in place of the study's own, if there is one.
+      is_pretraining: the work directory is that of the study's pretraining.
     """
     try:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -96,7 +104,8 @@ def claim(workdir: Path, study: Path, declaration: Mapping[str, Any] | None = No
         if (before := record.get("config")) != config:
             given = f"--config={before}" if before else "the study's own baseline"
             raise ConfigError(f"--workdir={workdir}: was started with {given}; give the same, or choose another folder")
-    _write(workdir / STUDY, {"study": name, "folder": folder, "declaration": declaration, "config": config})
+    record = {"study": name, "folder": folder, "declaration": declaration, "config": config}
+    _write(workdir / STUDY, record | ({"is_pretraining": True} if is_pretraining else {}))
 
 
 def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Path | None = None) -> None:
@@ -123,6 +132,7 @@ def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Pat
         "seed": trial.seed,
         "config": trial.config.to_dict(),
         "trained_by": trial.trained_by,
+        "starts_from": trial.starts_from,
         "metrics": [dataclasses.asdict(metric) for metric in metrics],
         "study": None if study is None else str(study.absolute()),
     }
@@ -156,9 +166,10 @@ def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: P
 def read_spec(folder: Path) -> Spec:
     """Return the content of trial.json; raise DataError if it cannot be read."""
     values = read_object(folder / SPEC, _SPEC_FIELDS)
+    start = values.get("starts_from")  # earlier versions lack it
     try:
         config = ExperimentConfig.from_config_dict(values["config"])
-        trial = Trial(values["labels"], values["seed"], config, values["trained_by"])
+        trial = Trial(values["labels"], values["seed"], config, values["trained_by"], start)
         return Spec(trial, [Metric(**metric) for metric in values["metrics"]], values["study"])
     except (TypeError, ConfigError) as error:
         raise DataError(f"{folder / SPEC}: does not describe a trial: {error}") from error

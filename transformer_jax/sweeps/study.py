@@ -42,7 +42,7 @@ Measure = Callable[["Scorer"], Mapping[str, int | float]]
 """Measures a trained trial: returns numbers by NAME/METRIC, where NAME is neither `train` nor a split of the corpus."""
 
 FILE = "study.py"
-SEED = "seed"
+SEED, STEPS, INIT_FROM = "seed", "training.num_train_steps", "training.init_from"
 RESERVED_NAMES = frozenset(
     {
         *("seed", "status", "steps", "seconds", "parameters", "metric", "direction", "mean", "half_width", "seeds"),
@@ -169,6 +169,10 @@ class Study:
       measure: a function of study.py that measures further numbers of a trained trial.
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
+      equal_flops: every variant trains with as many floating-point operations as the reference; the number of its steps
+        follows. Needs batches whose shape does not depend on the corpus, as of `data.batching=windows`.
+      pretraining: a study of a first training. A trial starts from the checkpoint (`training.init_from`) of the trial
+        that has its seed, and on every axis of that study its value. Axes of the same name have the same values.
       folder: the folder of study.py; `load_study` sets it.
     """
 
@@ -183,6 +187,8 @@ class Study:
     measure: Measure | None = None
     tasks: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
+    equal_flops: bool = False
+    pretraining: Study | None = None
     folder: Path = dataclasses.field(default_factory=lambda: _folder.get(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -224,6 +230,42 @@ class Study:
                     f"reference: axis '{name}' has no value '{value}'{nearest(value, list(axes[name].values))}"
                 )
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
+        if self.equal_flops:
+            self._check_equal_flops()
+        if self.pretraining is not None:
+            self._check_pretraining(self.pretraining)
+
+    def _check_equal_flops(self) -> None:
+        for axis in self.axes:
+            if isinstance(axis, Range):
+                raise ConfigError(
+                    f"equal_flops: the range '{axis.field}' has no reference; use an Axis of named values"
+                )
+            if any(STEPS in overrides for overrides in axis.values.values()):
+                raise ConfigError(f"equal_flops: axis '{axis.name}' cannot set {STEPS}, which follows")
+
+    def _check_pretraining(self, first: Study) -> None:
+        if first.measure is not None or first.pretraining is not None:
+            raise ConfigError("pretraining: cannot have a pretraining of its own, nor `measure`")
+        if first.seeds != self.seeds:
+            raise ConfigError(
+                f"pretraining: has the seeds {first.seeds}, and the study {self.seeds}; both need the same"
+            )
+        axes = {axis.name: axis for axis in self.axes}
+        for axis in first.axes:
+            other = axes.get(axis.name)
+            if other is None:
+                raise ConfigError(f"pretraining: the study has no axis '{axis.name}'{nearest(axis.name, axes)}")
+            if isinstance(axis, Range) or isinstance(other, Range):
+                raise ConfigError(f"pretraining: '{axis.name}' is a range; use an Axis of named values")
+            if set(axis.values) != set(other.values):
+                raise ConfigError(
+                    f"pretraining: axis '{axis.name}' has the values {', '.join(axis.values)}, and that of the study "
+                    f"{', '.join(other.values)}; both need the same"
+                )
+        overrides = [self.settings, *(v for a in self.axes if isinstance(a, Axis) for v in a.values.values())]
+        if any(INIT_FROM in values for values in overrides):
+            raise ConfigError(f"{INIT_FROM}: cannot be set in a study with a pretraining, which sets it")
 
     def _import_owners(self) -> None:
         """Import the user's architectures and tasks whose fields the study sets, so that these fields are known.

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, walk
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.study import SEED, Axis, Range, Study, merged
+from transformer_jax.sweeps.study import INIT_FROM, SEED, STEPS, Axis, Range, Study, merged
 from transformer_jax.tasks.base import best_metric
+
+TRIALS, PRETRAINING = "trials", "pretraining"
+"""Folders in the work directory of a study: of its trials, and the work directory of its pretraining."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +26,15 @@ class Trial:
       labels: name of the value on each axis, by name of the axis.
       trained_by: name of the trial that trains this one too, since they differ only in decoding or evaluation; None if
         the trial is trained itself.
+      starts_from: the trial of the pretraining whose checkpoint it starts from, as a path within the work directory of
+        the study; None without a pretraining. `config.training.init_from` is the same path.
     """
 
     labels: Mapping[str, str]
     seed: int
     config: ExperimentConfig
     trained_by: str | None = None
+    starts_from: str | None = None
 
     @property
     def variant(self) -> str:
@@ -78,6 +85,9 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
             problems.append(f"{variant_name(named)}: {error}")
     if problems:
         raise ConfigError("\n".join(problems))
+    if study.pretraining is not None and (same := grid(study.pretraining).same):
+        pairs = "; ".join(f"{name} and {other}" for name, other in same.items())
+        raise ConfigError(f"pretraining: the same experiment twice: {pairs}; leave the axis out of the pretraining")
     for number, axis in enumerate(axes):
         _check_axis(axis, number, configs)
     first: dict[ExperimentConfig, str] = {}
@@ -94,7 +104,24 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
 
 def with_seeds(study: Study, labels: Mapping[str, str], config: ExperimentConfig) -> list[Trial]:
     """Return a trial per seed of the study; raise ConfigError for an invalid seed."""
-    return [Trial(labels, seed, dataclasses.replace(config, seed=seed).resolved()) for seed in study.seeds]
+    result = []
+    for seed in study.seeds:
+        of_seed, start = dataclasses.replace(config, seed=seed).resolved(), start_of(study, labels, seed)
+        result.append(Trial(labels, seed, of_seed if start is None else starting_from(of_seed, start), None, start))
+    return result
+
+
+def start_of(study: Study, labels: Mapping[str, str], seed: int) -> str | None:
+    """Return `Trial.starts_from` of a trial."""
+    if study.pretraining is None:
+        return None
+    name = variant_name({axis.name: labels[axis.name] for axis in study.pretraining.axes})
+    return f"{PRETRAINING}/{TRIALS}/{name},seed={seed}"
+
+
+def starting_from(config: ExperimentConfig, path: str) -> ExperimentConfig:
+    """Return the config with another `training.init_from`."""
+    return dataclasses.replace(config, training=dataclasses.replace(config.training, init_from=path))
 
 
 def trained_once(trials: Sequence[Trial]) -> list[Trial]:
@@ -126,7 +153,7 @@ def variant(
     Args:
       labels: name of the value on each axis with named values.
       drawn: values that a search has drawn, by field.
-    Raises: ConfigError for an invalid config.
+    Raises: ConfigError for an invalid config, and for one whose operations are not known if the study needs them.
     """
     chosen = [axis.values[labels[axis.name]] for axis in study.axes if isinstance(axis, Axis)]
     together = merged([*chosen, drawn], variant_name(labels))
@@ -135,8 +162,20 @@ def variant(
         raise ConfigError(
             "--config.seed cannot be set: a study's `seeds` are the seeds of its trials; change them there"
         )
+    if study.pretraining is not None and INIT_FROM in overrides:
+        raise ConfigError(f"--config.{INIT_FROM}: has no effect: the study's pretraining sets it; leave it out")
     values = dict(study.settings) | dict(overrides) | together | {SEED: study.seeds[0]}
-    return read_config(study.find_baseline(), {name: str(value) for name, value in values.items()})
+    if (start := start_of(study, labels, study.seeds[0])) is not None:
+        values[INIT_FROM] = start
+    texts = {name: str(value) for name, value in values.items()}
+    config = read_config(study.find_baseline(), texts)
+    if not study.equal_flops or labels == study.reference_variant:
+        return config
+    from transformer_jax.tasks.flops import steps_for_flops, training_flops
+
+    reference = variant(study, study.reference_variant, {}, overrides)
+    steps = steps_for_flops(config, training_flops(reference))
+    return read_config(study.find_baseline(), texts | {STEPS: str(steps)})
 
 
 def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], ExperimentConfig]) -> None:
@@ -155,12 +194,14 @@ def program_key(config: ExperimentConfig) -> tuple[tuple[str, Any], ...]:
     """Return the fields that two trials must agree in to train as one compiled program.
 
     These are all fields except the hyperparameters that are arguments of the compiled step. Of a field whose feature
-    can be off, the key has only whether it is on.
+    can be off, the key has only whether it is on; of the trial of a pretraining that a trial starts from, the variant.
     """
     key = []
     for name, field, value in walk(config):
         if field.metadata.get("switch"):
             key.append((name, value != field.metadata.get("off", 0)))
+        elif name == INIT_FROM:
+            key.append((name, re.sub(r",seed=\d+$", "", value)))
         elif not field.metadata.get("hyper"):
             key.append((name, value))
     return tuple(key)

@@ -99,6 +99,8 @@ def _train(
             tokenizer = member.start.tokenizer
             if tokenizer is not None and tokenizer.sha256 != data.tokenizer.sha256:
                 raise CheckpointError(f"{member.directory.path}: has another tokenizer than {first.directory.path}")
+            if member.start.pretrained is not None:
+                member.start.pretrained.check_labels(data.labels)
         parts = [make_parts(m.config, m.directory, m.store, data, make_validate) for m in members]
         check_step(first.config, parts[0].plan)
     step, total = first.start.step, first.config.training.num_train_steps

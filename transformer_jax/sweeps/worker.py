@@ -32,6 +32,7 @@ from transformer_jax.sweeps.results import (
     read_spec,
 )
 from transformer_jax.sweeps.study import FILE, load_study
+from transformer_jax.sweeps.trials import Trial, starting_from
 from transformer_jax.versions import library_versions
 
 if TYPE_CHECKING:  # imports JAX
@@ -47,7 +48,7 @@ def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
     for folder in folders:
         if (why := pruned_because(folder)) is not None:
             _finish(folder, specs.pop(folder), None, why)
-    own = {folder: spec.trial.config for folder, spec in specs.items() if spec.trial.trained_by is None}
+    own = {folder: run_config(folder, spec.trial) for folder, spec in specs.items() if spec.trial.trained_by is None}
     outcomes = _train(own, axis)
     for folder, spec in specs.items():
         try:
@@ -65,6 +66,13 @@ def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
             print(f"error: {folder}: {error}", file=sys.stderr)
             failure(spec.trial, str(error)).write(folder)
     return exit_codes.OK
+
+
+def run_config(folder: Path, trial: Trial) -> ExperimentConfig:
+    """Return the config of a trial's run, with the path of the checkpoint that it starts from."""
+    if trial.starts_from is None:
+        return trial.config
+    return starting_from(trial.config, str(folder.parent.parent / trial.starts_from))
 
 
 def _train(configs: Mapping[Path, ExperimentConfig], axis: str | None) -> dict[Path, TrainResult | UserError]:

@@ -168,6 +168,8 @@ class Task(abc.ABC):
 
     A recurrent model must have the stacks of one of the others (`ModelConfig.form`). None: all architectures.
     """
+    inputs: tuple[str, ...] = ("tokens",)
+    """Values of `model.inputs` that the task can train."""
     needs_decoder: bool = True
     """Whether an architecture from outside of the package needs a decoder for this task."""
     reads: frozenset[str] | None = None
@@ -287,6 +289,16 @@ class Task(abc.ABC):
         """Return the module that computes outputs; None for logits over the vocabulary."""
         return None
 
+    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int | None:
+        """Return the operations of the matrix products of the head's forward pass.
+
+        None if there is no head, or its operations are not known: then those of logits over the vocabulary are counted.
+
+        Args:
+          rows, widths: as of `Architecture.train_flops`.
+        """
+        return None
+
     @abc.abstractmethod
     def loss(
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
@@ -387,6 +399,7 @@ TASKS: Registry[Task] = Registry(
         "masked_lm": "transformer_jax.tasks.masked_lm:MaskedLM",
         "span_corruption": "transformer_jax.tasks.span_corruption:SpanCorruption",
         "denoising": "transformer_jax.tasks.denoising:Denoising",
+        "images": "transformer_jax.tasks.images:Images",
     },
 )
 """By the values of `task.name`."""

@@ -16,7 +16,7 @@ def position_table_rows(model: ModelConfig) -> int | None:
 
     It bounds the texts that a model reads. A decoder may have fewer positions: `decoding.generate.position_capacity`.
     """
-    return model.max_length if ENCODINGS[model.position_encoding].has_table else None
+    return model.num_positions if ENCODINGS[model.position_encoding].has_table else None
 
 
 def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable[[int], str]) -> None:

@@ -141,6 +141,12 @@ class MaskedLM(CorruptedText):
 
         return MaskedLMHead(model)
 
+    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
+        """Return the operations for the places that may be predicted: 2 B T (D^2 + D V)."""
+        width = config.model.emb_dim
+        count = rows * predictions(config.task, widths["inputs"])
+        return 2 * count * width * (width + config.model.vocab_size)
+
     def loss(
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
     ) -> Sums:

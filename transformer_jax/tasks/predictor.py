@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.columns import EncodedSplit
+from transformer_jax.data.images import ImageColumn, Picture, read_picture
 from transformer_jax.data.labels import NamedLabels
 from transformer_jax.data.token_cache import encode_in_memory
 from transformer_jax.data.tokenizers import Tokenizer
@@ -61,10 +63,11 @@ class Predictor(abc.ABC, Generic[T]):
     def __repr__(self) -> str:
         model = self.config.model
         count = sum(x.size for x in jax.tree.leaves(self.params))
+        size = f"{model.image_size} x {model.image_size} pixels in {model.image_channels} channels"
+        text = f"{self.config.data.tokenizer}, {self.tokenizer.vocab_size:,} ids, sha256 {self.tokenizer.sha256[:12]}"
         return (
             f"{type(self).__name__}: {model.architecture}, emb_dim {model.emb_dim}, {count:,} parameters\n"
-            f"  tokenizer: {self.config.data.tokenizer}, {self.tokenizer.vocab_size:,} ids, sha256 "
-            f"{self.tokenizer.sha256[:12]}\n"
+            f"  {f'tokenizer: {text}' if model.inputs == 'tokens' else f'images: {size}'}\n"
             f"  labels: {', '.join(self.labels) or 'none; it answers questions'}"
         )
 
@@ -158,6 +161,30 @@ class Classifier(Predictor[Label]):
             best = int(row.argmax())
             found.append(Label(self.labels[best], float(row[best]), _by_label(self.labels, row)))
         return found
+
+
+class ImageClassifier(Classifier):
+    """A model that predicts a label for each image; an example is the path of a PNG or JPEG file, or an array of uint8.
+
+    Files are converted to the channels of the model: grey, or colours. An array is [height, width, channels].
+    """
+
+    def features(self, example: Any) -> dict[str, Any]:
+        column = next(c for c in self.task.columns(self.config) if isinstance(c, ImageColumn))
+        if isinstance(example, np.ndarray):
+            if example.dtype != np.uint8 or example.ndim != 3:
+                raise ValueError(
+                    f"an array of {example.dtype.name} {list(example.shape)}; expected uint8 [height, width, channels]"
+                )
+            picture = Picture("the array", lambda: example)
+        else:
+            mode = {1: "L", 3: "RGB"}.get(self.config.model.image_channels)
+            picture = read_picture(Path(example), str(example), mode)
+        try:
+            pixels = column.fitted(picture.load())
+        except ValueError as error:
+            raise ValueError(f"{picture}: {error}") from error
+        return {"inputs": Picture(picture.name, lambda: pixels), "targets": self.labels[0]}
 
 
 class Tagger(Predictor[Tags]):

@@ -133,6 +133,10 @@ class SpanQA(Task):
 
         return TokenHead(model, 2)
 
+    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
+        """Return the operations of the logits of every token: 4 B S D."""
+        return 2 * rows * widths["inputs"] * config.model.emb_dim * 2
+
     def loss(
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
     ) -> Sums:

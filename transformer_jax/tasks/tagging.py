@@ -140,6 +140,10 @@ class Tagging(Task):
 
         return TokenHead(model, config.num_labels)
 
+    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
+        """Return the operations of the logits of every token: 2 B S D C."""
+        return 2 * rows * widths["inputs"] * config.model.emb_dim * config.task.num_labels
+
     def loss(
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
     ) -> Sums:

@@ -1,15 +1,18 @@
 """`training.init_from`: initial parameters of a new run, taken from the checkpoint of another run.
 
 The run uses the tokenizer of the checkpoint, so that ids mean the same. Its head is new if the checkpoint is of another
-task, or with `training.new_head`. All other parameters must be in the checkpoint, with the same shapes.
+task, or with `training.new_head`. All other parameters must be in the checkpoint, with the same shapes; only the
+learned positions of patches are interpolated for another size of the images. With `training.new_parameters` all are
+new, and only the tokenizer is taken.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,14 +26,17 @@ from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, com
 from transformer_jax.data.tokenizers import Tokenizer, with_added_tokens
 from transformer_jax.errors import CheckpointError
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn.positions import resized_table
 from transformer_jax.parallel.processes import from_primary
 from transformer_jax.tasks.base import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.resume import check_tokenizer, read_stored_labels, read_stored_tokenizer
-from transformer_jax.typing import Params
+from transformer_jax.typing import Array, Params
 
 HEAD = "head"
 """The only part of the parameters that a checkpoint may lack, because a new task has a new head."""
+
+_POSITIONS = "encoder/position_embedding/learned/embedding"
 
 STARTS_FROM = {"encoder_only": ("encoder_decoder",)}
 """Built-in architectures that a built-in one can start from, beside itself: those with its stack, used in its way.
@@ -44,8 +50,10 @@ has seen both directions is no decoder, so these pairs are refused although some
 class Pretrained:
     """Parameters of another run that fit this one; paths are relative to `params`.
 
-    loaded: arrays that this run takes. new: arrays of this run that the checkpoint lacks. unused: arrays of the
-    checkpoint that this run lacks. labels: names of the labels that the checkpoint predicts; None if it predicts none.
+    loaded: arrays that this run takes, as the checkpoint has them; none with `training.new_parameters`. new: arrays of
+    this run that the checkpoint lacks. unused: arrays of the checkpoint that this run lacks. labels: names of the
+    labels that the checkpoint predicts; None if it predicts none. positions: the function that interpolates the
+    learned positions of patches; None if they fit.
     """
 
     name: str
@@ -56,6 +64,7 @@ class Pretrained:
     new: Mapping[str, Leaf]
     unused: Mapping[str, Leaf]
     labels: tuple[str, ...] | None = None
+    positions: Callable[[Array], Array] | None = None
 
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raise CheckpointError if this run would train the head of the checkpoint for other labels than its own."""
@@ -74,6 +83,9 @@ class Pretrained:
           params: newly initialised; the result has its shardings.
         Raises: CheckpointError if the checkpoint is damaged.
         """
+        if not self.loaded:
+            say_once(f"{self.name}: all parameters are new; only the tokenizer is that of step {self.step}")
+            return params
         template: dict[str, Any] = {}
         for path, leaf in by_path(params).items():
             if path in self.loaded:
@@ -81,13 +93,17 @@ class Pretrained:
                 folder = template
                 for parent in parents:
                     folder = folder.setdefault(parent, {})
-                folder[name] = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
-        stored = by_path(self.store.restore_params(template, self.step, partial=True).state)
+                folder[name] = jax.ShapeDtypeStruct(self.loaded[path].shape, leaf.dtype, sharding=leaf.sharding)
+        stored = dict(by_path(self.store.restore_params(template, self.step, partial=True).state))
+        if self.positions is not None:
+            stored[_POSITIONS] = jax.device_put(self.positions(stored[_POSITIONS]), stored[_POSITIONS].sharding)
         self._describe()
         return jax.tree_util.tree_map_with_path(lambda path, leaf: stored.get(path_of(path), leaf), params)
 
     def _describe(self) -> None:
         say_once(f"{self.name}: loaded from step {self.step}: {_summary(self.loaded)}")
+        if self.positions is not None:
+            say_once(f"{self.name}: the learned positions are interpolated for this model.image_size")
         if self.unused:
             say_once(f"{self.name}: in the checkpoint but not loaded: {_summary(self.unused)}")
         if self.new:
@@ -118,17 +134,29 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         kind = record.get("data", {}).get("tokenizer", config.data.tokenizer)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
-    _check_architecture(name, source["model"], config.model, stored)
-    has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
-    usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
     expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
-    differences = _differences(source["model"], config)
-    if problems := _problems(expected, usable):
-        listing = "\n".join(f"  - {problem}" for problem in problems)
-        remedy = (
-            f"\nGive these fields of model the checkpoint's values: {', '.join(differences)}" if differences else ""
+    usable: dict[str, Leaf] = {}
+    differences: list[str] = []
+    resizes = False
+    if not config.training.new_parameters:
+        _check_architecture(name, source["model"], config.model, stored)
+        _check_inputs(name, source["model"], config.model)
+        has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
+        usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
+        differences = _differences(source["model"], config)
+        resizes = (
+            config.model.inputs == "patches"
+            and _POSITIONS in expected
+            and _POSITIONS in usable
+            and expected[_POSITIONS].shape[0] != usable[_POSITIONS].shape[0]
         )
-        raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}{remedy}")
+        fitting = usable | ({_POSITIONS: expected[_POSITIONS]} if resizes and _same_width(expected, usable) else {})
+        if problems := _problems(expected, fitting):
+            listing = "\n".join(f"  - {problem}" for problem in problems)
+            remedy = (
+                f"\nGive these fields of model the checkpoint's values: {', '.join(differences)}" if differences else ""
+            )
+            raise CheckpointError(f"{name}: step {step} does not fit this model\n{listing}{remedy}")
     if tokenizer is not None:
         added = TASKS[config.task.name].added_tokens(config)
         tokenizer = with_added_tokens(tokenizer, added, config.model.vocab_size)
@@ -139,7 +167,8 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
                 f"data.tokenizer='{config.data.tokenizer}'; set data.tokenizer={kind}, since the run uses the "
                 "checkpoint's tokenizer"
             )
-        say_once(f"{name}: uses the tokenizer of the checkpoint")
+        if config.model.inputs == "tokens":
+            say_once(f"{name}: uses the tokenizer of the checkpoint")
     if differences:
         say_once(f"{name}: the model of the checkpoint has other fields: {', '.join(differences)}")
     return Pretrained(
@@ -147,10 +176,17 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         store,
         step,
         tokenizer,
-        loaded={path: leaf for path, leaf in expected.items() if path in usable},
+        loaded={path: usable[path] for path in expected if path in usable},
         new={path: leaf for path, leaf in expected.items() if path not in usable},
         unused={path: leaf for path, leaf in stored.items() if path not in expected or path not in usable},
         labels=read_stored_labels(store, step),
+        positions=functools.partial(
+            resized_table,
+            size=config.model.image_size // config.model.patch_size,
+            has_class_token=config.model.class_token,
+        )
+        if resizes
+        else None,
     )
 
 
@@ -175,6 +211,23 @@ def _check_architecture(name: str, source: Mapping[str, Any], model: ModelConfig
             f"{name}: has model.share_embeddings=False, so its 'embedding' is that of the decoder; "
             f"{field}='{ours}' can only start from an encoder-decoder that shares its embeddings"
         )
+
+
+def _check_inputs(name: str, source: Mapping[str, Any], model: ModelConfig) -> None:
+    """Raise CheckpointError if the checkpoint reads something else than this model: ids, or patches of another form."""
+    fields = ["inputs"]
+    if source["inputs"] == model.inputs == "patches":
+        fields = ["patch_size", "image_channels", "class_token"]
+    if different := [field for field in fields if source[field] != getattr(model, field)]:
+        theirs, ours = (
+            ", ".join(f"model.{field}={value(field)!r}" for field in different)
+            for value in (source.__getitem__, lambda field: getattr(model, field))
+        )
+        raise CheckpointError(f"{name}: has {theirs}, but the config has {ours}; set it as in the checkpoint")
+
+
+def _same_width(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> bool:
+    return expected[_POSITIONS].shape[1:] == stored[_POSITIONS].shape[1:]
 
 
 def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[str]:

@@ -13,6 +13,7 @@ Every number is random, biases and scales too, and all sizes differ.
 import json
 import math
 import pathlib
+import re
 import sys
 import tempfile
 from typing import NamedTuple
@@ -36,6 +37,9 @@ from transformers import (
     MarianMTModel,
     T5Config,
     T5ForConditionalGeneration,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTModel,
 )
 
 VOCABULARY, PAD, EOS, START = 31, 0, 1, 3
@@ -87,6 +91,12 @@ def bart(**fields):
     return BartForConditionalGeneration(BartConfig(vocab_size=VOCABULARY, **ids | sizes | fields))
 
 
+def vit(model_class, **fields):
+    sizes = {"hidden_size": 12, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"image_size": 12, "patch_size": 4, "num_channels": 3}
+    return model_class(ViTConfig(**sizes | fields))
+
+
 SEPARATE = {"share_encoder_decoder_embeddings": False, "vocab_size": 23, "decoder_vocab_size": VOCABULARY}
 MODELS = {
     "gpt2": lambda: gpt2(),
@@ -106,7 +116,23 @@ MODELS = {
     "t5_v1_1": lambda: t5(untied=True, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "bart": lambda: bart(),
     "bart_scaled": lambda: bart(scale_embedding=True, activation_function="relu"),
+    "vit": lambda: vit(ViTForImageClassification, num_labels=5),
+    "vit_grey": lambda: vit(ViTForImageClassification, num_labels=4, num_channels=1, patch_size=6, hidden_act="relu"),
+    "vit_pooler": lambda: vit(ViTModel, layer_norm_eps=1e-6),
 }
+
+
+OF_FILES = {  # names of parts of a layer of ViT in files, by those that transformers 5 gives them in memory
+    **{f"attention.{x[0]}_proj": f"attention.attention.{x}" for x in ("query", "key", "value")},
+    **{"attention.o_proj": "attention.output.dense", "mlp.fc1": "intermediate.dense", "mlp.fc2": "output.dense"},
+    **{name: name for name in ("layernorm_before", "layernorm_after")},
+}
+
+
+def in_files(name):
+    for of_memory, of_file in OF_FILES.items():
+        name = re.sub(rf"(^|\.)layers\.(\d+)\.{re.escape(of_memory)}\.", rf"\1encoder.layer.\2.{of_file}.", name)
+    return name
 
 
 def randomised(model):
@@ -150,6 +176,10 @@ def candidate(make, seed):
     torch.manual_seed(seed)
     model, rng = randomised(make()), np.random.default_rng(seed)
     model.set_attn_implementation("eager")
+    if model.config.model_type == "vit":
+        size, channels = model.config.image_size, model.config.num_channels
+        images = rng.integers(0, 256, (2, size, size, channels)).astype(np.uint8)
+        return Candidate(model, rng, np.zeros(0), np.zeros(0), images, np.zeros(0), {}, math.inf)
     ids, targets = rng.integers(4, VOCABULARY, (2, 2, 33))
     inputs, mask = rng.integers(4, model.config.vocab_size, (2, 37)), np.ones((2, 37), bool)
     mask[1, 23:] = False
@@ -176,12 +206,14 @@ def main():
             given = {"input_ids": torch.tensor(inputs), "attention_mask": torch.tensor(mask).long()}
             given["decoder_input_ids"] = torch.tensor(ids)
         types = rng.integers(0, 3, inputs.shape)
-        if not generates:
+        if model.config.model_type == "vit":  # pixels of -1 to 1, as ViTImageProcessor makes them
+            given = {"pixel_values": torch.tensor((inputs / 255 - 0.5) / 0.5).float().permute(0, 3, 1, 2)}
+        elif not generates:
             given = {"input_ids": torch.tensor(inputs), "attention_mask": torch.tensor(mask).long()}
             given["token_type_ids"] = torch.tensor(types)
         output = model(**given)
         ends = [output[name] for name in ("start_logits", "end_logits") if name in output]
-        logits = torch.stack(ends, -1) if ends else output.logits
+        logits = torch.stack(ends, -1) if ends else output.get("logits", output.get("pooler_output"))
         if not generates:
             targets = rng.integers(0, logits.shape[-1], logits.shape[:-1])
             if targets.ndim == 2:
@@ -190,7 +222,7 @@ def main():
             logits.reshape(-1, logits.shape[-1]), torch.tensor(targets).reshape(-1)
         )
         loss.backward()
-        gradients = {n: p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
+        gradients = {in_files(n): p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             tensors = load_file(f"{folder}/model.safetensors")

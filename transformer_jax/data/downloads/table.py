@@ -1,7 +1,7 @@
 """The table of corpora: where their files are, their checksums, and how they are unpacked into a folder for `data.dir`.
 
-A sha256 of this table was computed from the file itself; that of SST-2.zip is the one of Hugging Face datasets.
-It is None if a publisher replaces the file from time to time.
+A sha256 of this table was computed from the file itself; those of SST-2.zip and mnist.npz are the ones of Hugging Face
+datasets and of Keras. It is None if a publisher replaces the file from time to time.
 """
 
 from __future__ import annotations
@@ -128,6 +128,17 @@ CORPORA = {
         unpack=unchanged,
         endings=("txt",),
     ),
+    "mnist": Corpus(
+        page="https://keras.io/api/datasets/mnist",
+        licence="CC BY-SA 3.0, as Keras states it",
+        files=_files(
+            "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
+            "mnist.npz 11490434 731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
+        ),
+        prefixes=("mnist",),
+        unpack=unchanged,
+        endings=("npz",),
+    ),
     "trec": Corpus(
         page="https://cogcomp.seas.upenn.edu/Data/QA/QC",
         licence="none stated",
@@ -191,9 +202,9 @@ CORPORA = {
         endings=("conll",),
     ),
 }
-"""Corpora of text files, by the name of the config that trains on them."""
+"""Corpora of files, by the name of the config that trains on them."""
 
-TFDS_NAMES = {"wmt14": "wmt14_translate/de-en"}
+TFDS_NAMES = {"wmt14": "wmt14_translate/de-en", "cifar10": "cifar10"}
 """Datasets of TensorFlow Datasets, by the name of the config that trains on them."""
 
 NAMES = (*CORPORA, *TFDS_NAMES)

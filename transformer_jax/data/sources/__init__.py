@@ -1,4 +1,4 @@
-"""Sources of text: the embedded corpus, text files and TensorFlow Datasets."""
+"""Sources of text: the embedded corpus, text files and TensorFlow Datasets; and sources of images."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.config import DataConfig
+from transformer_jax.config.data import IMAGE_SOURCES
 from transformer_jax.data.sources.base import Source, Split
 from transformer_jax.data.sources.rewriting import rewritten
 from transformer_jax.errors import ConfigError
@@ -55,6 +56,10 @@ def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True
     Raises: ConfigError if a reference is missing or has no use; DataError if the data cannot be found.
     """
     name, input, reference, columns = files
+    if config.source in IMAGE_SOURCES:
+        raise ConfigError(
+            f"--input={input}: is for text; a further set of images is a split, as in --data.test_sets={name}=SET"
+        )
     format = next((f for suffix, f in _OF_SUFFIX.items() if re.search(rf"\.{suffix}(\.gz)?$", input)), "parallel")
     if format == "parallel" and config.format == "labelled":
         format = "labelled"
@@ -117,6 +122,10 @@ SOURCES = Factories(
         "embedded": "transformer_jax.data.sources:embedded_source",
         "text": "transformer_jax.data.sources:text_source",
         "tfds": "transformer_jax.data.sources.tfds.source:TfdsSource",
+        "shapes": "transformer_jax.data.sources.images.shapes:shapes_source",
+        "image_folder": "transformer_jax.data.sources.images.folder:image_folder",
+        "npz": "transformer_jax.data.sources.images.arrays:npz_source",
+        "tfds_images": "transformer_jax.data.sources.images.prepared:tfds_images",
     },
 )
 """Classes and functions that make a source from the section `data`, by the values of `data.source`."""

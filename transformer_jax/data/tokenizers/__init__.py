@@ -28,6 +28,8 @@ from transformer_jax.data.tokenizers.characters import (
     byte_tokenizer,
     train_characters,
 )
+from transformer_jax.data.tokenizers.no_text import MAGIC as NO_TEXT_MAGIC
+from transformer_jax.data.tokenizers.no_text import NoText
 from transformer_jax.data.tokenizers.pair import TokenizerPair
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
@@ -42,6 +44,7 @@ __all__ = [
     "AddedTokens",
     "EncodedSpans",
     "EncodedTexts",
+    "NoText",
     "SpecialIds",
     "Tokenizer",
     "TokenizerPair",
@@ -179,6 +182,8 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
         return CharTokenizer(model_bytes)
     if model_bytes.startswith(BYTES_MAGIC):
         return ByteTokenizer(model_bytes)
+    if model_bytes.startswith(NO_TEXT_MAGIC):
+        return NoText(model_bytes)
     if model_bytes.startswith(_JSON):
         from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
         from transformer_jax.data.tokenizers.library import is_word_piece

@@ -43,6 +43,7 @@ class StudyResults:
     """A study and its variants, in the study's order of axes and values.
 
     folder: the folder of the study, whose name is `name`. search: the search that has chosen the variants.
+    is_pretraining: `study` is the pretraining of the study in the folder.
     """
 
     study: Study
@@ -50,6 +51,7 @@ class StudyResults:
     workdir: Path
     variants: tuple[Variant, ...]
     search: SearchOptions = SearchOptions()
+    is_pretraining: bool = False
 
     @property
     def name(self) -> str:
@@ -140,7 +142,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     for trial in sorted(trials, key=lambda trial: _order(trial, study)):
         by_variant.setdefault(trial.trial.variant, []).append(trial)
     variants = tuple(Variant(of[0].trial.labels, tuple(of), study.seeds) for of in by_variant.values())
-    return StudyResults(study, folder, workdir, variants, recorded(workdir))
+    return StudyResults(study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")))
 
 
 def _study_record(workdir: Path) -> dict[str, Any]:
@@ -156,6 +158,10 @@ def _study_record(workdir: Path) -> dict[str, Any]:
 def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
     """Return the study of a folder; if the sweep had another baseline, as the sweep has recorded it."""
     study, declaration = load_study(folder), record.get("declaration")
+    if record.get("is_pretraining"):
+        if study.pretraining is None:
+            raise ConfigError(f"{workdir}: is of a pretraining, which the study in {folder} does not have now")
+        study = study.pretraining
     if record.get("config") is None or not isinstance(declaration, dict):
         return study
     return with_code(declared_study(declaration, workdir / STUDY), study)

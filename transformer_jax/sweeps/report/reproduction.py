@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.report.collect import StudyResults
+from transformer_jax.sweeps.report.collect import StudyResults, collect
 from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of, overrides_of
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
+from transformer_jax.sweeps.trials import PRETRAINING
 
 
 def differing_fields(results: StudyResults) -> list[str]:
@@ -31,7 +32,17 @@ def sweep_command(results: StudyResults) -> str | None:
     if overrides is None or not _draws_these(results, overrides):
         return None
     study = f"{results.folder.absolute().parent.name}/{results.name}"
-    flags = [*_search_flags(results), *(f"--config.{name}={value}" for name, value in overrides.items())]
+    prefix = PRETRAINING if results.is_pretraining else "config"
+    flags = [*_search_flags(results), *(f"--{prefix}.{name}={value}" for name, value in overrides.items())]
+    if results.study.pretraining is not None:
+        try:
+            first = collect(results.workdir / PRETRAINING, results.folder)
+        except ConfigError:  # it was moved, or belongs to another version of the study
+            return None
+        overrides = overrides_of(first.study, first.variants)
+        if overrides is None:
+            return None
+        flags += [f"--{PRETRAINING}.{name}={value}" for name, value in overrides.items()]
     return shlex.join(["transformer-jax", "sweep", f"--study={study}", f"--workdir=runs/{results.name}", *flags])
 
 

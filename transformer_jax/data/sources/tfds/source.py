@@ -10,23 +10,16 @@ has their number. Any other defect is a DataError.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from transformer_jax.config import DataConfig, nearest
-from transformer_jax.config.data import CORPUS_SPLITS
-from transformer_jax.data.sources.base import Split, joined, no_such_split
-from transformer_jax.data.sources.tfds.catalogue import open_folder, prepared_folder
+from transformer_jax.config import DataConfig
+from transformer_jax.data.sources.base import Split, joined
+from transformer_jax.data.sources.tfds.records import Records
 from transformer_jax.errors import DataError
-from transformer_jax.files import sha256_of
 
-_READ_RECORDS = 1 << 12
 _WHOLE_SPLIT = 1 << 16
 _log = logging.getLogger(__name__)
 
@@ -38,8 +31,7 @@ class TfdsSource:
 
     def __init__(self, config: DataConfig) -> None:
         """Open the dataset; raise DataError if it does not exist, is not prepared, or lacks a split or a feature."""
-        folder = prepared_folder(config.dataset, config.dir)
-        self._builder = open_folder(folder)
+        self._records = Records(config)
         self._label_names: dict[str, Callable[[int], str]] = {}
         self._features = {"inputs": self._feature("input_feature", config.input_feature or config.source_locale)}
         if config.target_feature != "":
@@ -47,25 +39,17 @@ class TfdsSource:
             self._features["targets"] = self._feature("target_feature", target, labels=True)
         if config.second_feature:
             self._features["second"] = self._feature("second_feature", config.second_feature)
-        self._parts = config.split_texts()
-        self._infos = {name: self._split_info(name, text) for name, text in self._parts.items()}
-        if not self._infos:
-            raise DataError(f"data.train_split is empty; {self._name} has {', '.join(self._builder.info.splits)}")
+        self._split_names = tuple(self._records.infos)
         self._told: set[str] = set()
-        self._digests: dict[tuple[str, ...], str] = {}
-
-    @property
-    def _name(self) -> str:
-        return self._builder.info.full_name
 
     @property
     def split_names(self) -> tuple[str, ...]:
         """Names of the splits that the config sets: train, valid, test, and test sets."""
-        return tuple(self._infos)
+        return self._split_names
 
     def num_examples(self, name: str) -> int:
         """Return the number of pairs, with those that `chunks` leaves out; raise DataError for an unknown split."""
-        return int(self._info(name).num_examples)
+        return self._records.num_examples(name)
 
     def chunks(self, name: str, size: int) -> Iterator[Split]:
         """Yield a split, `size` pairs at a time, in the order of the files.
@@ -88,28 +72,13 @@ class TfdsSource:
         It is the same for a copy of the folder, and does not depend on libraries. Raises DataError if a file cannot be
         read.
         """
-        of_corpus = tuple(name for name in self._infos if name in CORPUS_SPLITS)
-        return {"sha256": self._sha256(of_corpus if split is None or split in of_corpus else (split,)), "versions": {}}
-
-    def _sha256(self, names: tuple[str, ...]) -> str:
-        if names not in self._digests:
-            self._digests[names] = self._digest(names)
-        return self._digests[names]
-
-    def _digest(self, names: tuple[str, ...]) -> str:
-        digest = hashlib.sha256("".join(f"{part}\n" for part in (self._name, *self._features.values())).encode())
-        sha256 = functools.cache(_sha256)
-        for name in names:
-            for file in self._info(name).file_instructions:
-                digest.update(f"{name} {file.skip} {file.take} {sha256(Path(file.filename))}\n".encode())
-        return digest.hexdigest()
+        return {"sha256": self._records.sha256(split, *self._features.values()), "versions": {}}
 
     def _feature(self, field: str, name: str, labels: bool = False) -> str:
         """Check the name of a feature and return it. labels: it may be a class label, whose names are texts."""
         import tensorflow_datasets as tfds
 
-        described = self._builder.info.features
-        features = dict(described.items()) if isinstance(described, tfds.features.FeaturesDict) else {}
+        features, dataset = self._records.features, self._records.name
         feature = features.get(name)
         if labels and isinstance(feature, tfds.features.ClassLabel):
             self._label_names[name] = feature.int2str
@@ -122,35 +91,13 @@ class TfdsSource:
         problem = f"is {feature}, not {kind}" if name in features else "does not exist"
         kind = "texts and labels" if labels else "texts"
         have = f"its {kind} are {', '.join(texts)}" if texts else f"its features are {', '.join(features) or 'no dict'}"
-        raise DataError(f"data.{field}={name!r}: this feature of {self._name} {problem}; {have}")
-
-    def _split_info(self, name: str, text: str) -> Any:
-        splits = self._builder.info.splits
-        field = f"data.{name}_split={text!r}" if name in CORPUS_SPLITS else f"test set {name}={text}"
-        have = f"{self._name} has {', '.join(splits)}"
-        try:
-            info = splits[text]
-            num_examples = info.num_examples
-        except (KeyError, ValueError, AssertionError) as error:
-            base = text.partition("[")[0]
-            hint = "" if base in splits else nearest(base, splits)
-            raise DataError(f"{field}: no such split or part of one{hint}; {have}") from error
-        if num_examples <= 0:
-            raise DataError(f"{field}: this split is empty; {have}")
-        for file in info.file_instructions:
-            if not Path(file.filename).is_file():
-                raise DataError(f"{field}: {file.filename} is missing; copy or prepare the dataset again")
-        return info
-
-    def _info(self, name: str) -> Any:
-        if name not in self._infos:
-            raise no_such_split(name, self._infos)
-        return self._infos[name]
+        if isinstance(feature, tfds.features.Image):
+            have += "; images are read with data.source=tfds_images"
+        raise DataError(f"data.{field}={name!r}: this feature of {dataset} {problem}; {have}")
 
     def _pairs(self, name: str) -> Iterator[_Texts]:
-        self._info(name)
         kept = lacking = 0
-        for index, record in self._records(name):
+        for index, record in self._records.records(name):
             pair = tuple(self._text(record, feature, name, index) for feature in self._features.values())
             if all(side.strip() for side in pair):
                 kept += 1
@@ -158,7 +105,7 @@ class TfdsSource:
             else:
                 lacking += 1
         if not kept:
-            raise DataError(f"split {name!r} of {self._name}: each of its {lacking} examples lacks a text")
+            raise DataError(f"split {name!r} of {self._records.name}: each of its {lacking} examples lacks a text")
         if lacking and name not in self._told:
             self._told.add(name)
             _log.warning(
@@ -166,29 +113,11 @@ class TfdsSource:
                 lacking,
                 lacking + kept,
                 name,
-                self._name,
+                self._records.name,
             )
 
-    def _records(self, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        with self._readable(name):
-            records = self._builder.as_data_source(split=self._parts[name])
-            total = len(records)
-        for start in range(0, total, _READ_RECORDS):
-            rows = range(start, min(start + _READ_RECORDS, total))
-            with self._readable(name):
-                read = records.__getitems__(list(rows))
-            yield from zip(rows, read, strict=True)
-
-    @contextlib.contextmanager
-    def _readable(self, name: str) -> Generator[None]:
-        try:
-            yield
-        except (OSError, RuntimeError, ValueError, IndexError) as error:
-            folder = self._builder.data_dir
-            raise DataError(f"{folder}: split {name!r} is damaged or cannot be read: {error}") from error
-
     def _text(self, record: Mapping[str, Any], feature: str, name: str, index: int) -> str:
-        where = f"{self._name}: example {index} of split {name!r}, feature {feature!r}"
+        where = f"{self._records.name}: example {index} of split {name!r}, feature {feature!r}"
         if feature in self._label_names:
             if record[feature] < 0:  # as in GLUE's test splits
                 raise DataError(f"{where}: the example has no label ({record[feature]})")
@@ -201,10 +130,3 @@ class TfdsSource:
         if "\0" in text:
             raise DataError(f"{where}: a NUL character at {text.index(chr(0))}; this is not text")
         return text
-
-
-def _sha256(path: Path) -> str:
-    try:
-        return sha256_of(path)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,0 +1,1 @@
+"""Which share of the tokens should a masked language model hide?"""

@@ -1,0 +1,1 @@
+"""Which objective of pretraining helps a classifier of questions most, at equal operations?"""

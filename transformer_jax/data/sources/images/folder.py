@@ -1,0 +1,79 @@
+"""Folders with one sub-folder per label: DIR/SET/LABEL/FILE.png, also .jpg and .jpeg.
+
+The order within a set is that of a hash of the files' names, so that a part such as `train[:90%]` has images of every
+label. Files of other kinds are ignored; a folder of a label without an image is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformer_jax.config import DataConfig
+from transformer_jax.data.images import SUFFIXES, read_picture
+from transformer_jax.data.sources.images.base import MODES, Example, ImageSource, parts_of
+from transformer_jax.data.sources.parts import field_of
+from transformer_jax.errors import DataError
+from transformer_jax.files import sha256_of
+
+
+def image_folder(config: DataConfig) -> ImageSource:
+    """Return the source of `data.dir`; raises DataError if a folder is missing, or a label has no image."""
+    if not config.dir:
+        raise DataError("data.dir is not set: data.source=image_folder needs the folder with train, valid and test")
+    root = Path(os.path.expanduser(config.dir))
+    if not root.is_dir():
+        raise DataError(f"data.dir={config.dir!r} {'is not a folder' if root.exists() else 'does not exist'}")
+    find = functools.cache(lambda name: _FolderSet(root, name, MODES[config.colours]))
+    texts = config.split_texts().items()
+    return ImageSource(config, {split: parts_of(field_of(split, text), text, find) for split, text in texts})
+
+
+class _FolderSet:
+    """The images of DIR/SET; the set `.` is DIR itself."""
+
+    def __init__(self, root: Path, name: str, mode: str | None) -> None:
+        folder = root / name
+        if not folder.is_dir():
+            have = ", ".join(sorted(path.name for path in root.iterdir() if path.is_dir())) or "none"
+            raise DataError(f"{folder} does not exist; the folders of {root} are {have}")
+        if stray := next((path for path in sorted(folder.iterdir()) if _is_image(path)), None):
+            raise DataError(f"{stray} has no label; expected it in a sub-folder of {folder}, with the label's name")
+        self._root, self._mode = root, mode
+        self._files: list[tuple[Path, str]] = []
+        for label in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+            files = [path for path in label.iterdir() if _is_image(path)]
+            if not files:
+                raise DataError(f"{label} is the folder of a label, but has no image; delete it, or add .png files")
+            self._files += [(path, label.name) for path in files]
+        if not self._files:
+            raise DataError(f"{folder} has no sub-folders; expected one per label, with .png or .jpg files")
+        self._files.sort(key=lambda file: hashlib.sha256(self._name(file[0]).encode()).digest())
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def examples(self, places: range) -> Iterator[Example]:
+        for place in places:
+            path, label = self._files[place]
+            yield read_picture(path, self._name(path), self._mode), label
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        for path, _ in self._files:
+            try:
+                digest.update(f"{self._name(path)} {sha256_of(path)}\n".encode())
+            except OSError as error:
+                raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        return digest.hexdigest()
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()

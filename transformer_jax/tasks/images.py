@@ -1,0 +1,251 @@
+"""Classification of images (Dosovitskiy et al. 2021): one label per image.
+
+The corpus has images of one size as bytes, and the model divides them into patches on the device. In training they may
+be augmented: cropped, flipped, changed by RandAugment and mixed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.tasks import label_prediction
+from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
+from transformer_jax.tasks.label_prediction import KINDS
+
+if TYPE_CHECKING:
+    import flax.linen as nn
+    import jax
+    import numpy as np
+
+    from transformer_jax.data.batching import BatchShape, Rows, TrainingBatches
+    from transformer_jax.data.columns import Column, EncodedSplit
+    from transformer_jax.data.datasets import Data
+    from transformer_jax.data.tokenizers import Tokenizer
+    from transformer_jax.models.architecture import Model
+    from transformer_jax.nn.dropout import Dropout
+    from transformer_jax.tasks.base import Sums
+    from transformer_jax.tasks.predictor import ImageClassifier
+    from transformer_jax.typing import Batch, Params
+
+TOP = 5
+"""A prediction counts for `top_5` if the right label is among this many."""
+
+
+class Images(Task):
+    """Prediction of one label per image."""
+
+    architectures = ("encoder_only",)
+    inputs = ("patches",)
+    needs_decoder = False
+    batchings = ("rows",)
+    logged = label_prediction.LOGGED
+    metrics = (
+        MetricSpec("loss", "min", "nats per label", "loss"),
+        MetricSpec("accuracy", "max", "%", "accuracy", "{:.2f}"),
+        MetricSpec("top_5", "max", "%", "top 5", "{:.2f}"),
+        MetricSpec("examples", heading="examples", format="{:,}", logged=False),
+    )
+
+    def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
+        """Return the metrics; of 5 labels or fewer without `top_5`, which is 100 % then."""
+        return tuple(spec for spec in self.metrics if spec.name != "top_5" or config.task.num_labels > TOP)
+
+    # Columns and batches.
+
+    def columns(self, config: ExperimentConfig) -> tuple[Column, ...]:
+        """Return the image as bytes, and the label."""
+        from transformer_jax.data.images import ImageColumn
+        from transformer_jax.data.labels import LabelColumn
+
+        model = config.model
+        shape = (model.image_size, model.image_size, model.image_channels)
+        return ImageColumn("images", "inputs", shape, resize=config.data.resize), LabelColumn("labels", "targets")
+
+    def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
+        """Return the number of patches of every image, with the class token, int32 [examples]; all are equal."""
+        import numpy as np
+
+        return {"inputs": np.full(split.num_examples, config.model.num_positions, np.int32)}
+
+    def arrays(
+        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
+    ) -> dict[str, np.ndarray]:
+        """Return `inputs` [B, height, width, channels] uint8, `targets` [B] int32, `weights` [B] float32, `row_ids`.
+
+        With `task.mixup`, in training, also `other_targets` [B] int32 and `shares` [B] float32.
+        """
+        return self._arrays(config, split, None, rows, shape, step)
+
+    def _arrays(
+        self,
+        config: ExperimentConfig,
+        split: EncodedSplit,
+        class_weights: np.ndarray | None,
+        rows: Rows,
+        shape: BatchShape,
+        step: int | None,
+    ) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        from transformer_jax.tasks import augmentation
+
+        task, images = config.task, split.values("images", rows.examples)
+        targets = split.values("labels", rows.examples).astype(np.int32)
+        weights = (rows.examples >= 0).astype(np.float32)
+        mixture = {}
+        if step is not None:
+            keys = augmentation.row_keys(config.seed, step, rows.row_ids)
+            images = augmentation.augmented(task, images, keys)
+            if task.mixup:
+                partners, shares = augmentation.mixing(task.mixup, split.num_examples, keys)
+                of_partners = augmentation.row_keys(config.seed, step, rows.row_ids, partner=True)
+                others = augmentation.augmented(task, split.values("images", partners), of_partners)
+                images = augmentation.mixed(images, others, shares)
+                mixture = {"other_targets": split.values("labels", partners).astype(np.int32), "shares": shares}
+        if class_weights is not None:
+            weights *= class_weights[targets]
+        return {"inputs": images, "targets": targets, "weights": weights, "row_ids": rows.row_ids, **mixture}
+
+    def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
+        """Return the training batches; their `weights` are the class weights."""
+        import numpy as np
+
+        from transformer_jax.data.datasets import plan_batches
+
+        labels = split.values("labels", np.arange(split.num_examples))
+        weights = label_prediction.class_weights(config.task, labels)
+        arrays = functools.partial(self._arrays, config, split, weights)
+        return plan_batches(config, self.lengths(config, split), arrays)
+
+    def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
+        return {"inputs": config.model.num_positions}
+
+    def batch_template(
+        self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        import jax
+        import numpy as np
+
+        model = config.model
+        image = (model.image_size, model.image_size, model.image_channels)
+        arrays = {
+            "inputs": ((rows, *image), np.uint8),
+            "targets": ((rows,), np.int32),
+            "weights": ((rows,), np.float32),
+            "row_ids": ((rows,), np.int32),
+        }
+        if config.task.mixup:
+            arrays |= {"other_targets": ((rows,), np.int32), "shares": ((rows,), np.float32)}
+        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays.items()}
+
+    # The loss.
+
+    def head(self, config: TaskConfig, model: ModelConfig) -> nn.Module:
+        """Return the module that pools the vectors of an image and maps them to logits [B, labels]."""
+        from transformer_jax.nn.heads import SequenceHead
+
+        return SequenceHead(model, config.num_labels, config.pooling, config.pooler)
+
+    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
+        """Return the operations of one vector per image: 2 B D C, and 2 B D^2 with a pooler."""
+        width, task = config.model.emb_dim, config.task
+        return 2 * rows * width * (task.num_labels + (width if task.pooler else 0))
+
+    def loss(
+        self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
+    ) -> Sums:
+        """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the labels of a batch.
+
+        With `shares`, the sums of an image are share * sums of its label + (1 - share) * sums of the other label
+        (Zhang et al. 2018).
+        """
+        from transformer_jax.tasks.losses import cross_entropy
+
+        if "shares" not in batch:
+            return label_prediction.label_sums(model, batch, dropout, hyper)
+        x, _ = model.features(batch, dropout, hyper.model)
+        logits, weights, shares = model.outputs(x, batch, dropout), batch["weights"], batch["shares"]
+        own = cross_entropy(logits, batch["targets"], weights * shares, hyper.label_smoothing)
+        other = cross_entropy(logits, batch["other_targets"], weights * (1.0 - shares), hyper.label_smoothing)
+        return {name: own[name] + other[name] for name in own}
+
+    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `loss` and `nll` in nats per label, and `accuracy` in percent."""
+        return label_prediction.label_means(sums)
+
+    # Scores and outputs.
+
+    def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
+        """Return the scores of all images of a split, without augmentation, class weights and label smoothing.
+
+        Returns: `loss` in nats per label, `accuracy` and `top_5` in percent; `examples`; `by_label`, of each label the
+          precision, recall and F1 in percent and the number of images; `confusion`, the number of images by their label
+          and the predicted one, without zeros. The outputs are the predicted labels.
+        """
+        import numpy as np
+
+        from transformer_jax.tasks.label_metrics import class_counts
+
+        statistics, true, predicted = self._statistics(evaluator, params, split)
+        names = evaluator.data.labels
+        totals = {name: values.sum() for name, values in statistics.items()}
+        metrics: dict[str, Any] = {name: float(value) for name, value in self.from_sums(totals).items()}
+        if len(names) <= TOP:
+            del metrics["top_5"]
+        metrics["examples"] = len(predicted)
+        counts = class_counts(true, predicted, len(names))
+        of_classes = [[getattr(counts, kind)[:, i].sum() for kind in KINDS] for i in range(len(names))]
+        metrics["by_label"] = label_prediction.by_name(names, of_classes)
+        confusion: dict[str, dict[str, int]] = {name: {} for name in names}
+        pairs, numbers = np.unique(np.stack([true, predicted]), axis=1, return_counts=True)
+        for row, column, number in zip(*pairs, numbers, strict=True):
+            confusion[names[row]][names[column]] = int(number)
+        metrics["confusion"] = confusion
+        return Scores(metrics, [names[i] for i in predicted] if generate else None)
+
+    def _statistics(
+        self, evaluator: Evaluation, params: Params, split: str
+    ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+        """Return additive numbers of every image, and the true and predicted classes."""
+        import numpy as np
+
+        from transformer_jax.tasks.head_outputs import log_softmax, outputs_of_split
+
+        log_probs = log_softmax(np.stack(outputs_of_split(evaluator, params, split)))
+        everything = np.arange(len(log_probs))
+        true = evaluator.data.splits[split].values("labels", everything)
+        predicted = log_probs.argmax(-1)
+        gold = log_probs[everything, true]
+        statistics = {
+            "nll": -gold,
+            "weight": np.ones(len(true)),
+            "correct": (predicted == true).astype(np.float64),
+            "among_top": ((log_probs > gold[:, None]).sum(-1) < TOP).astype(np.float64),
+        }
+        return statistics, true, predicted
+
+    def statistics(self, evaluator: Evaluation, params: Params, split: str) -> Mapping[str, np.ndarray]:
+        """Return for each image its loss, and whether its label is the predicted one, or among the first five."""
+        return self._statistics(evaluator, params, split)[0]
+
+    def from_sums(self, sums: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Return `loss`, `accuracy` and `top_5`, [...], from sums of `statistics` [...]."""
+        return {
+            "loss": sums["nll"] / sums["weight"],
+            "accuracy": 100.0 * sums["correct"] / sums["weight"],
+            "top_5": 100.0 * sums["among_top"] / sums["weight"],
+        }
+
+    def predictor(
+        self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, labels: Sequence[str]
+    ) -> ImageClassifier:
+        from transformer_jax.tasks.predictor import ImageClassifier
+
+        return ImageClassifier(config, params, tokenizer, tuple(labels))
+
+    def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str]:
+        """Return the labels of a split."""
+        return data.text(split).features["targets"]
