@@ -27,6 +27,7 @@ from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import training_batches
 from transformer_jax.tasks.decode_requests import source_request
+from transformer_jax.tasks.pair_rows import reads_source_two_way
 from transformer_jax.training.hyper import StaticOptimizer, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
@@ -105,6 +106,14 @@ def pooled(value: str) -> None:
     jax.eval_shape(lambda: init_params(model, 0, task.head(TaskConfig(pooling=value), model)))
 
 
+def recurrent(field: str, value: str) -> None:
+    """Compute with the field of a recurrent model; the value of `bridge` is read after the sizes are checked."""
+    fields = {"attention": "additive", "bridge": "tanh", field: value}
+    config = ModelConfig(architecture="recurrent", emb_dim=8, num_encoder_layers=1, num_decoder_layers=1, vocab_size=9)
+    config = dataclasses.replace(config, tie_output=False, **fields).resolved()
+    jax.eval_shape(lambda: init_params(config, 0))
+
+
 @functools.cache
 def small_model():
     config = tiny(num_encoder_layers=1, num_decoder_layers=1)
@@ -133,6 +142,10 @@ USES = {
         f"model.{field}": lambda _, value, field=field: model(field, value)
         for field in ("norm_position", "norm", "position_encoding", "activation", "init", "dtype", "remat")
     },
+    **{
+        f"model.{field}": lambda _, value, field=field: recurrent(field, value)
+        for field in ("cell", "bridge", "attention", "deep_output")
+    },
     "model.inputs": lambda _, value: reads(value),
     "data.colours": lambda _, value: drawings(colours=value),
     "data.resize": lambda _, value: resized(value),
@@ -144,6 +157,7 @@ USES = {
     "data.misplaced_answers": questions,
     "data.documents": documents,
     "task.prefix": lambda _, value: prefix(value),
+    "task.source_mask": lambda _, value: reads_source_two_way(TaskConfig(source_mask=value)),
     "task.pooling": lambda _, value: pooled(value),
     "data.text_form": lambda _, value: readable("text", DataConfig(text_form=value)),
     "data.tokenizer": lambda _, value: train_tokenizer(["ab abc"] * 9, value, 300),

@@ -428,6 +428,7 @@ def test_every_derived_default_can_be_overridden():
         "data.target_feature",
         "evaluation.max_length",
         "model.head_dropout_rate",  # training/test_hyper.py
+        "model.hidden_dim",  # only read by recurrent models; models/test_fields.py
         "task.mask_rate",  # tasks/test_corrupted_text.py
         "task.whole_word",
     }

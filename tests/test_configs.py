@@ -20,6 +20,8 @@ FILES = sorted((ROOT / "configs").glob("*.py"))
 ARGUMENTS = {
     "wmt14": ["base", "big"],
     "shakespeare_char": ["gpu"],
+    "recurrent": ["none", "luong"],
+    "multi30k_rnn": ["lstm", "gru", "attention"],
     **{name: ["wikitext2"] for name in ("masked_lm", "span_corruption", "denoising")},
 }
 SPECS = [f"{file}{arg and ':' + arg}" for file in FILES for arg in ["", *ARGUMENTS.get(file.stem, [])]]

@@ -653,7 +653,8 @@ def test_every_field_is_tested():
     elsewhere = {f"model.{field.name}" for field in dataclasses.fields(ModelConfig)}
     # training/test_optimizers.py, training/test_schedules.py
     elsewhere |= {name for name, _, _ in walk(ExperimentConfig()) if name.startswith("optimizer.")}
-    elsewhere |= {"task.name", "task.prefix"}  # test_own_fields.py, tasks/test_language_model.py
+    # test_own_fields.py, tasks/test_language_model.py, tasks/test_pair_rows.py
+    elsewhere |= {"task.name", "task.prefix", "task.source_mask"}
     listed |= {f"task.{name}" for name in AUGMENTATIONS}
     listed |= {f"task.{name}" for name in LABELLED} | {"task.max_answer_length", "data.cut_texts"}
     fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}

@@ -24,6 +24,7 @@ from transformer_jax.training.step import make_train_step
 BACKENDS = {"tpu": "tpu", "cuda": "gpu"}
 """Platforms of a program, and JAX's name of the backend, on which `attention_implementation="auto"` depends."""
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
+RECURRENT = ("recurrent", "multi30k_rnn")
 ROWS, LENGTH = 8, 16
 
 FIELDS = {
@@ -74,6 +75,10 @@ def test_the_training_step(path, fields, platform):
     others = FIELDS[fields]
     if others.get("data.batching", "buckets") not in task.batchings:
         others = {}
+    if path.stem in RECURRENT and others:
+        others = {"model.teacher_forcing_rate": 1.0} | {
+            name: value for name, value in others.items() if name not in ("model.remat", "model.scan_layers")
+        }
     config = read_config(str(path), others)
     batch = TASKS[config.task.name].batch_template(config, ROWS, {"inputs": LENGTH, "targets": LENGTH})
     read = ("inputs",) if config.model.architecture == "encoder_only" else ("inputs", "targets")

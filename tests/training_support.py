@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from support import as_batch
 
-from transformer_jax.config import ExperimentConfig, walk
+from transformer_jax.config import ExperimentConfig, ModelConfig, walk
 from transformer_jax.training.hyper import Hyper, StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state
 from transformer_jax.training.step import batch_gradient, make_train_step
@@ -54,11 +54,25 @@ SMALL: dict[str, Any] = {
     "training.label_smoothing": 0.1,
 }
 
+OF_TRANSFORMERS = ("num_heads", "mlp_dim", "attention_dropout_rate", "activation_dropout_rate")
+SMALL_RECURRENT: dict[str, Any] = {f"model.{name}": None for name in OF_TRANSFORMERS} | {
+    "model.architecture": "recurrent",
+    "model.num_decoder_layers": 2,
+    "model.attention": "general",
+    "model.input_feeding": True,
+    "model.bridge": "tanh",
+    "model.teacher_forcing_rate": 0.7,
+    "optimizer.layer_decay": 1.0,
+}
+"""Overrides of SMALL; None leaves a field out."""
+
 
 def small_config(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
     """Return SMALL with fields replaced by their dotted names, validated and resolved."""
     nested: dict[str, Any] = {}
     for name, value in {**SMALL, **(overrides or {})}.items():
+        if value is None and name in SMALL_RECURRENT and SMALL_RECURRENT[name] is None:
+            continue
         section = nested
         *sections, field = name.split(".")
         for part in sections:
@@ -68,9 +82,23 @@ def small_config(overrides: Mapping[str, Any] | None = None) -> ExperimentConfig
 
 
 def split_for(architecture: str, overrides: Mapping[str, Any] | None = None) -> tuple[StaticConfig, Hyper]:
-    """Split a small config and replace its architecture without validation: any task may have any architecture."""
+    """Split a small config and replace its architecture without validation: any task may have any architecture.
+
+    A recurrent model is that of SMALL_RECURRENT with teacher forcing; overrides that it does not read are left out.
+    """
+    if architecture == "recurrent":
+        read = {name: value for name, value in (overrides or {}).items() if _is_read_by_recurrent(name)}
+        return split(small_config({**SMALL_RECURRENT, "model.teacher_forcing_rate": 1.0, **read}))
     static, hyper = split(small_config(overrides))
     return dataclasses.replace(static, model=dataclasses.replace(static.model, architecture=architecture)), hyper
+
+
+def _is_read_by_recurrent(name: str) -> bool:
+    section, _, field = name.partition(".")
+    if section != "model":
+        return True
+    readers = ModelConfig.__dataclass_fields__[field].metadata.get("read_by", {}).get("model.architecture")
+    return readers is None or "recurrent" in readers
 
 
 def read_by(architecture: str, batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@
 | V      | vocabulary                                    | `vocab_size`        |
 | L      | layers of one stack                           | `num_*_layers`      |
 | C      | capacity of a KV cache, in slots              |                     |
+| R      | width of the vectors that predict a token; D, unless a recurrent model has another | `output_dim` |
 | P      | length of a prompt                            |                     |
 | W      | hypotheses per row of a search                | `num_hypotheses`    |
 
@@ -30,6 +31,7 @@ fixed meaning: masks and weights mark the padding.
 | `decoder_inputs` | [B, T] int32            | the decoder's tokens: the targets, shifted by the task                 |
 | `targets`        | [B, T], [B] or [B, 2]   | the values to predict                                                  |
 | `weights`        | float32, like `targets` | loss = sum(weights * nll) / sum(weights); 0 for padding                |
+| `targets_mask`   | [B, T] bool             | True for tokens of `targets`; absent: where weights are not 0          |
 | `other_targets`  | [B] int32               | labels of the images that are mixed into those of `inputs`             |
 | `shares`         | [B] float32             | share of an image itself in the mixture, and of its label in the loss  |
 | `places`         | [B, T] int32            | the places in `inputs` that `targets` belong to; absent: the same ones |

@@ -112,6 +112,12 @@ def test_plot_of_a_config(tmp_path, capsys):
     assert "position_encoding=learned: to draw the learned table, pass --checkpoint=WORKDIR" in out
 
 
+def test_plot_of_a_recurrent_model(tmp_path, capsys):
+    assert main(["plot", "--config=configs/recurrent.py", f"--output={tmp_path}"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"learning_rate.png", "masks.png"}
+    assert "model.architecture=recurrent: there is no position encoding to draw" in capsys.readouterr().out
+
+
 def test_plot_of_a_checkpoint(tmp_path, run, capsys):
     assert run_main(["plot", f"--checkpoint={run}", f"--output={tmp_path}"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"learning_rate.png", "masks.png", "positions_sinusoidal.png"}

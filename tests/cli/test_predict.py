@@ -182,11 +182,20 @@ def get_config(arg=""):
 """
 ENCODER = {"architecture": "encoder_only", "num_encoder_layers": 1}
 DECODER = {"architecture": "decoder_only", "num_decoder_layers": 1}
+RECURRENT = {"architecture": "recurrent", "num_heads": 8, "mlp_dim": None}  # the defaults, which it does not read
+BOTH_WAYS = RECURRENT | {"num_encoder_layers": 1, "num_decoder_layers": 0, "bidirectional": True, "tie_output": False}
 TSV = {"format": "tsv", "input_feature": "text", "target_feature": "label"}
 RUNS = {
     "classification": ({"name": "classification"}, ENCODER, TSV),
     "decoder": ({"name": "classification", "pooling": "last", "pooler": True}, DECODER, TSV),
     "tagging": ({"name": "tagging", "num_labels": 3, "chunks": True}, ENCODER, {"format": "conll"}),
+    "recurrent tagging": ({"name": "tagging", "num_labels": 3, "chunks": True}, BOTH_WAYS, {"format": "conll"}),
+    "recurrent encoder": ({"name": "classification", "pooling": "mean", "pooler": True}, BOTH_WAYS, TSV),
+    "recurrent decoder": (
+        {"name": "classification", "pooling": "last"},
+        RECURRENT | {"num_encoder_layers": 0, "num_decoder_layers": 1, "cell": "gru"},
+        TSV,
+    ),
     "span_qa": (
         {"name": "span_qa", "question_length": 12, "stride": 8},
         ENCODER | {"token_types": 2},
@@ -235,7 +244,7 @@ def test_a_tiny_model_learns_thirty_examples(tmp_path, capsysbinary, monkeypatch
     )
     assert run_main(["evaluate", f"--checkpoint={run}", "--splits=test"]) == 0
     scores = json.loads((run / "evaluation" / "test.json").read_text())
-    best = {"tagging": "f1", "span_qa": "exact_match", "text_to_text": "exact_match"}.get(name, "accuracy")
+    best = {"tagging": "f1", "span_qa": "exact_match", "text_to_text": "exact_match"}.get(name.split()[-1], "accuracy")
     assert scores[best] == 100
     if name == "text_to_text":
         assert set((run / "evaluation" / "test.txt").read_text().split()) == {"negative", "positive"}
@@ -244,7 +253,7 @@ def test_a_tiny_model_learns_thirty_examples(tmp_path, capsysbinary, monkeypatch
     lines, expected = {
         "tagging": ("the dog cat saw 1", "O B-X I-X O B-X"),
         "span_qa": (json.dumps({"question": "who saw it ?", "context": "the dog saw cat number 1"}), "dog"),
-    }.get(name, ("the dog saw cat number 1", "1"))
+    }.get(name.split()[-1], ("the dog saw cat number 1", "1"))
     capsysbinary.readouterr()
     assert run_main(["predict", f"--checkpoint={run}", f"--text={lines}"]) == 0
     assert capsysbinary.readouterr().out.decode().rstrip("\n").split("\t")[0] == expected

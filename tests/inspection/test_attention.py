@@ -169,7 +169,7 @@ def test_texts_longer_than_a_learned_table(translator, text, target, flag):
 def test_a_model_without_cross_attention(translator):
     params = jax.eval_shape(lambda: init_params(tiny(architecture="decoder_only"), 0))
     with pytest.raises(ConfigError, match="this model has other parts: encoder"):
-        check_model({"encoder": params["decoder"]})
+        check_model(translator.config.model, {"encoder": params["decoder"]})
     with pytest.raises(ConfigError, match="attention is shown of encoder-decoders and of decoder-only models"):
         attention_maps(dataclasses.replace(translator, params={"encoder": params["decoder"]}), "1")
 
@@ -214,3 +214,31 @@ def test_maps_of_a_language_model(translator):
     np.testing.assert_allclose(np.tril(weights).sum(-1), 1.0, rtol=1e-6)
     with pytest.raises(ConfigError, match="--target: a language model reads one text"):
         attention_maps(generator, "12 7", "1")
+
+
+def recurrent_translator(translator, **fields):
+    model = ModelConfig(
+        **{"architecture": "recurrent", "vocab_size": 290, "emb_dim": 16, "num_encoder_layers": 1},
+        **{"num_decoder_layers": 1} | fields,
+    )
+    config = dataclasses.replace(translator.config, model=model.resolved())
+    return Translator(config, random_params(config.model, 3), translator.tokenizer)
+
+
+def test_maps_of_a_recurrent_model(translator):
+    generator = recurrent_translator(translator, attention="dot")
+    maps = attention_maps(generator, "12 7", "7 12")
+    assert list(maps.weights) == ["decoder_cross_attention"] == list(selection(generator.config.model).layers)
+    assert selection(generator.config.model).heads == [0]
+    weights = maps.weights["decoder_cross_attention"]
+    assert weights.shape == (1, 1, len(maps.read), len(maps.source))
+    np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-6)
+    with pytest.raises(ConfigError, match="--layer=2: the model has layers 1 to 1 of the decoder"):
+        selection(generator.config.model, layer=2)
+
+
+def test_a_recurrent_model_without_attention(translator):
+    generator = recurrent_translator(translator)
+    for use in (lambda: selection(generator.config.model), lambda: attention_maps(generator, "12 7")):
+        with pytest.raises(ConfigError, match=r"model.attention='none': .* no attention to show; train one with"):
+            use()

@@ -61,14 +61,50 @@ CHANGES = {
     "remat": ("full", {}),
 }
 
+SMALL_RECURRENT = {
+    "architecture": "recurrent",
+    "vocab_size": 19,
+    "emb_dim": 16,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "dropout_rate": 0.0,
+}
+# The same for recurrent models.
+CHANGES_OF_RECURRENT = {
+    "architecture": ("encoder_decoder", {}),
+    "vocab_size": (23, {}),
+    "source_vocab_size": (23, {"share_embeddings": False}),
+    "emb_dim": (24, {}),
+    "num_encoder_layers": (2, {"bridge": "tanh"}),
+    "num_decoder_layers": (2, {"bridge": "tanh"}),
+    "share_embeddings": (False, {}),
+    "tie_output": (False, {}),
+    "output_bias": (True, {}),
+    "scale_embeddings": (False, {}),
+    "dtype": ("bfloat16", {}),
+    "cell": ("gru", {}),
+    "hidden_dim": (12, {"tie_output": False}),
+    "cell_biases": (0, {}),
+    "bidirectional": (True, {"bridge": "tanh"}),
+    "bridge": ("linear", {}),
+    "attention": ("dot", {}),
+    "input_feeding": (True, {"attention": "dot"}),
+    "feed_context": (True, {}),
+    "deep_output": ("maxout", {}),
+}
+
 # Fields that only tasks read, which make the decoder's inputs on the host; the model must not read them.
 OF_TASKS = {"decoder_start_id": 1}
 
 # Fields that only new parameters depend on.
-OF_PARAMETERS = {"init": ("normal", {}), "init_std": (0.5, {"init": "normal"})}
+OF_PARAMETERS = {
+    "init": ("normal", {}),
+    "init_std": (0.5, {"init": "normal"}),
+    "init_range": (0.5, {"init": "uniform"}),
+}
 
 # Rates are arguments of the training step, as DropoutRates; the model must not read them from the config.
-ARGUMENTS = set(DROPOUT_RATES)
+ARGUMENTS = {*DROPOUT_RATES, "teacher_forcing_rate"}
 
 
 @functools.cache
@@ -88,7 +124,15 @@ def computation(config, attention_rate=0.1):
 
 def test_every_field_is_tested():
     fields = {field.name for field in dataclasses.fields(ModelConfig)}
-    assert sorted(fields) == sorted([*CHANGES, *OF_TASKS, *OF_PARAMETERS, *ARGUMENTS])
+    assert fields == {*CHANGES, *CHANGES_OF_RECURRENT, *OF_TASKS, *OF_PARAMETERS, *ARGUMENTS}
+    read = {f.name for f in dataclasses.fields(ModelConfig) if "recurrent" in _readers(f)}
+    assert set(CHANGES_OF_RECURRENT) == read - {*OF_TASKS, *OF_PARAMETERS, *ARGUMENTS, "max_length"}
+
+
+def _readers(field):
+    read_by = field.metadata.get("read_by", {})
+    of_images = read_by.get("model.inputs") == ("patches",)
+    return [] if of_images else read_by.get("model.architecture", ["recurrent"])
 
 
 @pytest.mark.slow
@@ -100,6 +144,16 @@ def test_another_value_is_another_computation(field):
     assert getattr(before, field) != value
     rate = None if field == "attention_implementation" else 0.1  # only `reference` drops weights
     assert computation(before, rate) != computation(after, rate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", CHANGES_OF_RECURRENT)
+def test_another_value_is_another_recurrent_computation(field):
+    value, others = CHANGES_OF_RECURRENT[field]
+    before = ModelConfig(**SMALL_RECURRENT | others).resolved()
+    after = ModelConfig(**SMALL_RECURRENT | others | {field: value}).resolved()
+    assert getattr(before, field) != value
+    assert computation(before) != computation(after)
 
 
 @pytest.mark.slow

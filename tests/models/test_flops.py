@@ -13,6 +13,7 @@ from transformer_jax.training.step import make_train_step
 # The operations with which other implementations of these shapes are measured: 3 (encoder + decoder + 2 B T d V), with
 # encoder = L (B S (8 d^2 + 4 d ff) + 4 B S^2 d) and decoder = L (B T (12 d^2 + 4 d ff) + 4 B S d^2 + 4 B T^2 d + 4 B T
 # S d).
+RECURRENT = {"architecture": "recurrent", "hidden_dim": 12, "bridge": "tanh", "tie_output": False}
 SHAPES = {
     "tiny": ({"emb_dim": 128, "num_heads": 4, "mlp_dim": 256}, 4, (128, 32, 32), 60_397_977_600),
     "small": ({"emb_dim": 256, "num_heads": 4, "mlp_dim": 1024}, 3, (64, 32, 32), 95_227_478_016),
@@ -51,6 +52,11 @@ def test_flops_of_the_benchmark_shapes(name):
         {"scan_layers": True},
         {"architecture": "decoder_only"},
         {"architecture": "decoder_only", "value_head_dim": 10, "num_kv_heads": 2, "activation": "geglu"},
+        RECURRENT | {"attention": "additive", "bidirectional": True, "deep_output": "maxout", "cell_biases": 2},
+        RECURRENT | {"attention": "general", "input_feeding": True, "cell": "gru", "deep_output": "concat"},
+        RECURRENT | {"attention": "dot", "cell": "rnn"},
+        RECURRENT | {"num_encoder_layers": 0, "bridge": "last"},
+        RECURRENT | {"num_decoder_layers": 0, "bidirectional": True},
     ],
     ids=str,
 )

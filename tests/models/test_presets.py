@@ -4,14 +4,23 @@ from functools import partial
 import jax
 import pytest
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import DataConfig, ExperimentConfig
 from transformer_jax.models.architecture import init_params
-from transformer_jax.models.presets import bart, bert, t5, t5_v1_1, transformer_base, transformer_big, vit
+from transformer_jax.models.presets import (
+    bart,
+    bert,
+    seq2seq_bentrevett,
+    t5,
+    t5_v1_1,
+    transformer_base,
+    transformer_big,
+    vit,
+)
 from transformer_jax.nn.heads import MaskedLMHead, SequenceHead, TokenHead
 
 
-def count(config, head=lambda config: None):
-    config = dataclasses.replace(config, scan_layers=True).resolved()
+def count(config, head=lambda config: None, scan=True):
+    config = dataclasses.replace(config, scan_layers=scan).resolved()
     shapes = jax.eval_shape(lambda: init_params(config, 0, head(config)))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
@@ -27,6 +36,13 @@ def formula(vocab, width, hidden, layers):
 def test_parameters_of_the_published_sizes():
     assert count(transformer_base()) == formula(37_000, 512, 2048, 6) == 63_082_496
     assert count(transformer_big()) == formula(37_000, 1024, 4096, 6) == 214_245_376
+
+
+@pytest.mark.parametrize(("name", "expected"), [("lstm", 13_898_501), ("gru", 14_219_781), ("attention", 20_518_405)])
+def test_parameters_of_recurrent_models(name, expected):
+    config = seq2seq_bentrevett(name)
+    data = DataConfig(separate_tokenizers=True)
+    assert count(ExperimentConfig(model=config, data=data).resolved().model, scan=False) == expected
 
 
 def test_presets_are_the_papers_configs():

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
-from training_support import compiled_step, hyper_fields, identical, small_config, start, uneven_batch
+from training_support import SMALL_RECURRENT, compiled_step, hyper_fields, identical, small_config, start, uneven_batch
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, base_type, field_types, walk
 from transformer_jax.errors import ConfigError
@@ -21,6 +21,7 @@ CHANGED: dict[str, tuple[str, float]] = {
     "model.attention_dropout_rate": ("dropout.attention", 0.3),
     "model.activation_dropout_rate": ("dropout.activation", 0.3),
     "model.final_dropout_rate": ("dropout.final", 0.3),
+    "model.teacher_forcing_rate": ("model.teacher_forcing_rate", 0.2),
     "optimizer.learning_rate": ("learning_rate", 1e-2),
     "optimizer.warmup_steps": ("warmup_steps", 1),
     "optimizer.decay_steps": ("decay_steps", 7),
@@ -46,8 +47,16 @@ SWITCHES = {
 }
 """Every field that turns a feature off, with the value that does."""
 
+BASES = {"model.teacher_forcing_rate": SMALL_RECURRENT}
+"""Overrides of the small config with which a field is read."""
+
 every_hyper_field = pytest.mark.parametrize("name", CHANGED)
 every_switch = pytest.mark.parametrize("name", sorted({*SWITCHES} - {*OF_LABELS}))
+
+
+def based(name: str, value: Any = None) -> ExperimentConfig:
+    """Return the small config that reads a field, with a value for it."""
+    return small_config({**BASES.get(name, {}), **({} if value is None else {name: value})})
 
 
 def scalars(hyper: Hyper) -> dict[str, Any]:
@@ -93,7 +102,8 @@ def test_every_hyper_field_is_tested():
 
 def test_every_scalar_comes_from_one_field():
     paths = [path for path, _ in CHANGED.values()]
-    assert sorted([*paths, "dropout.head"]) == sorted(scalars(split(small_config())[1]))
+    found = scalars(split(small_config())[1]) | scalars(split(small_config(SMALL_RECURRENT))[1])
+    assert sorted([*paths, "dropout.head"]) == sorted(found)
 
 
 def test_the_dropout_of_a_head_is_a_scalar_where_it_is_read():
@@ -115,8 +125,8 @@ def test_the_dropout_of_a_head_is_a_scalar_where_it_is_read():
 @every_hyper_field
 def test_a_hyper_field_changes_its_own_scalar_and_nothing_static(name):
     path, value = CHANGED[name]
-    static, hyper = split(small_config())
-    other_static, other = split(small_config({name: value}))
+    static, hyper = split(based(name))
+    other_static, other = split(based(name, value))
     assert other_static == static
     assert hash(other_static) == hash(static)
     assert scalars(other) == {**scalars(hyper), path: value}
@@ -140,11 +150,11 @@ def test_zero_turns_a_switch_off_and_is_a_number_elsewhere(name):
     """Of a switch that has another value for that, this value."""
     path, _ = CHANGED[name]
     try:
-        static, hyper = split(small_config({name: SWITCHES.get(name, 0)}))
+        static, hyper = split(based(name, SWITCHES.get(name, 0)))
     except ConfigError:
         assert hyper_fields()[name].metadata["minimum"] > 0
         return
-    base_static, base = split(small_config())
+    base_static, base = split(based(name))
     assert static == base_static
     assert scalars(hyper)[path] == (None if name in SWITCHES else 0)
     assert (jax.tree.structure(hyper) != jax.tree.structure(base)) == (name in SWITCHES)
@@ -163,8 +173,8 @@ def test_the_largest_whole_number_fits_the_compiled_step(name):
 @pytest.mark.slow
 @every_switch
 def test_a_switch_that_is_off_is_not_in_the_program(all_on, name):
-    off = traced(small_config({name: SWITCHES[name]}), uneven_batch())
-    assert num_equations(off) < num_equations(all_on)
+    on = traced(based(name), uneven_batch()) if name in BASES else all_on
+    assert num_equations(traced(based(name, SWITCHES[name]), uneven_batch())) < num_equations(on)
 
 
 def test_without_dropout_the_step_reads_no_row_ids():
@@ -186,9 +196,13 @@ def test_defaults_follow_other_fields():
     assert hyper.dropout.embedding == hyper.dropout.residual == 0.1
 
 
-def run(hyper: Hyper) -> Any:
-    """Return the parameters after four updates, and the metrics of each; always from the same parameters."""
-    static, base = split(small_config())
+def run(hyper: Hyper, name: str = "") -> Any:
+    """Return the parameters after four updates, and the metrics of each; always from the same parameters.
+
+    Args:
+      name: of the field whose small config is used.
+    """
+    static, base = split(based(name))
     state, metrics = start(static, base), []
     for seed in range(4):
         state, values = compiled_step(static)(state, uneven_batch(seed=seed), hyper)
@@ -209,9 +223,10 @@ def test_the_same_values_give_the_same_run(base_run):
 
 @every_hyper_field
 def test_a_new_value_changes_the_run_and_does_not_recompile(base_run, name):
-    compiled = compiled_step(split(small_config())[0])
+    base_run = run(split(based(name))[1], name) if name in BASES else base_run
+    compiled = compiled_step(split(based(name))[0])
     programs = compiled._cache_size()
-    params, metrics = run(split(small_config({name: CHANGED[name][1]}))[1])
+    params, metrics = run(split(based(name, CHANGED[name][1]))[1], name)
     assert compiled._cache_size() == programs >= 1
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, metrics)))
     assert not identical(params, base_run[0])

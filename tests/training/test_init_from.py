@@ -290,12 +290,23 @@ def test_an_encoder_can_start_from_that_of_an_encoder_decoder(source, tmp_path, 
         ("encoder_only", "decoder_only", "decoder_only"),
         ("encoder_only", "encoder_decoder", "encoder_decoder"),
         ("decoder_only", "encoder_only", "encoder_only or encoder_decoder"),
+        ("encoder_decoder", "recurrent", "recurrent"),
+        ("recurrent", "encoder_decoder", "encoder_decoder"),
     ],
 )
 def test_other_pairs_of_architectures_are_refused(source, tmp_path, theirs, ours, sources):
     path = save_without(source, tmp_path / "other", model__architecture=theirs)
     config = with_architecture(config_from(path), ours)
     message = rf"has model\.architecture='{theirs}'; model\.architecture='{ours}' can only start from {sources}$"
+    with pytest.raises(CheckpointError, match=message):
+        opened(config, tmp_path, shapes_of(config))
+
+
+def test_a_recurrent_language_model_starts_from_no_encoder_decoder(source, tmp_path):
+    path = save_without(source, tmp_path / "other", model__architecture="recurrent")
+    config = with_architecture(config_from(path), "recurrent")
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_encoder_layers=0))
+    message = r"a recurrent model with the form='decoder_only' can only start from decoder_only$"
     with pytest.raises(CheckpointError, match=message):
         opened(config, tmp_path, shapes_of(config))
 

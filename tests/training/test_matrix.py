@@ -29,7 +29,7 @@ from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.training.state import init_state, placed_state, state_shapes
 from transformer_jax.training.step import make_train_step
 
-ARCHITECTURES = ("encoder_decoder", "decoder_only")
+ARCHITECTURES = ("encoder_decoder", "decoder_only", "recurrent")
 every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 OPTIONS = {
@@ -79,7 +79,12 @@ def moved(after: Any, before: Any, grads: Any, threshold: float) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "launcher", "names"),
-    [*(("encoder_decoder", *form) for form in FORMS), ("decoder_only", "jit", tuple(OPTIONS))],
+    [
+        *(("encoder_decoder", *form) for form in FORMS),
+        ("decoder_only", "jit", tuple(OPTIONS)),
+        ("recurrent", "step", ("bfloat16",)),
+        ("recurrent", "jit", ("in parts",)),
+    ],
 )
 def test_every_form_makes_the_update_of_the_plain_step(architecture, launcher, names):
     before, expected, expected_metrics, grads = plain(architecture)

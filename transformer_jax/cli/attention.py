@@ -6,7 +6,8 @@
 
 The attention kinds of an encoder-decoder are the encoder's self-attention, the decoder's masked self-attention, and
 cross-attention. Without --target, the model translates the text (--decode.FIELD=VALUE sets how), and the attention is
-that of its own translation. A language model reads the text itself; its only kind is masked self-attention.
+that of its own translation. A language model reads the text itself; its only kind is masked self-attention. A recurrent
+model has cross-attention in one layer and head, or none, which is an error.
 
 OUTPUT/KIND_layer_LAYER.png are the heat maps: one row per query, one column per key. The label of a decoder row gives
 the token that it reads and the token that comes next. OUTPUT/attention.html shows one head at a time, with every

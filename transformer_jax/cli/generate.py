@@ -199,7 +199,7 @@ class _LineNotes:
             limit = f"max_new_tokens={decode.max_new_tokens}"
             if decode.max_new_tokens is None:
                 limit = f"max_extra_length={decode.max_extra_length} tokens more than the source"
-            if config.model.architecture == "decoder_only" and decode.max_new_tokens is None:
+            if config.task.name == "language_model" and decode.max_new_tokens is None:
                 limit = f"max_extra_length={decode.max_extra_length}"
             of_model = f" and model.max_length={config.model.max_length}" if _is_bounded(config.model) else ""
             logger.warning(
@@ -216,7 +216,7 @@ class _LineNotes:
 
 def _is_bounded(model: ModelConfig) -> bool:
     """Return whether an output has at most `max_length` tokens, whatever `decode` says."""
-    return model.architecture != "decoder_only" or model.position_encoding == "learned"
+    return model.architecture == "encoder_decoder" or model.position_encoding == "learned"
 
 
 def open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:

@@ -13,6 +13,7 @@ from absl import flags
 
 from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag
+from transformer_jax.config import RECURRENT
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 
@@ -47,7 +48,9 @@ def run(arguments: Arguments) -> int:
     for path, what in write_plots(config, params, given or open_folder(folder)).items():
         print(f"{path}: {what}")
     encoding = config.model.position_encoding
-    if encoding == "none":
+    if config.model.architecture == RECURRENT:
+        print(f"model.architecture={RECURRENT}: there is no position encoding to draw")
+    elif encoding == "none":
         print("position_encoding=none: there is no encoding to draw")
     elif encoding == "learned" and params is None:
         print("position_encoding=learned: to draw the learned table, pass --checkpoint=WORKDIR")

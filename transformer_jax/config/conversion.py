@@ -219,7 +219,7 @@ def _unread(
         for chooser, (chooser_field, chosen) in choosers.items():
             readers = _readers(f"{section_name}.{field.name}", read_by.get(chooser), chooser, chooser_field, chosen)
             if readers is not None and chosen not in readers:
-                unread[field.name] = (chooser, chosen, readers)
+                unread.setdefault(field.name, (chooser, chosen, readers))
     return unread
 
 

@@ -233,7 +233,8 @@ class DataConfig:
     )
     max_length: int = number(
         128,
-        "training pairs with a longer side (in tokens, with eos) are left out; their number is printed. "
+        "training pairs with a longer side (in tokens, with eos) are left out; their number is printed. With a decoder "
+        "alone, both sides together count. "
         "Language models, masked_lm, span_corruption and denoising: length of windows, with special tokens; longer "
         "documents are cut",
         2,

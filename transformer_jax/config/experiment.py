@@ -23,7 +23,7 @@ from transformer_jax.config.conversion import (
 from transformer_jax.config.data import IMAGE_SOURCES, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
-from transformer_jax.config.model import ModelConfig
+from transformer_jax.config.model import DROPOUT_RATES, RECURRENT, ModelConfig
 from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import EvaluationConfig, OptimizerConfig, ParallelConfig, TrainingConfig
 from transformer_jax.errors import ConfigError
@@ -88,13 +88,13 @@ class ExperimentConfig:
         return config
 
     def own_hyper_fields(self, section: str) -> dict[str, Any]:
-        """Return the values of the fields marked `hyper` that an architecture or a task adds, by name.
+        """Return the values of the fields marked `hyper` that only this architecture or task reads, by name.
 
-        Args: section: `model` or `task`. A value is None for a `switch` that zero turns off.
+        Args: section: `model` or `task`. A value is None for a `switch` that is off.
         """
         values = getattr(self, section)
         own = _own_hyper_fields(values)
-        off = {f.name for f in own if f.metadata.get("switch") and not getattr(values, f.name)}
+        off = {f.name for f in own if f.metadata.get("switch") and getattr(values, f.name) == f.metadata.get("off", 0)}
         return {f.name: None if f.name in off else getattr(values, f.name) for f in own}
 
     def without_own_hyper_fields(self, section: str) -> Any:
@@ -109,6 +109,7 @@ class ExperimentConfig:
         yield from self._input_problems()
         yield from self._label_problems()
         yield from self._decode_problems()
+        yield from self._recurrent_problems()
         if optimizer.schedule == "none" and optimizer.warmup_steps:
             yield (
                 f"optimizer.warmup_steps={optimizer.warmup_steps} with schedule='none', which has no warm-up; "
@@ -188,10 +189,13 @@ class ExperimentConfig:
                 f"data.second_feature={data.second_feature!r} is not read with task.name='{task.name}', but with "
                 "'classification', or where data.input_template has {second}"
             )
-        if task.name == "classification" and self.model.architecture == "decoder_only" and task.pooling == "first":
+        one_way = self.model.form == "decoder_only" or (
+            self.model.architecture == RECURRENT and not self.model.bidirectional
+        )
+        if task.name == "classification" and one_way and task.pooling == "first":
             yield (
-                "task.pooling='first' with model.architecture='decoder_only': the first token does not see the text; "
-                "choose last or mean"
+                f"task.pooling='first' with model.architecture='{self.model.architecture}': the first token does not "
+                "see the text; choose last or mean"
             )
         if task.name == "images" and task.pooling == "first" and not self.model.class_token:
             yield (
@@ -250,7 +254,11 @@ class ExperimentConfig:
                 f"{' or '.join(chosen.inputs)}"
             )
         trained = chosen.architectures
-        if trained is None or architecture in trained:
+        if trained is None:
+            return
+        if architecture in trained:
+            if self.model.form not in trained:
+                yield from self._stack_problems(trained)
             return
         architectures = _table(ModelConfig, "architecture")
         if architectures.is_built_in(architecture):
@@ -262,6 +270,37 @@ class ExperimentConfig:
             yield (
                 f"model.architecture='{architecture}' has no method `decoder`, which task.name='{task}' needs of "
                 f"architectures other than {', '.join(trained)}"
+            )
+
+    def _stack_problems(self, trained: tuple[str, ...]) -> Iterator[str]:
+        """Yield the problem of a recurrent model whose stacks are not those of one of these Transformers."""
+        stacks = {
+            "encoder_decoder": "both stacks",
+            "decoder_only": "model.num_encoder_layers=0",
+            "encoder_only": "model.num_decoder_layers=0",
+        }
+        model, wanted = self.model, " or ".join(text for form, text in stacks.items() if form in trained)
+        yield (
+            f"model.num_encoder_layers={model.num_encoder_layers} and model.num_decoder_layers="
+            f"{model.num_decoder_layers}: task.name='{self.task.name}' trains a recurrent model with {wanted}"
+        )
+
+    def _recurrent_problems(self) -> Iterator[str]:
+        """Yield the problems of a recurrent model with other sections."""
+        model, rate = self.model, self.model.teacher_forcing_rate
+        if model.architecture != RECURRENT:
+            return
+        if rate < 1 and self.data.batching == "packed":
+            yield (
+                f"model.teacher_forcing_rate={rate} cannot be used with data.batching='packed', in which the token "
+                "before may be of another example; choose data.batching='buckets'"
+            )
+        if rate < 1 and self.task.name == "classification":
+            yield f"model.teacher_forcing_rate={rate}: task.name='classification' predicts no tokens to read"
+        if self.task.prefix != "none":
+            yield (
+                f"task.prefix='{self.task.prefix}' cannot be used with model.architecture='{RECURRENT}', which reads "
+                "every text in one direction"
             )
 
     def to_config_dict(self) -> ml_collections.ConfigDict:
@@ -294,8 +333,15 @@ def _replaced(config: ExperimentConfig, section: str, name: str, value: Any) -> 
 
 
 def _own_hyper_fields(section: Any) -> list[dataclasses.Field]:
-    shared = field_types(ModelConfig) if isinstance(section, ModelConfig) else ()  # shared fields are in DropoutRates
-    return [f for f in dataclasses.fields(section) if f.metadata.get("hyper") and f.name not in shared]
+    """Return the fields marked `hyper` without rates of dropout, which are in DropoutRates."""
+    shared, read = field_types(ModelConfig) if isinstance(section, ModelConfig) else (), set()
+    if isinstance(section, ModelConfig):
+        readers = {f.name: f.metadata.get("read_by", {}) for f in dataclasses.fields(ModelConfig)}
+        read = {name for name, by in readers.items() if section.architecture in by.get("model.architecture", ())}
+    own = read.difference(DROPOUT_RATES)
+    return [
+        f for f in dataclasses.fields(section) if f.metadata.get("hyper") and (f.name not in shared or f.name in own)
+    ]
 
 
 def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,20 @@ import dataclasses
 from collections.abc import Iterator
 
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
+from transformer_jax.config.recurrent import recurrent_problems
 
-_ENCODER_DECODER = {"model.architecture": ("encoder_decoder",)}
-_WITH_ENCODER = {"model.architecture": ("encoder_decoder", "encoder_only")}
-_WITH_DECODER = {"model.architecture": ("encoder_decoder", "decoder_only")}
-_ENCODER_ONLY = {"model.architecture": ("encoder_only",)}
+RECURRENT = "recurrent"
+"""The value of `model.architecture` for recurrent models."""
+TRANSFORMERS = ("encoder_decoder", "decoder_only", "encoder_only")
+"""The values of `model.architecture` for Transformers."""
+
+_ARCHITECTURE = "model.architecture"
+_OF_TRANSFORMERS = {_ARCHITECTURE: TRANSFORMERS}
+_OF_RECURRENT = {_ARCHITECTURE: (RECURRENT,)}
+_TWO_STACKS = {_ARCHITECTURE: ("encoder_decoder", RECURRENT)}
+_WITH_ENCODER = {_ARCHITECTURE: ("encoder_decoder", "encoder_only", RECURRENT)}
+_WITH_DECODER = {_ARCHITECTURE: ("encoder_decoder", "decoder_only", RECURRENT)}
+_ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
 
@@ -75,18 +84,25 @@ class ModelConfig:
         "rows of the source's embedding table, and vocabulary size of its tokenizer; default vocab_size; another size "
         "needs share_embeddings=false and data.separate_tokenizers",
         8,
-        read_by=_ENCODER_DECODER,
+        read_by=_TWO_STACKS,
     )
     emb_dim: int = number(512, "model width (the paper's d_model)", 1)
-    num_heads: int = number(8, "attention heads", 1)
+    num_heads: int = number(8, "attention heads", 1, read_by=_OF_TRANSFORMERS)
     num_kv_heads: DerivedInt = number(
-        None, "key/value heads; default num_heads; fewer: grouped-query attention, 1: multi-query", 1
+        None,
+        "key/value heads; default num_heads; fewer: grouped-query attention, 1: multi-query",
+        1,
+        read_by=_OF_TRANSFORMERS,
     )
-    head_dim: DerivedInt = number(None, "width of queries and keys per head (d_k); default emb_dim / num_heads", 1)
-    value_head_dim: DerivedInt = number(None, "width of values per head (d_v); default head_dim", 1)
-    mlp_dim: DerivedInt = number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1)
-    num_encoder_layers: int = number(6, "encoder layers", 1, read_by=_WITH_ENCODER)
-    num_decoder_layers: int = number(6, "decoder layers", 1, read_by=_WITH_DECODER)
+    head_dim: DerivedInt = number(
+        None, "width of queries and keys per head (d_k); default emb_dim / num_heads", 1, read_by=_OF_TRANSFORMERS
+    )
+    value_head_dim: DerivedInt = number(
+        None, "width of values per head (d_v); default head_dim", 1, read_by=_OF_TRANSFORMERS
+    )
+    mlp_dim: DerivedInt = number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1, read_by=_OF_TRANSFORMERS)
+    num_encoder_layers: int = number(6, "encoder layers; 0: a recurrent decoder alone", 0, read_by=_WITH_ENCODER)
+    num_decoder_layers: int = number(6, "decoder layers; 0: a recurrent encoder alone", 0, read_by=_WITH_DECODER)
     max_length: int = number(
         256, "number of positions in a learned position table and in the decoder's cache", 2, read_by=_TOKENS
     )
@@ -94,40 +110,59 @@ class ModelConfig:
         "post",
         "transformer_jax.nn.residual:NORM_POSITIONS",
         "norm after each residual sum, or before each sub-layer; nn/residual.py",
+        read_by=_OF_TRANSFORMERS,
     )
-    norm: str = choice("layernorm", "transformer_jax.nn.norms:NORMS", "kind of normalisation; nn/norms.py")
-    norm_epsilon: float = number(1e-6, "added to the variance before the square root", 0.0)
+    norm: str = choice(
+        "layernorm", "transformer_jax.nn.norms:NORMS", "kind of normalisation; nn/norms.py", read_by=_OF_TRANSFORMERS
+    )
+    norm_epsilon: float = number(1e-6, "added to the variance before the square root", 0.0, read_by=_OF_TRANSFORMERS)
     position_encoding: str = choice(
         "sinusoidal",
         "transformer_jax.nn.positions:ENCODINGS",
         "how positions of tokens enter the model; nn/positions.py",
+        read_by=_OF_TRANSFORMERS,
     )
-    rotary_base: float = number(10_000.0, "`rotary`: the longest wavelength is 2 pi times this", 1.0)
-    relative_num_buckets: int = number(32, "`relative`: number of distance buckets", 4)
-    relative_max_distance: int = number(128, "`relative`: this distance and all greater ones share the last bucket", 2)
+    rotary_base: float = number(
+        10_000.0, "`rotary`: the longest wavelength is 2 pi times this", 1.0, read_by=_OF_TRANSFORMERS
+    )
+    relative_num_buckets: int = number(32, "`relative`: number of distance buckets", 4, read_by=_OF_TRANSFORMERS)
+    relative_max_distance: int = number(
+        128, "`relative`: this distance and all greater ones share the last bucket", 2, read_by=_OF_TRANSFORMERS
+    )
     activation: str = choice(
-        "relu", "transformer_jax.nn.feed_forward:ACTIVATIONS", "feed-forward activation; nn/feed_forward.py"
+        "relu",
+        "transformer_jax.nn.feed_forward:ACTIVATIONS",
+        "feed-forward activation; nn/feed_forward.py",
+        read_by=_OF_TRANSFORMERS,
     )
-    use_bias: bool = field(True, "biases in projections, feed-forward and LayerNorm")
-    attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)")
-    share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_ENCODER_DECODER)
+    use_bias: bool = field(True, "biases in projections, feed-forward and LayerNorm", read_by=_OF_TRANSFORMERS)
+    attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)", read_by=_OF_TRANSFORMERS)
+    share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_TWO_STACKS)
     tie_output: bool = field(True, "use the target embedding table as the output projection", read_by=_TOKENS)
     output_bias: bool = field(False, "add a learned bias to the logits over the vocabulary", read_by=_TOKENS)
     scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)", read_by=_TOKENS)
     scale_logits: bool = field(
-        False, "divide the input of the projection to the vocabulary by sqrt(emb_dim); T5", read_by=_TOKENS
+        False,
+        "divide the input of the projection to the vocabulary by sqrt(emb_dim); T5",
+        read_by=_OF_TRANSFORMERS | _TOKENS,
     )
-    embedding_norm: bool = field(False, "normalise embeddings + positions before dropout; BERT and BART")
+    embedding_norm: bool = field(
+        False, "normalise embeddings + positions before dropout; BERT and BART", read_by=_OF_TRANSFORMERS
+    )
     token_types: int = number(
         0,
         "number of types of input tokens, such as first and second text, with an embedding each; 0: no types",
         0,
-        read_by=_WITH_ENCODER | _TOKENS,
+        read_by={_ARCHITECTURE: ("encoder_decoder", "encoder_only")} | _TOKENS,
     )
-    dropout_rate: float = rate(0.1, "dropout on every sub-layer's output before it joins the residual (P_drop)")
+    dropout_rate: float = rate(
+        0.1,
+        "dropout on every sub-layer's output before it joins the residual (P_drop); in a recurrent model, between "
+        "layers",
+    )
     embedding_dropout_rate: DerivedFloat = rate(None, "dropout on embeddings + positions; default dropout_rate")
-    attention_dropout_rate: float = rate(0.0, "dropout on attention weights")
-    activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation")
+    attention_dropout_rate: float = rate(0.0, "dropout on attention weights", read_by=_OF_TRANSFORMERS)
+    activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation", read_by=_OF_TRANSFORMERS)
     final_dropout_rate: float = rate(0.0, "dropout on the output of a stack, after its final norm; T5")
     head_dropout_rate: DerivedFloat = rate(
         None,
@@ -139,7 +174,12 @@ class ModelConfig:
         "transformer_jax.nn.initialisation:INITS",
         "distributions of the initial parameters; nn/initialisation.py",
     )
-    init_std: float = number(0.02, "standard deviation", above=0.0, read_by={"model.init": ("normal", "plain_normal")})
+    init_std: float = number(
+        0.02, "standard deviation", above=0.0, read_by={"model.init": ("normal", "plain_normal", "normal_with_biases")}
+    )
+    init_range: float = number(
+        0.08, "parameters are uniform between minus and plus this", above=0.0, read_by={"model.init": ("uniform",)}
+    )
     # 3 is the bos id of the tokenizers that this project trains; other tokenizers may use another id.
     decoder_start_id: int = number(3, "id of the first token of every decoder input", 0, read_by=_WITH_DECODER)
     attention_implementation: str = choice(
@@ -147,10 +187,14 @@ class ModelConfig:
         ("auto", "reference", "xla", "cudnn"),
         "implementation of attention; nn/attention_kernels.py",
         rounding=True,
+        read_by=_OF_TRANSFORMERS,
     )
     dtype: str = choice("float32", ("float32", "bfloat16"), "number type of the computation; parameters stay float32")
     scan_layers: bool = field(
-        False, "compile one layer and loop over it: faster to compile, slower to run", rounding=True
+        False,
+        "compile one layer and loop over it: faster to compile, slower to run",
+        rounding=True,
+        read_by=_OF_TRANSFORMERS,
     )
     remat: str = choice(
         "none",
@@ -158,7 +202,93 @@ class ModelConfig:
         "recompute in the backward pass to save memory: nothing, all but products with parameters, or whole layers; "
         "on a CPU only with scan_layers, since XLA:CPU undoes it in unrolled layers",
         rounding=True,
+        read_by=_OF_TRANSFORMERS,
     )
+
+    # Recurrent models: nn/recurrent.py, nn/recurrent_attention.py, nn/recurrent_decoder.py.
+    cell: str = choice("lstm", "transformer_jax.nn.recurrent:CELLS", "recurrent cell", read_by=_OF_RECURRENT)
+    hidden_dim: DerivedInt = number(
+        None, "width of a recurrent state; an encoder has one per direction; default emb_dim", 1, read_by=_OF_RECURRENT
+    )
+    cell_biases: int = number(
+        1,
+        "bias vectors of a recurrent cell: none, one with its input, or another one with its state, as in PyTorch",
+        0,
+        2,
+        read_by=_OF_RECURRENT,
+    )
+    bidirectional: bool = field(
+        False, "the recurrent encoder reads in both directions; Schuster and Paliwal 1997", read_by=_OF_RECURRENT
+    )
+    bridge: str = choice(
+        "last",
+        "transformer_jax.nn.recurrent_decoder:BRIDGES",
+        "first state of the recurrent decoder: the encoder's last states, a map of the last one, or zero",
+        read_by=_OF_RECURRENT,
+    )
+    attention: str = choice(
+        "none",
+        "transformer_jax.nn.recurrent_attention:ATTENTIONS",
+        "attention of the recurrent decoder to the source: none, additive (Bahdanau et al. 2015), or dot and general "
+        "(Luong et al. 2015)",
+        read_by=_OF_RECURRENT,
+    )
+    input_feeding: bool = field(
+        False,
+        "the cell reads the attentional vector of the step before; Luong et al. 2015, section 3.3",
+        read_by=_OF_RECURRENT | {"model.attention": ("dot", "general")},
+    )
+    feed_context: bool = field(
+        False,
+        "every step of the recurrent decoder reads the encoder's last state; Cho et al. 2014",
+        read_by=_OF_RECURRENT | {"model.attention": ("none",)},
+    )
+    deep_output: str = choice(
+        "none",
+        "transformer_jax.nn.recurrent_decoder:DEEP_OUTPUTS",
+        "input of the recurrent decoder's projection to the vocabulary: its state alone, or with the context and the "
+        "embedding of the token read; `maxout` puts a hidden layer between (Bahdanau et al. 2015, section A.2.2)",
+        read_by=_OF_RECURRENT,
+    )
+    teacher_forcing_rate: float = number(
+        1.0,
+        "in training, probability that the recurrent decoder reads a token of the target and not its own output before",
+        0.0,
+        1.0,
+        hyper=True,
+        switch=True,
+        off=1.0,
+        read_by=_OF_RECURRENT,
+    )
+
+    @property
+    def form(self) -> str:
+        """The stacks of the model, as the name of the Transformer that has them; else the architecture's own name."""
+        if self.architecture != RECURRENT:
+            return self.architecture
+        if not self.num_encoder_layers:
+            return "decoder_only"
+        return "encoder_decoder" if self.num_decoder_layers else "encoder_only"
+
+    @property
+    def memory_dim(self) -> int:
+        """Width of the output of a recurrent encoder."""
+        return self.resolved().hidden_dim * (2 if self.bidirectional else 1)
+
+    @property
+    def output_dim(self) -> int:
+        """Width of the vectors from which a recurrent model predicts."""
+        if self.form == "encoder_only":
+            return self.memory_dim
+        if self.deep_output == "maxout":
+            return self.emb_dim
+        width = self.resolved().hidden_dim
+        return width if self.deep_output == "none" else width + self.context_dim + self.emb_dim
+
+    @property
+    def context_dim(self) -> int:
+        """Width of the context that a step of a recurrent decoder has; 0 if it has none."""
+        return self.memory_dim if self.attention != "none" or self.feed_context else 0
 
     @property
     def num_positions(self) -> int:
@@ -168,13 +298,14 @@ class ModelConfig:
         return (self.image_size // self.patch_size) ** 2 + self.class_token
 
     def resolved(self) -> ModelConfig:
-        head_dim = self.emb_dim // self.num_heads if self.head_dim is None else self.head_dim
+        head_dim = max(self.emb_dim // self.num_heads, 1) if self.head_dim is None else self.head_dim
         defaults = {
             "source_vocab_size": self.vocab_size,
             "num_kv_heads": self.num_heads,
             "head_dim": head_dim,
             "value_head_dim": head_dim,
             "mlp_dim": 4 * self.emb_dim,
+            "hidden_dim": self.emb_dim,
             "embedding_dropout_rate": self.dropout_rate,
         }
         return dataclasses.replace(self, **{k: v for k, v in defaults.items() if getattr(self, k) is None})
@@ -223,3 +354,8 @@ class ModelConfig:
                     yield f"pixel_std={self.pixel_std!r}: expected positive numbers"
         if self.decoder_start_id >= self.vocab_size:
             yield f"decoder_start_id={self.decoder_start_id} is outside vocab_size={self.vocab_size}"
+        for name in ("num_encoder_layers", "num_decoder_layers"):
+            if self.architecture in TRANSFORMERS and not getattr(self, name):
+                yield f"{name}=0: only architecture='{RECURRENT}' has stacks without layers; expected at least 1"
+        if self.architecture == RECURRENT:
+            yield from recurrent_problems(self)

@@ -51,6 +51,13 @@ class TaskConfig:
         "text, of random length (a prefix LM; Raffel et al. 2020, section 3.2.1)",
         read_by={"task.name": ("language_model",)},
     )
+    source_mask: str = choice(
+        "causal",
+        ("causal", "prefix"),
+        "of a decoder alone that translates, reading the source before it: the source's tokens attend to those before "
+        "them, or to each other in both directions",
+        read_by={"task.name": ("translation",), "model.architecture": ("decoder_only",)},
+    )
     num_labels: int = number(
         2, "number of labels of the training split, which is the width of the head", 1, read_by=_LABELS
     )

@@ -15,11 +15,13 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import RECURRENT, ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.tasks.lengths import length_problems
 from transformer_jax.tasks.lines import Line
+from transformer_jax.tasks.pair_rows import reads_source_two_way
+from transformer_jax.tasks.row_translator import RowTranslator
 from transformer_jax.tasks.text_generator import TextGenerator
 from transformer_jax.tasks.translator import Translator
 from transformer_jax.typing import Array, Batch, Params
@@ -29,7 +31,10 @@ KINDS = {
     "decoder_self_attention": "Masked decoder self-attention",
     "decoder_cross_attention": "Cross-attention",
 }
-"""Titles of attentions, by the names under which models return their weights. A decoder-only model has the second."""
+"""Titles of attentions, by the names under which models return their weights.
+
+A decoder-only model has the second, a recurrent model with attention the third.
+"""
 
 MAX_TOKENS = 120
 """Most tokens of either side that a picture can show."""
@@ -76,8 +81,10 @@ def attention_maps(generator: TextGenerator, text: str, target: str | None = Non
       DataError: a side is empty, has several lines, or has more tokens than the model or a picture can take.
       ConfigError: the model has no decoder, or a target is given for a language model.
     """
-    check_model(generator.params)
+    check_model(generator.config.model, generator.params)
     _check_line("text", text)
+    if isinstance(generator, RowTranslator):
+        return _of_row(generator, text, target)
     if isinstance(generator, Translator):
         return _of_pair(generator, text, target)
     if target is not None:
@@ -92,17 +99,44 @@ def attention_maps(generator: TextGenerator, text: str, target: str | None = Non
     return AttentionMaps([], [*generator.tokenizer.tokens([start_id]), *said[:-1]], said, weights, text, True)
 
 
-def _of_pair(translator: Translator, text: str, target: str | None) -> AttentionMaps:
-    eos = translator.tokenizer.special_ids.required("eos")
+class _Pair(NamedTuple):
+    """The ids of a source and of its translation, with end-of-sequence, and the text of the translation."""
+
+    source: list[int]
+    target: list[int]
+    shown: str
+
+
+def _pair(translator: Translator, text: str, target: str | None) -> _Pair:
     (source,) = translator.encode_sources([text])
     _check_length("--text", source, translator)
     if target is None:
         ids, shown = _translated(translator, text)
         _check_length("the translation of --text (pass --target to choose another)", ids, translator)
-    else:
-        _check_line("target", target)
-        ids, shown = [*translator.tokenizer.encode_batch([target]).ids.tolist(), eos], target
-        _check_length("--target", ids, translator)
+        return _Pair(source, ids, shown)
+    _check_line("target", target)
+    ids = [*translator.tokenizer.encode_batch([target]).ids.tolist(), translator.tokenizer.special_ids.required("eos")]
+    _check_length("--target", ids, translator)
+    return _Pair(source, ids, target)
+
+
+def _of_row(translator: RowTranslator, text: str, target: str | None) -> AttentionMaps:
+    """Return the weights of a decoder that reads source and translation in one row."""
+    pair = _pair(translator, text, target)
+    ids, start_id = [*pair.source, *pair.target], translator.config.model.decoder_start_id
+    _check_length("--text and its translation", ids, translator)
+    batch = {"decoder_inputs": np.array([[start_id, *ids[:-1]]], np.int32)}
+    if reads_source_two_way(translator.config.task):
+        batch["prefix_mask"] = np.arange(len(ids))[None] <= len(pair.source)
+    said = translator.tokenizer.tokens(ids)
+    finished = ids[-1] == translator.tokenizer.special_ids.required("eos")
+    read = [*translator.tokenizer.tokens([start_id]), *said[:-1]]
+    return AttentionMaps([], read, said, _weights(translator, batch), pair.shown, finished)
+
+
+def _of_pair(translator: Translator, text: str, target: str | None) -> AttentionMaps:
+    eos = translator.tokenizer.special_ids.required("eos")
+    source, ids, shown = _pair(translator, text, target)
     read = [translator.config.model.decoder_start_id, *ids[:-1]]
     batch = {"inputs": np.array([source], np.int32), "decoder_inputs": np.array([read], np.int32)}
     weights = _weights(translator, batch)
@@ -111,8 +145,11 @@ def _of_pair(translator: Translator, text: str, target: str | None) -> Attention
     return AttentionMaps(source, [*start, *said[:-1]], said, weights, shown, ids[-1] == eos)
 
 
-def check_model(params: Params) -> None:
-    """Check that a model has a decoder and, with an encoder, cross-attention; raises ConfigError otherwise."""
+def check_model(model: ModelConfig, params: Params) -> None:
+    """Check that a model has a decoder with attention and, with an encoder, cross-attention; else raise ConfigError."""
+    if model.architecture == RECURRENT:
+        _recurrent_depths(model)
+        return
     layers = params.get("decoder", {}).get("layers", {})
     if "self_attention" not in layers or ("encoder" in params) != ("cross_attention" in layers):
         raise ConfigError(
@@ -209,16 +246,30 @@ def selection(model: ModelConfig, layer: int | None = None, head: int | None = N
 
     Raises: ConfigError if there is no such layer or head.
     """
-    depths = {"decoder": model.num_decoder_layers}
-    if model.architecture != "decoder_only":
-        depths = {"encoder": model.num_encoder_layers, **depths}
+    kinds, heads = [*KINDS], model.num_heads
+    if model.architecture == RECURRENT:
+        depths, kinds, heads = _recurrent_depths(model), ["decoder_cross_attention"], 1
+    elif model.architecture == "decoder_only":
+        depths, kinds = {"decoder": model.num_decoder_layers}, ["decoder_self_attention"]
+    else:
+        depths = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
     if layer is not None and not 1 <= layer <= max(depths.values()):
         have = ", ".join(f"layers 1 to {depth} of the {stack}" for stack, depth in depths.items())
         raise ConfigError(f"--layer={layer}: the model has {have}")
-    if head is not None and not 1 <= head <= model.num_heads:
-        raise ConfigError(f"--head={head}: the model has heads 1 to {model.num_heads}")
+    if head is not None and not 1 <= head <= heads:
+        raise ConfigError(f"--head={head}: the model has heads 1 to {heads}")
     layers = {}
-    for kind in KINDS if "encoder" in depths else ["decoder_self_attention"]:
+    for kind in kinds:
         numbers = range(depths[kind.partition("_")[0]])
         layers[kind] = [number for number in numbers if layer in (None, number + 1)]
-    return Selection(layers, [number for number in range(model.num_heads) if head in (None, number + 1)])
+    return Selection(layers, [number for number in range(heads) if head in (None, number + 1)])
+
+
+def _recurrent_depths(model: ModelConfig) -> dict[str, int]:
+    """Return the one layer of attention of a recurrent decoder; raises ConfigError if it has none."""
+    if model.attention == "none":
+        raise ConfigError(
+            "model.attention='none': this recurrent model has no attention to show; train one with "
+            "model.attention=additive, dot or general"
+        )
+    return {"decoder": 1}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import RECURRENT, ModelConfig
 from transformer_jax.inspection.pictures import SIGNED, new_figure, save
 from transformer_jax.nn.positions import relative_buckets, rotary, sinusoidal, sinusoidal_2d
 from transformer_jax.typing import Params
@@ -95,9 +95,13 @@ def _buckets(config: ModelConfig, stack: str) -> np.ndarray:
 def write_positions(config: ModelConfig, params: Params | None, folder: Path) -> dict[Path, str]:
     """Write PNGs of the model's position encoding, and return a description of each by its path.
 
+    A recurrent model has none.
+
     Args:
       params: those of the trained model; None to draw only what follows from the config.
     """
+    if config.architecture == RECURRENT:
+        return {}
     encoding = config.position_encoding
     if config.inputs == "patches" and (encoding == "sinusoidal_2d" or (encoding == "learned" and params is not None)):
         return _similarities(config, params, folder)

@@ -31,9 +31,10 @@ class Architecture(abc.ABC):
 
     Its module is a `flax.linen.Module` with these methods:
 
-    - `features(batch, dropout=None, hyper={}) -> (x, weights)`: the hidden states [B, T, D] of a batch and a dict of
-      attention weights [L, B, N, T, S] by name, empty unless the module was made with `return_weights`. `dropout` is
-      None for a deterministic pass; `hyper` holds the values of those config fields that are marked `hyper`.
+    - `features(batch, dropout=None, hyper={}) -> (x, weights)`: the hidden states [B, T, D] of a batch, or vectors of
+      another width, and a dict of attention weights [L, B, N, T, S] by name, empty unless the module was made with
+      `return_weights`. `dropout` is None for a deterministic pass; `hyper` holds the values of those config fields that
+      are marked `hyper`.
     - `outputs(x, batch, dropout=None) -> [B, ...]`: float32 outputs of hidden states: logits over the vocabulary, or
       the output of the head if the module has one, which gets the dropout. x may be a part [B, t, D] of the hidden
       states.
@@ -105,6 +106,7 @@ ARCHITECTURES: Registry[Architecture] = Registry(
         "encoder_decoder": "transformer_jax.models.encoder_decoder:EncoderDecoderArchitecture",
         "decoder_only": "transformer_jax.models.decoder_only:DecoderOnlyArchitecture",
         "encoder_only": "transformer_jax.models.encoder_only:EncoderOnlyArchitecture",
+        "recurrent": "transformer_jax.models.recurrent:RecurrentArchitecture",
     },
 )
 """By the values of `model.architecture`."""

@@ -116,6 +116,41 @@ _T5_V1_1_SIZES = {
     "base": (12, 768, 12, 2048),
     "large": (24, 1024, 16, 2816),
 }
+_SEQ2SEQ = ModelConfig(
+    architecture="recurrent",
+    vocab_size=5893,
+    source_vocab_size=7853,
+    emb_dim=256,
+    hidden_dim=512,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    cell_biases=2,
+    share_embeddings=False,
+    tie_output=False,
+    output_bias=True,
+    scale_embeddings=False,
+    teacher_forcing_rate=0.5,
+    dropout_rate=0.5,
+)
+_SEQ2SEQ_MODELS: dict[str, dict[str, Any]] = {
+    "lstm": {"cell": "lstm", "num_encoder_layers": 2, "num_decoder_layers": 2, "init": "uniform", "init_range": 0.08},
+    "gru": {
+        "cell": "gru",
+        "feed_context": True,
+        "deep_output": "concat",
+        "init": "normal_with_biases",
+        "init_std": 0.01,
+    },
+    "attention": {
+        "cell": "gru",
+        "attention": "additive",
+        "bidirectional": True,
+        "bridge": "tanh",
+        "deep_output": "concat",
+        "init": "plain_normal",
+        "init_std": 0.01,
+    },
+}
 _BART = ModelConfig(
     vocab_size=50_265,
     max_length=1024,
@@ -246,6 +281,17 @@ def bart(size: str = "base", **overrides: Any) -> ModelConfig:
     """
     num_layers, emb_dim, num_heads = _BART_SIZES[size]
     return dataclasses.replace(_with_both_stacks(_BART, num_layers, emb_dim, num_heads, 4 * emb_dim), **overrides)
+
+
+def seq2seq_bentrevett(name: str, **overrides: Any) -> ModelConfig:
+    """Return a recurrent model of bentrevett/pytorch-seq2seq (2024), German to English: `lstm`, `gru` or `attention`.
+
+    - `lstm`: two layers; 13,898,501 parameters. `gru`: the context is read at every step; 14,219,781.
+    - `attention`: a bidirectional GRU with additive attention; 20,518,405.
+
+    The vocabularies are those of Multi30k's words that occur twice or more. Raises KeyError for another name.
+    """
+    return dataclasses.replace(_SEQ2SEQ, **_SEQ2SEQ_MODELS[name] | overrides)
 
 
 def vit(name: str = "B/16", **overrides: Any) -> ModelConfig:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from transformer_jax.activation_sharding import LOGITS, constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
-from transformer_jax.nn.initialisation import output_init, table_init
+from transformer_jax.nn.initialisation import bias_init, output_init, table_init
 from transformer_jax.typing import Activations, Array, Ids
 
 
@@ -35,9 +35,9 @@ class TokenEmbedding(nn.Module):
 
 
 def token_logits(
-    config: ModelConfig, x: Activations, table: Float[Array, "V D"], output: OutputProjection | None
+    config: ModelConfig, x: Float[Array, "B T R"], table: Float[Array, "V D"], output: OutputProjection | None
 ) -> Float[Array, "B T V"]:
-    """Return logits over the vocabulary [B, T, V] float32 of x [B, T, D].
+    """Return logits over the vocabulary [B, T, V] float32 of x [B, T, R]; R is D, unless a recurrent model differs.
 
     With `scale_logits`, x is divided by sqrt(D) first, as in T5 with a tied output (Raffel et al. 2020, code).
 
@@ -64,10 +64,10 @@ class OutputProjection(nn.Module):
         self.kernel = (
             None if config.tie_output else self.param("kernel", lambda k: output_init(config)(k, shape, *shape))
         )
-        self.bias = self.param("bias", nn.initializers.zeros, shape[1:]) if config.output_bias else None
+        self.bias = self.param("bias", bias_init(config), shape[1:]) if config.output_bias else None
 
-    def __call__(self, x: Activations, table: Float[Array, "V D"]) -> Float[Array, "B T V"]:
-        """Return x W + b for x [B, T, D]: [B, T, V] float32; W is the transposed `table` if there is no kernel."""
+    def __call__(self, x: Float[Array, "B T R"], table: Float[Array, "V D"]) -> Float[Array, "B T V"]:
+        """Return x W + b for x [B, T, R]: [B, T, V] float32; W is the transposed `table` if there is no kernel."""
         y = linear.logits(x, table.T if self.kernel is None else self.kernel)
         return y if self.bias is None else y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,))
 

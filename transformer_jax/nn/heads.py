@@ -1,7 +1,8 @@
 """Heads of tasks: modules that map hidden states to outputs. Their parameters are at `head/...`.
 
 A head is called as `head(x, batch, embedding, dropout)`, with hidden states x [B, T, D], the batch, the token embedding
-[V, D], which is None if the model reads images, and None for a deterministic pass. Logits are float32.
+[V, D], which is None if the model reads images, and None for a deterministic pass. Logits are float32. Hidden states of
+a recurrent model may be wider than its embeddings.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from transformer_jax.nn import linear
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.embeddings import OutputProjection, has_output_parameters, token_logits
 from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.initialisation import kernel_init
+from transformer_jax.nn.initialisation import bias_init, kernel_init
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.norms import Norm
 from transformer_jax.typing import Activations, Array, Batch
@@ -50,15 +51,14 @@ class LabelProjection(nn.Module):
     config: ModelConfig
     num_labels: int
 
-    def setup(self) -> None:
-        shape = (self.config.emb_dim, self.num_labels)
-        self.kernel = self.param("kernel", lambda key: kernel_init(self.config)(key, shape, *shape))
-        self.bias = self.param("bias", nn.initializers.zeros, shape[1:])
-
+    @nn.compact
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch C"]:
         """Return x W + b for x [..., D]: [..., labels] float32."""
-        y = linear.logits(x, self.kernel)
-        return y + self.bias.reshape((1,) * (y.ndim - 1) + (-1,))
+        config, shape = self.config, (x.shape[-1], self.num_labels)
+        kernel = self.param("kernel", lambda key: kernel_init(config)(key, shape, *shape))
+        bias = self.param("bias", bias_init(config), shape[1:])
+        y = linear.logits(x, kernel)
+        return y + bias.reshape((1,) * (y.ndim - 1) + (-1,))
 
 
 class TokenHead(nn.Module):
@@ -74,7 +74,7 @@ class TokenHead(nn.Module):
         self.output = LabelProjection(self.config, self.num_labels)
 
     def __call__(
-        self, x: Activations, batch: Batch, embedding: Float[Array, "V D"] | None, dropout: Dropout | None = None
+        self, x: Activations, batch: Batch, embedding: Float[Array, "V _"] | None, dropout: Dropout | None = None
     ) -> Float[Array, "B T C"]:
         """Map x [B, T, D] to logits [B, T, labels]; batch and embedding are not read."""
         return self.output(drop(x, dropout, "head"))
@@ -94,13 +94,9 @@ class SequenceHead(nn.Module):
     pooling: str = "first"
     has_pooler: bool = False
 
-    def setup(self) -> None:
-        config, width = self.config, (self.config.emb_dim,)
-        self.pooler = Linear(width, width, True, kernel_init(config)) if self.has_pooler else None
-        self.output = LabelProjection(config, self.num_labels)
-
+    @nn.compact
     def __call__(
-        self, x: Activations, batch: Batch, embedding: Float[Array, "V D"] | None, dropout: Dropout | None = None
+        self, x: Activations, batch: Batch, embedding: Float[Array, "V _"] | None, dropout: Dropout | None = None
     ) -> Float[Array, "B C"]:
         """Map x [B, T, D] to logits [B, labels].
 
@@ -109,8 +105,10 @@ class SequenceHead(nn.Module):
         """
         mask = batch.get("inputs_mask")
         y = POOLINGS[self.pooling](x, jnp.ones(x.shape[:2], bool) if mask is None else mask)
-        y = y if self.pooler is None else jnp.tanh(self.pooler(y))
-        return self.output(drop(y, dropout, "head"))
+        if self.has_pooler:
+            width = (y.shape[-1],)
+            y = jnp.tanh(Linear(width, width, True, kernel_init(self.config), name="pooler")(y))
+        return LabelProjection(self.config, self.num_labels, name="output")(drop(y, dropout, "head"))
 
 
 def first_token(x: Activations, mask: Bool[Array, "B T"]) -> Float[Array, "B D"]:

@@ -1,4 +1,7 @@
-"""Initial parameters: kernels of linear maps, and tables of embeddings. Biases are 0 and scales of norms are 1."""
+"""Initial parameters: kernels of linear maps, and tables of embeddings. Scales of norms are 1.
+
+Biases are 0, except those of recurrent layers and of output projections: see `Init.bias` and `Init.forget_bias`.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,10 @@ class Init(NamedTuple):
     - table_std: standard deviation of the normal distribution of embedding tables, and of an output projection that is
       not tied, if `output_like_table`.
     - bias_table_std: the same of a table of relative biases; None: as of embedding tables.
+    - table: the distribution of embedding tables, if it is not normal.
+    - state_kernel: of the map from a recurrent state to one gate; None: as of other kernels.
+    - bias: of the biases of recurrent layers and of output projections; None: 0. forget_bias: is added to that of the
+      forget gate of an LSTM.
     """
 
     kernel: Callable[[ModelConfig], KernelInit]
@@ -32,6 +39,10 @@ class Init(NamedTuple):
     query_kernel: Callable[[ModelConfig], KernelInit] | None = None
     bias_table_std: Callable[[ModelConfig], float] | None = None
     output_like_table: bool = False
+    table: Callable[[ModelConfig], KernelInit] | None = None
+    state_kernel: Callable[[ModelConfig], KernelInit] | None = None
+    bias: Callable[[ModelConfig], KernelInit] | None = None
+    forget_bias: float = 0.0
 
 
 def xavier_uniform(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
@@ -50,11 +61,23 @@ def normal_by_inputs(key: Array, shape: Sequence[int], num_inputs: int, num_outp
     return normal(num_inputs**-0.5)(key, shape, num_inputs, num_outputs)
 
 
+def uniform(limit: float) -> KernelInit:
+    """Return the initialiser of kernels with samples that are uniform in +-limit."""
+    return lambda key, shape, num_inputs, num_outputs: jax.random.uniform(key, tuple(shape), jnp.float32, -limit, limit)
+
+
+def orthogonal(key: Array, shape: Sequence[int], num_inputs: int, num_outputs: int) -> Array:
+    """Return a random orthogonal matrix, float32 (Saxe et al. 2014, section 3)."""
+    return jax.nn.initializers.orthogonal()(key, tuple(shape), jnp.float32)
+
+
 INITS = {
     "glorot": Init(
         kernel=lambda config: xavier_uniform,
         residual_kernel=lambda config, num_sums: xavier_uniform,
         table_std=lambda config: config.emb_dim**-0.5,
+        state_kernel=lambda config: orthogonal,
+        forget_bias=1.0,
     ),
     "normal": Init(
         kernel=lambda config: normal(config.init_std),
@@ -74,11 +97,26 @@ INITS = {
         bias_table_std=lambda config: config.emb_dim**-0.5,
         output_like_table=True,
     ),
+    "uniform": Init(
+        kernel=lambda config: uniform(config.init_range),
+        residual_kernel=lambda config, num_sums: uniform(config.init_range),
+        table_std=lambda config: config.init_range / math.sqrt(3.0),
+        table=lambda config: uniform(config.init_range),
+        bias=lambda config: uniform(config.init_range),
+    ),
+    "normal_with_biases": Init(
+        kernel=lambda config: normal(config.init_std),
+        residual_kernel=lambda config, num_sums: normal(config.init_std),
+        table_std=lambda config: config.init_std,
+        bias=lambda config: normal(config.init_std),
+    ),
 }
 """By the values of `model.init`.
 
 - `glorot`: as in Tensor2Tensor's model of Vaswani et al. 2017: kernels are uniform by their numbers of inputs and
-  outputs; tables have the variance 1 / emb_dim, which `scale_embeddings` turns into 1.
+  outputs; tables have the variance 1 / emb_dim, which `scale_embeddings` turns into 1. In recurrent models, maps from
+  the state to a gate are orthogonal (Saxe et al. 2014), and the bias of the forget gate is 1 (Gers et al. 2000;
+  Jozefowicz et al. 2015).
 - `normal`: as in GPT-2 (Radford et al. 2019, section 2.3): all are normal with `init_std`. Outputs of sub-layers are
   divided by the square root of their number in the stack, 2 L, so that the residual stream does not grow with L.
 - `plain_normal`: all are normal with `init_std`, as in fairseq's and Hugging Face's BERT and BART (Google's BERT cuts
@@ -86,6 +124,9 @@ INITS = {
 - `t5`: as in T5's code (Raffel et al. 2020): kernels are normal with variance 1 / inputs, those of queries with
   1 / (D H), which stands in for the missing scale of the attention logits; tables, and an output projection that is
   not tied, have the variance 1, tables of relative biases 1 / D.
+- `uniform`: all are uniform in +-`init_range`, biases of recurrent layers and output projections too, as in Sutskever
+  et al. 2014 with 0.08.
+- `normal_with_biases`: as `plain_normal`, and biases of recurrent layers and output projections too.
 """
 
 
@@ -106,6 +147,25 @@ def output_init(config: ModelConfig) -> KernelInit:
     return normal(init.table_std(config)) if init.output_like_table else init.kernel(config)
 
 
+def state_kernel_init(config: ModelConfig) -> KernelInit:
+    """Return the initialiser of the map from a recurrent state to one gate."""
+    init = INITS[config.init]
+    return (init.state_kernel or init.kernel)(config)
+
+
+def bias_init(config: ModelConfig) -> Callable[[Array, Sequence[int]], Array]:
+    """Return the initialiser of biases of recurrent layers and output projections: a function of a key and a shape."""
+    bias = INITS[config.init].bias
+    if bias is None:
+        return jax.nn.initializers.zeros
+    return lambda key, shape: bias(config)(key, shape, 1, 1)
+
+
+def forget_bias(config: ModelConfig) -> float:
+    """Return the initial bias of an LSTM's forget gate."""
+    return INITS[config.init].forget_bias
+
+
 def residual_kernel_init(config: ModelConfig, num_sums: int) -> KernelInit:
     """Return the initialiser of kernels whose output is added to the residual stream, one of `num_sums` sums."""
     return INITS[config.init].residual_kernel(config, num_sums)
@@ -113,7 +173,11 @@ def residual_kernel_init(config: ModelConfig, num_sums: int) -> KernelInit:
 
 def table_init(config: ModelConfig) -> Callable[[Array, Sequence[int]], Array]:
     """Return the initialiser of embedding tables: a function of a key and a shape."""
-    return _normal_table(INITS[config.init].table_std(config))
+    init = INITS[config.init]
+    if init.table is None:
+        return _normal_table(init.table_std(config))
+    table = init.table(config)
+    return lambda key, shape: table(key, shape, *shape)
 
 
 def bias_table_init(config: ModelConfig) -> Callable[[Array, Sequence[int]], Array]:

@@ -166,7 +166,7 @@ class Task(abc.ABC):
     architectures: tuple[str, ...] | None = None
     """Built-in architectures that the task can train; any other needs a decoder, unless `needs_decoder` is False.
 
-    None: all architectures.
+    A recurrent model must have the stacks of one of the others (`ModelConfig.form`). None: all architectures.
     """
     inputs: tuple[str, ...] = ("tokens",)
     """Values of `model.inputs` that the task can train."""

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
 from transformer_jax.tasks.label_prediction import KINDS
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Classification(Task):
     """Prediction of one label per example."""
 
-    architectures = ("encoder_only", "decoder_only")
+    architectures = ("encoder_only", "decoder_only", RECURRENT)
     needs_decoder = False
     reads = frozenset({*label_prediction.READS, "data.input_template", "data.cut_texts"})
     batchings = ("buckets",)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import MetricSpec
 from transformer_jax.tasks.corrupted_text import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class Denoising(CorruptedText):
     """Prediction of a text from its corrupted form; reads the feature `inputs` of a source."""
 
-    architectures = ("encoder_decoder",)
+    architectures = ("encoder_decoder", RECURRENT)
     metrics = (*token_prediction.SCORES, MetricSpec("tokens", heading="tokens", format="{:,}"))
 
     def added_tokens(self, config: ExperimentConfig) -> tuple[str, ...]:

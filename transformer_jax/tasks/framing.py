@@ -44,7 +44,7 @@ def marks(config: ExperimentConfig, special_ids: SpecialIds) -> Marks:
 
 def is_causal(config: ExperimentConfig) -> bool:
     """Return whether the model reads `decoder_inputs`, as a language model, and not `inputs`."""
-    return config.model.architecture == "decoder_only"
+    return config.model.form == "decoder_only"
 
 
 def sequence_name(config: ExperimentConfig) -> str:

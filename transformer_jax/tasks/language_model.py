@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, TaskConfig
 from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
@@ -42,7 +42,7 @@ _OF_WHOLE_TEXTS = ("word_perplexity", "words", "bits_per_byte", "bytes")
 class LanguageModelTask(Task):
     """Prediction of every token of a text from those before it; reads the feature `inputs` of a source."""
 
-    architectures = ("decoder_only",)
+    architectures = ("decoder_only", RECURRENT)
     batchings = ("buckets", "packed", "windows")
     metrics = (
         *token_prediction.SCORES,

@@ -1,4 +1,4 @@
-"""Shapes of a batch of pairs, which translation and the tasks that corrupt texts share."""
+"""Shapes of a batch of pairs, which translation and the tasks that corrupt texts share, and of pairs in rows."""
 
 from __future__ import annotations
 
@@ -28,3 +28,19 @@ def pair_template(rows: int, widths: Mapping[str, int], packed: bool) -> dict[st
         kinds = ("segment_ids", "positions")
         batch |= {f"{side}_{kind}": of(side, jnp.int32) for side in ("inputs", "targets") for kind in kinds}
     return batch
+
+
+def row_template(
+    rows: int, widths: Mapping[str, int], packed: bool, has_prefix: bool
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return shapes and types of the arrays of `pair_row_arrays`; widths: of `targets`, source and target together."""
+    import jax
+    import jax.numpy as jnp
+
+    def of(dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, widths["targets"]), dtype)
+
+    batch = {"decoder_inputs": of(jnp.int32), "targets": of(jnp.int32), "targets_mask": of(bool)}
+    batch |= {"weights": of(jnp.float32), "row_ids": jax.ShapeDtypeStruct((rows,), jnp.int32)}
+    batch |= {"prefix_mask": of(bool)} if has_prefix else {}
+    return batch | ({f"targets_{kind}": of(jnp.int32) for kind in ("segment_ids", "positions")} if packed else {})

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class SpanQA(Task):
     """Prediction of the first and the last token of an answer."""
 
-    architectures = ("encoder_only",)
+    architectures = ("encoder_only", RECURRENT)
     needs_decoder = False
     reads = frozenset({"task", "training.label_smoothing"})
     batchings = ("buckets",)

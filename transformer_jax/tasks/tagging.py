@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
 
@@ -35,7 +35,7 @@ _OF_CHUNKS = ("precision", "recall", "f1")
 class Tagging(Task):
     """Prediction of one label per word."""
 
-    architectures = ("encoder_only",)
+    architectures = ("encoder_only", RECURRENT)
     needs_decoder = False
     reads = label_prediction.READS
     batchings = ("buckets",)

@@ -203,6 +203,6 @@ class TextGenerator(abc.ABC):
 
 
 def _layers(model: ModelConfig) -> str:
-    if model.architecture == "decoder_only":
+    if model.form == "decoder_only":
         return f"{model.num_decoder_layers} layers"
     return f"{model.num_encoder_layers} + {model.num_decoder_layers} layers"

@@ -1,14 +1,17 @@
-"""Translation of a source text to a target text, scored by the loss of the references and by generated outputs."""
+"""Translation of a source text to a target text, scored by the loss of the references and by generated outputs.
+
+A decoder alone reads source and target in one row; see `tasks/pair_rows.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, TaskConfig
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores, Task
-from transformer_jax.tasks.pair_template import pair_template
+from transformer_jax.tasks.pair_template import pair_template, row_template
 
 if TYPE_CHECKING:
     import jax
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 class Translation(Task):
     """Prediction of a target text from a source text, token by token."""
 
-    architectures = ("encoder_decoder",)
+    architectures = ("encoder_decoder", "decoder_only", RECURRENT)
     metrics = (
         *token_prediction.SCORES,
         MetricSpec("tokens"),
@@ -57,24 +60,41 @@ class Translation(Task):
         return TextColumn("inputs", "inputs", side="source"), TextColumn("targets", "targets")
 
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
-        """Return the tokens of `inputs` and `targets`, with eos; int32 [examples] each."""
+        """Return the tokens of `inputs` and `targets`, with eos; int32 [examples] each.
+
+        Of a decoder alone, `targets` are both in one row.
+        """
+        if in_rows(config):
+            from transformer_jax.tasks.pair_rows import pair_lengths
+
+            return {"targets": pair_lengths(split)}
         return {name: split.lengths(name) for name in ("inputs", "targets")}
 
     def arrays(
         self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> dict[str, np.ndarray]:
-        """Return the arrays of a batch; see `sequence_to_sequence_arrays`."""
+        """Return the arrays of a batch; see `sequence_to_sequence_arrays` and `pair_row_arrays`."""
         from transformer_jax.tasks.arrays import sequence_to_sequence_arrays
+
+        if in_rows(config):
+            from transformer_jax.tasks.pair_rows import pair_row_arrays
+
+            return pair_row_arrays(config, split, rows, shape)
 
         return sequence_to_sequence_arrays(split, rows, shape, config.model.decoder_start_id)
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
-        return {"inputs": length, "targets": length}
+        return {"targets": length} if in_rows(config) else {"inputs": length, "targets": length}
 
     def batch_template(
         self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        return pair_template(rows, widths, config.data.batching == "packed")
+        packed = config.data.batching == "packed"
+        if in_rows(config):
+            from transformer_jax.tasks.pair_rows import reads_source_two_way
+
+            return row_template(rows, widths, packed, reads_source_two_way(config.task))
+        return pair_template(rows, widths, packed)
 
     # The loss.
 
@@ -93,9 +113,10 @@ class Translation(Task):
     def generator(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()
     ) -> Translator:
+        from transformer_jax.tasks.row_translator import RowTranslator
         from transformer_jax.tasks.translator import Translator
 
-        return Translator(config, params, tokenizer, tuple(others))
+        return (RowTranslator if in_rows(config) else Translator)(config, params, tokenizer, tuple(others))
 
     def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
         """Return the scores of teacher forcing on all pairs of a split, uncut, and the scores of translations.
@@ -106,8 +127,12 @@ class Translation(Task):
           corpus has families. A corpus of tokens has scores of the tokens too. The outputs are the translations as
           plain text.
         """
+        import numpy as np
+
         sums = evaluator.sums(params, split)
-        metrics = token_prediction.token_scores(sums) | {"over_length": evaluator.data.num_over_length(split)}
+        lengths = self.lengths(evaluator.config, evaluator.data.splits[split]).values()
+        over_length = sum(np.maximum.reduce([*lengths]) > evaluator.config.data.max_length)
+        metrics = token_prediction.token_scores(sums) | {"over_length": int(over_length)}
         if not generate:
             return Scores(metrics)
         scores, lines = self._translation_scores(evaluator, params, split)
@@ -160,3 +185,8 @@ class Translation(Task):
         from transformer_jax.tasks.text_bootstrap import paired_bootstrap
 
         return paired_bootstrap(systems, references, samples, seed)
+
+
+def in_rows(config: ExperimentConfig) -> bool:
+    """Return whether source and target are in one row, because the model is a decoder alone."""
+    return config.model.form == "decoder_only"

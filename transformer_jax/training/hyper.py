@@ -32,9 +32,14 @@ class Hyper(NamedTuple):
     label_smoothing: Array | float | None
     dropout: DropoutRates
     model: Mapping[str, Array | float | None] = {}
-    """Fields marked `hyper` that an architecture adds to ModelConfig, by name."""
+    """Fields of ModelConfig marked `hyper` that only this architecture reads, by name."""
     task: Mapping[str, Array | float | None] = {}
-    """Fields marked `hyper` that a task adds to TaskConfig, by name."""
+    """Fields of TaskConfig marked `hyper`, by name."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether a step makes random choices: dropout, or tokens of the target replaced by the model's own output."""
+        return any(rate is not None for rate in (*self.dropout, self.model.get("teacher_forcing_rate")))
 
 
 @dataclasses.dataclass(frozen=True)

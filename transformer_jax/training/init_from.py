@@ -22,7 +22,7 @@ from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
-from transformer_jax.config import ExperimentConfig, ModelConfig, completed, unread_by
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, completed, unread_by
 from transformer_jax.data.tokenizers import Tokenizer, with_added_tokens
 from transformer_jax.errors import CheckpointError
 from transformer_jax.models.architecture import ARCHITECTURES
@@ -139,7 +139,7 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
     differences: list[str] = []
     resizes = False
     if not config.training.new_parameters:
-        _check_architecture(name, source["model"]["architecture"], config.model.architecture, stored)
+        _check_architecture(name, source["model"], config.model, stored)
         _check_inputs(name, source["model"], config.model)
         has_new_head = config.training.new_head or source["task"]["name"] != config.task.name
         usable = {path: leaf for path, leaf in stored.items() if not (has_new_head and _part(path) == HEAD)}
@@ -190,20 +190,26 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
     )
 
 
-def _check_architecture(name: str, theirs: str, ours: str, stored: Mapping[str, Leaf]) -> None:
-    """Raise CheckpointError if both architectures are built in and ours cannot start from theirs; see STARTS_FROM."""
+def _check_architecture(name: str, source: Mapping[str, Any], model: ModelConfig, stored: Mapping[str, Leaf]) -> None:
+    """Raise CheckpointError if both architectures are built in and ours cannot start from theirs; see STARTS_FROM.
+
+    Of recurrent models, the stacks are compared in place of the architectures.
+    """
+    theirs, ours, field = source["architecture"], model.architecture, "model.architecture"
+    if theirs == ours == RECURRENT:
+        stacks = {stack: source[stack] for stack in ("num_encoder_layers", "num_decoder_layers")}
+        theirs, ours, field = dataclasses.replace(model, **stacks).form, model.form, "a recurrent model with the form"
     if theirs == ours or not (ARCHITECTURES.is_built_in(theirs) and ARCHITECTURES.is_built_in(ours)):
         return
     sources = (ours, *STARTS_FROM.get(ours, ()))
     if theirs not in sources:
         raise CheckpointError(
-            f"{name}: has model.architecture='{theirs}'; model.architecture='{ours}' can only start from "
-            f"{' or '.join(sources)}"
+            f"{name}: has {field}='{theirs}'; {field}='{ours}' can only start from {' or '.join(sources)}"
         )
     if any(_part(path) == "source_embedding" for path in stored):
         raise CheckpointError(
             f"{name}: has model.share_embeddings=False, so its 'embedding' is that of the decoder; "
-            f"model.architecture='{ours}' can only start from an encoder-decoder that shares its embeddings"
+            f"{field}='{ours}' can only start from an encoder-decoder that shares its embeddings"
         )
 
 

@@ -115,7 +115,7 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
     task = TASKS[static.task.name]
     module = ARCHITECTURES[static.model.architecture].module(static.model, task.head(static.task, static.model))
     dropout = None
-    if any(rate is not None for rate in hyper.dropout):
+    if hyper.is_random:
         seed = fold(fold(jnp.uint32(0), hyper.seed), step)
         dropout = Dropout(seed, batch["row_ids"], hyper.dropout)
     sums = task.loss(static.task, Model(module, params), batch, dropout, hyper, static.loss_chunks)
@@ -144,12 +144,12 @@ class _Slots(NamedTuple):
 def _filled_slots(batch: Batch) -> _Slots:
     """Return the number of slots without padding, and of all slots, in inputs and targets.
 
-    Sides without a mask are not counted: `inputs_mask` for the inputs, `weights` for the targets of a decoder. Other
-    weights, as of labels, mark what is predicted, not what is padding.
+    Sides without a mask are not counted: `inputs_mask` for the inputs; for the targets of a decoder `targets_mask`, or
+    else `weights`. Other weights, as of labels, mark what is predicted, not what is padding.
     """
     sides: list[Any] = [batch["inputs_mask"]] if "inputs_mask" in batch else []
     decoded = batch.get("decoder_inputs")
-    weights = batch.get("weights")
+    weights = batch.get("targets_mask", batch.get("weights"))
     if weights is not None and (not sides or (decoded is not None and weights.shape == decoded.shape)):
         sides.append(weights)
     filled = jnp.float32(sum(jnp.count_nonzero(side) for side in sides))

@@ -1,0 +1,73 @@
+"""Multi30k, German to English, with the recurrent models of bentrevett/pytorch-seq2seq (notebooks of 2024).
+
+    transformer-jax train --config=multi30k_rnn:lstm --workdir=runs/rnn --config.data.dir=data/multi30k_spacy
+    transformer-jax evaluate --checkpoint=runs/rnn --splits=test
+
+The argument is `lstm` (13,898,501 parameters), `gru` (14,219,781) or `attention` (20,518,405); see
+`models.presets.seq2seq_bentrevett`. The folder holds train, val and test_2016_flickr, each as .de and .en, plain or
+.gz: lower-cased tokens of spaCy (de_core_news_sm, en_core_web_sm) with spaces between, one sentence per line.
+
+Their recipe: words that occur twice or more, 7,849 German and 5,889 English ones and 4 special ids; batches of 128
+pairs; 10 epochs; Adam with 1e-3; gradients clipped at norm 1; dropout 0.5; teacher forcing with probability 0.5; greedy
+outputs of at most 25 tokens. They report on test2016 13.76 BLEU with `lstm`, 20.61 with `gru` and 28.30 with
+`attention`, on lower-cased spaCy tokens: `tokenized_bleu` here. Their perplexities are of a pass without teacher
+forcing and cannot be compared.
+
+Known differences: their source begins with `<sos>`; they choose own output or target for a whole batch at each step,
+here every row does; their batches are padded to the longest pair of the batch.
+
+Hardware: 2 cores.
+Result: not run here; 2,270 steps.
+"""
+
+from transformer_jax.config import (
+    DataConfig,
+    DecodeConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+from transformer_jax.config_file import check_argument
+from transformer_jax.models.presets import seq2seq_bentrevett
+
+NAMES = ["lstm", "gru", "attention"]
+STEPS_PER_EPOCH = 227
+LONGEST = 48
+
+
+def get_config(arg=""):
+    check_argument(arg, NAMES)
+    return ExperimentConfig(
+        model=seq2seq_bentrevett(arg or "attention"),
+        data=DataConfig(
+            source="text",
+            source_locale="de",
+            target_locale="en",
+            train_split="train",
+            valid_split="val",
+            test_split="test_2016_flickr",
+            text_form="moses_bpe",
+            tokenizer="words",
+            separate_tokenizers=True,
+            max_length=LONGEST,
+            tokens_per_batch=128 * LONGEST,
+            num_buckets=1,
+        ),
+        optimizer=OptimizerConfig(
+            schedule="none",
+            learning_rate=1e-3,
+            warmup_steps=0,
+            beta1=0.9,
+            beta2=0.999,
+            epsilon=1e-8,
+            clip_norm=1.0,
+        ),
+        training=TrainingConfig(
+            num_train_steps=10 * STEPS_PER_EPOCH,
+            label_smoothing=0.0,
+            log_every_steps=50,
+            eval_every_steps=STEPS_PER_EPOCH,
+            checkpoint_every_steps=STEPS_PER_EPOCH,
+        ),
+        decode=DecodeConfig(max_new_tokens=25),
+    ).to_config_dict()

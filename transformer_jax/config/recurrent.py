@@ -1,0 +1,61 @@
+"""The checks of the section `model` for recurrent models."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+_ENCODER, _DECODER = ("num_encoder_layers",), ("num_decoder_layers",)
+_NEEDS = {
+    "bidirectional": _ENCODER,
+    **dict.fromkeys(
+        ("bridge", "attention", "feed_context", "share_embeddings", "source_vocab_size"), _ENCODER + _DECODER
+    ),
+    **dict.fromkeys(("deep_output", "teacher_forcing_rate"), _DECODER),
+}
+"""Fields that need stacks, and the numbers of layers of these."""
+
+
+def recurrent_problems(model: Any) -> Iterator[str]:
+    """Yield the problems of a recurrent model, as messages that begin with a field's name."""
+    if not model.num_encoder_layers and not model.num_decoder_layers:
+        yield "num_encoder_layers=0 and num_decoder_layers=0: a model needs layers; set one of them"
+        return
+    yield from _problems_of_stacks(model)
+    if model.tie_output and model.output_dim != model.emb_dim:
+        yield (
+            f"tie_output=True needs an output projection that reads emb_dim={model.emb_dim} numbers, but it reads "
+            f"{model.output_dim}; set tie_output=false"
+        )
+    if model.form == "encoder_decoder":
+        yield from _problems_of_pairs(model)
+
+
+def _problems_of_stacks(model: Any) -> Iterator[str]:
+    """Yield a problem for every field that is set for a stack that the model lacks."""
+    defaults = {field.name: field.default for field in dataclasses.fields(model)}
+    defaults["source_vocab_size"] = model.vocab_size
+    for name, stacks in _NEEDS.items():
+        missing = [stack for stack in stacks if not getattr(model, stack)]
+        if missing and getattr(model, name) not in (None, defaults[name]):
+            yield f"{name}={getattr(model, name)!r} is not read with {missing[0]}=0"
+
+
+def _problems_of_pairs(model: Any) -> Iterator[str]:
+    """Yield the problems between encoder and decoder."""
+    hidden = model.resolved().hidden_dim
+    counts = model.num_encoder_layers, model.num_decoder_layers
+    if model.bridge == "last" and (model.memory_dim != hidden or counts[0] != counts[1]):
+        yield (
+            f"bridge='last' copies the states of {counts[0]} encoder layers, of width {model.memory_dim}, to "
+            f"{counts[1]} decoder layers of width {hidden}; choose bridge='tanh', or equal numbers of layers and "
+            "bidirectional=false"
+        )
+    if model.bridge == "zero" and not model.context_dim:
+        yield "bridge='zero': the decoder would not read the source; set attention or feed_context"
+    if model.attention == "dot" and model.memory_dim != hidden:
+        yield (
+            f"attention='dot' multiplies states of width {hidden} with encoder outputs of width {model.memory_dim}; "
+            "choose attention='general'"
+        )
