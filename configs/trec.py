@@ -29,7 +29,7 @@ from transformer_jax.config_file import check_argument
 def get_config(arg=""):
     check_argument(arg)
     return ExperimentConfig(
-        task=TaskConfig(name="classification", num_labels=6, pooling="max"),
+        task=TaskConfig(name="classification", num_labels=6, pooling="mean"),
         model=ModelConfig(
             architecture="encoder_only",
             vocab_size=4000,
@@ -39,7 +39,7 @@ def get_config(arg=""):
             num_encoder_layers=2,
             max_length=128,
             norm_position="pre",
-            dropout_rate=0.3,
+            dropout_rate=0.1,
         ),
         data=DataConfig(
             source="text",
@@ -52,11 +52,11 @@ def get_config(arg=""):
             max_length=128,
             tokens_per_batch=1024,
         ),
-        optimizer=OptimizerConfig(schedule="cosine", learning_rate=1e-3, warmup_steps=100),
+        optimizer=OptimizerConfig(schedule="cosine", learning_rate=3e-3, warmup_steps=100),
         training=TrainingConfig(
-            num_train_steps=800,
+            num_train_steps=500,
             label_smoothing=0.1,
-            eval_every_steps=200,
-            checkpoint_every_steps=200,
+            eval_every_steps=100,
+            checkpoint_every_steps=100,
         ),
     ).to_config_dict()

@@ -240,7 +240,7 @@ def test_a_higher_rate_drops_the_same_elements_and_more():
 
 # --- drop ----------------------------------------------------------------------------------------------------------
 
-RATES = DropoutRates(residual=0.1, embedding=0.2, attention=0.3, activation=0.4, final=0.5)
+RATES = DropoutRates(residual=0.1, embedding=0.2, attention=0.3, activation=0.4, final=0.5, head=0.6)
 
 
 @pytest.mark.parametrize("place", DropoutRates._fields)
