@@ -270,7 +270,13 @@ def test_command_lines_in_documents_are_valid(document, program, words, monkeypa
             config = read_config(arguments.flags.config, arguments.overrides)
             assert config == config.resolved()
         elif "study" in arguments.flags and arguments.flags.study:
-            Space(load_study(study_folder(arguments.flags.study)), arguments.overrides).check()
+            study, prefix = load_study(study_folder(arguments.flags.study)), "pretraining."
+            given = arguments.overrides
+            Space(study, {name: value for name, value in given.items() if not name.startswith(prefix)}).check()
+            of_first = {name.removeprefix(prefix): v for name, v in given.items() if name.startswith(prefix)}
+            if study.pretraining is not None:
+                Space(study.pretraining, of_first).check()
+            assert study.pretraining is not None or not of_first
         elif words[0] != "list":
             assert arguments.positionals or {"checkpoint", "dataset", "cluster", "workdir"}.intersection(
                 arguments.flags.flag_values_dict()

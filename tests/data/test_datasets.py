@@ -89,14 +89,6 @@ def test_ids_decode_to_the_text(source, tmp_path):
     assert (ids.take("inputs", rows, width) == EOS_ID).sum() == ids.num_examples
 
 
-def test_pairs_over_max_length_are_counted(source, tmp_path):
-    splits = prepared(config(), tmp_path).splits["train"]
-    longer = longest_of(splits)
-    limit = int(np.median(longer))
-    assert 0 < (longer > limit).sum() < 100
-    assert prepared(config(max_length=limit), tmp_path).num_over_length("train") == (longer > limit).sum()
-
-
 def test_a_given_tokenizer_is_used_and_not_stored(source, tmp_path):
     given = train_tokenizer(["other text, xyz", "zyx"], "bpe", 274)
     data = prepared(config(vocab_size=274), tmp_path, tokenizer=given)

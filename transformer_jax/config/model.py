@@ -305,7 +305,7 @@ class ModelConfig:
             "head_dim": head_dim,
             "value_head_dim": head_dim,
             "mlp_dim": 4 * self.emb_dim,
-            "hidden_dim": self.emb_dim,
+            "hidden_dim": self.emb_dim if self.architecture == RECURRENT else None,
             "embedding_dropout_rate": self.dropout_rate,
         }
         return dataclasses.replace(self, **{k: v for k, v in defaults.items() if getattr(self, k) is None})

@@ -94,12 +94,6 @@ class Data:
         """Return the examples of a split as text, for comparison with outputs."""
         return self.source.split(split)
 
-    def num_over_length(self, split: str) -> int:
-        """Return the number of examples with a column of more than `max_length` tokens (with eos)."""
-        encoded = self.splits[split]
-        longest = [encoded.lengths(name) for name in encoded.ragged_names]
-        return int((np.max(longest, axis=0) > self.max_length).sum()) if longest else 0
-
     def side_files(self) -> dict[str, bytes]:
         """Return the files with which a checkpoint reads and writes text, by name."""
         files = {name: part.model_bytes for name, part in tokenizer_by_file(self.tokenizer).items()}

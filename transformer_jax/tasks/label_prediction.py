@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import TaskConfig
 from transformer_jax.config.task import BALANCED, parse_class_weights
-from transformer_jax.tasks.base import Evaluation, MetricSpec, Task
+from transformer_jax.tasks.base import MetricSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,12 +64,6 @@ def label_means(sums: Mapping[str, Any]) -> dict[str, Any]:
         "nll": sums["nll"] / sums["weight"],
         "accuracy": 100.0 * sums["correct"] / sums["weight"],
     }
-
-
-def over_length(task: Task, evaluator: Evaluation, split: str) -> int:
-    """Return the number of examples of a split that are longer than `data.max_length`; training leaves such out."""
-    (lengths,) = task.lengths(evaluator.config, evaluator.data.splits[split]).values()
-    return int((lengths > evaluator.config.data.max_length).sum())
 
 
 def by_name(names: Sequence[str], counts: Sequence[Sequence[Any]]) -> dict[str, dict[str, float]]:

@@ -127,12 +127,10 @@ class Translation(Task):
           corpus has families. A corpus of tokens has scores of the tokens too. The outputs are the translations as
           plain text.
         """
-        import numpy as np
+        from transformer_jax.tasks.lengths import num_over_length
 
-        sums = evaluator.sums(params, split)
-        lengths = self.lengths(evaluator.config, evaluator.data.splits[split]).values()
-        over_length = sum(np.maximum.reduce([*lengths]) > evaluator.config.data.max_length)
-        metrics = token_prediction.token_scores(sums) | {"over_length": int(over_length)}
+        metrics = token_prediction.token_scores(evaluator.sums(params, split))
+        metrics["over_length"] = num_over_length(self, evaluator, split)
         if not generate:
             return Scores(metrics)
         scores, lines = self._translation_scores(evaluator, params, split)
