@@ -78,6 +78,7 @@ def test_resolution_sets_all_fields_but_those_for_which_none_is_a_value():
         "decode.max_new_tokens",
         "evaluation.max_length",  # data.max_length, which only some tasks read it for
         "model.head_dropout_rate",  # by tasks with labels
+        "model.hidden_dim",  # by recurrent models
         "task.mask_rate",  # these two by tasks that corrupt texts
         "task.whole_word",
         "parallel.num_devices",

@@ -54,7 +54,7 @@ def uses_of_an_ids_value(source: str) -> list[str]:
         if isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Lt):
             sides = [node.left, *node.comparators]
             if any(map(holds_ids, sides)) and any(
-                isinstance(side, ast.Constant) and side.value is not None for side in sides
+                isinstance(side, ast.Constant) and isinstance(side.value, int) for side in sides
             ):
                 found.append(f"line {node.lineno}: {ast.unparse(node)}")
     return found

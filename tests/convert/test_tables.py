@@ -70,6 +70,12 @@ PIXELS = {"pixel_mean", "pixel_std"}
 IMAGES = {"inputs", "image_size", "image_channels", "patch_size", "class_token"}
 
 
+RECURRENT = {
+    *("cell", "hidden_dim", "cell_biases", "bidirectional", "bridge", "attention", "input_feeding", "feed_context"),
+    *("deep_output", "teacher_forcing_rate", "init_range"),
+}
+
+
 def like(family, **fields):
     return tiny(**LIKE[_family_of(family)] | fields)
 
@@ -99,7 +105,7 @@ def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
 
 def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_family():
     relative = {"relative_num_buckets", "relative_max_distance"}
-    common = {"rotary_base", *relative, *IMAGES, *PIXELS}
+    common = {"rotary_base", *relative, *IMAGES, *PIXELS, *RECURRENT}
     encoder = {"num_encoder_layers", "share_embeddings", "source_vocab_size"}
     assert folder_config.fields_without_meaning(FAMILIES["gpt2"]) == common | encoder
     assert folder_config.fields_without_meaning(FAMILIES["llama"]) == common | encoder  # rotary_base: `Family.rope`

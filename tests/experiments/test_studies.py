@@ -43,7 +43,6 @@ VARIED = {
     },
     "model_size": {
         "model.emb_dim",
-        "model.hidden_dim",
         "model.mlp_dim",
         "model.num_heads",
         "model.num_kv_heads",
