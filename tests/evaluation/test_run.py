@@ -24,7 +24,6 @@ from run_support import (
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.evaluation.run import evaluate
-from transformer_jax.tasks import lengths
 from transformer_jax.tasks.translation import Translation
 
 CHECKPOINTS = ("run", "checkpoints")
@@ -145,7 +144,7 @@ def test_pairs_that_training_would_have_left_out_are_counted(folder, tmp_path, c
     """They are scored too."""
     assert evaluate(folder / "run", ["test"], generate=False)["test"]["over_length"] == 0
     assert "over" not in capsys.readouterr().err.replace(str(tmp_path), "")
-    with mock.patch.object(lengths, "num_over_length", return_value=3):
+    with mock.patch.object(Translation, "num_over_length", return_value=3):
         assert evaluate(folder / "run", ["test"], generate=False)["test"]["over_length"] == 3
     message = "test: 3 examples have a sequence of more than data.max_length=16 tokens, and training leaves such out;"
     assert message in capsys.readouterr().err

@@ -39,7 +39,6 @@ from transformer_jax.tasks.batches import evaluation_batches, training_batches
 from transformer_jax.tasks.chunks import count_chunks
 from transformer_jax.tasks.classification import cut_sizes
 from transformer_jax.tasks.head_outputs import outputs_of_split
-from transformer_jax.tasks.lengths import num_over_length
 from transformer_jax.tasks.loss_sums import split_for_evaluation
 from transformer_jax.tasks.predictor import Answerer, Classifier, Problem, Tagger
 from transformer_jax.training.hyper import split
@@ -114,7 +113,7 @@ def test_long_texts_are_left_out_or_cut(tmp_path):
     plan = training_batches(cut, data.splits["train"])
     assert (plan.num_examples, plan.num_dropped) == (6, 0)
     assert shown(data, arrays_of(cut, data)[3]) == ["<s>", "so", "dull", "and", "long", "</s>"]
-    counts = [num_over_length(TASKS["classification"], Evaluator(settings, data), "valid") for settings in (whole, cut)]
+    counts = [TASKS["classification"].num_over_length(Evaluator(settings, data), "valid") for settings in (whole, cut)]
     assert counts == [1, 0]
 
 

@@ -266,7 +266,7 @@ def test_a_new_head_beside_new_parameters_is_refused():
 
 
 def with_architecture(config, architecture):
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, architecture=architecture))
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, architecture=architecture).resolved())
 
 
 def shapes_of(config):

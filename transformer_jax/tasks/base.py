@@ -230,6 +230,16 @@ class Task(abc.ABC):
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
         """Return the lengths of each example's sequences in a batch, int32 [examples] by name; one or two names."""
 
+    def num_over_length(self, evaluator: Evaluation, split: str) -> int:
+        """Return the number of examples of a split with a sequence longer than `data.max_length`.
+
+        Training leaves such out.
+        """
+        import numpy as np
+
+        lengths = self.lengths(evaluator.config, evaluator.data.splits[split]).values()
+        return int((np.maximum.reduce([*lengths]) > evaluator.config.data.max_length).sum())
+
     @abc.abstractmethod
     def arrays(
         self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None

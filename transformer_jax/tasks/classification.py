@@ -168,14 +168,12 @@ class Classification(Task):
           label the precision, recall and F1 in percent and the number of examples. The outputs are the predicted
           labels.
         """
-        from transformer_jax.tasks.lengths import num_over_length
-
         statistics, predicted = self._statistics(evaluator, params, split)
         totals = {name: values.sum(0) for name, values in statistics.items()}
         names = evaluator.data.labels
         metrics: dict[str, Any] = {name: float(value) for name, value in self.from_sums(totals).items()}
         metrics["examples"] = len(predicted)
-        metrics["over_length"] = num_over_length(self, evaluator, split)
+        metrics["over_length"] = self.num_over_length(evaluator, split)
         counts = [[totals[f"{kind}_{i}"] for kind in KINDS] for i in range(len(names))]
         metrics["by_label"] = label_prediction.by_name(names, counts)
         return Scores(metrics, [names[i] for i in predicted] if generate else None)

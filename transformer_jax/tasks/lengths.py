@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.errors import DataError
 from transformer_jax.nn.positions import ENCODINGS
-
-if TYPE_CHECKING:
-    from transformer_jax.tasks.base import Evaluation, Task
 
 
 def position_table_rows(model: ModelConfig) -> int | None:
@@ -21,12 +17,6 @@ def position_table_rows(model: ModelConfig) -> int | None:
     It bounds the texts that a model reads. A decoder may have fewer positions: `decoding.generate.position_capacity`.
     """
     return model.num_positions if ENCODINGS[model.position_encoding].has_table else None
-
-
-def num_over_length(task: Task, evaluator: Evaluation, split: str) -> int:
-    """Return the number of examples with a sequence longer than `data.max_length`; training leaves such out."""
-    lengths = task.lengths(evaluator.config, evaluator.data.splits[split]).values()
-    return int((np.maximum.reduce([*lengths]) > evaluator.config.data.max_length).sum())
 
 
 def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable[[int], str]) -> None:

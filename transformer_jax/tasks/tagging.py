@@ -163,14 +163,12 @@ class Tagging(Task):
           training leaves out; with `task.chunks`, `precision`, `recall` and `f1` of chunks in percent, and `by_type`,
           the same by type of chunk. The outputs are the predicted tags of a sentence, joined by spaces.
         """
-        from transformer_jax.tasks.lengths import num_over_length
-
         statistics, of_types, tags = self._statistics(evaluator, params, split)
         metrics: dict[str, Any] = {
             name: float(value) for name, value in self.from_sums({n: v.sum(0) for n, v in statistics.items()}).items()
         }
         metrics["words"] = int(statistics["weight"].sum())
-        metrics["over_length"] = num_over_length(self, evaluator, split)
+        metrics["over_length"] = self.num_over_length(evaluator, split)
         if of_types:
             counts = [(right, true, predicted) for right, predicted, true in of_types.values()]
             metrics["by_type"] = label_prediction.by_name([*of_types], counts)

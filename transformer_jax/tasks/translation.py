@@ -127,10 +127,8 @@ class Translation(Task):
           corpus has families. A corpus of tokens has scores of the tokens too. The outputs are the translations as
           plain text.
         """
-        from transformer_jax.tasks.lengths import num_over_length
-
         metrics = token_prediction.token_scores(evaluator.sums(params, split))
-        metrics["over_length"] = num_over_length(self, evaluator, split)
+        metrics["over_length"] = self.num_over_length(evaluator, split)
         if not generate:
             return Scores(metrics)
         scores, lines = self._translation_scores(evaluator, params, split)
