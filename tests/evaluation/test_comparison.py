@@ -449,6 +449,10 @@ def test_a_fingerprint_equals_that_of_earlier_versions(scored):
     later = {"architecture": "encoder_decoder", "init": "glorot", "init_std": 0.02, "output_bias": False}
     later |= {"source_vocab_size": fields["vocab_size"], "embedding_norm": False, "token_types": 0}
     later |= {"scale_logits": False, "final_dropout_rate": 0.0, "head_dropout_rate": None}
+    later |= {"inputs": "tokens", "image_size": 224, "image_channels": 3, "patch_size": 16, "class_token": True}
+    later |= {"pixel_mean": "0.5", "pixel_std": "0.5", "init_range": 0.08, "cell": "lstm", "hidden_dim": None}
+    later |= {"cell_biases": 1, "bidirectional": False, "bridge": "last", "attention": "none", "deep_output": "none"}
+    later |= {"input_feeding": False, "feed_context": False, "teacher_forcing_rate": 1.0}
     assert {name: fields.pop(name) for name in later} == later
     digest = hashlib.sha256(loaded.tokenizer.sha256.encode())
     digest.update(json.dumps([fields, checksums(by_path(loaded.params))], sort_keys=True).encode())

@@ -48,6 +48,8 @@ _LATER_FIELDS = (
     *("architecture", "init", "init_std", "output_bias", "source_vocab_size"),
     *("embedding_norm", "token_types", "scale_logits", "final_dropout_rate", "head_dropout_rate"),
     *("inputs", "image_size", "image_channels", "patch_size", "class_token", "pixel_mean", "pixel_std"),
+    *("init_range", "cell", "hidden_dim", "cell_biases", "bidirectional", "bridge", "attention", "input_feeding"),
+    *("feed_context", "deep_output", "teacher_forcing_rate"),
 )
 _AVERAGE = "evaluation.average_checkpoints"
 
