@@ -147,13 +147,13 @@ def test_trials_under_vmap_equal_separate_runs():
     config = tiny(scan_layers=True)
     params, batch = random_params(config), make_batch()
     seeds = fold(SEED, jnp.arange(2))
-    rates = DropoutRates(*(jnp.array([rate, rate / 2]) for rate in RATES))
+    rates = DropoutRates(*(None if rate is None else jnp.array([rate, rate / 2]) for rate in RATES))
     axes = Dropout(seed=0, row_ids=None, rates=0)
     trials = Dropout(seeds, jnp.arange(3), rates)
     together = jax.jit(jax.vmap(lambda d: forward(config, params, batch, d)[0], (axes,)))(trials)
     compiled = forward._cache_size()
     for i in range(2):
-        dropout = Dropout(seeds[i], jnp.arange(3), DropoutRates(*(rate[i] for rate in rates)))
+        dropout = Dropout(seeds[i], jnp.arange(3), jax.tree.map(lambda rate, i=i: rate[i], rates))
         assert_close(together[i], forward(config, params, batch, dropout)[0], 2e-6)
     assert forward._cache_size() == compiled + 1
     assert np.abs(together[0] - together[1]).max() > 0.01
