@@ -6,8 +6,8 @@
 
 The folder holds train.txt and test.txt, plain or .gz, in Latin-1, a label and a question per line. Labels with a finer
 part, such as `DESC:manner`, are cut at the colon. There is no validation file, so the last tenth of the training file
-validates, and test is scored once, at the end. Learning rate, dropout and pooling were chosen on that tenth, where these
-settings reached 84.4 % (400 of 800 steps, with another decay).
+validates, and test is scored once, at the end. Learning rate, dropout and pooling were chosen on that tenth, where
+these settings reached 84.4 % (400 of 800 steps, with another decay).
 
 Hardware: 2 cores of an AMD EPYC, shared.
 Result: test not scored yet with these settings. Earlier ones (learning rate 1e-3, dropout 0.3), trained on the whole
