@@ -236,7 +236,7 @@ def _readers(
     if "extends" not in chooser_field.metadata:
         return None  # the object may read any field
     table = chooser_field.metadata["choices"].table
-    # What an outside object says covers the fields that some built-in ones do not read, and those in `extends`.
+    # An outside object is asked about fields that only some built-in ones read, and about those in `extends`.
     section, _, leaf = name.rpartition(".")
     is_its_business = readers is not None or {name, section} & {*chooser_field.metadata["extends"]}
     if name in (chooser, *chooser_field.metadata["always_read"]) or not is_its_business:

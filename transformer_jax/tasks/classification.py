@@ -144,9 +144,8 @@ class Classification(Task):
         return SequenceHead(model, config.num_labels, config.pooling, config.pooler)
 
     def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
-        """Return the operations of one vector per text: 2 B D C, and 2 B D^2 with a pooler."""
-        width, task = config.model.emb_dim, config.task
-        return 2 * rows * width * (task.num_labels + (width if task.pooler else 0))
+        """Return the operations of one vector per text."""
+        return label_prediction.pooled_head_flops(config, rows)
 
     def loss(
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1

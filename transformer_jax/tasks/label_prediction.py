@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import TaskConfig
+from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.config.task import BALANCED, parse_class_weights
 from transformer_jax.tasks.base import MetricSpec
 
@@ -64,6 +64,12 @@ def label_means(sums: Mapping[str, Any]) -> dict[str, Any]:
         "nll": sums["nll"] / sums["weight"],
         "accuracy": 100.0 * sums["correct"] / sums["weight"],
     }
+
+
+def pooled_head_flops(config: ExperimentConfig, rows: int) -> int:
+    """Return the operations of `nn.heads.SequenceHead` for B rows: 2 B D C, and 2 B D^2 with a pooler."""
+    width, task = config.model.emb_dim, config.task
+    return 2 * rows * width * (task.num_labels + (width if task.pooler else 0))
 
 
 def by_name(names: Sequence[str], counts: Sequence[Sequence[Any]]) -> dict[str, dict[str, float]]:
