@@ -8,9 +8,11 @@ known, its share of the peak (MFU, Chowdhery et al. 2022, appendix B: recomputat
 peak memory of the device, or on a CPU of the process. The loss is fetched after every step, as in a loop that logs
 every step. Published models have dropout only on embeddings and sub-layers. Language models have it on attention
 weights too (`gpt_char` has none), and no label smoothing. BERT has the same, T5 drops feed-forward activations and the
-output of each stack too, and neither has label smoothing. The other shapes drop feed-forward activations.
+output of each stack too, the GRU drops embeddings alone and ViT nothing; these have no label smoothing. The other
+shapes drop feed-forward activations.
 
-The target tokens of `bert_small` are all tokens of its rows, of which 15 % are predicted.
+The target tokens of `bert_small` are all tokens of its rows, of which 15 % are predicted. `vit_tiny` has images
+of 32 x 32 pixels, and prints images per second.
 """
 
 from __future__ import annotations
@@ -49,10 +51,10 @@ from transformer_jax.training.step import make_train_step
 _BATCHES = {
     **{"tiny": (128, 32), "small": (64, 32), "base": (16, 64)},
     **{"gpt_char": (12, 64), "gpt_small": (8, 256), "gpt_124m": (1, 256)},
-    **{"bert_small": (32, 128), "t5_small": (32, 32)},
+    **{"bert_small": (32, 128), "t5_small": (32, 32), "vit_tiny": (64, 65), "gru_attention": (64, 32)},
     **{"transformer_base": (256, 256), "transformer_big": (128, 256)},
 }
-"""Rows, and tokens of each side, by shape."""
+"""Rows, and tokens of each side (of images: patches and class token), by shape."""
 _SOURCE_LENGTHS = {"t5_small": 128}
 """Tokens of the source, where they are not as many as those of the target."""
 
@@ -77,10 +79,17 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     model = model_config(arguments.shape, **rates, **fields)
     batch, widths = _sizes(arguments)
     length = max(widths.values())
+    if task(arguments.shape) == "images":
+        of_task = TaskConfig(name="images", num_labels=10)
+        data = DataConfig(source="shapes", batching="rows", rows_per_batch=batch)
+    else:
+        of_task = TaskConfig(name=task(arguments.shape))
+        data = DataConfig(row_multiple=batch, max_length=length, tokens_per_batch=max(batch * length, 16))
+        model = dataclasses.replace(model, max_length=max(model.max_length, length))
     return ExperimentConfig(
-        task=TaskConfig(name=task(arguments.shape)),
-        model=dataclasses.replace(model, max_length=max(model.max_length, length)),
-        data=DataConfig(row_multiple=batch, max_length=length, tokens_per_batch=max(batch * length, 16)),
+        task=of_task,
+        model=model,
+        data=data,
         training=TrainingConfig(
             loss_chunks=arguments.loss_chunks,
             accumulation_steps=arguments.accumulation_steps,
@@ -93,6 +102,8 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
 def _sizes(arguments: argparse.Namespace) -> tuple[int, dict[str, int]]:
     """Return the rows of a batch, and the tokens of each side by the name of its array."""
     batch, length = _BATCHES[arguments.shape]
+    if task(arguments.shape) == "images":
+        return arguments.batch or batch, {"inputs": length}
     widths = {"targets": arguments.length or length}
     if task(arguments.shape) != "language_model":
         widths["inputs"] = arguments.length or _SOURCE_LENGTHS.get(arguments.shape, length)
@@ -141,6 +152,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     step_s, *without = (float(np.median(of_it[3:])) for of_it in times)
     device, count = jax.devices()[0], jax.device_count()
     model = run.config.model
+    images = task(arguments.shape) == "images"
+    length = widths["inputs" if images else "targets"]
+    rate = {"images_per_s": batch_size / step_s} if images else {"target_tokens_per_s": batch_size * length / step_s}
     peak, memory = peak_flops(device.device_kind), (device.memory_stats() or {}).get("peak_bytes_in_use")
     return {
         "shape": arguments.shape,
@@ -149,7 +163,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "devices": count,
         "launcher": arguments.launcher,
         "batch": batch_size,
-        "length": widths["targets"],
+        "length": length,
         "num_layers": model.num_encoder_layers if model.architecture == "encoder_only" else model.num_decoder_layers,
         "dtype": arguments.dtype,
         "dropout_rate": run.config.model.dropout_rate,
@@ -160,7 +174,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ms": step_s * 1e3,
         "steps": len(times[0]) - 3,
         **({"ms_without_dropout": without[0] * 1e3, "dropout_cost": step_s / without[0] - 1} if without else {}),
-        "target_tokens_per_s": batch_size * widths["targets"] / step_s,
+        **rate,
         "gflops": run.flops / step_s / 1e9,
         "mfu": run.flops / step_s / (peak * count) if peak is not None else None,
         "compile_s": run.first_s - step_s,
@@ -179,9 +193,12 @@ def _batch(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> di
     assert template is not None
     batch = {name: np.ones(leaf.shape, leaf.dtype) for name, leaf in template.items()}
     for name in ("inputs", "targets"):
-        if name in batch:
+        if name in batch and config.task.name != "images":
             batch[name] = rng.integers(4, config.model.vocab_size, batch[name].shape).astype(np.int32)
-    if "decoder_inputs" in batch:
+    if config.task.name == "images":
+        batch["inputs"] = rng.integers(256, size=batch["inputs"].shape, dtype=np.uint8)
+        batch["targets"] = rng.integers(config.task.num_labels, size=rows, dtype=np.int32)
+    elif "decoder_inputs" in batch:
         start = config.model.decoder_start_id
         batch["decoder_inputs"] = np.pad(batch["targets"][:, :-1], ((0, 0), (1, 0)), constant_values=start)
     if "places" in batch:

@@ -60,13 +60,17 @@ def dot_product_attention(
     """
     B, T, N, H = query.shape
     S, K = key.shape[1:3]
-    grouped = query.reshape(B, T, K, N // K, H) * jnp.asarray(scale, query.dtype)  # [B, T, N, H] -> [B, T, K, G, H]
-    logits = product_float32("btkgh,bskh->bkgts", grouped, key).reshape(B, N, T, S)
+    # One matrix product for every row and key head, whose operands lie together in memory: XLA's CPU compiler computes
+    # it faster than a product of arrays with the heads between tokens and features.
+    queries = (query * jnp.asarray(scale, query.dtype)).reshape(B, T, K, N // K, H)
+    queries = jnp.moveaxis(queries, 1, 3).reshape(B, K, N // K * T, H)  # [B, T, K, G, H] -> [B, K, G T, H]
+    logits = product_float32("bkqh,bksh->bkqs", queries, jnp.swapaxes(key, 1, 2)).reshape(B, N, T, S)
     if bias is not None:
         logits = logits + bias
     weights = masked_softmax(logits, mask).astype(query.dtype)  # [B, N, T, S]
-    kept = drop(weights, dropout, "attention").reshape(B, K, N // K, T, S)
-    output = jnp.einsum("bkgts,bskv->btkgv", kept, value)  # v: Hv
+    kept = drop(weights, dropout, "attention").reshape(B, K, N // K * T, S)
+    output = kept @ jnp.swapaxes(value, 1, 2)  # [B, K, G T, Hv]
+    output = jnp.moveaxis(output.reshape(B, K, N // K, T, value.shape[-1]), 3, 1)  # [B, T, K, G, Hv]
     return Attended(output.reshape(B, T, N, value.shape[-1]), weights)
 
 
