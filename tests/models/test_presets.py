@@ -38,8 +38,11 @@ def test_parameters_of_the_published_sizes():
     assert count(transformer_big()) == formula(37_000, 1024, 4096, 6) == 214_245_376
 
 
-@pytest.mark.parametrize(("name", "expected"), [("lstm", 13_898_501), ("gru", 14_219_781), ("attention", 20_518_405)])
-def test_parameters_of_recurrent_models(name, expected):
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("lstm", 13_898_501), ("gru", 14_219_781), ("attention", 20_518_405), ("transformer", 9_038_341)],
+)
+def test_parameters_of_the_models_of_bentrevett(name, expected):
     config = seq2seq_bentrevett(name)
     data = DataConfig(separate_tokenizers=True)
     assert count(ExperimentConfig(model=config, data=data).resolved().model, scan=False) == expected

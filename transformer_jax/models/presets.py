@@ -151,6 +151,25 @@ _SEQ2SEQ_MODELS: dict[str, dict[str, Any]] = {
         "init_std": 0.01,
     },
 }
+_SEQ2SEQ_TRANSFORMER = ModelConfig(
+    vocab_size=5893,
+    source_vocab_size=7853,
+    max_length=100,
+    emb_dim=256,
+    num_heads=8,
+    mlp_dim=512,
+    num_encoder_layers=3,
+    num_decoder_layers=3,
+    norm_position="post",
+    norm_epsilon=1e-5,
+    position_encoding="learned",
+    share_embeddings=False,
+    tie_output=False,
+    output_bias=True,
+    dropout_rate=0.1,
+    attention_dropout_rate=0.1,
+    activation_dropout_rate=0.1,
+)
 _BART = ModelConfig(
     vocab_size=50_265,
     max_length=1024,
@@ -284,13 +303,16 @@ def bart(size: str = "base", **overrides: Any) -> ModelConfig:
 
 
 def seq2seq_bentrevett(name: str, **overrides: Any) -> ModelConfig:
-    """Return a recurrent model of bentrevett/pytorch-seq2seq (2024), German to English: `lstm`, `gru` or `attention`.
+    """Return a model of bentrevett/pytorch-seq2seq (2024), German to English, by its name.
 
     - `lstm`: two layers; 13,898,501 parameters. `gru`: the context is read at every step; 14,219,781.
     - `attention`: a bidirectional GRU with additive attention; 20,518,405.
+    - `transformer`: a Post-LN Transformer of width 256 with learned positions; 9,038,341.
 
     The vocabularies are those of Multi30k's words that occur twice or more. Raises KeyError for another name.
     """
+    if name == "transformer":
+        return dataclasses.replace(_SEQ2SEQ_TRANSFORMER, **overrides)
     return dataclasses.replace(_SEQ2SEQ, **_SEQ2SEQ_MODELS[name] | overrides)
 
 
