@@ -44,7 +44,7 @@ def test_parameters_of_the_published_sizes():
 )
 def test_parameters_of_the_models_of_bentrevett(name, expected):
     config = seq2seq_bentrevett(name)
-    data = DataConfig(separate_tokenizers=True)
+    data = DataConfig(separate_tokenizers=True, max_length=64)
     assert count(ExperimentConfig(model=config, data=data).resolved().model, scan=False) == expected
 
 
