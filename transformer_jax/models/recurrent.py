@@ -87,7 +87,7 @@ class Recurrent(nn.Module):
             if name in batch and not batch[name].shape[1]:
                 raise DataError(f"{name}: sequences of length 0; a recurrent model reads at least one token")
         if self.decoder is None:
-            return Features(self._encode(batch, dropout).x, {})
+            return Features(self.encode(batch, dropout).x, {})
         source = self.read_source(batch, dropout)
         dropout = fold_dropout(dropout, _DECODER)
         own = self._own_output(batch, dropout, hyper or {})
@@ -95,6 +95,13 @@ class Recurrent(nn.Module):
         decoded = self.decoder(x, source, _begins(batch, "targets"), None, dropout, own)
         shown = self.return_weights and decoded.shares is not None
         return Features(decoded.x, {"decoder_cross_attention": decoded.shares[None, :, None]} if shown else {})
+
+    def encode(self, batch: Batch, dropout: Dropout | None = None) -> recurrent.Read:
+        """Return the encoder's outputs `x` [B, S, M] and its last states."""
+        assert self.encoder is not None
+        dropout = fold_dropout(dropout, _ENCODER)
+        x = self._dropped(self.source_embedding(batch["inputs"]), dropout, self.config.num_encoder_layers)
+        return self.encoder(x, batch.get("inputs_mask"), _begins(batch, "inputs"), _ends(batch), dropout)
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Map vectors [B, T, R] to logits [B, T, V] float32, or to the output of the head."""
@@ -113,7 +120,7 @@ class Recurrent(nn.Module):
         visible = None if mask is None else mask[:, None]  # [B, 1, S]
         if segments is not None:
             visible = segment_mask(segments, batch["inputs_segment_ids"]).allowed[:, 0]  # [B, T, S]
-        return decoder.source(self._encode(batch, dropout), visible)
+        return decoder.source(self.encode(batch, dropout), visible)
 
     def begin(self, batch: Batch, width: int) -> RecurrentCache:
         """Return the state of `width` hypotheses per row after `prompts` [B, P] without their last tokens."""
@@ -132,12 +139,6 @@ class Recurrent(nn.Module):
         decoded: Decoded = self.decoder.step(self.embedding(ids), cache.carry, cache.source)
         logits = token_logits(self.config, decoded.x, self.embedding.embedding, self.output)
         return StepOutput(logits, cache._replace(carry=decoded.carry))
-
-    def _encode(self, batch: Batch, dropout: Dropout | None) -> recurrent.Read:
-        assert self.encoder is not None
-        dropout = fold_dropout(dropout, _ENCODER)
-        x = self._dropped(self.source_embedding(batch["inputs"]), dropout, self.config.num_encoder_layers)
-        return self.encoder(x, batch.get("inputs_mask"), _begins(batch, "inputs"), _ends(batch), dropout)
 
     def _dropped(self, x: Array, dropout: Dropout | None, number: int) -> Array:
         return drop(x, fold_dropout(dropout, number), "embedding")

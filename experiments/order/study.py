@@ -1,0 +1,61 @@
+"""Encoders at their initial parameters: every position encoding, and recurrent encoders.
+
+A trial has one update, since a sweep trains; the measurement uses the parameters before it.
+"""
+
+from transformer_jax.sweeps.figures import MetricByVariant
+from transformer_jax.sweeps.study import Axis, Metric, Study
+
+
+def measure(scorer):
+    """Return how far the outputs of an untrained encoder move when words change places."""
+    from experiments.order.permuted import mean_distances
+    from transformer_jax.models.architecture import init_params
+
+    config = scorer.loaded.config
+    return mean_distances(scorer, init_params(config.model, config.seed))
+
+
+RECURRENT = {
+    "model.architecture": "recurrent",
+    "model.num_heads": 8,  # the defaults: not read
+    "model.norm_position": "post",
+    "model.attention": "additive",
+    "model.bridge": "zero",
+}
+
+STUDY = Study(
+    question="What does an encoder know of the order of its words before it has learned anything?",
+    baseline="configs/quickstart.py",
+    axes=(
+        Axis(
+            "encoder",
+            {
+                "none": {"model.position_encoding": "none"},
+                **{name: {"model.position_encoding": name} for name in ("sinusoidal", "learned", "rotary", "relative")},
+                "rnn": RECURRENT | {"model.cell": "rnn"},
+                "gru": RECURRENT | {"model.cell": "gru"},
+                "lstm": RECURRENT | {"model.cell": "lstm"},
+                "lstm_two_way": RECURRENT | {"model.cell": "lstm", "model.bidirectional": True},
+            },
+        ),
+    ),
+    seeds=(0, 1, 2, 3, 4),
+    settings={
+        "data.num_train_pairs": 20_000,
+        "data.tokens_per_batch": 1024,
+        "data.num_buckets": 1,
+        "optimizer.warmup_steps": 0,
+        "training.num_train_steps": 1,
+        "training.eval_every_steps": 1,
+        "training.checkpoint_every_steps": 1,
+    },
+    metrics=(
+        Metric("shuffled/distance", "max"),
+        Metric("swapped/distance", "max"),
+        Metric("swapped/unmoved_distance", "max"),
+    ),
+    figures=(MetricByVariant("shuffled/distance"), MetricByVariant("swapped/unmoved_distance")),
+    measure=measure,
+    tasks=("translation",),
+)
