@@ -1,9 +1,9 @@
 """Five architectures of about 1.18 million parameters, at equal numbers of pairs and at equal operations.
 
 The encoder-decoder trains for 800 updates. A decoder alone reads source and target in one stack, which costs about
-twice the operations for a pair. So it is trained twice: on as many pairs (`causal`, `prefix`), and with as many operations
-(`causal_equal_flops`, `prefix_equal_flops`). The LSTMs train with as many operations; for this they read 2 and 9 %
-more pairs. `sweep --dry_run` shows parameters and operations.
+twice the operations for a pair. So it is trained twice: on as many pairs (`causal`, `prefix`), and with as many
+operations (`causal_equal_flops`, `prefix_equal_flops`). The LSTMs train with as many operations; for this they read 2
+and 9 % more pairs. `sweep --dry_run` shows parameters and operations.
 """
 
 import functools

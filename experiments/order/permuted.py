@@ -7,7 +7,9 @@ word keeps its output, up to rounding, wherever it stands.
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -43,10 +45,17 @@ def orders(mask: np.ndarray, order: Order, rng: np.random.Generator) -> np.ndarr
 
 def encoder_outputs(model: ModelConfig, params: Params, batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return the outputs of the encoder, float32 [B, S, D], of an encoder-decoder or a recurrent model."""
+    return np.asarray(_encoder(model)(params, {name: batch[name] for name in ("inputs", "inputs_mask")}))
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder(model: ModelConfig) -> Callable[[Params, Mapping[str, np.ndarray]], Any]:
+    import jax
+
     from transformer_jax.models.architecture import ARCHITECTURES
 
     module = ARCHITECTURES[model.architecture].module(model)
-    return np.asarray(module.apply({"params": params}, dict(batch), method="encode").x)
+    return jax.jit(lambda params, batch: module.apply({"params": params}, batch, method="encode").x)
 
 
 def distances(before: np.ndarray, after: np.ndarray, places: np.ndarray) -> np.ndarray:

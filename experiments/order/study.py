@@ -43,6 +43,7 @@ STUDY = Study(
     seeds=(0, 1, 2, 3, 4),
     settings={
         "data.num_train_pairs": 20_000,
+        "data.num_eval_pairs": 200,
         "data.tokens_per_batch": 1024,
         "data.num_buckets": 1,
         "optimizer.warmup_steps": 0,
