@@ -59,13 +59,14 @@ def _encoder(model: ModelConfig) -> Callable[[Params, Mapping[str, np.ndarray]],
 
 
 def distances(before: np.ndarray, after: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Return how far the output of each word has moved, relative to its length, [B, S].
+    """Return how far the output of each word has moved, relative to its length, [B, S]; of padding, anything.
 
     before, after: outputs [B, S, D] of a sentence and of the same sentence in another order.
     places: old place of the token at every place of the second sentence, [B, S].
     """
     old = np.take_along_axis(before, places[..., None], axis=1)
-    return np.linalg.norm(after - old, axis=-1) / np.linalg.norm(old, axis=-1)
+    tiny = np.finfo(np.float32).tiny  # a recurrent model's output of padding is 0
+    return np.linalg.norm(after - old, axis=-1) / np.maximum(np.linalg.norm(old, axis=-1), tiny)
 
 
 def mean_distances(scorer: Scorer, params: Params, split: str = "test") -> dict[str, float]:

@@ -24,7 +24,7 @@ _LONGEST = 3
 """Number of the greatest lengths that `long_exponent` is fitted to."""
 
 
-def times(scorer: Scorer, lengths: tuple[int, ...] = LENGTHS) -> dict[str, float]:
+def times(scorer: Scorer) -> dict[str, float]:
     """Return the medians of repeated runs with 4 rows, and exponents.
 
     Returns: `step[32]/ms` ..., of a training step on rows of 32 tokens; `token[32]/ms` ..., for a new token of all rows
@@ -33,7 +33,7 @@ def times(scorer: Scorer, lengths: tuple[int, ...] = LENGTHS) -> dict[str, float
     """
     found, config = {}, scorer.loaded.config
     by_name: dict[str, dict[int, float]] = {"step": {}, "token": {}}
-    for length in lengths:
+    for length in LENGTHS:
         by_name["step"][length] = step_seconds(config, length)
         by_name["token"][length] = token_seconds(scorer, length)
     for name, seconds in by_name.items():

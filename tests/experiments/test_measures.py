@@ -13,6 +13,7 @@ from data_support import EOS_ID, PAD_ID, encoded_pairs
 from scipy.stats import linregress
 from support import as_batch, random_params
 
+from experiments.architectures import curves
 from experiments.attention_scale import softmax
 from experiments.first_batch import first_batch
 from experiments.length_extrapolation.by_position import loss_by_position
@@ -20,6 +21,8 @@ from experiments.model_size.power_law import fit
 from experiments.norm_placement import gradient_norms as gradients
 from experiments.norm_placement import study as norm_placement
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
+from experiments.order.permuted import distances, encoder_outputs, first_and_third_swapped, orders
+from experiments.parallelism.timing import exponent
 from experiments.positions.order import shuffled
 from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
@@ -257,3 +260,61 @@ def test_a_power_law_is_recovered_with_its_uncertainty():
     assert flat.loss(1e6) == pytest.approx(5.99, rel=1e-3)
     with pytest.raises(ValueError, match="three or more"):
         fit({1.0: [2.0], 2.0: [1.0]})
+
+
+@pytest.mark.parametrize(
+    ("encoder", "knows_order"),
+    [
+        ({"position_encoding": "none"}, False),
+        ({"position_encoding": "sinusoidal"}, True),
+        ({"architecture": "recurrent", "cell": "gru", "bridge": "zero", "attention": "additive"}, True),
+    ],
+)
+def test_outputs_of_an_encoder_under_a_permutation(encoder, knows_order):
+    """Without positions a word keeps its output, wherever it stands; otherwise even a word that stays is changed."""
+    config = ModelConfig(vocab_size=32, emb_dim=16, num_encoder_layers=1, num_decoder_layers=1, **encoder).resolved()
+    batch = as_batch(
+        inputs=np.array([[5, 6, 7, 8, EOS_ID, PAD_ID], [9, 10, 11, 12, 13, EOS_ID]], np.int32),
+        targets=np.array([[4, EOS_ID], [4, EOS_ID]], np.int32),
+    )
+    places = orders(batch["inputs_mask"], first_and_third_swapped, np.random.default_rng(0))
+    np.testing.assert_array_equal(places, [[2, 1, 0, 3, 4, 5], [2, 1, 0, 3, 4, 5]])
+    params, moved = init_params(config, 0), {"inputs": np.take_along_axis(batch["inputs"], places, axis=1)}
+    before, after = (encoder_outputs(config, params, batch | change) for change in ({}, moved))
+    of_words = distances(before, after, places)[:, :3]
+    assert np.all(of_words > 1e-3) if knows_order else np.all(of_words < 1e-5)
+
+
+def test_random_orders_move_words_alone():
+    mask = np.arange(8) < np.array([[4], [8]])
+    places = orders(mask, lambda count, rng: rng.permutation(count), np.random.default_rng(0))
+    for row, words in zip(places, (3, 7), strict=True):
+        assert sorted(row[:words]) == [*range(words)]
+        np.testing.assert_array_equal(row[words:], np.arange(words, 8))
+
+
+def test_the_exponent_of_a_power_of_the_length():
+    assert exponent({length: 3e-4 * length**1.7 for length in (32, 256, 2048)}) == pytest.approx(1.7)
+
+
+def test_learning_curves_by_cost_are_means_over_finished_trials():
+    def trial(status, flops, seconds, losses):
+        return SimpleNamespace(
+            status=status,
+            metrics={curves.FLOPS: flops} if status == "finished" else {},
+            ran=SimpleNamespace(seconds=seconds, steps=100),
+            logged=lambda quantity: losses,
+        )
+
+    variant = SimpleNamespace(
+        short_name="lstm",
+        trials=[
+            trial("finished", 1e9, 10.0, {50: 2.0, 100: 1.0}),
+            trial("finished", 1e9, 30.0, {50: 4.0, 100: 2.0}),
+            trial("diverged", None, 5.0, {50: 99.0}),
+        ],
+    )
+    assert curves.curve(variant, curves.COSTS["flops"]) == [(5e8, 3.0), (1e9, 1.5)]
+    assert curves.curve(variant, curves.COSTS["seconds"]) == [(10.0, 3.0), (20.0, 1.5)]
+    text = curves.described(SimpleNamespace(variants=[variant]), "flops")
+    assert "lstm 1.500 after 1e+09" in text
