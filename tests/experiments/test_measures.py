@@ -22,7 +22,6 @@ from experiments.norm_placement import gradient_norms as gradients
 from experiments.norm_placement import study as norm_placement
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
 from experiments.order.permuted import distances, encoder_outputs, first_and_third_swapped, orders
-from experiments.parallelism.timing import exponent
 from experiments.positions.order import shuffled
 from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
@@ -291,10 +290,6 @@ def test_random_orders_move_words_alone():
     for row, words in zip(places, (3, 7), strict=True):
         assert sorted(row[:words]) == [*range(words)]
         np.testing.assert_array_equal(row[words:], np.arange(words, 8))
-
-
-def test_the_exponent_of_a_power_of_the_length():
-    assert exponent({length: 3e-4 * length**1.7 for length in (32, 256, 2048)}) == pytest.approx(1.7)
 
 
 def test_learning_curves_by_cost_are_means_over_finished_trials():

@@ -8,7 +8,6 @@ import pytest
 
 from experiments.decoding import cost
 from experiments.masking_rate.common_rate import masked_lm_scores
-from experiments.parallelism import timing
 from transformer_jax.config import walk
 from transformer_jax.evaluation.run import Scorer
 from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
@@ -67,11 +66,6 @@ VARIED = {
         *("model.architecture", "model.position_encoding", "model.num_heads", "model.norm_position", "model.cell"),
         *("model.num_kv_heads", "model.head_dim", "model.value_head_dim", "model.hidden_dim"),
         *("model.attention", "model.bridge", "model.bidirectional"),
-    },
-    "parallelism": {
-        *("model.architecture", "model.num_decoder_layers", "model.cell", "model.num_heads", "model.norm_position"),
-        *("model.num_encoder_layers", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"),
-        *("model.mlp_dim", "model.hidden_dim", "model.position_encoding"),
     },
     "decoding": {
         "decode.method",
@@ -154,7 +148,7 @@ def test_its_readme_asks_and_answers(name):
 def test_its_variants_differ_from_each_other_and_in_little_else(name):
     """A comparison is controlled: a field that is neither varied nor derived from a varied one is equal."""
     found = configs(name)
-    assert len(found) >= (3 if name in {*PRETRAINING_VARIED, "parallelism"} else 5)
+    assert len(found) >= (3 if name in PRETRAINING_VARIED else 5)
     assert trials(name).same == {}
     assert varied(found.values()) == VARIED[name]
 
@@ -222,9 +216,7 @@ def test_the_variants_of_a_search(name):
 )
 def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
     """With one variant and one seed, every metric of the study is measured and its figures are drawn."""
-    for module in (cost, timing):
-        monkeypatch.setattr(module, "_SECONDS", 0.0)
-    monkeypatch.setattr(timing, "LENGTHS", (16, 32, 2048))
+    monkeypatch.setattr(cost, "_SECONDS", 0.0)
     overrides = OVERRIDES[name] | {"data.cache_dir": str(tmp_path / "cache")}
     if name == "length_extrapolation":
         (tmp_path / "input.txt").write_text("All the world's a stage.\n" * 400)
