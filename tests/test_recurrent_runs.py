@@ -179,7 +179,9 @@ def other_value(field):
         return not field.default
     if isinstance(field.default, float) and field.default <= 1.0:
         return 0.5  # rates
-    return 8 if field.default is None else field.default + 1
+    if field.default is None:  # derived from others, which may get the same value
+        return len(field.name)
+    return field.default + 1
 
 
 @pytest.mark.parametrize("architecture", ["recurrent", "encoder_decoder", "decoder_only", "encoder_only"])
@@ -189,7 +191,7 @@ def test_every_field_of_other_architectures_is_refused_with_those_that_read_it(a
         read_by = field.metadata.get("read_by", {}).get("model.architecture", (architecture,))
         if architecture not in read_by:
             changed[field.name], readers[field.name] = other_value(field), read_by
-    assert len(changed) >= (10 if architecture == "encoder_decoder" else 15)
+    assert len(changed) >= 10
     with pytest.raises(ConfigError) as error:
         ExperimentConfig(model=ModelConfig(**{"architecture": architecture} | changed)).resolved()
     lines = str(error.value).splitlines()
