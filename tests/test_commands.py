@@ -16,6 +16,7 @@ from run_support import write_own_modules
 
 from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, train_step
 from experiments.norm_placement import gradient_norms
+from experiments.parallelism import cost
 from transformer_jax.builtin import study_folder
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
@@ -57,6 +58,7 @@ def test_help_of_every_command(capsys, name, flag):
     [
         (["transformer_jax", "--help"], "usage: transformer-jax COMMAND"),
         (["experiments.norm_placement.gradient_norms", "--help"], "--depths"),
+        (["experiments.parallelism.cost", "--help"], "--lengths"),
         (["transformer_jax.sweeps.worker", "--help"], "--trial_axis"),
         (["benchmarks.train_step", "--help"], "--shape {tiny,small,base,gpt_char,gpt_small,"),
         (["benchmarks.decode", "--help"], "--beam_size"),
@@ -212,6 +214,7 @@ PROGRAMS = {
     "benchmarks.input_pipeline": input_pipeline,
     "benchmarks.sweep": sweep,
     "experiments.norm_placement.gradient_norms": gradient_norms,
+    "experiments.parallelism.cost": cost,
 }
 
 

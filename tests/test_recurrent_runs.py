@@ -1,5 +1,6 @@
 """Runs of recurrent models by the command line, and configs that are refused."""
 
+import dataclasses
 import json
 import signal
 
@@ -72,6 +73,9 @@ def test_translation_from_training_to_pictures(folder, capsys):
     capsys.readouterr()
     assert run_main(["generate", whole, "--text=1 2 3"]) == 0
     assert run_main(["generate", whole, "--text=1 2 3", "--decode.method=sample"]) == 0
+    capsys.readouterr()
+    assert run_main(["generate", whole, "--text="]) == 0  # an empty source has an empty translation
+    assert capsys.readouterr().out == "\n"
     assert run_main(["attention", whole, "--text=1 2 3", "--target=3 2 1"]) == 0
     assert {path.name for path in (folder / "whole" / "attention").iterdir()} >= {
         "attention.html",
@@ -94,6 +98,8 @@ def test_a_language_model(folder, capsys, batching):
     words = ["generate", f"--checkpoint={folder / workdir}", "--text=1 2", "--decode.max_new_tokens=3"]
     assert run_main([*words, "--decode.beam_size=2"]) == 0
     assert capsys.readouterr().out.startswith("1 2")
+    assert run_main([*words[:2], "--text=", words[3]]) == 0  # an empty text is continued from the start id
+    assert capsys.readouterr().out.count("\n") == 1
     assert run_main(["attention", f"--checkpoint={folder / workdir}", "--text=1 2"]) == 2
     assert "model.attention='none': this recurrent model has no attention to show" in capsys.readouterr().err
 
@@ -163,6 +169,37 @@ def test_configs_that_are_refused(model, others, message):
     with pytest.raises(ConfigError) as error:
         ExperimentConfig(model=ModelConfig(**model), task=TaskConfig(**task), data=DataConfig(**data)).resolved()
     assert message in str(error.value)
+
+
+def other_value(field):
+    """Return a value of a field that is not its default."""
+    if (choices := field.metadata.get("choices")) is not None:
+        return next(value for value in choices if value != field.default)
+    if isinstance(field.default, bool):
+        return not field.default
+    if isinstance(field.default, float) and field.default <= 1.0:
+        return 0.5  # rates
+    if field.default is None:  # derived from others, which may get the same value
+        return len(field.name)
+    return field.default + 1
+
+
+@pytest.mark.parametrize("architecture", ["recurrent", "encoder_decoder", "decoder_only", "encoder_only"])
+def test_every_field_of_other_architectures_is_refused_with_those_that_read_it(architecture):
+    changed, readers = {}, {}
+    for field in dataclasses.fields(ModelConfig):
+        read_by = field.metadata.get("read_by", {}).get("model.architecture", (architecture,))
+        if architecture not in read_by:
+            changed[field.name], readers[field.name] = other_value(field), read_by
+    assert len(changed) >= 10
+    with pytest.raises(ConfigError) as error:
+        ExperimentConfig(model=ModelConfig(**{"architecture": architecture} | changed)).resolved()
+    lines = str(error.value).splitlines()
+    for name, read_by in readers.items():
+        (line,) = [line for line in lines if f"model.{name}={changed[name]!r} is not read with arch" in line]
+        reason, _, named = line.partition(", but with ")
+        assert reason.endswith(f"is not read with architecture='{architecture}'")
+        assert all(f"'{reader}'" in named for reader in read_by)
 
 
 def test_a_config_with_every_kind_of_stack_is_accepted():

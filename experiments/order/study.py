@@ -1,6 +1,6 @@
-"""Encoders at their initial parameters: every position encoding, and recurrent encoders.
+"""Untrained encoders: every position encoding of text, and recurrent encoders.
 
-A trial has one update, since a sweep trains; the measurement uses the parameters before it.
+A sweep trains, so a trial has one update. The measurement uses the parameters before it.
 """
 
 from transformer_jax.sweeps.figures import MetricByVariant
@@ -8,7 +8,7 @@ from transformer_jax.sweeps.study import Axis, Metric, Study
 
 
 def measure(scorer):
-    """Return how far the outputs of an untrained encoder move when words change places."""
+    """Return how far the outputs of an untrained encoder move when tokens change places."""
     from experiments.order.permuted import mean_distances
     from transformer_jax.models.architecture import init_params
 
@@ -25,7 +25,7 @@ RECURRENT = {
 }
 
 STUDY = Study(
-    question="What does an encoder know of the order of its words before it has learned anything?",
+    question="What does an encoder know of the order of its tokens before it has learned anything?",
     baseline="configs/quickstart.py",
     axes=(
         Axis(
@@ -53,8 +53,9 @@ STUDY = Study(
     },
     metrics=(
         Metric("shuffled/distance", "max"),
-        Metric("swapped/distance", "max"),
-        Metric("swapped/unmoved_distance", "max"),
+        Metric("swapped/distance"),
+        Metric("swapped/unmoved_distance"),
+        Metric("neighbours/distance"),
     ),
     figures=(MetricByVariant("shuffled/distance"), MetricByVariant("swapped/unmoved_distance")),
     measure=measure,

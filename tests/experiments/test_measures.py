@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 from types import SimpleNamespace
 
 import jax
@@ -21,7 +22,8 @@ from experiments.model_size.power_law import fit
 from experiments.norm_placement import gradient_norms as gradients
 from experiments.norm_placement import study as norm_placement
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
-from experiments.order.permuted import distances, encoder_outputs, first_and_third_swapped, orders
+from experiments.order import permuted
+from experiments.parallelism import cost, tables
 from experiments.positions.order import shuffled
 from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
@@ -261,35 +263,115 @@ def test_a_power_law_is_recovered_with_its_uncertainty():
         fit({1.0: [2.0], 2.0: [1.0]})
 
 
+WORDS = np.array([[5, 6, 7, EOS_ID, PAD_ID], [8, 9, 10, 11, EOS_ID]], np.int32)
+
+
+def test_orders_keep_eos_and_padding():
+    mask, rng = WORDS != PAD_ID, np.random.default_rng(0)
+    swapped = permuted.orders(mask, permuted.first_and_third_swapped, rng)
+    assert swapped.tolist() == [[2, 1, 0, 3, 4], [2, 1, 0, 3, 4]]
+    shuffled_places = np.stack([permuted.orders(mask, permuted.shuffled, rng) for _ in range(40)])
+    assert {tuple(row[:3]) for row in shuffled_places[:, 0].tolist()} == set(itertools.permutations(range(3)))
+    assert (shuffled_places[:, 0, 3:] == [3, 4]).all()
+    assert (np.sort(shuffled_places[:, 1]) == np.arange(5)).all()
+    assert (shuffled_places[:, 1, 4] == 4).all()
+
+
+def test_distances_are_those_of_the_same_token():
+    before = np.array([[[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]]])
+    after = before[:, [1, 0, 2]] + np.array([[[0.0, 1.0], [3.0, 4.0], [0.0, 0.0]]])
+    assert permuted.distances(before, after, np.array([[1, 0, 2]])).tolist() == [[0.5, 1.0, 0.0]]
+    assert permuted.distances_to_next(before) == pytest.approx(np.array([[np.hypot(3, 2) / 5, np.hypot(1, 2) / 2]]))
+
+
+@pytest.mark.slow
+def test_outputs_move_only_where_the_model_knows_the_order():
+    """Not at all without positions, and of an LSTM that reads forwards, not those before the first change."""
+    mask, rng = WORDS != PAD_ID, np.random.default_rng(0)
+    places = permuted.orders(mask, lambda count, _: np.array([0, 2, 1, 3])[:count], rng)
+    batch = {"inputs": WORDS, "inputs_mask": mask}
+    moved = {"inputs": np.take_along_axis(WORDS, places, axis=1), "inputs_mask": mask}
+    found = {}
+    lstm = {"architecture": "recurrent", "num_encoder_layers": 2, "attention": "dot"}
+    for name, fields in (
+        ("none", {"position_encoding": "none"}),
+        ("rotary", {"position_encoding": "rotary"}),
+        ("lstm", lstm),
+        ("two_way", lstm | {"bidirectional": True, "attention": "general", "bridge": "tanh"}),
+    ):
+        shared = {"vocab_size": 32, "emb_dim": 16, "num_decoder_layers": 2, "dropout_rate": 0.0}
+        heads = {} if "architecture" in fields else {"num_heads": 2, "mlp_dim": 24}
+        model = ModelConfig(**shared | heads | fields).resolved()
+        params = init_params(model, 0)
+        before, after = (permuted.encoder_outputs(model, params, one) for one in (batch, moved))
+        found[name] = permuted.distances(before, after, places)[mask]
+    assert found["none"].max() < 1e-5
+    for name in ("rotary", "two_way"):
+        assert found[name].min() > 1e-3, name
+    assert (found["lstm"] == 0).tolist() == [True, False, False, False, True, False, False, False, False]
+
+
+def test_exponents_are_fitted_in_every_turn():
+    """Seconds of a fixed overhead and a power: the slope of the longest lengths is nearer to the power."""
+    lengths, powers = (8, 64, 512, 4096), {"transformer": 2.0, "lstm": 1.0}
+    rows = [
+        tables.Row(turn, "token", name, length, (turn + 1) * length ** (power + 0.1 * turn) + 1e-9)
+        for turn in range(3)
+        for name, power in powers.items()
+        for length in lengths
+    ]
+    for name, power in powers.items():
+        found = tables.exponent(rows, "token", name)
+        assert found.mean == pytest.approx(power + 0.1)
+        assert found.half_width == pytest.approx(4.302653 * 0.1 / 3**0.5, rel=1e-5)  # Student's t, 2 degrees
+        overhead = [row._replace(seconds=row.seconds + 1e3) for row in rows]
+        assert tables.exponent(overhead, "token", name).mean < tables.exponent(overhead, "token", name, 64).mean
+    assert tables.ratio(rows, "token", 64).mean == pytest.approx(1 / 64)
+    negative = [rows[0]._replace(seconds=-1.0), *rows[1:]]
+    assert np.isnan(tables.exponent(negative, "token", "transformer").mean)
+    assert tables.exponent(negative, "token", "lstm") == tables.exponent(rows, "token", "lstm")
+
+
+def test_both_models_have_equally_many_parameters():
+    for width in (16, 64):
+        transformer = cost.transformer(width, 1, 33)
+        lstm = cost.equal_lstm(transformer)
+        wanted = tables.num_params(transformer)
+        assert wanted == sum(leaf.size for leaf in jax.tree.leaves(init_params(transformer, 0)))
+        errors = [
+            abs(tables.num_params(dataclasses.replace(lstm, emb_dim=w, hidden_dim=w)) - wanted)
+            for w in range(lstm.emb_dim - 1, lstm.emb_dim + 2)
+        ]
+        assert min(errors) == errors[1] < 0.05 * wanted
+
+
+@pytest.mark.slow
+def test_costs_by_length_command(tmp_path, capsys):
+    words = [f"--output={tmp_path}", "--lengths", "4", "8", "16", "--tokens=32", "--turns=2", "--least=0"]
+    assert cost.main([*words, "--emb_dim=16", "--num_layers=1"]) == 0
+    with (tmp_path / "seconds.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 3 * 2 * 3
+    assert {row["cost"] for row in rows} == set(tables.COSTS)
+    page = (tmp_path / "report.md").read_text()
+    assert page.startswith("# How does the time")
+    assert capsys.readouterr().out.strip() in page
+    assert page.count("\n| training step, 2 rows: ") == page.count("\n| training step, 32 tokens: ") == 3
+    assert (tmp_path / "seconds.svg").stat().st_size > 1000
+
+
 @pytest.mark.parametrize(
-    ("encoder", "knows_order"),
+    ("flags", "message"),
     [
-        ({"position_encoding": "none"}, False),
-        ({"position_encoding": "sinusoidal"}, True),
-        ({"architecture": "recurrent", "cell": "gru", "bridge": "zero", "attention": "additive"}, True),
+        (["--lengths", "4", "8"], "--lengths=4 8: expected three or more lengths"),
+        (["--lengths", "1", "8", "9"], "from 2 tokens on"),
+        (["--lengths", "4", "8", "64", "--tokens=32"], "--tokens=32: expected at least the greatest length, 64"),
     ],
 )
-def test_outputs_of_an_encoder_under_a_permutation(encoder, knows_order):
-    """Without positions a word keeps its output, wherever it stands; otherwise even a word that stays is changed."""
-    config = ModelConfig(vocab_size=32, emb_dim=16, num_encoder_layers=1, num_decoder_layers=1, **encoder).resolved()
-    batch = as_batch(
-        inputs=np.array([[5, 6, 7, 8, EOS_ID, PAD_ID], [9, 10, 11, 12, 13, EOS_ID]], np.int32),
-        targets=np.array([[4, EOS_ID], [4, EOS_ID]], np.int32),
-    )
-    places = orders(batch["inputs_mask"], first_and_third_swapped, np.random.default_rng(0))
-    np.testing.assert_array_equal(places, [[2, 1, 0, 3, 4, 5], [2, 1, 0, 3, 4, 5]])
-    params, moved = init_params(config, 0), {"inputs": np.take_along_axis(batch["inputs"], places, axis=1)}
-    before, after = (encoder_outputs(config, params, batch | change) for change in ({}, moved))
-    of_words = distances(before, after, places)[:, :3]
-    assert np.all(of_words > 1e-3) if knows_order else np.all(of_words < 1e-5)
-
-
-def test_random_orders_move_words_alone():
-    mask = np.arange(8) < np.array([[4], [8]])
-    places = orders(mask, lambda count, rng: rng.permutation(count), np.random.default_rng(0))
-    for row, words in zip(places, (3, 7), strict=True):
-        assert sorted(row[:words]) == [*range(words)]
-        np.testing.assert_array_equal(row[words:], np.arange(words, 8))
+def test_costs_by_length_refuses(tmp_path, capsys, flags, message):
+    with pytest.raises(SystemExit):
+        cost.main([f"--output={tmp_path}", *flags])
+    assert message in capsys.readouterr().err
 
 
 def test_learning_curves_by_cost_are_means_over_finished_trials():

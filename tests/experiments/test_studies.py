@@ -1,5 +1,6 @@
 """Every study in experiments/: its variants build, its documents exist, and it runs to its report."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from transformer_jax.tasks.flops import training_flops
 
 ROOT = Path(__file__).parent.parent.parent
 SEARCHED = ["tuning"]
+MEASURED = ["parallelism"]
+"""Questions that a program answers without training."""
 STUDIES = sorted({file.parent.name for file in ROOT.glob("experiments/*/study.py")}.difference(SEARCHED))
 
 VARIED = {
@@ -63,9 +66,9 @@ VARIED = {
         *("optimizer.learning_rate", "optimizer.decay_steps", "training.num_train_steps"),
     },
     "order": {
-        *("model.architecture", "model.position_encoding", "model.num_heads", "model.norm_position", "model.cell"),
-        *("model.num_kv_heads", "model.head_dim", "model.value_head_dim", "model.hidden_dim"),
-        *("model.attention", "model.bridge", "model.bidirectional"),
+        *("model.architecture", "model.position_encoding", "model.num_heads", "model.num_kv_heads", "model.head_dim"),
+        *("model.value_head_dim", "model.norm_position"),
+        *("model.cell", "model.hidden_dim", "model.bidirectional", "model.attention", "model.bridge"),
     },
     "decoding": {
         "decode.method",
@@ -102,6 +105,8 @@ SHALLOW = {"model.num_encoder_layers": "1", "model.num_decoder_layers": "1"}
 OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     "norm_placement": SMALL | NARROW,
     "model_size": SMALL,
+    # Recurrent models do not read mlp_dim.
+    **dict.fromkeys(("architectures", "order"), SMALL | SHALLOW | {"model.emb_dim": "32"}),
     "length_extrapolation": NARROW
     | {"data.tokenizer": "byte", "model.vocab_size": "260", "model.num_decoder_layers": "1"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1", "data.tokens_per_batch": "512"}
@@ -122,11 +127,8 @@ def configs(name):
 
 
 def test_every_question_is_a_study():
-    assert (
-        {path.parent.name for path in ROOT.glob("experiments/*/README.md")}
-        == {*STUDIES, *SEARCHED}
-        == {*VARIED, *SEARCHED}
-    )
+    assert {path.parent.name for path in ROOT.glob("experiments/*/README.md")} == {*STUDIES, *SEARCHED, *MEASURED}
+    assert set(STUDIES) == VARIED.keys()
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -142,6 +144,15 @@ def test_its_readme_asks_and_answers(name):
     assert re.search(rf"^({trained}|Three) trainings of ", text, re.M)
     assert count % per_variant == 0
     assert per_variant >= 3
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_a_question_without_training_asks_and_answers(name):
+    module = importlib.import_module(f"experiments.{name}")
+    text = (ROOT / "experiments" / name / "README.md").read_text()
+    assert text.startswith(f"# {module.__doc__}\n")
+    assert re.search(rf"^python -m experiments\.{name}\.\w+ --output=", text, re.M)
+    assert re.search(r"^\*\*Answer:\*\* \S", text, re.M)
 
 
 @pytest.mark.parametrize("name", STUDIES)

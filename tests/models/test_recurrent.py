@@ -358,9 +358,18 @@ def test_a_sequence_of_length_0_is_refused(name):
         forward(config, random_params(config), {**batch, name: batch[name][:, :0]})
 
 
+def test_a_source_of_length_0_is_refused_in_decoding():
+    config = recurrent()
+    decoder = StateDecoder(config)
+    prompts = {"prompts": jnp.ones((2, 1), jnp.int32), "prompt_lengths": jnp.ones(2, jnp.int32)}
+    empty = {"inputs": jnp.ones((2, 0), jnp.int32), "inputs_mask": jnp.ones((2, 0), bool)}
+    with pytest.raises(DataError, match="inputs: sequences of length 0"):
+        decoder.start(decoder.prepare(random_params(config)), prompts | empty, 4, 1)
+
+
 def test_two_way_prompts_are_refused():
     config = recurrent(num_encoder_layers=0)
-    batch = {"prompts": jnp.ones((1, 2), jnp.int32), TWO_WAY: jnp.ones(1, bool)}
+    batch = {"prompts": jnp.ones((1, 2), jnp.int32), TWO_WAY: jnp.full(1, 2, jnp.int32)}
     with pytest.raises(ConfigError, match="one direction"):
         StateDecoder(config).start({}, batch, 4, 1)
 

@@ -15,7 +15,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.models.decoder import TWO_WAY, Decoder, Started, StepOutput
 from transformer_jax.nn.kv_cache import KVCache, empty_layer, grown
 from transformer_jax.nn.layer import LayerState
-from transformer_jax.nn.masks import AttentionMask, cache_mask
+from transformer_jax.nn.masks import AttentionMask, cache_mask, prefix_mask
 from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.stack import StackState
 from transformer_jax.typing import Array, Batch, Params
@@ -77,22 +77,23 @@ class CachedDecoder(Decoder):
         """
         cache = self.empty_cache(params, batch, slots)
         if TWO_WAY in batch:
-            return self._read_two_way(params, cache, batch["prompts"], batch["prompt_lengths"])
+            return self._read_two_way(params, cache, batch)
         prompts, lengths = batch["prompts"][:, :-1], batch["prompt_lengths"] - 1
         if prompts.shape[1]:
             cache = self.prefill(params, cache, prompts, lengths)[1]
         return Started(cache, cache.positions >= 0, prompts.shape[1])
 
-    def _read_two_way(self, params: Params, cache: KVCache, prompts: Array, lengths: Array) -> Started:
-        """Read whole prompts [B, P], whose tokens attend to each other, and hide the slots of their last tokens.
+    def _read_two_way(self, params: Params, cache: KVCache, batch: Batch) -> Started:
+        """Read whole prompts, whose first tokens attend to each other, and hide the slots of their last tokens.
 
         The search feeds the last token again: among the same tokens it gets the same keys and values.
         """
+        prompts, lengths = batch["prompts"], batch["prompt_lengths"]
         self.check_positions(prompts.shape[1])
         columns = jnp.arange(prompts.shape[1], dtype=jnp.int32)[None]
         positions = jnp.where(columns < lengths[:, None], columns, -1)
-        is_token = jnp.pad(positions >= 0, ((0, 0), (0, cache.capacity - prompts.shape[1])))
-        visible = jnp.broadcast_to(is_token[:, None], (*prompts.shape, cache.capacity))
+        allowed = prefix_mask(columns < batch[TWO_WAY][:, None]).allowed[:, 0] & (positions >= 0)[:, None]  # [B, P, P]
+        visible = jnp.pad(allowed, ((0, 0), (0, 0), (0, cache.capacity - prompts.shape[1])))
         cache = self.step(params, cache, prompts, positions, visible)[1]
         last = jnp.arange(cache.capacity)[None] == lengths[:, None] - 1
         cache = cache._replace(positions=jnp.where(last, -1, cache.positions))

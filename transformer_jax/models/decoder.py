@@ -10,7 +10,10 @@ from jaxtyping import Bool, Int
 from transformer_jax.typing import Array, Batch, Params
 
 TWO_WAY = "prompts_two_way"
-"""Key of a batch, bool [B]: the tokens of the prompts attend to each other in both directions."""
+"""Key of a batch, int32 [B]: the number of first tokens of every prompt that attend to each other in both directions.
+
+The others see only the tokens before them.
+"""
 
 
 def slots_of_prompts(batch: Batch, width: int) -> int:

@@ -83,11 +83,9 @@ class Recurrent(nn.Module):
           `decoder_cross_attention` [1, B, 1, T, S].
         Raises: DataError for sequences of length 0.
         """
-        for name in ("inputs", "decoder_inputs"):
-            if name in batch and not batch[name].shape[1]:
-                raise DataError(f"{name}: sequences of length 0; a recurrent model reads at least one token")
         if self.decoder is None:
             return Features(self.encode(batch, dropout).x, {})
+        _check_length(batch, "decoder_inputs")
         source = self.read_source(batch, dropout)
         dropout = fold_dropout(dropout, _DECODER)
         own = self._own_output(batch, dropout, hyper or {})
@@ -97,8 +95,9 @@ class Recurrent(nn.Module):
         return Features(decoded.x, {"decoder_cross_attention": decoded.shares[None, :, None]} if shown else {})
 
     def encode(self, batch: Batch, dropout: Dropout | None = None) -> recurrent.Read:
-        """Return the encoder's outputs `x` [B, S, M] and its last states."""
+        """Return the encoder's outputs `x` [B, S, M] and its last states; raise DataError for sequences of length 0."""
         assert self.encoder is not None
+        _check_length(batch, "inputs")
         dropout = fold_dropout(dropout, _ENCODER)
         x = self._dropped(self.source_embedding(batch["inputs"]), dropout, self.config.num_encoder_layers)
         return self.encoder(x, batch.get("inputs_mask"), _begins(batch, "inputs"), _ends(batch), dropout)
@@ -156,6 +155,11 @@ class Recurrent(nn.Module):
             ones = jnp.ones((*ids.shape, self.config.emb_dim), self.config.dtype)
             keep = self._dropped(ones, dropout, self.config.num_decoder_layers)
         return OwnOutput(reads_own, ids, self.embedding, lambda x: jax.lax.stop_gradient(self.outputs(x, batch)), keep)
+
+
+def _check_length(batch: Batch, name: str) -> None:
+    if not batch[name].shape[1]:
+        raise DataError(f"{name}: sequences of length 0; a recurrent model reads at least one token")
 
 
 def _begins(batch: Batch, name: str) -> Array | None:

@@ -68,5 +68,6 @@ def prompt_request(
       max_lengths: int [B], greatest number of new tokens of each row; 0 for a row without output.
       two_way: the tokens of a prompt attend to each other in both directions, as in a prefix LM.
     """
-    batch = {TWO_WAY: np.ones(len(prompts), bool)} if two_way else {}
-    return Request(batch, [[start_id, *prompt] for prompt in prompts], max_lengths, int(max_lengths.max()))
+    given = [[start_id, *prompt] for prompt in prompts]
+    batch = {TWO_WAY: np.array(list(map(len, given)), np.int32)} if two_way else {}
+    return Request(batch, given, max_lengths, int(max_lengths.max()))

@@ -20,12 +20,7 @@ class RowTranslator(Translator):
     def _read(self, lines: Sequence[Line]) -> Reading:
         reading, capacity = super()._read(lines), position_capacity(self._decoders)
         for i, (ids, begin) in enumerate(zip(reading.ids, reading.begins, strict=True)):
-            if self._two_way and begin:
-                reading.problems[i] = (
-                    "task.source_mask='prefix': its prompt, the beginning of the output, would be read both ways; "
-                    "translate it without one"
-                )
-            elif i not in reading.problems and capacity is not None and len(ids) + len(begin) >= capacity:
+            if i not in reading.problems and capacity is not None and len(ids) + len(begin) >= capacity:
                 reading.problems[i] = (
                     f"its {len(ids) + len(begin)} tokens leave no room for an output in model.max_length={capacity}"
                 )
@@ -38,9 +33,7 @@ class RowTranslator(Translator):
         sizes = np.array([len(prompt) for prompt in prompts])
         lengths = np.where(np.arange(num_rows) < len(chosen), reading.lengths[numbers], 0)
         max_lengths, limit = output_limits(self.config.decode, sizes, position_capacity(self._decoders), lengths, width)
-        batch = {TWO_WAY: np.ones(num_rows, bool)} if self._two_way else {}
+        batch = {}
+        if reads_source_two_way(self.config.task):
+            batch = {TWO_WAY: np.array([1 + len(reading.ids[i]) for i in numbers], np.int32)}
         return Request(batch, prompts, max_lengths, limit)
-
-    @property
-    def _two_way(self) -> bool:
-        return reads_source_two_way(self.config.task)
