@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from transformer_jax.evaluation.run import Scorer
 from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.lines import Line
 
 
 def exact_by_length(outputs: Sequence[str], references: Sequence[str], split: str, width: int) -> dict[str, float]:
@@ -28,8 +29,8 @@ def exact_by_length(outputs: Sequence[str], references: Sequence[str], split: st
 
 def ended_early(outputs: Sequence[str], references: Sequence[str]) -> float:
     """Return the percentage of outputs that are the beginning of their reference and lack its end."""
-    pairs = zip(outputs, references, strict=True)
-    early = sum(output != reference and f"{reference} ".startswith(f"{output} ".lstrip()) for output, reference in pairs)
+    words = [(output.split(), reference.split()) for output, reference in zip(outputs, references, strict=True)]
+    early = sum(len(a) < len(b) and a == b[: len(a)] for a, b in words)
     return 100.0 * early / len(references)
 
 
@@ -44,7 +45,7 @@ def exact_at_right_length(scorer: Scorer, split: str) -> float:
     decode = dataclasses.replace(config.decode, min_length=longest, max_new_tokens=longest)
     task, tokenizer = TASKS[config.task.name], scorer.evaluator.data.tokenizer
     generator = task.generator(dataclasses.replace(config, decode=decode), scorer.loaded.params, tokenizer)
-    outputs = generator.translate_all(scorer.evaluator.data.text(split).features["inputs"])
-    cut = [output.split()[: len(reference.split())] for output, reference in zip(outputs, references, strict=True)]
-    right = sum(words == reference.split() for words, reference in zip(cut, references, strict=True))
+    found = generator.generate_chunk([Line(text) for text in scorer.evaluator.data.text(split).features["inputs"]])
+    pairs = [(line.text.split(), reference.split()) for line, reference in zip(found, references, strict=True)]
+    right = sum(words[: len(reference)] == reference for words, reference in pairs)
     return 100.0 * right / len(references)

@@ -31,9 +31,7 @@ def get_config(arg=""):
             tokens_per_batch=32 * row_length(10),
             num_buckets=1,
         ),
-        optimizer=OptimizerConfig(
-            schedule="cosine", learning_rate=1e-2, warmup_steps=50, beta2=0.98, clip_norm=1.0
-        ),
+        optimizer=OptimizerConfig(schedule="cosine", learning_rate=1e-2, warmup_steps=50, beta2=0.98, clip_norm=1.0),
         training=TrainingConfig(
             num_train_steps=2000,
             label_smoothing=0.0,

@@ -29,7 +29,8 @@ def test_with_the_right_length_only_the_actions_count(monkeypatch):
 
     def generator(config, params, tokenizer):
         seen.append(config.decode)
-        return SimpleNamespace(translate_all=lambda lines: ["a b c d", "a a a a", "b a a a", "a b c c"])
+        outputs = ["a b c d", "a a a a", "b a a a", "a b c c"]
+        return SimpleNamespace(generate_chunk=lambda lines: [SimpleNamespace(text=text) for text in outputs])
 
     monkeypatch.setattr(scores, "TASKS", {"translation": SimpleNamespace(generator=generator)})
     config = ExperimentConfig(decode=DecodeConfig(max_new_tokens=9))

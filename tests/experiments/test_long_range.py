@@ -89,6 +89,7 @@ def test_gradients_are_the_norms_of_an_rnns_jacobians():
     np.testing.assert_allclose(found, np.sqrt(squares), rtol=0.05)
 
 
+@pytest.mark.slow
 def test_only_attention_reaches_far_at_the_start():
     """An untrained Transformer's gradient does not fall with the distance; an untrained LSTM's does."""
     from transformer_jax.models.architecture import init_params
