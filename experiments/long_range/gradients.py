@@ -34,12 +34,13 @@ def gradient_norms(model: ModelConfig, params: Params, ids: np.ndarray, probes: 
       model: resolved; a decoder alone. ids: what the decoder reads, [B, T]. probes: number of v for each row.
     Returns: [T], the root of the mean over rows; the first is of the last token.
     """
-    squares = _squares(model, *ids.shape, probes)(dict(params), ids)
-    return np.sqrt(np.asarray(squares, np.float64))[::-1]
+    # Squared here in float64: in float32, squares of gradients below 1e-19 would be 0.
+    products = np.asarray(_products(model, *ids.shape, probes)(dict(params), ids), np.float64)
+    return np.sqrt(np.square(products).sum(-1).mean((0, 1)))[::-1]
 
 
 @functools.lru_cache(maxsize=4)
-def _squares(model: ModelConfig, rows: int, length: int, probes: int) -> Any:
+def _products(model: ModelConfig, rows: int, length: int, probes: int) -> Any:
     import jax
     import jax.numpy as jnp
 
@@ -56,14 +57,13 @@ def _squares(model: ModelConfig, rows: int, length: int, probes: int) -> Any:
         return module.apply(variables, {"decoder_inputs": own}, method="features")[0][:, -1]  # [B, U]
 
     @jax.jit
-    def squares(params: Any, ids: Any) -> Any:
+    def products(params: Any, ids: Any) -> Any:
         table = params["embedding"]["embedding"][ids].reshape(rows * length, -1)
         x, pull = jax.vjp(lambda table: last(table, params), table)
         directions = jax.random.normal(jax.random.key(0), (probes, *x.shape), x.dtype)
-        found = jax.vmap(lambda v: pull(v)[0])(directions).reshape(probes, rows, length, -1)
-        return jnp.square(found).sum(-1).mean((0, 1))
+        return jax.vmap(lambda v: pull(v)[0])(directions).reshape(probes, rows, length, -1)  # v J
 
-    return squares
+    return products
 
 
 def by_distance(scorer: Scorer, params: Params, split: str = "test") -> dict[str, float]:
