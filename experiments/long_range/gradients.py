@@ -112,7 +112,9 @@ def draw(axes: Any, results: Any, group: str) -> None:
         half = [width or 0.0 for _, width, _ in found.values()]
         low, high = np.subtract(means, half), np.add(means, half)
         axes.fill_between(list(found), low, high, color=line.get_color(), alpha=0.2, lw=0)
-    axes.set(xscale="log", xlabel="distance in tokens", ylabel="log10 of the gradient, relative to distance 0")
+    axes.set(xscale="log", xlabel="distance in tokens", ylabel="log10 of the relative gradient")
+    axes.set_xticks(DISTANCES, [str(distance) for distance in DISTANCES], minor=False)
+    axes.set_xticks([], minor=True)
     axes.legend(frameon=False)
 
 
