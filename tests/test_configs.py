@@ -21,6 +21,7 @@ ARGUMENTS = {
     "wmt14": ["base", "big"],
     "shakespeare_char": ["gpu"],
     "recurrent": ["none", "luong"],
+    "scan": ["simple", "length"],
     "multi30k_rnn": ["lstm", "gru", "attention"],
     **{name: ["wikitext2"] for name in ("masked_lm", "span_corruption", "denoising")},
 }

@@ -356,6 +356,17 @@ def test_files_get_the_names_that_a_config_reads(tmp_path):
         unpacked(unpacking.members("S.zip", {"S/test.tsv": "test.tsv"}), archive)
 
 
+def test_lines_of_commands_and_actions_become_two_files(tmp_path):
+    path = tmp_path / "tasks.txt"
+    path.write_bytes(b"IN: jump twice OUT: I_JUMP I_JUMP\r\nIN: run OUT: I_RUN")
+    unpack = unpacking.in_and_out({"tasks.txt": "train"})
+    assert unpacked(unpack, path) == {"train.in": b"jump twice\nrun\n", "train.out": b"I_JUMP I_JUMP\nI_RUN\n"}
+    for bad in (b"", b"IN: run OUT: ", b"run I_RUN"):
+        path.write_bytes(b"IN: run OUT: I_RUN\n" + bad + b"\n")
+        with pytest.raises(DataError, match=r"tasks\.txt, line 2: expected 'IN: command OUT: actions'"):
+            unpacked(unpack, path)
+
+
 def link(name):
     info = zipfile.ZipInfo(name)
     info.create_system, info.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
@@ -420,7 +431,7 @@ def test_the_table(name):
         return
     assert named <= set(corpus.prefixes)
     assert corpus.encoding == data.encoding
-    if corpus.endings == ("en", "de"):
+    if len(corpus.endings) == 2:
         assert (data.source_locale, data.target_locale) == corpus.endings
     else:
         assert corpus.endings == ({"documents": "txt", "labelled": "txt"}.get(data.format, data.format),)

@@ -70,6 +70,17 @@ VARIED = {
         *("model.value_head_dim", "model.norm_position"),
         *("model.cell", "model.hidden_dim", "model.bidirectional", "model.attention", "model.bridge"),
     },
+    "long_range": {
+        *("model.architecture", "model.cell", "model.hidden_dim", "model.num_encoder_layers", "model.norm_position"),
+        *("model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"),
+        *("data.max_length", "data.tokens_per_batch"),
+    },
+    "generalisation": {
+        *("model.architecture", "model.hidden_dim", "model.bidirectional", "model.bridge", "model.attention"),
+        *("model.num_encoder_layers", "model.num_decoder_layers", "model.norm_position", "model.position_encoding"),
+        *("model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"),
+        *("data.train_split", "data.valid_split", "data.test_split"),
+    },
     "decoding": {
         "decode.method",
         "decode.beam_size",
@@ -111,6 +122,11 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     | {"data.tokenizer": "byte", "model.vocab_size": "260", "model.num_decoder_layers": "1"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1", "data.tokens_per_batch": "512"}
     | {"optimizer.warmup_steps": "1"},
+    "long_range": {"model.emb_dim": "16", "data.num_train_pairs": "300", "data.num_eval_pairs": "10"}
+    | {"training.num_train_steps": "2", "training.log_every_steps": "1", "optimizer.warmup_steps": "1"},
+    "generalisation": NARROW
+    | {"model.vocab_size": "8", "data.num_buckets": "1", "optimizer.warmup_steps": "1"}
+    | {"training.num_train_steps": "2", "training.log_every_steps": "1"},
 }
 
 
@@ -233,6 +249,11 @@ def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
         (tmp_path / "input.txt").write_text("All the world's a stage.\n" * 400)
         overrides |= {"data.dir": str(tmp_path)}
     asked, found = study(name), trials(name, overrides)
+    if name == "generalisation":
+        for split in ("train_simple", "test_simple"):
+            (tmp_path / f"{split}.in").write_text("jump\nrun\n" * 40)
+            (tmp_path / f"{split}.out").write_text("I_JUMP\nI_RUN I_RUN\n" * 40)
+        overrides |= {"data.dir": str(tmp_path)}
     claim(tmp_path, ROOT / "experiments" / name)
     first = [trial for trial in found.trials if trial.seed == 0]
     for trial in (first[0], first[-1]) if name == "positions" else first[:1]:

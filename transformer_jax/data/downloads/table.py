@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from transformer_jax.data.downloads.unpacking import Unpack, gunzipped, members, renamed, split_by_hash, unchanged
+from transformer_jax.data.downloads.unpacking import (
+    Unpack,
+    gunzipped,
+    in_and_out,
+    members,
+    renamed,
+    split_by_hash,
+    unchanged,
+)
 
 
 class RemoteFile(NamedTuple):
@@ -51,6 +59,9 @@ def _files(folder: str, table: str) -> tuple[RemoteFile, ...]:
     rows = [line.split() for line in table.strip().splitlines()]
     return tuple(RemoteFile(f"{folder}/{name}", int(size), sha256) for name, size, sha256 in rows)
 
+
+_SCAN = "https://raw.githubusercontent.com/brendenlake/SCAN/c4b756cbc010d75c912f16c42c8f15dc6b7e6c8f"
+_SCAN_SPLITS = ("train_simple", "test_simple", "train_length", "test_length")
 
 CORPORA = {
     "multi30k": Corpus(
@@ -200,6 +211,29 @@ CORPORA = {
             }
         ),
         endings=("conll",),
+    ),
+    "scan": Corpus(
+        page="https://github.com/brendenlake/SCAN",
+        licence="BSD",
+        files=(
+            *_files(
+                f"{_SCAN}/simple_split",
+                """
+                tasks_train_simple.txt 3267938 941bb8a088c5f53ceff12fde902dc008933cf0c4203cc672c47b5f79d73262dd
+                tasks_test_simple.txt   812450 1fe1c8f5a19d0dc40e41bab94278f45f66f3dc415a978bd29855a23440610fc6
+                """,
+            ),
+            *_files(
+                f"{_SCAN}/length_split",
+                """
+                tasks_train_length.txt 2723418 b034212dc7cf87ce62f3a067dd6ad49c4d5cd18d51d615d13825516bcb1ebbc2
+                tasks_test_length.txt  1356970 0760752ed34a75116ae11dcc1ee17526b7500060da1366540730fa24894d7db3
+                """,
+            ),
+        ),
+        prefixes=_SCAN_SPLITS,
+        unpack=in_and_out({f"tasks_{split}.txt": split for split in _SCAN_SPLITS}),
+        endings=("in", "out"),
     ),
 }
 """Corpora of files, by the name of the config that trains on them."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import io
 import itertools
+import re
 import stat
 import zipfile
 import zlib
@@ -27,6 +29,7 @@ MAX_BYTES = 1 << 30
 
 _BLOCK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
+_IN_AND_OUT = re.compile(rb"IN: (\S.*) OUT: (\S.*)")
 _UNIX = 3  # `create_system` of zip members whose external attributes hold a Unix file mode
 
 
@@ -100,6 +103,29 @@ def _split_of(text: bytes) -> str:
     return {0: "valid", 1: "test"}.get(number, "train")
 
 
+def in_and_out(names: Mapping[str, str]) -> Unpack:
+    """Return a function that divides lines `IN: command OUT: actions` into PREFIX.in and PREFIX.out.
+
+    Args:
+      names: downloaded name -> prefix.
+    """
+
+    def unpack(files: Mapping[str, Path]) -> Iterator[tuple[str, Iterator[bytes]]]:
+        for (name, prefix), side in itertools.product(names.items(), (0, 1)):
+            yield f"{prefix}.{('in', 'out')[side]}", _side_of_lines(files[name], side)
+
+    return unpack
+
+
+def _side_of_lines(path: Path, side: int) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        for number, line in enumerate(_lines(path, stream), 1):
+            match = _IN_AND_OUT.fullmatch(line.strip())
+            if match is None:
+                raise DataError(f"{path}, line {number}: expected 'IN: command OUT: actions'")
+            yield match[side + 1] + b"\n"
+
+
 @contextlib.contextmanager
 def _member(path: Path, name: str) -> Generator[zipfile.ZipExtFile]:
     """Open one file of a zip archive; raise DataError for an archive with unsafe members, or without this one."""
@@ -125,7 +151,7 @@ def _check_safe(path: Path, info: zipfile.ZipInfo) -> None:
         raise DataError(f"{path}: the member {info.filename!r} is {kind}; the archive is not used, delete it")
 
 
-def _lines(path: Path, stream: zipfile.ZipExtFile) -> Iterator[bytes]:
+def _lines(path: Path, stream: io.BufferedIOBase) -> Iterator[bytes]:
     size = 0
     while line := stream.readline(_MAX_LINE_BYTES):
         size += len(line)
