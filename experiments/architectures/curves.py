@@ -33,7 +33,10 @@ def curve(variant: Any, cost: Cost) -> list[tuple[float, float]]:
         if total:
             for step, loss in trial.logged(QUANTITY).items():
                 by_step.setdefault(step, []).append((total * step / trial.ran.steps, loss))
-    return [tuple(math.fsum(values) / len(values) for values in zip(*by_step[s], strict=True)) for s in sorted(by_step)]
+    return [
+        (math.fsum(cost for cost, _ in found) / len(found), math.fsum(loss for _, loss in found) / len(found))
+        for _, found in sorted(by_step.items())
+    ]
 
 
 def draw(axes: Any, results: Any, name: str) -> None:
