@@ -38,7 +38,7 @@ from transformer_jax.config import (
     TaskConfig,
     TrainingConfig,
 )
-from transformer_jax.errors import UserError
+from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.huge_pages import restart_with_huge_pages
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.parallel.launchers import make_launcher
@@ -103,6 +103,8 @@ def _sizes(arguments: argparse.Namespace) -> tuple[int, dict[str, int]]:
     """Return the rows of a batch, and the tokens of each side by the name of its array."""
     batch, length = _BATCHES[arguments.shape]
     if task(arguments.shape) == "images":
+        if arguments.length is not None:
+            raise ConfigError(f"--length={arguments.length}: the length of {arguments.shape} follows from its images")
         return arguments.batch or batch, {"inputs": length}
     widths = {"targets": arguments.length or length}
     if task(arguments.shape) != "language_model":
@@ -192,13 +194,14 @@ def _batch(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> di
     template = by_task.batch_template(config, rows, widths)
     assert template is not None
     batch = {name: np.ones(leaf.shape, leaf.dtype) for name, leaf in template.items()}
-    for name in ("inputs", "targets"):
-        if name in batch and config.task.name != "images":
-            batch[name] = rng.integers(4, config.model.vocab_size, batch[name].shape).astype(np.int32)
+    batch["row_ids"] = np.arange(rows, dtype=np.int32)
     if config.task.name == "images":
-        batch["inputs"] = rng.integers(256, size=batch["inputs"].shape, dtype=np.uint8)
-        batch["targets"] = rng.integers(config.task.num_labels, size=rows, dtype=np.int32)
-    elif "decoder_inputs" in batch:
+        images = rng.integers(256, size=batch["inputs"].shape, dtype=np.uint8)
+        return batch | {"inputs": images, "targets": rng.integers(config.task.num_labels, size=rows, dtype=np.int32)}
+    for name in ("inputs", "targets"):
+        if name in batch:
+            batch[name] = rng.integers(4, config.model.vocab_size, batch[name].shape).astype(np.int32)
+    if "decoder_inputs" in batch:
         start = config.model.decoder_start_id
         batch["decoder_inputs"] = np.pad(batch["targets"][:, :-1], ((0, 0), (1, 0)), constant_values=start)
     if "places" in batch:
@@ -206,7 +209,7 @@ def _batch(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> di
         chosen = rng.permuted(np.tile(np.arange(widths["inputs"]), (rows, 1)), axis=1)[:, : widths["targets"]]
         batch["places"] = np.sort(chosen, axis=1).astype(np.int32)
         batch["weights"] *= np.arange(widths["targets"]) < count
-    return batch | {"row_ids": np.arange(rows, dtype=np.int32)}
+    return batch
 
 
 def parser() -> argparse.ArgumentParser:

@@ -22,7 +22,7 @@ ARGUMENTS = {
     "shakespeare_char": ["gpu"],
     "recurrent": ["none", "luong"],
     "scan": ["simple", "length"],
-    "multi30k_rnn": ["lstm", "gru", "attention"],
+    "multi30k_rnn": ["lstm", "gru", "attention", "transformer"],
     **{name: ["wikitext2"] for name in ("masked_lm", "span_corruption", "denoising")},
 }
 SPECS = [f"{file}{arg and ':' + arg}" for file in FILES for arg in ["", *ARGUMENTS.get(file.stem, [])]]

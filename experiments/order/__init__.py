@@ -1,1 +1,1 @@
-"""What does an encoder know of the order of its tokens before it has learned anything?"""
+"""Does an encoder know the order of its tokens before it has learned anything?"""

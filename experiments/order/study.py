@@ -25,7 +25,7 @@ RECURRENT = {
 }
 
 STUDY = Study(
-    question="What does an encoder know of the order of its tokens before it has learned anything?",
+    question="Does an encoder know the order of its tokens before it has learned anything?",
     baseline="configs/quickstart.py",
     axes=(
         Axis(

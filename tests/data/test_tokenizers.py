@@ -22,6 +22,7 @@ from transformer_jax.data.tokenizers import (
     train_tokenizer,
     write_tokenizer,
 )
+from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from transformer_jax.data.tokenizers.word_piece import WordPieceTokenizer
 from transformer_jax.errors import ConfigError, DataError
 
@@ -311,7 +312,24 @@ def carries(tokenizer, token, part):
     if isinstance(tokenizer, WordPieceTokenizer):
         part = BertNormalizer(lowercase=tokenizer.lower_case).normalize_str(part)
     part = part.strip() or part
-    return len(part) == 1 or token.strip() in (part, "")
+    if len(part) == 1 or token.strip() in (part, ""):
+        return True
+    return isinstance(tokenizer, ByteBPETokenizer) and ends_within_characters(token, part)
+
+
+_AS_THEMSELVES = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _AS_THEMSELVES]
+BYTES = {chr(byte): byte for byte in _AS_THEMSELVES} | {chr(256 + n): byte for n, byte in enumerate(_OTHERS)}
+"""The byte of every character of GPT-2's alphabet of bytes."""
+
+
+def ends_within_characters(token, part):
+    """Return whether the bytes of a token are some of the text's, at least one of every character of it."""
+    if not part or not BYTES.keys() >= {*token}:
+        return False
+    stored, whole = bytes(BYTES[character] for character in token), part.encode()
+    first, last = len(part[0].encode()), len(whole) - len(part[-1].encode())
+    return any(whole[at:].startswith(stored) and at + len(stored) > last for at in range(first))
 
 
 @pytest.mark.parametrize("kind", KINDS)

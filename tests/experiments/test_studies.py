@@ -124,7 +124,7 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     | {"optimizer.warmup_steps": "1"},
     "long_range": {"model.emb_dim": "16", "data.num_train_pairs": "300", "data.num_eval_pairs": "10"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1", "optimizer.warmup_steps": "1"},
-    "generalisation": NARROW
+    "generalisation": {"model.emb_dim": "32"}
     | {"model.vocab_size": "8", "data.num_buckets": "1", "optimizer.warmup_steps": "1"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1"},
 }
@@ -248,12 +248,12 @@ def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
     if name == "length_extrapolation":
         (tmp_path / "input.txt").write_text("All the world's a stage.\n" * 400)
         overrides |= {"data.dir": str(tmp_path)}
-    asked, found = study(name), trials(name, overrides)
     if name == "generalisation":
         for split in ("train_simple", "test_simple"):
             (tmp_path / f"{split}.in").write_text("jump\nrun\n" * 40)
             (tmp_path / f"{split}.out").write_text("I_JUMP\nI_RUN I_RUN\n" * 40)
         overrides |= {"data.dir": str(tmp_path)}
+    asked, found = study(name), trials(name, overrides)
     claim(tmp_path, ROOT / "experiments" / name)
     first = [trial for trial in found.trials if trial.seed == 0]
     for trial in (first[0], first[-1]) if name == "positions" else first[:1]:
