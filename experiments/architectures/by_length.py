@@ -61,7 +61,7 @@ def draw(axes: Any, results: Any) -> None:
     axes.set_xlabel("tokens of the source")
     axes.set_ylabel("sacreBLEU")
     axes.set_ylim(bottom=0)
-    if shown:
+    if axes.containers:
         axes.legend(fontsize=8)
 
 
@@ -73,7 +73,8 @@ def described(results: Any) -> str:
         for name, (metric, _) in [places[0], places[-1]] if places else []:
             mean = estimate(list(variant.values(metric).values())).mean
             texts.append(f"{variant.short_name}, {name} tokens: {mean:.1f}")
-    return f"sacreBLEU by the number of the source's tokens, without and with attention. {'; '.join(texts)}."
+    numbers = "; ".join(texts) or "no bin has enough pairs"
+    return f"sacreBLEU by the number of the source's tokens, without and with attention: {numbers}."
 
 
 def _bins_of(variant: Any) -> dict[str, tuple[str, float]]:

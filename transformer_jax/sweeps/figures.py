@@ -49,8 +49,8 @@ class Curves:
 
     Every trial that has not finished is a separate thin line, which ends in a cross if the trial has diverged.
 
-    quantity: SPLIT/NAME of metrics.jsonl, as in train/gradient_norm. x: a name of `COSTS`; of seeds with different costs
-      at a step, the mean.
+    quantity: SPLIT/NAME of metrics.jsonl, as in train/gradient_norm. x: a name of `COSTS`; if seeds have
+      different costs at a step, the mean.
     """
 
     quantity: str

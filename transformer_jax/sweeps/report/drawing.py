@@ -16,7 +16,15 @@ from typing import Any
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.figures import COSTS, Curves, CustomFigure, Figure, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.figures import (
+    COSTS,
+    Curves,
+    CustomFigure,
+    Figure,
+    MetricByAxis,
+    MetricByBin,
+    MetricByVariant,
+)
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_name
