@@ -21,7 +21,7 @@ class Size:
     tokens_per_batch: int
     num_train_steps: int
     warmup_steps: int
-    learning_rate: float
+    learning_rates: dict[str, float]
     shares: dict[str, float]
 
 
@@ -32,9 +32,9 @@ SMALL = Size(
     lstm_dim=132,
     attention_lstm_dim=77,
     tokens_per_batch=1024,
-    num_train_steps=800,
+    num_train_steps=600,
     warmup_steps=50,
-    learning_rate=6e-3,
+    learning_rates={"encoder_decoder": 6e-3, "decoder": 1.2e-2, "recurrent": 1.2e-2},
     shares={"pairs": 0.9441, "flops": 0.4914, "lstm": 1.0791, "lstm_attention": 1.0471},
 )
 LARGE = Size(
@@ -46,7 +46,7 @@ LARGE = Size(
     tokens_per_batch=8192,
     num_train_steps=5000,
     warmup_steps=500,
-    learning_rate=1e-3,
+    learning_rates={"encoder_decoder": 1e-3, "decoder": 1e-3, "recurrent": 3e-3},
     shares={"pairs": 0.9436, "flops": 0.4970, "lstm": 1.0236, "lstm_attention": 1.0167},
 )
 
@@ -65,6 +65,7 @@ def models(size: Size) -> dict[str, dict[str, object]]:
         # A row holds source and target, so a batch of about as many pairs has twice the tokens.
         "data.max_length": 128,
         "data.tokens_per_batch": 2 * size.tokens_per_batch,
+        "optimizer.learning_rate": size.learning_rates["decoder"],
     }
     recurrent = {
         "model.architecture": "recurrent",
@@ -74,6 +75,7 @@ def models(size: Size) -> dict[str, dict[str, object]]:
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 1,
         "model.deep_output": "maxout",
+        "optimizer.learning_rate": size.learning_rates["recurrent"],
     }
     attention = {"model.attention": "additive", "model.bidirectional": True, "model.bridge": "zero"}
     causal, prefix = {"task.source_mask": "causal"}, {"task.source_mask": "prefix"}

@@ -108,7 +108,7 @@ def test_curves_against_the_seconds_of_training(axes, results):
     lines = [line.get_xdata().tolist() for line in axes.lines]
     assert lines == [*[[1.5, 3.0, 4.5, 6.0, 7.5]] * 3, [1.5, 3.0, 4.5], [4.5], *[[1.5, 3.0, 4.5, 6.0, 7.5]] * 2]
     assert axes.get_xlabel() == "seconds of training"
-    assert "against the seconds of training from 1.500 to 7.500" in alt
+    assert "against the seconds of training from 1.5 to 7.5" in alt
 
 
 @pytest.mark.parametrize("direction", ["min", "max"])

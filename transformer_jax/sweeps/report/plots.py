@@ -145,7 +145,7 @@ def curves(figure: Curves, axes: Any, results: StudyResults) -> str:
     if panels.handles:
         legend_of_variants(axes, panels.handles, trainings, results)
     panels.label(COSTS[figure.x], metric_label(figure.quantity, results.task), note)
-    span = f" from {number(min(costs))} to {number(max(costs))}" if costs else ""
+    span = f" from {min(costs):.4g} to {max(costs):.4g}" if costs else ""
     return (
         f"{metric_label(figure.quantity, results.task)} against the {COSTS[figure.x]}{span}, of {_count(shown, note)}: "
         "means over the seeds that "
