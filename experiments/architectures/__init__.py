@@ -1,0 +1,1 @@
+"""Which architecture translates best, at equal parameters and at equal operations?"""

@@ -11,10 +11,11 @@ import numpy as np
 import optax
 import pytest
 from data_support import EOS_ID, PAD_ID, encoded_pairs
+from matplotlib.figure import Figure
 from scipy.stats import linregress
 from support import as_batch, random_params
 
-from experiments.architectures import curves
+from experiments.architectures import by_length
 from experiments.attention_scale import softmax
 from experiments.first_batch import first_batch
 from experiments.length_extrapolation.by_position import loss_by_position
@@ -374,24 +375,25 @@ def test_costs_by_length_refuses(tmp_path, capsys, flags, message):
     assert message in capsys.readouterr().err
 
 
-def test_learning_curves_by_cost_are_means_over_finished_trials():
-    def trial(status, flops, seconds, losses):
-        return SimpleNamespace(
-            status=status,
-            metrics={curves.FLOPS: flops} if status == "finished" else {},
-            ran=SimpleNamespace(seconds=seconds, steps=100),
-            logged=lambda quantity: losses,
-        )
+def test_scores_by_length_are_drawn_over_both_splits():
+    """A bin of few pairs is left out; the lines of the two splits have different ends."""
 
-    variant = SimpleNamespace(
-        short_name="lstm",
-        trials=[
-            trial("finished", 1e9, 10.0, {50: 2.0, 100: 1.0}),
-            trial("finished", 1e9, 30.0, {50: 4.0, 100: 2.0}),
-            trial("diverged", None, 5.0, {50: 99.0}),
-        ],
-    )
-    assert curves.curve(variant, curves.COSTS["flops"]) == [(5e8, 3.0), (1e9, 1.5)]
-    assert curves.curve(variant, curves.COSTS["seconds"]) == [(10.0, 3.0), (20.0, 1.5)]
-    text = curves.described(SimpleNamespace(variants=[variant]), "flops")
-    assert "lstm 1.500 after 1e+09" in text
+    def trial(score):
+        scores = {"test[1-8]": 95, "test[9-16]": 50, "test[17-24]": 3, "test_longer[17-24]": 20}
+        metrics = {f"{name}/pairs": float(pairs) for name, pairs in scores.items()}
+        metrics |= {f"{name}/sacrebleu": score - at for at, name in enumerate(scores)}
+        return SimpleNamespace(status="finished", metrics=metrics)
+
+    def variant(name, *trials):
+        values = lambda metric: {seed: trial.metrics[metric] for seed, trial in enumerate(trials)}  # noqa: E731
+        return SimpleNamespace(labels={"model": name}, short_name=name, trials=trials, values=values)
+
+    variants = [variant("prefix", trial(99.0)), variant("lstm", trial(30.0), trial(40.0))]
+    results = SimpleNamespace(variants=variants)
+    axes = Figure().subplots()
+    by_length.draw(axes, results)
+    assert [container[0].get_ydata().tolist() for container in axes.containers] == [[35.0, 34.0], [32.0]]
+    assert axes.containers[1][0].get_xdata()[0] > axes.containers[0][0].get_xdata()[-1]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["lstm"]
+    text = by_length.described(results)
+    assert text.endswith("lstm, test, 1 to 8 tokens: 35.0; lstm, test_longer, 17 to 24 tokens: 32.0.")

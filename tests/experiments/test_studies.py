@@ -1,22 +1,28 @@
 """Every study in experiments/: its variants build, its documents exist, and it runs to its report."""
 
+import dataclasses
 import importlib
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
 from experiments.decoding import cost
 from experiments.masking_rate.common_rate import masked_lm_scores
 from transformer_jax.config import walk
+from transformer_jax.data.datasets import prepare_data
 from transformer_jax.evaluation.run import Scorer
+from transformer_jax.metrics_file import NAME, readable_lines
 from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
 from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.trials import grid, groups, starting_from
 from transformer_jax.sweeps.worker import run_trials
+from transformer_jax.tasks.base import TASKS, param_shapes
+from transformer_jax.tasks.batches import training_batches
 from transformer_jax.tasks.flops import training_flops
 
 ROOT = Path(__file__).parent.parent.parent
@@ -116,8 +122,9 @@ SHALLOW = {"model.num_encoder_layers": "1", "model.num_decoder_layers": "1"}
 OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     "norm_placement": SMALL | NARROW,
     "model_size": SMALL,
-    # Recurrent models do not read mlp_dim.
-    **dict.fromkeys(("architectures", "order"), SMALL | SHALLOW | {"model.emb_dim": "32"}),
+    # Recurrent models do not read mlp_dim, or only its default.
+    "order": SMALL | SHALLOW | {"model.emb_dim": "32"},
+    "architectures": SMALL | {"model.emb_dim": "32", "model.mlp_dim": "128"},
     "length_extrapolation": NARROW
     | {"data.tokenizer": "byte", "model.vocab_size": "260", "model.num_decoder_layers": "1"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1", "data.tokens_per_batch": "512"}
@@ -199,6 +206,56 @@ def test_objectives_are_pretrained_at_equal_operations():
     totals = [training_flops(config) for config in found]
     assert max(totals) - min(totals) <= max(costs.values())
     assert max(costs.values()) > 2 * min(costs.values())
+
+
+def test_architectures_have_equally_many_parameters():
+    """To half a per cent, at both sizes."""
+    for name in ("architectures", "architectures/large"):
+        found = {trial.labels["model"]: trial.config for trial in trials(name).trials if trial.seed == 0}
+        sizes = {model: sum(leaf.size for leaf in jax.tree.leaves(param_shapes(c))) for model, c in found.items()}
+        assert max(sizes.values()) <= 1.005 * min(sizes.values()), sizes
+
+
+@pytest.mark.slow
+def test_architectures_read_equally_many_pairs_or_train_with_equally_many_operations(tmp_path):
+    """To one per cent, with the batches of the corpus."""
+    found = {trial.labels["model"]: trial.config for trial in trials("architectures").trials if trial.seed == 0}
+    data = prepare_data(found["lstm"], TASKS["translation"].columns(found["lstm"]), tmp_path, needed=("train",))
+    plans = {model: training_batches(config, data.splits["train"]) for model, config in found.items()}
+    flops = {model: training_flops(config, plans[model]) for model, config in found.items()}
+    for model in ("causal_equal_flops", "prefix_equal_flops", "lstm", "lstm_attention"):
+        assert flops[model] == pytest.approx(flops["encoder_decoder"], rel=0.01), model
+    for model in ("causal", "prefix"):
+        pairs = [
+            found[name].training.num_train_steps * plans[name].num_examples / plans[name].batches_per_epoch
+            for name in (model, "encoder_decoder")
+        ]
+        assert pairs[0] == pytest.approx(pairs[1], rel=0.01), model
+        assert flops[model] > 1.8 * flops["encoder_decoder"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["encoder_decoder", "causal", "prefix", "lstm", "lstm_attention"])
+def test_every_architecture_trains_alone_and_as_one_program(model, tmp_path):
+    """Both executors give the same scores; the log has the operations of all steps."""
+    folder, asked = ROOT / "experiments" / "architectures", study("architectures")
+    overrides = OVERRIDES["architectures"] | {"data.cache_dir": str(tmp_path / "cache")}
+    found = [trial for trial in trials("architectures", overrides).trials if trial.labels["model"] == model]
+    losses = []
+    for name, of_seeds in (("local", found[:1]), ("vmap", found[:2])):
+        folders = [tmp_path / name / TRIALS / trial.name for trial in of_seeds]
+        for path, trial in zip(folders, of_seeds, strict=True):
+            training = dataclasses.replace(trial.config.training, num_train_steps=2)
+            short = dataclasses.replace(trial, config=dataclasses.replace(trial.config, training=training))
+            write_spec(path, short, asked.metrics, folder)
+        assert run_trials(folders) == 0
+        result = read_result(folders[0])
+        assert result.status == "finished", result.why
+        assert {metric.name for metric in asked.metrics} <= set(result.metrics)
+        lines = [line for line in readable_lines(folders[0] / NAME) if line["split"] == "train"]
+        assert sum(line["flops"] for line in lines) == result.metrics["training/flops"]
+        losses.append(result.metrics["test/loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_norm_placement_crosses_placement_warm_up_and_depth():

@@ -28,6 +28,7 @@ def test_figures_that_fit_their_study():
     figures = (
         MetricByVariant("test/loss"),
         Curves("train/gradient_norm", log_y=True),
+        Curves("valid/loss", x="flops"),
         MetricByAxis("test/loss", x="num_heads", by="norm_position", log_x=True),
         MetricByBin("test[*]/exact_match"),
         CustomFigure(lambda axes, results: None, "Ours", "A picture"),
@@ -56,6 +57,7 @@ def test_figures_that_fit_their_study():
         ),
         (lambda: MetricByVariant("loss"), "figure MetricByVariant: 'loss': expected SPLIT/NAME"),
         (lambda: Curves("valid loss"), "figure Curves: 'valid loss': expected SPLIT/NAME"),
+        (lambda: Curves("valid/loss", x="flop"), r"figure Curves of .*: x=.flop.: expected .*did you mean .flops."),
         (lambda: MetricByBin("test/exact_match"), "expected one '\\*' in place of the bin"),
         (lambda: MetricByBin("*[*]/loss"), "expected one '\\*'"),
         (lambda: CustomFigure(lambda axes, results: None, "", "A picture"), "needs a title and an alt text"),

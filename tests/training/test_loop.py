@@ -124,6 +124,7 @@ class World:
             record={"config": "c"},
             side_files={"tokenizer.model": b"t"},
             keep_batch=self.keep_batch,
+            step_flops=lambda shape: 10**15 * shape.rows,
         )
         return session.TrainingSession(parts, self, progress, record or {})
 
@@ -226,11 +227,13 @@ def test_averages_are_over_tokens():
     assert line["tokens"] == tokens.sum()
     assert line["padding_efficiency"] == pytest.approx((7 + 8 + 9) / (3 * 106))
     assert line["epoch"] == 0
+    assert line["flops"] == 3 * 4 * 10**15
     assert line["seconds"] > 0
     assert line["tokens_per_s"] == pytest.approx(tokens.sum() / line["seconds"])
     last = world.lines[-2][2]  # only steps 7 and 8
     assert last["loss"] == pytest.approx((107 * 7 + 108 * 8) / 215)
     assert last["epoch"] == 1
+    assert last["flops"] == 2 * 4 * 10**15
 
 
 def test_a_checkpoint_contains_everything_for_a_resumed_run():

@@ -191,6 +191,8 @@ class BatchPlan:
         return int(np.searchsorted(self._first_batch, number, side="right")) - 1
 
     def _order(self, epoch: int) -> np.ndarray:
+        if self._epoch is not None and self._epoch[0] == epoch:
+            return self._epoch[1]
         return generator(ORDER_STREAM, 0, epoch, 0).permutation(self.batches_per_epoch)
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -14,6 +14,17 @@ from typing import Any
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 
+COSTS = {
+    "step": "step",
+    "flops": "floating-point operations",
+    "seconds": "seconds of training",
+}
+"""Labels of the costs of training by name.
+
+- `flops`: of all steps so far; see `tasks.flops`.
+- `seconds`: of all steps so far, with compilation, without validation and checkpoints. Trials that train as one program
+  log an equal share of its time.
+"""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -33,21 +44,27 @@ class MetricByVariant:
 
 @dataclasses.dataclass(frozen=True)
 class Curves:
-    """A logged quantity against the step, by variant: the mean over the finished seeds, in a band of its 95 %
-    interval.
+    """A logged quantity against the cost of training, by variant: the mean over the finished seeds, in a band of its
+    95 % interval.
 
     Every trial that has not finished is a separate thin line, which ends in a cross if the trial has diverged.
 
-    quantity: SPLIT/NAME of metrics.jsonl, as in train/gradient_norm.
+    quantity: SPLIT/NAME of metrics.jsonl, as in train/gradient_norm. x: a name of `COSTS`; if seeds have
+      different costs at a step, the mean.
     """
 
     quantity: str
     title: str = ""
+    x: str = "step"
     log_x: bool = False
     log_y: bool = False
 
     def __post_init__(self) -> None:
         _check_name("Curves", self.quantity)
+        if self.x not in COSTS:
+            raise ConfigError(
+                f"figure Curves of '{self.quantity}': x='{self.x}': expected {', '.join(COSTS)}{nearest(self.x, COSTS)}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

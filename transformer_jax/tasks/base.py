@@ -80,6 +80,7 @@ LOGGED_BY_LOOP = (
     MetricSpec("tokens"),
     MetricSpec("padding_efficiency"),
     MetricSpec("epoch"),
+    MetricSpec("flops", heading="floating-point operations"),
 )
 """Training metrics that the loop logs in addition to `Task.logged`."""
 LOGGED_BY_CLOCK = (MetricSpec("seconds", unit="s"), MetricSpec("tokens_per_s", unit="1/s"))

@@ -27,6 +27,7 @@ from transformer_jax.parallel.launchers import Launcher, make_launcher
 from transformer_jax.parallel.processes import is_primary, primary_first
 from transformer_jax.tasks.base import TASKS, best_metric
 from transformer_jax.tasks.batches import training_batches
+from transformer_jax.tasks.flops import step_flops
 from transformer_jax.tasks.outside import errors_from_outside, objects_from_outside
 from transformer_jax.terminal import doing
 from transformer_jax.training.describe import describe, say_once
@@ -205,6 +206,7 @@ def make_parts(
         },
         side_files=TASKS[config.task.name].side_files(data),
         keep_batch=functools.partial(keep_batch, directory.path / "nonfinite"),
+        step_flops=functools.cache(lambda shape: step_flops(config, shape.rows, dict(shape.widths))),
     )
 
 

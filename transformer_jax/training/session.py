@@ -17,7 +17,7 @@ from typing import Any
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import TrainingConfig
-from transformer_jax.data.batching import Batch, TrainingBatches
+from transformer_jax.data.batching import Batch, BatchShape, TrainingBatches
 from transformer_jax.kill_points import kill_point
 from transformer_jax.parallel.processes import gathered
 from transformer_jax.training.best_so_far import BestSoFar
@@ -35,6 +35,7 @@ class RunParts:
     higher_is_better: direction of `config.best_metric`. evaluate: returns validation metrics of parameters by name.
     record: the constant part of a checkpoint's record. side_files: content, by name, of the files beside the arrays.
     keep_batch: stores the batch of a step that was not finite, and returns the file.
+    step_flops: returns the floating-point operations of a step with a batch of a shape, or None if they are not known.
     """
 
     config: TrainingConfig
@@ -45,6 +46,7 @@ class RunParts:
     record: Mapping[str, Any]
     side_files: Mapping[str, bytes]
     keep_batch: Callable[[int, Batch], Path]
+    step_flops: Callable[[BatchShape], int | None] = lambda shape: None
 
 
 class TrainingSession:
@@ -104,8 +106,12 @@ class TrainingSession:
 
     def log(self, step: int) -> float:
         """Log averages since the last line, and begin the next window; return the average loss."""
+        steps = range(step - len(self._window.values), step)
         averages = self._window.close()
         self._clock.stop(averages["tokens"], self.shared_by)
+        counted = [self.parts.step_flops(self.parts.plan.shape(before)) for before in steps]
+        if known := [flops for flops in counted if flops is not None]:
+            averages["flops"] = sum(known)
         clock_fields = {"seconds": self._clock.seconds, "tokens_per_s": self._clock.tokens_per_s}
         self._log.write(step, "train", averages | {"epoch": self.parts.plan.epoch(step - 1)} | clock_fields)
         self._clock.start()

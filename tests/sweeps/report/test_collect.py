@@ -24,6 +24,7 @@ from transformer_jax.sweeps.report.summary import summarise, summary_records
 from transformer_jax.sweeps.report.write import write_report
 from transformer_jax.sweeps.results import RESULT, SPEC, TRIALS
 from transformer_jax.sweeps.results import STUDY as RECORD
+from transformer_jax.training.metric_log import MetricLog
 
 
 @pytest.fixture(scope="module")
@@ -361,3 +362,15 @@ def test_a_changed_number_in_a_file_of_a_trial_is_found(tmp_path, name):
     file.write_text(file.read_text().replace('"seed": 1', '"seed": 2'))
     with pytest.raises(DataError, match=f"{name}: does not match its checksum"):
         collect(workdir)
+
+
+def test_the_cost_of_training_is_that_of_all_lines_so_far(workdir, folder):
+    """Between lines it is linear; after the last line it is not known."""
+    trial = collect(workdir, folder).trials[0]
+    with MetricLog(trial.folder, 0) as log:
+        for step, flops in ((10, 100), (20, 300)):
+            log.write(step, "train", {"loss": 1.0, "flops": flops})
+    trial = collect(workdir, folder).trials[0]
+    assert trial.cost("flops", [5, 10, 15, 20, 25]) == {5: 50.0, 10: 100.0, 15: 250.0, 20: 400.0}
+    assert trial.cost("step", [5, 25]) == {5: 5.0, 25: 25.0}
+    assert trial.cost("seconds", [5]) == {}

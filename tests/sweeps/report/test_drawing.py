@@ -98,8 +98,17 @@ def test_curves_are_means_of_finished_trials_and_show_the_others(axes, results):
     (legend,) = axes.figure.legends
     assert [t.get_text() for t in legend.get_texts()] == ["1", "2", "4 (1 of 3 diverged)", "8", "16"]
     assert legend.get_title().get_text() == "num_heads"
-    assert "steps 10 to 50" in alt
+    assert "against the step from 10 to 50" in alt
     assert "lowest num_heads=1, 0.2905; highest num_heads=16, 0.8923." in alt
+
+
+def test_curves_against_the_seconds_of_training(axes, results):
+    """Every ten steps took 1.5 seconds; the diverged trial is a thin line with a cross at its end."""
+    alt = plots.curves(Curves("valid/loss", x="seconds"), axes, results)
+    lines = [line.get_xdata().tolist() for line in axes.lines]
+    assert lines == [*[[1.5, 3.0, 4.5, 6.0, 7.5]] * 3, [1.5, 3.0, 4.5], [4.5], *[[1.5, 3.0, 4.5, 6.0, 7.5]] * 2]
+    assert axes.get_xlabel() == "seconds of training"
+    assert "against the seconds of training from 1.5 to 7.5" in alt
 
 
 @pytest.mark.parametrize("direction", ["min", "max"])
@@ -287,6 +296,7 @@ def test_the_user_s_matplotlib_settings_change_nothing(results):
             "figure MetricByAxis: no trial has measured 'test/chrf'; there are test/exact",
         ),
         (Curves("train/los"), r"figure Curves: no trial has logged 'train/los'; .*did you mean 'train/loss'"),
+        (Curves("valid/loss", x="flops"), "x=.flops.: no trial has logged .train/flops.; use x=.step."),
         (MetricByBin("valid[*]/loss"), r"no trial has measured a metric 'valid\[\*\]/loss'; there are test/exact"),
     ],
 )

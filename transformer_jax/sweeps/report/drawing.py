@@ -16,10 +16,19 @@ from typing import Any
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.figures import Curves, CustomFigure, Figure, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.figures import (
+    COSTS,
+    Curves,
+    CustomFigure,
+    Figure,
+    MetricByAxis,
+    MetricByBin,
+    MetricByVariant,
+)
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_name
+from transformer_jax.tasks.base import TRAIN
 
 _WIDTH = 5.2  # inches; on a page 360 pixels wide it is scaled to two thirds
 
@@ -82,6 +91,11 @@ def _check(figure: Figure, results: StudyResults) -> None:
         name, known = figure.metric, results.metrics
     elif isinstance(figure, Curves):
         name, known = figure.quantity, results.logged
+        if figure.x != "step" and f"{TRAIN}/{figure.x}" not in known:
+            raise ConfigError(
+                f"figure Curves of '{figure.quantity}': x='{figure.x}': no trial has logged '{TRAIN}/{figure.x}'; use "
+                "x='step'"
+            )
     elif isinstance(figure, MetricByBin) and not figure.bins(results.metrics):
         raise ConfigError(
             f"figure MetricByBin: no trial has measured a metric '{figure.metric}'; there are "
@@ -99,7 +113,7 @@ def _default_title(figure: Figure, results: StudyResults) -> str:
     if isinstance(figure, CustomFigure):
         return figure.title
     if isinstance(figure, Curves):
-        title = f"{metric_name(figure.quantity, results.task)} by step"
+        title = f"{metric_name(figure.quantity, results.task)} by {COSTS[figure.x]}"
     elif isinstance(figure, MetricByBin):
         title = f"{metric_name(figure.name, results.task)} by {figure.label}"
     else:

@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByBin, MetricByVariant, number_of
+from transformer_jax.sweeps.figures import COSTS, Curves, MetricByAxis, MetricByBin, MetricByVariant, number_of
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_label, metric_name, trials_of
 from transformer_jax.sweeps.report.labels import axis_of, legend, legend_of_variants, literal, missing, plain, row_label
@@ -128,26 +128,26 @@ class _Panels:
 
 def curves(figure: Curves, axes: Any, results: StudyResults) -> str:
     shown, note = _shown(results, MOST_LINES)
-    drawn, last, steps, styles = [], [], [], []
+    drawn, last, costs, styles = [], [], [], []
     trainings = _by_training(shown)
     for index, alike in enumerate(trainings):
-        by_step = _mean_curve(alike[0], figure.quantity)
+        curve = _mean_curve(alike[0], figure)
         name = " and ".join(v.name for v in alike) + missing(alike[:1])
-        points = [(step, found.mean) for step, found in by_step.items()]
-        drawn.append(_Line(name, points, functools.partial(_draw_curve, alike[0], by_step, figure.quantity)))
+        points = [(cost, found.mean) for cost, found in curve.items()]
+        drawn.append(_Line(name, points, functools.partial(_draw_curve, alike[0], curve, figure)))
         styles.append({"color": _colours()[index % len(_colours())], "ls": _STYLES[index % len(_STYLES)]})
-        if by_step:
-            last.append((" and ".join(v.name for v in alike), by_step[max(by_step)].mean))
-            steps += by_step
+        if curve:
+            last.append((" and ".join(v.name for v in alike), curve[max(curve)].mean))
+            costs += curve
     panels = _Panels(axes, drawn, styles)
     for panel in panels.all:
         _scales(panel, figure)
     if panels.handles:
         legend_of_variants(axes, panels.handles, trainings, results)
-    panels.label("step", metric_label(figure.quantity, results.task), note)
-    span = f", steps {min(steps)} to {max(steps)}" if steps else ""
+    panels.label(COSTS[figure.x], metric_label(figure.quantity, results.task), note)
+    span = f" from {min(costs):.4g} to {max(costs):.4g}" if costs else ""
     return (
-        f"{metric_label(figure.quantity, results.task)} against the step{span}, of {_count(shown, note)}: "
+        f"{metric_label(figure.quantity, results.task)} against the {COSTS[figure.x]}{span}, of {_count(shown, note)}: "
         "means over the seeds that "
         f"have finished, in bands of the 95 % interval. At the end: {_extremes(last, '')}{_lost(shown)}"
     )
@@ -214,12 +214,12 @@ def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
 
 
 def _draw_curve(
-    variant: Variant, by_step: Mapping[int, Estimate], quantity: str, axes: Any, style: Mapping[str, Any]
+    variant: Variant, curve: Mapping[float, Estimate], figure: Curves, axes: Any, style: Mapping[str, Any]
 ) -> Any:
-    (handle,) = _line(axes, by_step, style)
+    (handle,) = _line(axes, curve, style)
     for trial in variant.trials:
         if trial.status != "finished":
-            _thin_line(axes, trial, quantity, style)
+            _thin_line(axes, trial, figure, style)
     return handle
 
 
@@ -273,28 +273,38 @@ def _by_training(variants: Sequence[Variant]) -> list[list[Variant]]:
     return list(alike.values())
 
 
-def _mean_curve(variant: Variant, quantity: str) -> dict[int, Estimate]:
-    """Return the mean over the finished trials by step, up to the last step of the shortest log."""
-    logs = [log for trial in variant.trials if trial.status == "finished" and (log := trial.logged(quantity))]
+def _mean_curve(variant: Variant, figure: Curves) -> dict[float, Estimate]:
+    """Return the mean over the finished trials by mean cost, up to the last step of the shortest log."""
+    logs = [log for trial in variant.trials if trial.status == "finished" and (log := _points(trial, figure))]
     if not logs:
         return {}
     end = min(max(log) for log in logs)
     steps = sorted({step for log in logs for step in log if step <= end})
-    return {step: estimate([log[step] for log in logs if step in log]) for step in steps}
+    curve = {}
+    for step in steps:
+        costs, values = zip(*(log[step] for log in logs if step in log), strict=True)
+        curve[math.fsum(costs) / len(costs)] = estimate(values)
+    return curve
 
 
-def _line(axes: Any, by_step: Mapping[int, Estimate], style: Mapping[str, Any]) -> list[Any]:
-    steps, means = list(by_step), [e.mean for e in by_step.values()]
-    low, high = ([e.mean + sign * (_bar(e) or 0.0) for e in by_step.values()] for sign in (-1, 1))
-    axes.fill_between(steps, low, high, color=style["color"], alpha=0.18, lw=0)
-    return axes.plot(steps, means, lw=1.6, marker="o" if len(steps) <= _FEW_POINTS else "", ms=3, **style)
+def _points(trial: TrialResult, figure: Curves) -> dict[int, tuple[float, float]]:
+    """Return cost and value by step, in order; without steps whose cost is not known."""
+    log = trial.logged(figure.quantity)
+    return {step: (cost, log[step]) for step, cost in trial.cost(figure.x, sorted(log)).items()}
 
 
-def _thin_line(axes: Any, trial: TrialResult, quantity: str, style: Mapping[str, Any]) -> None:
-    log = sorted(trial.logged(quantity).items())
-    axes.plot([step for step, _ in log], [value for _, value in log], lw=0.7, **style)
-    if trial.status == "diverged" and log:
-        axes.plot(*log[-1], "x", color=style["color"], ms=7, mew=1.6)
+def _line(axes: Any, curve: Mapping[float, Estimate], style: Mapping[str, Any]) -> list[Any]:
+    costs, means = list(curve), [e.mean for e in curve.values()]
+    low, high = ([e.mean + sign * (_bar(e) or 0.0) for e in curve.values()] for sign in (-1, 1))
+    axes.fill_between(costs, low, high, color=style["color"], alpha=0.18, lw=0)
+    return axes.plot(costs, means, lw=1.6, marker="o" if len(costs) <= _FEW_POINTS else "", ms=3, **style)
+
+
+def _thin_line(axes: Any, trial: TrialResult, figure: Curves, style: Mapping[str, Any]) -> None:
+    points = list(_points(trial, figure).values())
+    axes.plot([cost for cost, _ in points], [value for _, value in points], lw=0.7, **style)
+    if trial.status == "diverged" and points:
+        axes.plot(*points[-1], "x", color=style["color"], ms=7, mew=1.6)
 
 
 def _point_style(index: int) -> dict[str, Any]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from transformer_jax import metrics_file
 from transformer_jax.sweeps.results import Result
 from transformer_jax.sweeps.trials import Trial
+from transformer_jax.tasks.base import TRAIN
 
 NO_RESULT, NOT_BEGUN = "none yet", "not begun"
 STATUSES = ("finished", "diverged", "failed", "pruned", NO_RESULT)
@@ -59,6 +63,18 @@ class TrialResult:
     def logged(self, quantity: str) -> dict[int, float]:
         """Return the finite values of a quantity, SPLIT/NAME, by step."""
         return metrics_file.values_by_step(self.log, quantity)
+
+    def cost(self, name: str, steps: Iterable[int]) -> dict[int, float]:
+        """Return the cost of the training up to each of some steps, without steps after the last line of the log.
+
+        Args:
+          name: of `sweeps.figures.COSTS`. The log has the costs since its line before; between lines they are linear.
+        """
+        if name == "step":
+            return {step: float(step) for step in steps}
+        logged = self.logged(f"{TRAIN}/{name}")
+        known, totals = [0, *logged], [0.0, *itertools.accumulate(logged.values())]
+        return {step: float(np.interp(step, known, totals)) for step in steps if logged and step <= known[-1]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The study `architectures` in a larger setting, for an accelerator."""

@@ -1,0 +1,93 @@
+"""The variants of the study at two sizes, each of equally many parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Widths, and updates of the encoder-decoder. The other widths give as many parameters as the encoder-decoder has.
+
+    tokens_per_batch: of the encoder-decoder. shares: updates of every other variant in those of the encoder-decoder;
+    they follow from the operations of a step (`tasks.flops`), and of `causal` and `prefix` from the pairs of a batch.
+    """
+
+    emb_dim: int
+    num_heads: int
+    decoder_mlp_dim: int
+    lstm_dim: int
+    attention_lstm_dim: int
+    tokens_per_batch: int
+    num_train_steps: int
+    warmup_steps: int
+    learning_rates: dict[str, float]
+    shares: dict[str, float]
+
+
+SMALL = Size(
+    emb_dim=64,
+    num_heads=4,
+    decoder_mlp_dim=320,
+    lstm_dim=132,
+    attention_lstm_dim=77,
+    tokens_per_batch=1024,
+    num_train_steps=600,
+    warmup_steps=50,
+    learning_rates={"encoder_decoder": 6e-3, "decoder": 1.2e-2, "recurrent": 1.2e-2},
+    shares={"pairs": 0.9441, "flops": 0.4914, "lstm": 1.0791, "lstm_attention": 1.0471},
+)
+LARGE = Size(
+    emb_dim=256,
+    num_heads=8,
+    decoder_mlp_dim=1280,
+    lstm_dim=525,
+    attention_lstm_dim=305,
+    tokens_per_batch=8192,
+    num_train_steps=5000,
+    warmup_steps=500,
+    learning_rates={"encoder_decoder": 1e-3, "decoder": 1e-3, "recurrent": 3e-3},
+    shares={"pairs": 0.9436, "flops": 0.4970, "lstm": 1.0236, "lstm_attention": 1.0167},
+)
+
+
+def models(size: Size) -> dict[str, dict[str, object]]:
+    """Return the overrides of every variant, relative to the encoder-decoder."""
+
+    def steps(share: str) -> dict[str, object]:
+        return {"training.num_train_steps": round(size.num_train_steps * size.shares[share])}
+
+    decoder = {
+        "model.architecture": "decoder_only",
+        "model.num_encoder_layers": 6,  # the default: not read
+        "model.num_decoder_layers": 4,
+        "model.mlp_dim": size.decoder_mlp_dim,
+        # A row holds source and target, so a batch of about as many pairs has twice the tokens.
+        "data.max_length": 128,
+        "data.tokens_per_batch": 2 * size.tokens_per_batch,
+        "optimizer.learning_rate": size.learning_rates["decoder"],
+    }
+    recurrent = {
+        "model.architecture": "recurrent",
+        "model.num_heads": 8,  # the defaults: not read
+        "model.norm_position": "post",
+        "model.cell": "lstm",
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.deep_output": "maxout",
+        "optimizer.learning_rate": size.learning_rates["recurrent"],
+    }
+    attention = {"model.attention": "additive", "model.bidirectional": True, "model.bridge": "zero"}
+    causal, prefix = {"task.source_mask": "causal"}, {"task.source_mask": "prefix"}
+    return {
+        "encoder_decoder": {},
+        "causal": decoder | causal | steps("pairs"),
+        "prefix": decoder | prefix | steps("pairs"),
+        "causal_equal_flops": decoder | causal | steps("flops"),
+        "prefix_equal_flops": decoder | prefix | steps("flops"),
+        "lstm": recurrent | {"model.hidden_dim": size.lstm_dim} | steps("lstm"),
+        "lstm_attention": recurrent
+        | attention
+        | {"model.hidden_dim": size.attention_lstm_dim}
+        | steps("lstm_attention"),
+    }
