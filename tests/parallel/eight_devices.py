@@ -59,7 +59,7 @@ def gradient_step(static: StaticConfig) -> Any:
     gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any, axis_name: str | None = None) -> Any:
-        grads, sums = gradient(state.params, batch, state.step, hyper)
+        grads, sums, _ = gradient(state.params, batch, state.step, hyper)
         if axis_name is not None:
             grads, sums = jax.lax.psum((grads, sums), axis_name)
         params = jax.tree.map(lambda p, g: p - 0.5 * g / sums["weight"], state.params, grads)
@@ -73,7 +73,7 @@ def mean_of_means(static: StaticConfig) -> Any:
     gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any, axis_name: str) -> Any:
-        grads, sums = gradient(state.params, batch, state.step, hyper)
+        grads, sums, _ = gradient(state.params, batch, state.step, hyper)
         tokens = jax.lax.psum(sums["weight"], axis_name)
         mean = jax.tree.map(lambda g: g / jnp.maximum(sums["weight"], 1.0), grads)
         grads = jax.tree.map(lambda g: g * tokens, jax.lax.pmean(mean, axis_name))
