@@ -5,6 +5,7 @@ stdin: a JSON dict from the name of a case to a function of this file and its ar
 """
 
 import collections
+import dataclasses
 import functools
 import json
 import re
@@ -17,10 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from data_support import encoded_pairs
+from labelled_support import config as labelled_config
 from training_support import VOCAB_SIZE, distance, identical, read_by, small_config, split_for, uneven_batch
 
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, ParallelConfig
 from transformer_jax.data.batching import Batch
 from transformer_jax.data.columns import RaggedIds
 from transformer_jax.models.architecture import parameter_axes
@@ -224,6 +226,35 @@ def matrix(architecture: str, fields: dict[str, Any], launcher: str) -> dict[str
         "grads": distance(output["grads"], expected["grads"]),
         "update": distance(difference(after.params, start), difference(expected_state.params, start)),
         "sums": [[float(o["sums"][name]) for name in SUMS] for o in (output, expected)],
+    }
+
+
+def batch_norm(launcher: str, parallel: dict[str, int]) -> dict[str, Any]:
+    """Return how far two steps of a tagger with BatchNorm are from those on one device."""
+    config = labelled_config("tagging", {"row_multiple": 8, "tokens_per_batch": 128}, {"norm": "batchnorm"})
+    config = dataclasses.replace(config, parallel=ParallelConfig(launcher=launcher, **parallel))
+    static, hyper = split(config)
+    step = make_train_step(static)
+    launch, alone = make_launcher(config, step, parameter_axes(config.model)), jax.jit(step)
+    state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+    expected = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    rows = np.arange(16)[:, None]
+    # Two rows per device; the first device has no token at all.
+    batch = {"inputs": (rows * 7 + np.arange(6)) % 20 + 4, "inputs_mask": np.arange(6) < (rows - 1).clip(0) % 7}
+    batch |= {"targets": (rows + np.arange(6)) % 5, "row_ids": rows[:, 0]}
+    batch = {name: x if x.dtype == bool else x.astype(np.int32) for name, x in batch.items()}
+    batch |= {"weights": batch["inputs_mask"].astype(np.float32)}
+    for _ in range(2):
+        state, metrics = launch.step(state, batch, hyper)
+        expected, expected_metrics = alone(expected, batch, hyper)
+    assert everywhere_equal(state.extra, NUM_DEVICES)
+    [moments], [expected_moments] = (
+        [part.mu for part in s.opt_state if hasattr(part, "mu")] for s in (state, expected)
+    )
+    return {
+        "extra": distance(state.extra, expected.extra),
+        "moments": distance(moments, expected_moments),
+        "loss": (float(metrics["loss"]), float(expected_metrics["loss"])),
     }
 
 
