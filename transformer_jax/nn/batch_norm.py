@@ -1,10 +1,10 @@
 """Batch normalisation (Ioffe and Szegedy 2015): statistics of every feature over the tokens of a batch.
 
-A training pass normalises with the mean and variance of its own batch, over all tokens of all rows on all devices. It is
-a pass in which the collection `STATISTICS` is mutable. Every other pass normalises with running averages of these, so
-that an output depends on its own row alone. The averages are no parameters: no gradient reaches them. The training
-state holds them in `TrainState.extra[STATISTICS]`, and a pass that reads them gets them beside the scale and bias of
-their norm (`with_running`).
+A training pass normalises with the mean and variance of its own batch, over all tokens of all rows on all devices; the
+collection `STATISTICS` is mutable in it. Every other pass normalises with running averages of these, so that an output
+depends on its own row alone. The averages are no parameters: no gradient reaches them. The training state holds them in
+`TrainState.extra[STATISTICS]`, and a pass that reads them gets them beside the scale and bias of their norm
+(`with_running`).
 """
 
 from __future__ import annotations
