@@ -26,7 +26,7 @@ from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, com
 from transformer_jax.data.tokenizers import Tokenizer, with_added_tokens
 from transformer_jax.errors import CheckpointError
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.nn.batch_norm import STATISTICS
+from transformer_jax.nn.batch_norm import RUNNING, STATISTICS
 from transformer_jax.nn.positions import resized_table
 from transformer_jax.parallel.processes import from_primary
 from transformer_jax.tasks.base import TASKS, higher_is_better
@@ -288,6 +288,6 @@ def _part(path: str) -> str:
 def _summary(leaves: Mapping[str, Leaf]) -> str:
     """Return counts, as in `3 arrays with 120 parameters: decoder 2, embedding 1`."""
     parts: Iterable[tuple[str, int]] = sorted(collections.Counter(map(_part, leaves)).items())
-    size = sum(math.prod(leaf.shape) for leaf in leaves.values())
+    size = sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.rpartition("/")[2] not in RUNNING)
     listing = ", ".join(f"{part} {count}" for part, count in parts)
     return f"{len(leaves)} arrays with {size:,} parameters: {listing or 'none'}"
