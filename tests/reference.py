@@ -77,6 +77,11 @@ def bucket(distance: int, bidirectional: bool, num_buckets: int, max_distance: i
 
 
 def norm(config: Any, x: np.ndarray, p: Any) -> np.ndarray:
+    if config.norm == "none":
+        return x
+    if config.norm == "batchnorm":
+        y = (x - p["running_mean"]) / np.sqrt(p["running_variance"] + config.norm_epsilon) * p["scale"]
+        return y + p["bias"] if config.use_bias else y
     if config.norm == "rmsnorm":
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + config.norm_epsilon) * p["scale"]
     y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + config.norm_epsilon) * p["scale"]
@@ -152,29 +157,29 @@ class Model:
                 index = bucket(distance, name == "encoder", config.relative_num_buckets, config.relative_max_distance)
                 bias[b, n, t, s] = table[index, n]
         if config.embedding_norm:
-            x = norm(config, x, self.layer(self.params[name]["embedding_norm"], None))
+            x = norm(config, x, self.layer(self.params[name].get("embedding_norm", {}), None))
         x = self.drop(x, "embedding")
         weights = []
         num_layers = config.num_encoder_layers if name == "encoder" else config.num_decoder_layers
         for i in range(num_layers):
             p = self.layer(self.params[name]["layers"], i)
             x, own = self.residual(
-                p["self_attention_residual"],
+                p.get("self_attention_residual", {}),
                 x,
                 lambda y, p=p: self.heads(p["self_attention"], y, y, positions, mask, bias),
             )
             weights.append({"self_attention": own})
             if memory is not None:
                 x, weights[-1]["cross_attention"] = self.residual(
-                    p["cross_attention_residual"],
+                    p.get("cross_attention_residual", {}),
                     x,
                     lambda y, p=p: self.heads(p["cross_attention"], y, memory, None, memory_mask, None),
                 )
             x, _ = self.residual(
-                p["feed_forward_residual"], x, lambda y, p=p: (self.feed_forward(p["feed_forward"], y), None)
+                p.get("feed_forward_residual", {}), x, lambda y, p=p: (self.feed_forward(p["feed_forward"], y), None)
             )
         if config.norm_position == "pre":
-            x = norm(config, x, self.layer(self.params[name]["final_norm"], None))
+            x = norm(config, x, self.layer(self.params[name].get("final_norm", {}), None))
         return self.drop(x, "final"), weights
 
     def layer(self, node: Any, i: int | None) -> Any:
@@ -185,10 +190,10 @@ class Model:
     def residual(self, p, x, f):
         """Post: Norm(x + Dropout(f(x))). Pre: x + Dropout(f(Norm(x)))."""
         if self.config.norm_position == "pre":
-            y, extra = f(norm(self.config, x, p["norm"]))
+            y, extra = f(norm(self.config, x, p.get("norm")))
             return x + self.drop(y, "residual"), extra
         y, extra = f(x)
-        return norm(self.config, x + self.drop(y, "residual"), p["norm"]), extra
+        return norm(self.config, x + self.drop(y, "residual"), p.get("norm")), extra
 
     def heads(self, p, x, y, positions, mask, bias):
         config = self.config

@@ -178,6 +178,9 @@ def test_limits_themselves_are_valid():
 # --- relations -----------------------------------------------------------------------------------------------------
 
 
+OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
+
+
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -294,6 +297,38 @@ def test_limits_themselves_are_valid():
             {"decode__length_penalty": "none", "decode__length_penalty_alpha": 0.6},
             ["decode.length_penalty_alpha=0.6 is not read with length_penalty='none'"],
         ),
+        (
+            {"model__norm": "batchnorm"},
+            ["model.norm='batchnorm' cannot be used with architecture='encoder_decoder'", "later ones", "encoder_only"],
+        ),
+        (
+            OF_ENCODER | {"model__norm": "batchnorm", "data__row_multiple": 1},
+            ["data.row_multiple=1 with model.norm='batchnorm' allows batches of one row", "at least 2"],
+        ),
+        (
+            OF_ENCODER | {"model__norm": "batchnorm", "training__accumulation_steps": 2},
+            ["training.accumulation_steps=2 with model.norm='batchnorm'", "set training.accumulation_steps=1"],
+        ),
+        (
+            OF_ENCODER | {"model__norm": "batchnorm", "training__loss_chunks": 2},
+            ["training.loss_chunks=2 with model.norm='batchnorm'", "set training.loss_chunks=1"],
+        ),
+        (
+            OF_ENCODER | {"model__norm": "batchnorm", "evaluation__average_checkpoints": 2},
+            ["evaluation.average_checkpoints=2 with model.norm='batchnorm'", "set evaluation.average_checkpoints=1"],
+        ),
+        (
+            {"model__norm": "none", "model__norm_epsilon": 1e-5},
+            ["model.norm_epsilon=1e-05 is not read with norm='none', but with 'layernorm' and 'rmsnorm' and"],
+        ),
+        (
+            {"model__architecture": "decoder_only", "task__name": "language_model", "model__norm": "batchnorm"},
+            ["model.norm='batchnorm' cannot be used with architecture='decoder_only'"],
+        ),
+        (
+            {"model__architecture": "recurrent", "model__norm": "batchnorm"},
+            ["model.norm='batchnorm' is not read with architecture='recurrent'"],
+        ),
     ],
 )
 def test_relations_between_fields(changes, parts):
@@ -315,6 +350,8 @@ def test_relations_between_fields(changes, parts):
         {"optimizer__schedule": "cosine", "optimizer__learning_rate": 0.1},
         {"training__accumulation_steps": 4},
         {"data__tokens_per_batch": 1024},
+        OF_ENCODER | {"model__norm": "batchnorm", "data__row_multiple": 2},
+        {"model__norm": "none"},
         # Positions start at 0 again with every pair of a row.
         {"model__position_encoding": "learned", "model__max_length": 128, "data__batching": "packed"},
     ],

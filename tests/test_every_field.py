@@ -423,7 +423,7 @@ def averaged_steps(monkeypatch, **fields):
     def restore(template, step):
         raise _Stopped((step,))
 
-    store.restore_params = restore
+    store.restore_parts = restore
     monkeypatch.setattr(loading, "open_checkpoint", lambda path: (store, 3))
     monkeypatch.setattr(loading, "average_params", average)
     with pytest.raises(_Stopped) as stopped:

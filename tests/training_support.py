@@ -138,7 +138,7 @@ def start(static: StaticConfig, hyper: Hyper) -> TrainState:
 def compiled_gradient(static: StaticConfig) -> Any:
     """Return gradient(params, batch, step, hyper) -> (gradients of the sum, sums)."""
     gradient = jax.jit(functools.partial(batch_gradient, static))
-    return lambda params, batch, step, hyper: gradient(params, batch, jnp.int32(step), hyper)
+    return lambda params, batch, step, hyper: gradient(params, batch, jnp.int32(step), hyper)[:2]
 
 
 @functools.cache

@@ -129,15 +129,15 @@ def test_a_checkpoint_deleted_by_a_running_training(tmp_path, monkeypatch, overr
     """The checkpoint is listed but gone when it is opened; by then there is a newer one."""
     checkpoints = copy_of_trained(tmp_path / "copy") / "run" / "checkpoints"
     later = save_again(checkpoints, 8, tmp_path / "later", 9)
-    restore_params = CheckpointStore.restore_params
+    restore_parts = CheckpointStore.restore_parts
 
     def restore(store, template, step=None):
         if later.exists():
             later.rename(checkpoints / "9")
             shutil.rmtree(checkpoints / str(vanishing))
-        return restore_params(store, template, step)
+        return restore_parts(store, template, step)
 
-    monkeypatch.setattr(CheckpointStore, "restore_params", restore)
+    monkeypatch.setattr(CheckpointStore, "restore_parts", restore)
     assert load(checkpoints.parent, overrides).steps == used
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import optax
 import pytest
 from data_support import EOS_ID, PAD_ID, encoded_pairs
+from labelled_support import config as labelled_config
+from labelled_support import data_of
 from matplotlib.figure import Figure
 from scipy.stats import linregress
 from support import as_batch, random_params
@@ -23,14 +25,18 @@ from experiments.model_size.power_law import fit
 from experiments.norm_placement import gradient_norms as gradients
 from experiments.norm_placement import study as norm_placement
 from experiments.norm_placement.gradient_norms import Row, gradient_norms, slope
+from experiments.normalisation import mismatch
 from experiments.order import permuted
 from experiments.parallelism import cost, tables
 from experiments.positions.order import shuffled
 from transformer_jax.config import DataConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
+from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.tasks.losses import cross_entropy
+from transformer_jax.training.hyper import split
+from transformer_jax.training.state import init_state
 
 MODEL = ModelConfig(
     vocab_size=32, emb_dim=16, num_heads=2, mlp_dim=24, num_encoder_layers=1, num_decoder_layers=2, dropout_rate=0.0
@@ -397,3 +403,37 @@ def test_scores_by_length_are_drawn_over_both_splits():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["lstm"]
     text = by_length.described(results)
     assert text.endswith("lstm, test, 1 to 8 tokens: 35.0; lstm, test_longer, 17 to 24 tokens: 32.0.")
+
+
+def test_distances_of_running_averages():
+    """Two layers of one feature: means are off by one and by two standard deviations, variances by 1 and by e."""
+    sums = {
+        "weight": np.array([4.0, 2.0]),
+        "mean": np.array([[4 * 5.0], [2 * 5.0]]),
+        "variance": np.array([[16.0], [8.0]]),
+    }
+    running = {"running_mean": np.array([[3.0], [9.0]]), "running_variance": np.array([[4.0], [4.0 / np.e]])}
+    [(mean, variance)] = mismatch._distances({"encoder": {"norm": sums}}, {"encoder": {"norm": running}})
+    assert mean == pytest.approx((1 + 2 * np.exp(0.5)) / 2, rel=1e-5)
+    assert variance == pytest.approx(0.5)
+    empty = {**sums, "weight": np.array([4.0, 0.0])}
+    assert mismatch._distances({"norm": empty}, {"norm": running}) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["layernorm", "batchnorm"])
+def test_losses_by_length_and_the_cost_of_running_averages(norm, tmp_path):
+    config = labelled_config("tagging", model={"norm": norm})
+    state = init_state(*split(config))
+    evaluator = Evaluator(config, data_of(config, tmp_path))
+    scorer = SimpleNamespace(loaded=SimpleNamespace(config=config, params=state.evaluated), evaluator=evaluator)
+    found = mismatch.losses_by_length(scorer, ("valid",), width=4)
+    bins = {name.partition("/")[0] for name in found}
+    assert bins == {"valid[1-4]", "valid[5-8]"}  # of 4, 6 and 8 tokens
+    sums = evaluator.sums(state.evaluated, "valid")
+    total = sum(found[f"{name}/loss"] * found[f"{name}/words"] for name in bins)
+    assert total == pytest.approx(sums["nll"], rel=1e-5)
+    assert sum(found[f"{name}/words"] for name in bins) == sums["weight"]
+    cost = mismatch.statistics_mismatch(scorer, "valid", num_batches=2)
+    assert (cost["mismatch/loss"] == 0) == (norm == "layernorm")
+    assert ("mismatch/mean" in cost) == ("mismatch/variance" in cost) == (norm == "batchnorm")

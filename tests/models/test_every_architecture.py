@@ -74,7 +74,9 @@ def test_logits_and_weights_equal_the_float64_reference(fields, architecture):
     params, batch = random_params(config), padded_batch(config)
     logits, weights = forward(config, params, batch, return_weights=True)
     model = Model(config, params)
-    assert_close(logits, model(batch))
+    # Without norms, logits of attention are large, and so is their rounding.
+    tolerance = 1e-4 if config.norm == "none" else 1e-5
+    assert_close(logits, model(batch), tolerance)
     expected = {}
     if architecture != "encoder_only":
         expected["decoder_self_attention"] = model.weights
@@ -84,7 +86,7 @@ def test_logits_and_weights_equal_the_float64_reference(fields, architecture):
         expected["decoder_cross_attention"] = model.weights
     assert weights.keys() == expected.keys()
     for name, layers in expected.items():
-        assert_close(weights[name], np.stack([layer[name.partition("_")[2]] for layer in layers]))
+        assert_close(weights[name], np.stack([layer[name.partition("_")[2]] for layer in layers]), tolerance)
 
 
 # --- parameters ----------------------------------------------------------------------------------------------------
@@ -162,6 +164,11 @@ TREES = {  # of the encoder-decoder: (fields, leaves that come or change, leaves
         [],
     ),
     "rmsnorm": ({"norm": "rmsnorm"}, {}, [path for path in BIASES if "/norm/" in path]),
+    "no norm": (
+        {"norm": "none", "norm_position": "pre", "embedding_norm": True},
+        {},
+        [path for path in DEFAULT_TREE if "/norm/" in path],
+    ),
     "no biases": ({"use_bias": False}, {}, BIASES),
     "learned": ({"position_encoding": "learned"}, both("position_embedding/learned/embedding", (12, 16)), []),
     "relative": ({"position_encoding": "relative"}, both("relative_bias/embedding", (6, 4)), []),

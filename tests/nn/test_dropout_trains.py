@@ -38,7 +38,7 @@ def held_out_losses(static: StaticConfig, hyper: Hyper) -> np.ndarray:
     def one(seed):
         mine = hyper._replace(seed=seed)
         state, _ = jax.lax.scan(lambda s, _: (step(s, train, mine)[0], None), init_state(static, mine), None, STEPS)
-        _, sums = batch_loss(static, state.params, test, state.step, without)
+        sums = batch_loss(static, state.params, test, state.step, without).sums
         return sums["nll"] / sums["weight"]
 
     return np.asarray(jax.jit(jax.vmap(one))(jnp.arange(SEEDS)))

@@ -5,6 +5,7 @@ stdin: a JSON dict from the name of a case to a function of this file and its ar
 """
 
 import collections
+import dataclasses
 import functools
 import json
 import re
@@ -17,10 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from data_support import encoded_pairs
+from labelled_support import config as labelled_config
 from training_support import VOCAB_SIZE, distance, identical, read_by, small_config, split_for, uneven_batch
 
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, ParallelConfig
 from transformer_jax.data.batching import Batch
 from transformer_jax.data.columns import RaggedIds
 from transformer_jax.models.architecture import parameter_axes
@@ -59,7 +61,7 @@ def gradient_step(static: StaticConfig) -> Any:
     gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any, axis_name: str | None = None) -> Any:
-        grads, sums = gradient(state.params, batch, state.step, hyper)
+        grads, sums, _ = gradient(state.params, batch, state.step, hyper)
         if axis_name is not None:
             grads, sums = jax.lax.psum((grads, sums), axis_name)
         params = jax.tree.map(lambda p, g: p - 0.5 * g / sums["weight"], state.params, grads)
@@ -73,7 +75,7 @@ def mean_of_means(static: StaticConfig) -> Any:
     gradient = functools.partial(batch_gradient, static)
 
     def step(state: TrainState, batch: Any, hyper: Any, axis_name: str) -> Any:
-        grads, sums = gradient(state.params, batch, state.step, hyper)
+        grads, sums, _ = gradient(state.params, batch, state.step, hyper)
         tokens = jax.lax.psum(sums["weight"], axis_name)
         mean = jax.tree.map(lambda g: g / jnp.maximum(sums["weight"], 1.0), grads)
         grads = jax.tree.map(lambda g: g * tokens, jax.lax.pmean(mean, axis_name))
@@ -224,6 +226,35 @@ def matrix(architecture: str, fields: dict[str, Any], launcher: str) -> dict[str
         "grads": distance(output["grads"], expected["grads"]),
         "update": distance(difference(after.params, start), difference(expected_state.params, start)),
         "sums": [[float(o["sums"][name]) for name in SUMS] for o in (output, expected)],
+    }
+
+
+def batch_norm(launcher: str, parallel: dict[str, int]) -> dict[str, Any]:
+    """Return how far two steps of a tagger with BatchNorm are from those on one device."""
+    config = labelled_config("tagging", {"row_multiple": 8, "tokens_per_batch": 128}, {"norm": "batchnorm"})
+    config = dataclasses.replace(config, parallel=ParallelConfig(launcher=launcher, **parallel))
+    static, hyper = split(config)
+    step = make_train_step(static)
+    launch, alone = make_launcher(config, step, parameter_axes(config.model)), jax.jit(step)
+    state = placed_state(static, hyper, launch.shardings(state_shapes(static, hyper)))
+    expected = placed_state(static, hyper, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
+    rows = np.arange(16)[:, None]
+    # Two rows per device; the first device has no token at all.
+    batch = {"inputs": (rows * 7 + np.arange(6)) % 20 + 4, "inputs_mask": np.arange(6) < (rows - 1).clip(0) % 7}
+    batch |= {"targets": (rows + np.arange(6)) % 5, "row_ids": rows[:, 0]}
+    batch = {name: x if x.dtype == bool else x.astype(np.int32) for name, x in batch.items()}
+    batch |= {"weights": batch["inputs_mask"].astype(np.float32)}
+    for _ in range(2):
+        state, metrics = launch.step(state, batch, hyper)
+        expected, expected_metrics = alone(expected, batch, hyper)
+    assert everywhere_equal(state.extra, NUM_DEVICES)
+    [moments], [expected_moments] = (
+        [part.mu for part in s.opt_state if hasattr(part, "mu")] for s in (state, expected)
+    )
+    return {
+        "extra": distance(state.extra, expected.extra),
+        "moments": distance(moments, expected_moments),
+        "loss": (float(metrics["loss"]), float(expected_metrics["loss"])),
     }
 
 

@@ -21,7 +21,7 @@ A checkpoint is a self-contained folder: it is enough to evaluate, generate and 
 | `folders`   | names of complete, unfinished, damaged and deleted checkpoints                  |
 
 To resume a run, `training.resume.restore_newest` calls `CheckpointStore.restore`. To evaluate and generate,
-`evaluation.loading.load` calls `CheckpointStore.restore_params`. To start a new run from the parameters of another, use
+`evaluation.loading.load` calls `CheckpointStore.restore_parts`. To start a new run from the parameters of another, use
 `training.init_from`.
 
 This module imports nothing, so that importing `workdir` does not import Orbax.

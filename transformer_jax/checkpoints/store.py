@@ -1,7 +1,7 @@
 """`CheckpointStore`: save, restore and keep the checkpoints of one run."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 _ATTEMPTS = 5
+PARAMS = "params"
+"""The field of a state that evaluation reads."""
 
 
 class Restored(NamedTuple):
@@ -228,14 +230,21 @@ class CheckpointStore:
           CheckpointError: there is no checkpoint, or no valid one; one cannot be read now; or its arrays differ from
             those of the template, and the message names all that differ.
         """
-        return self._restore(template, step, "")
+        return self._restore(template, step)
 
-    def restore_params(self, template: Any, step: int | None = None, partial: bool = False) -> Restored:
-        """Restore only `state.params`, as `restore` does, without reading the rest; `state` of the result holds them.
+    def restore_params(self, template: Any, step: int | None = None) -> Restored:
+        """Restore `state.params` alone, as `restore_parts` does; `state` of the result holds them."""
+        restored = self.restore_parts({PARAMS: template}, step)
+        return restored._replace(state=restored.state[PARAMS])
 
-        With `partial`, the template may name only some of the parameters.
+    def restore_parts(self, template: Mapping[str, Any], step: int | None = None, partial: bool = False) -> Restored:
+        """Restore some fields of a state, as `restore` does, without reading the rest.
+
+        Args:
+          template: the fields by name. It must name all arrays of `params`, unless `partial`, and may name only some of
+            the arrays of other fields.
         """
-        return self._restore(template, step, "params", partial)
+        return self._restore(template, step, template.keys() if partial else template.keys() - {PARAMS})
 
     def newest_good(self) -> int | None:
         """Return the newest step whose files are as they were written; None if there is no checkpoint at all.
@@ -247,12 +256,11 @@ class CheckpointStore:
             return None
         return again_if_vanished(lambda: self.first_good(lambda step: verify(self._existing(step)).step))
 
-    def _restore(self, template: Any, step: int | None, prefix: str, partial: bool = False) -> Restored:
+    def _restore(self, template: Any, step: int | None, incomplete: Set[str] | None = None) -> Restored:
+        """Restore a whole state, or the fields of a template of which those in `incomplete` may lack arrays."""
         if step is not None:
-            return self._load(step, template, prefix, partial)
-        return again_if_vanished(
-            lambda: self.first_good(lambda candidate: self._load(candidate, template, prefix, partial))
-        )
+            return self._load(step, template, incomplete)
+        return again_if_vanished(lambda: self.first_good(lambda candidate: self._load(candidate, template, incomplete)))
 
     def first_good(self, use: Callable[[int], _Result]) -> _Result:
         """Return the result of `use` for the newest step in which it finds no damage.
@@ -279,31 +287,31 @@ class CheckpointStore:
             f"{self.directory}: no valid checkpoint in it\n" + "\n".join(f"  - {error}" for _, error in damaged)
         )
 
-    def _load(self, step: int, template: Any, prefix: str, partial: bool) -> Restored:
+    def _load(self, step: int, template: Any, incomplete: Set[str] | None) -> Restored:
         folder = self._existing(step)
         try:
-            return self._load_from(folder, step, template, prefix, partial)
+            return self._load_from(folder, step, template, incomplete)
         except CheckpointError:
             check_present(folder)  # if it was deleted while it was read, files are missing and numbers are wrong
             raise
 
-    def _load_from(self, folder: Path, step: int, template: Any, prefix: str, partial: bool) -> Restored:
+    def _load_from(self, folder: Path, step: int, template: Any, incomplete: Set[str] | None) -> Restored:
         manifest = verify(folder)
         if manifest.step != step:
             raise CheckpointError(f"{folder}: holds step {manifest.step}; rename the folder to that step")
         template = orbax_io.with_shardings(template)
-        wanted = {prefix: template} if prefix else template
-        expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(wanted).items()}
-        stored = {path: leaf for path, leaf in manifest.leaves.items() if _below(prefix, path)}
-        if partial:
-            stored = {path: leaf for path, leaf in stored.items() if path in expected}
+        expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
+        stored = manifest.leaves
+        if incomplete is not None:
+            whole = template.keys() - incomplete
+            stored = {path: leaf for path, leaf in stored.items() if path in expected or path.split("/")[0] in whole}
         check_leaves(folder, expected, stored)
-        state = orbax_io.read(folder, wanted, partial=bool(prefix))
+        state = orbax_io.read(folder, template, partial=incomplete is not None)
         with jax.transfer_guard("allow"):
             sums = checksums(by_path(state))
         if wrong := [path for path in stored if sums[path] != stored[path].checksum]:
             raise DamagedCheckpointError(f"{folder}: wrong numbers in {', '.join(wrong)}")
-        return Restored(step, state[prefix] if prefix else state, manifest.record)
+        return Restored(step, state, manifest.record)
 
     def _existing(self, step: int) -> Path:
         folder = self._folder(step)
@@ -377,7 +385,3 @@ def _finish(
         seal(folders.saving(folder), record, side_files)
         kill_point("before_commit", int(folder.name))
         folders.commit(folder)
-
-
-def _below(prefix: str, path: str) -> bool:
-    return not prefix or path == prefix or path.startswith(prefix + "/")

@@ -110,6 +110,7 @@ class ExperimentConfig:
         yield from self._label_problems()
         yield from self._decode_problems()
         yield from self._recurrent_problems()
+        yield from self._batch_norm_problems()
         if optimizer.schedule == "none" and optimizer.warmup_steps:
             yield (
                 f"optimizer.warmup_steps={optimizer.warmup_steps} with schedule='none', which has no warm-up; "
@@ -301,6 +302,34 @@ class ExperimentConfig:
             yield (
                 f"task.prefix='{self.task.prefix}' cannot be used with model.architecture='{RECURRENT}', which reads "
                 "every text in one direction"
+            )
+
+    def _batch_norm_problems(self) -> Iterator[str]:
+        """Yield the reasons why statistics over a batch would be of too few rows, or of another model."""
+        data, training, average = self.data, self.training, self.evaluation.average_checkpoints
+        if self.model.norm != "batchnorm":
+            return
+        name = "rows_per_batch" if data.batching == "rows" else "row_multiple"
+        if getattr(data, name) == 1:
+            yield (
+                f"data.{name}=1 with model.norm='batchnorm' allows batches of one row, which have no statistics over "
+                f"rows; set data.{name} to at least 2"
+            )
+        if training.accumulation_steps > 1:
+            yield (
+                f"training.accumulation_steps={training.accumulation_steps} with model.norm='batchnorm': every part of "
+                "a batch would be normalised by itself, which is another model; set training.accumulation_steps=1"
+            )
+        if training.loss_chunks > 1 and self.task.name == "masked_lm":
+            yield (
+                f"training.loss_chunks={training.loss_chunks} with model.norm='batchnorm': the norm of the head needs "
+                "all predicted tokens of a batch at once; set training.loss_chunks=1"
+            )
+        if average > 1:
+            yield (
+                f"evaluation.average_checkpoints={average} with model.norm='batchnorm': averaged parameters have "
+                "other activations than each checkpoint, so that no running averages fit them (Izmailov et al. 2018, "
+                "section 3.2); set evaluation.average_checkpoints=1"
             )
 
     def to_config_dict(self) -> ml_collections.ConfigDict:

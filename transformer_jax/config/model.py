@@ -20,6 +20,7 @@ _TWO_STACKS = {_ARCHITECTURE: ("encoder_decoder", RECURRENT)}
 _WITH_ENCODER = {_ARCHITECTURE: ("encoder_decoder", "encoder_only", RECURRENT)}
 _WITH_DECODER = {_ARCHITECTURE: ("encoder_decoder", "decoder_only", RECURRENT)}
 _ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
+_NORMALISED = _OF_TRANSFORMERS | {"model.norm": ("layernorm", "rmsnorm", "batchnorm")}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
 
@@ -110,12 +111,16 @@ class ModelConfig:
         "post",
         "transformer_jax.nn.residual:NORM_POSITIONS",
         "norm after each residual sum, or before each sub-layer; nn/residual.py",
-        read_by=_OF_TRANSFORMERS,
+        read_by=_NORMALISED,
     )
     norm: str = choice(
-        "layernorm", "transformer_jax.nn.norms:NORMS", "kind of normalisation; nn/norms.py", read_by=_OF_TRANSFORMERS
+        "layernorm",
+        "transformer_jax.nn.norms:NORMS",
+        "kind of normalisation; `batchnorm` has statistics over the batch, and only an encoder_only takes it; "
+        "nn/norms.py",
+        read_by=_OF_TRANSFORMERS,
     )
-    norm_epsilon: float = number(1e-6, "added to the variance before the square root", 0.0, read_by=_OF_TRANSFORMERS)
+    norm_epsilon: float = number(1e-6, "added to the variance before the square root", 0.0, read_by=_NORMALISED)
     position_encoding: str = choice(
         "sinusoidal",
         "transformer_jax.nn.positions:ENCODINGS",
@@ -135,7 +140,9 @@ class ModelConfig:
         "feed-forward activation; nn/feed_forward.py",
         read_by=_OF_TRANSFORMERS,
     )
-    use_bias: bool = field(True, "biases in projections, feed-forward and LayerNorm", read_by=_OF_TRANSFORMERS)
+    use_bias: bool = field(
+        True, "biases in projections, feed-forward, LayerNorm and BatchNorm", read_by=_OF_TRANSFORMERS
+    )
     attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)", read_by=_OF_TRANSFORMERS)
     share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_TWO_STACKS)
     tie_output: bool = field(True, "use the target embedding table as the output projection", read_by=_TOKENS)
@@ -147,7 +154,7 @@ class ModelConfig:
         read_by=_OF_TRANSFORMERS | _TOKENS,
     )
     embedding_norm: bool = field(
-        False, "normalise embeddings + positions before dropout; BERT and BART", read_by=_OF_TRANSFORMERS
+        False, "normalise embeddings + positions before dropout; BERT and BART", read_by=_NORMALISED
     )
     token_types: int = number(
         0,
@@ -318,6 +325,12 @@ class ModelConfig:
             )
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             yield f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}"
+        if self.norm == "batchnorm" and self.architecture != "encoder_only":
+            yield (
+                f"norm='batchnorm' cannot be used with architecture='{self.architecture}': its statistics are over all "
+                "positions, so a token would depend on later ones, which a decoder must predict; use "
+                "architecture='encoder_only', or norm='layernorm' or 'rmsnorm'"
+            )
         if self.position_encoding == "sinusoidal" and self.emb_dim % 2:
             yield f"emb_dim={self.emb_dim} is odd; position_encoding='sinusoidal' pairs sines with cosines"
         head_dim = self.emb_dim // self.num_heads if self.head_dim is None else self.head_dim

@@ -16,7 +16,7 @@ from transformer_jax.checkpoints.averaging import average_params
 from transformer_jax.checkpoints.checksums import by_path, checksums
 from transformer_jax.checkpoints.manifest import DamagedCheckpointError
 from transformer_jax.checkpoints.opening import CHECKPOINTS, open_checkpoint
-from transformer_jax.checkpoints.store import CheckpointStore, again_if_vanished
+from transformer_jax.checkpoints.store import PARAMS, CheckpointStore, again_if_vanished
 from transformer_jax.config import (
     DecodeConfig,
     EvaluationConfig,
@@ -35,7 +35,8 @@ from transformer_jax.data.tokenizers import (
     tokenizer_of_files,
 )
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes
+from transformer_jax.nn.batch_norm import STATISTICS, with_running
+from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes, statistics_shapes
 from transformer_jax.tasks.continuation import LanguageModel
 from transformer_jax.tasks.predictor import Predictor
 from transformer_jax.tasks.text_generator import Member, TextGenerator
@@ -196,7 +197,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
     template = param_shapes(config)
     count = config.evaluation.average_checkpoints
     if count == 1:
-        steps, params = (step,), store.restore_params(template, step).state
+        steps, params = (step,), _evaluated(store, step, template, statistics_shapes(config))
     else:
         steps = tuple(s for s in store.steps() if s <= step)[-count:]
         if len(steps) < count:
@@ -217,6 +218,17 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
     stored = checkpoint.side_files.get(LABELS_FILE)
     labels = () if stored is None else parse_labels(stored)
     return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name, labels)
+
+
+def _evaluated(store: CheckpointStore, step: int, params: Params, statistics: Params) -> Params:
+    """Return the parameters of a checkpoint with the running averages of norms, as `TrainState.evaluated`.
+
+    Args:
+      params, statistics: shapes and types of both.
+    """
+    extra = {"extra": {STATISTICS: statistics}} if statistics else {}
+    state = store.restore_parts({PARAMS: params, **extra}, step).state
+    return with_running(state[PARAMS], state["extra"][STATISTICS] if statistics else {})
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:

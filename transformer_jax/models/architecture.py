@@ -17,7 +17,9 @@ import jax.numpy as jnp
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models.decoder import Decoder
+from transformer_jax.nn.batch_norm import STATISTICS, initial_running
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.norms import has_statistics
 from transformer_jax.nn.stack import Features
 from transformer_jax.registry import Registry
 from transformer_jax.typing import Array, Batch, Params
@@ -123,31 +125,53 @@ class ModelOutput(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A module with its parameters; a task computes its loss with it."""
+    """A module with its parameters; a task computes its loss with it.
+
+    params: in evaluation, with the running averages of norms (`TrainState.evaluated`). statistics: None, or in training
+    of a model with such norms, a list to which every pass appends the sums of its batch (nn/batch_norm.py).
+    """
 
     module: nn.Module
     params: Params
+    statistics: list[Params] | None = None
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
     ) -> Features:
         """Return hidden states [B, T, D] and attention weights; see `Architecture`."""
-        result: Any = self.module.apply({"params": self.params}, batch, dropout, hyper or {}, method="features")
-        return Features(*result)
+        return Features(*self._apply("features", batch, dropout, hyper or {}))
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
         """Return float32 outputs [B, ...] of hidden states [B, T, D]; see `Architecture`."""
-        result: Any = self.module.apply({"params": self.params}, x, batch, dropout, method="outputs")
+        return self._apply("outputs", x, batch, dropout)
+
+    def _apply(self, method: str, *args: Any) -> Any:
+        if self.statistics is None:
+            return self.module.apply({"params": self.params}, *args, method=method)
+        result, collected = self.module.apply({"params": self.params}, *args, method=method, mutable=[STATISTICS])
+        self.statistics.append(collected.get(STATISTICS, {}))
         return result
 
 
 def init_params(config: ModelConfig, seed: int | Array, head: nn.Module | None = None) -> Params:
     """Return new parameters, a nested dict of float32 arrays. They depend on config, head and seed alone."""
+    return _initialised(config, seed, head)["params"]
+
+
+def init_statistics(config: ModelConfig, head: nn.Module | None = None) -> Params:
+    """Return the running averages of norms before the first step; empty if the norms have none."""
+    if not has_statistics(config):
+        return {}
+    return initial_running(jax.eval_shape(lambda: _initialised(config, 0, head)[STATISTICS]))
+
+
+def _initialised(config: ModelConfig, seed: int | Array, head: nn.Module | None) -> Mapping[str, Any]:
+    """Return the parameters, and the statistics of the example batch, by collection."""
     architecture = ARCHITECTURES[config.architecture]
     key = jax.random.key(seed, impl="threefry2x32")
     # The reference implementation of attention takes any shape; parameters do not depend on the implementation.
     module = architecture.module(dataclasses.replace(config, attention_implementation="reference"), head)
-    return module.init(key, architecture.example_batch(config))["params"]
+    return module.init(key, architecture.example_batch(config))
 
 
 def example_ids(*names: str) -> Batch:

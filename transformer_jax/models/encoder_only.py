@@ -10,6 +10,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jaxtyping import Bool
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
@@ -19,6 +20,7 @@ from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
 from transformer_jax.nn.embeddings import OutputProjection, has_output_parameters, token_logits
 from transformer_jax.nn.masks import padding_mask, segment_mask
+from transformer_jax.nn.norms import has_statistics
 from transformer_jax.nn.patches import INPUTS
 from transformer_jax.nn.positions import sequence_positions
 from transformer_jax.nn.stack import Features, Stack
@@ -69,10 +71,11 @@ class EncoderOnly(nn.Module):
             mask = segment_mask(segments, segments)
         x = self.embedding(batch["inputs"])  # [B, S], or images -> [B, S, D]
         positions = sequence_positions(self.config, batch, "inputs", x.shape[1])
+        counted = counted_tokens(batch, x.shape[1]) if has_statistics(self.config) else None
         x = self.encoder_embedder(
-            x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types")
+            x, positions, fold_dropout(dropout, self.config.num_encoder_layers), batch.get("types"), counted
         )
-        x, weights = self.encoder(x, positions, mask, dropout)
+        x, weights = self.encoder(x, positions, mask, dropout, is_token=counted)
         return Features(x, {f"encoder_{name}": w for name, w in weights.items()})
 
     def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
@@ -84,6 +87,19 @@ class EncoderOnly(nn.Module):
         if not of_tokens:
             return x.astype(jnp.float32)
         return token_logits(self.config, x, self.embedding.embedding, self.output)
+
+
+def counted_tokens(batch: Batch, length: int) -> Bool[Array, "B S"] | None:
+    """Return the tokens or patches of `inputs` that statistics over the batch count, [B, length]; None: all.
+
+    Of images, they are those of the rows with a weight, since a row without an image has none.
+    """
+    if "inputs_mask" in batch:
+        return jnp.asarray(batch["inputs_mask"])
+    if "weights" not in batch:
+        return None
+    rows = jnp.asarray(batch["weights"]).reshape(len(batch["inputs"]), -1).any(1)
+    return jnp.broadcast_to(rows[:, None], (len(rows), length))
 
 
 class EncoderOnlyArchitecture(Architecture):

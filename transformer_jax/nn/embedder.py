@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from transformer_jax.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.config import ModelConfig
@@ -52,18 +52,19 @@ class Embedder(nn.Module):
         positions: Positions,
         dropout: Dropout | None = None,
         types: Int[Array, "B T"] | None = None,
+        is_token: Bool[Array, "B T"] | None = None,
     ) -> Activations:
         """Map token embeddings x [B, T, D] at positions [B, T] or [1, T] to [B, T, D].
 
         Args:
-          types: the type of every token, int32; None: all are of type 0.
+          types: the type of every token, int32; None: all are of type 0. is_token: [B, T], as of `Norm`.
         """
         x = self.position_embedding(x, positions)
         if self.type_embedding is not None:
             types = jnp.zeros((1, x.shape[1]), jnp.int32) if types is None else types
             x = x + self.type_embedding(types).astype(x.dtype)
         if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
+            x = self.embedding_norm(x, is_token)
         return constrain(drop(x, dropout, "embedding"), ACTIVATIONS)
 
 

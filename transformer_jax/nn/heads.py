@@ -18,7 +18,7 @@ from transformer_jax.nn.embeddings import OutputProjection, has_output_parameter
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.initialisation import bias_init, kernel_init
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.norms import Norm
+from transformer_jax.nn.norms import Norm, has_statistics
 from transformer_jax.typing import Activations, Array, Batch
 
 
@@ -40,8 +40,14 @@ class MaskedLMHead(nn.Module):
     def __call__(
         self, x: Activations, batch: Batch, embedding: Float[Array, "V D"], dropout: Dropout | None = None
     ) -> Float[Array, "B T V"]:
-        """Map x [B, T, D] to logits [B, T, V]; the batch is not read, and there is no dropout, as in BERT's code."""
-        x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)))
+        """Map x [B, T, D] to logits [B, T, V]; there is no dropout, as in BERT's code.
+
+        Args:
+          batch: its `weights` [B, T] mark the predicted tokens, which statistics over the batch count; absent: all.
+        """
+        weights = batch.get("weights") if has_statistics(self.config) else None
+        is_predicted = None if weights is None else weights > 0
+        x = self.norm(ACTIVATIONS[self.config.activation].function(self.transform(x)), is_predicted)
         return token_logits(self.config, x, embedding, self.output)
 
 

@@ -24,7 +24,8 @@ class LayerInputs(NamedTuple):
     """Inputs that are the same for every layer of a stack.
 
     positions: [B, T] or [1, T]; mask, bias: for attention among the stack's own tokens, bias broadcastable to
-    [B, N, T, S]; memory: [B, S, D] with memory_mask.
+    [B, N, T, S]; memory: [B, S, D] with memory_mask. is_token: [B, T], the stack's own tokens, which statistics over
+    the batch count; None: all.
     """
 
     positions: Array
@@ -32,6 +33,7 @@ class LayerInputs(NamedTuple):
     bias: Array | None
     memory: Array | None = None
     memory_mask: AttentionMask | None = None
+    is_token: Array | None = None
 
 
 class LayerState(NamedTuple):
@@ -102,7 +104,7 @@ class Layer(nn.Module):
         """
         weights: dict[str, Any] = {}
 
-        y = self.self_attention_residual.before(x)
+        y = self.self_attention_residual.before(x, inputs.is_token)
         query, tokens = self.self_attention.project(y, inputs.positions)
         cache = None if state is None else append(state.cache, tokens, state.index)
         y, weights["self_attention"] = self.self_attention.attend(
@@ -112,10 +114,10 @@ class Layer(nn.Module):
             inputs.bias,
             fold_dropout(dropout, Site.SELF_ATTENTION_WEIGHTS),
         )
-        x = self.self_attention_residual.after(x, y, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT))
+        x = self.self_attention_residual.after(x, y, fold_dropout(dropout, Site.SELF_ATTENTION_OUTPUT), inputs.is_token)
 
         if self.cross_attends:
-            y = self.cross_attention_residual.before(x)
+            y = self.cross_attention_residual.before(x, inputs.is_token)
             y, weights["cross_attention"] = self.cross_attention.attend(
                 self.cross_attention.query(y),
                 self._memory(inputs, state),
@@ -123,11 +125,13 @@ class Layer(nn.Module):
                 None,
                 fold_dropout(dropout, Site.CROSS_ATTENTION_WEIGHTS),
             )
-            x = self.cross_attention_residual.after(x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT))
+            x = self.cross_attention_residual.after(
+                x, y, fold_dropout(dropout, Site.CROSS_ATTENTION_OUTPUT), inputs.is_token
+            )
 
-        y = self.feed_forward_residual.before(x)
+        y = self.feed_forward_residual.before(x, inputs.is_token)
         y = self.feed_forward(y, fold_dropout(dropout, Site.FEED_FORWARD_HIDDEN))
-        x = self.feed_forward_residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT))
+        x = self.feed_forward_residual.after(x, y, fold_dropout(dropout, Site.FEED_FORWARD_OUTPUT), inputs.is_token)
         return LayerOutput(constrain(x, ACTIVATIONS), weights if self.return_weights else {}, cache)
 
     def project_memory(self, memory: Float[Array, "B S D"]) -> KeyValue:

@@ -1,4 +1,4 @@
-"""Normalisation over the width of the model, always in float32."""
+"""Normalisation over the width of the model, or of every feature over the batch; always in float32."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
+from transformer_jax.nn.batch_norm import RUNNING, STATISTICS, batch_norm, batch_statistics
 from transformer_jax.typing import Array
 
 
@@ -47,31 +48,72 @@ def _as_row(vector: Array, x: Array) -> Array:
 
 
 class NormKind(NamedTuple):
-    """A function of (x, scale, epsilon), or of (x, scale, bias, epsilon) if has_bias."""
+    """A function of (x, scale, epsilon), with `bias` after scale if has_bias, and None for the identity.
 
-    function: Callable[..., Array]
-    has_bias: bool
+    over_batch: whether the function gets mean and variance of every feature after x; see nn/batch_norm.py.
+    """
+
+    function: Callable[..., Array] | None
+    has_bias: bool = False
+    over_batch: bool = False
 
 
-NORMS = {"layernorm": NormKind(layer_norm, has_bias=True), "rmsnorm": NormKind(rms_norm, has_bias=False)}
+NORMS = {
+    "layernorm": NormKind(layer_norm, has_bias=True),
+    "rmsnorm": NormKind(rms_norm),
+    "batchnorm": NormKind(batch_norm, has_bias=True, over_batch=True),
+    "none": NormKind(None),
+}
 """By the values of `model.norm`."""
 
 
 class Norm(nn.Module):
-    """Owns `scale` [D] and, for LayerNorm with biases, `bias` [D]."""
+    """Owns `scale` [D] and, for LayerNorm and BatchNorm with biases, `bias` [D]; nothing if there is no norm."""
 
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalise x [..., D]."""
+    def __call__(
+        self, x: Float[Array, "*batch D"], is_token: Bool[Array, "*batch"] | None = None
+    ) -> Float[Array, "*batch D"]:
+        """Normalise x [..., D].
+
+        Args:
+          is_token: [...], the places that statistics over the batch count; None: all.
+        """
         config, kind = self.config, NORMS[self.config.norm]
+        if kind.function is None:
+            return x
+        statistics = self._statistics(x, is_token) if kind.over_batch else ()
         scale = self.param("scale", nn.initializers.ones, (config.emb_dim,))
         if not kind.has_bias:
-            return kind.function(x, scale, config.norm_epsilon)
+            return kind.function(x, *statistics, scale, config.norm_epsilon)
         bias = self.param("bias", nn.initializers.zeros, (config.emb_dim,)) if config.use_bias else None
-        return kind.function(x, scale, bias, config.norm_epsilon)
+        return kind.function(x, *statistics, scale, bias, config.norm_epsilon)
+
+    def _statistics(self, x: Array, is_token: Array | None) -> tuple[Array, Array]:
+        """Return mean and variance [D]: those of the batch in training, whose sums are stored, else running averages.
+
+        Raises: ValueError if parameters without running averages are evaluated.
+        """
+        if self.is_mutable_collection(STATISTICS):
+            statistics = batch_statistics(x, is_token)
+            for name, value in statistics.sums().items():
+                self.put_variable(STATISTICS, name, value)
+            return statistics.mean, statistics.variance
+        if not self.has_variable("params", RUNNING[0]):
+            raise ValueError(
+                f"{'/'.join(self.path)}: no {RUNNING[0]}; evaluate the parameters of a state with norm='batchnorm' as "
+                "TrainState.evaluated returns them"
+            )
+        mean, variance = (self.get_variable("params", name) for name in RUNNING)
+        return mean, variance
 
 
-PARAMETER_AXES = {"(scale|bias)": (None,)}
-"""Logical axes of the parameters of `Norm`: vectors of the model's width are not divided among devices."""
+def has_statistics(config: ModelConfig) -> bool:
+    """Return whether the norms of a model have running averages."""
+    return NORMS[config.norm].over_batch
+
+
+PARAMETER_AXES = {f"(scale|bias|{'|'.join(RUNNING)})": (None,)}
+"""Logical axes of the parameters and running averages of `Norm`: vectors of the model's width are not divided."""

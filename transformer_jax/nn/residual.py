@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import flax.linen as nn
+from jaxtyping import Bool
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.norms import Norm
-from transformer_jax.typing import Activations
+from transformer_jax.typing import Activations, Array
 
 
 class Residual(nn.Module):
@@ -26,14 +27,16 @@ class Residual(nn.Module):
     def setup(self) -> None:
         self.norm = Norm(self.config)
 
-    def before(self, x: Activations) -> Activations:
-        """Return the input of the sub-layer, computed from x [B, T, D]."""
-        return self.norm(x) if NORM_POSITIONS[self.config.norm_position].before else x
+    def before(self, x: Activations, is_token: Bool[Array, "B T"] | None = None) -> Activations:
+        """Return the input of the sub-layer, computed from x [B, T, D]; `is_token` as of `Norm`."""
+        return self.norm(x, is_token) if NORM_POSITIONS[self.config.norm_position].before else x
 
-    def after(self, x: Activations, y: Activations, dropout: Dropout | None) -> Activations:
-        """Add the sub-layer's output y [B, T, D] to its input x [B, T, D]."""
+    def after(
+        self, x: Activations, y: Activations, dropout: Dropout | None, is_token: Bool[Array, "B T"] | None = None
+    ) -> Activations:
+        """Add the sub-layer's output y [B, T, D] to its input x [B, T, D]; `is_token` as of `Norm`."""
         total = x + drop(y, dropout, "residual")
-        return self.norm(total) if NORM_POSITIONS[self.config.norm_position].after else total
+        return self.norm(total, is_token) if NORM_POSITIONS[self.config.norm_position].after else total
 
 
 class NormPosition(NamedTuple):

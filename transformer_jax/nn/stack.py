@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import layer, norms
+from transformer_jax.nn.batch_norm import STATISTICS
 from transformer_jax.nn.dropout import Dropout, drop, fold_dropout
 from transformer_jax.nn.kv_cache import LayerCache, cache_layout
 from transformer_jax.nn.layer import Layer, LayerInputs, LayerState
@@ -97,7 +98,7 @@ class Stack(nn.Module):
             looped = nn.remat(looped, prevent_cse=not config.scan_layers, policy=policy)
         scanned = nn.scan(
             looped,
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, STATISTICS: 0},
             split_rngs={"params": True},
             in_axes=(0, nn.broadcast, nn.broadcast),
             length=self.num_layers,
@@ -115,15 +116,16 @@ class Stack(nn.Module):
         dropout: Dropout | None,
         memory: Float[Array, "B S D"] | None = None,
         memory_mask: AttentionMask | None = None,
+        is_token: Bool[Array, "B T"] | None = None,
     ) -> Features:
         """Map embedded tokens x [B, T, D] to [B, T, D], and return attention weights [L, B, N, T, S] by name.
 
         Args:
-          positions: [B, T] or [1, T] int32; memory: [B, S, D].
+          positions: [B, T] or [1, T] int32; memory: [B, S, D]. is_token: [B, T], as of `Norm`.
         """
-        inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask)
+        inputs = LayerInputs(positions, mask, self._bias(positions, positions), memory, memory_mask, is_token)
         x, weights = self.layers(x, jnp.arange(self.num_layers), inputs, dropout)
-        return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1)), weights)
+        return Features(self._finished(x, fold_dropout(dropout, self.num_layers + 1), is_token), weights)
 
     def decode(self, x: Activations, layers: Sequence[Params], states: StackState) -> Decoded:
         """Map the newest T tokens, embedded x [B, T, D], to [B, T, D], with attention over caches.
@@ -150,8 +152,10 @@ class Stack(nn.Module):
         """Return the bias that is added to attention logits, [B or 1, N, T, S], or None."""
         return None if self.relative_bias is None else self.relative_bias(query_positions, key_positions)
 
-    def _finished(self, x: Activations, dropout: Dropout | None = None) -> Activations:
-        return drop(self.final_norm(x) if has_final_norm(self.config) else x, dropout, "final")
+    def _finished(
+        self, x: Activations, dropout: Dropout | None = None, is_token: Bool[Array, "B T"] | None = None
+    ) -> Activations:
+        return drop(self.final_norm(x, is_token) if has_final_norm(self.config) else x, dropout, "final")
 
 
 PARAMETER_AXES = {

@@ -398,6 +398,16 @@ def param_shapes(config: ExperimentConfig) -> Params:
     return jax.eval_shape(lambda: init_params(config.model, 0, head))
 
 
+def statistics_shapes(config: ExperimentConfig) -> Params:
+    """Return the shapes and types of the running averages of an experiment's norms; empty if they have none."""
+    import jax
+
+    from transformer_jax.models.architecture import init_statistics
+
+    head = TASKS[config.task.name].head(config.task, config.model)
+    return jax.eval_shape(lambda: init_statistics(config.model, head))
+
+
 TASKS: Registry[Task] = Registry(
     "task.name",
     Task,

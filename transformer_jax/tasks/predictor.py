@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import jax
 import numpy as np
 
 from transformer_jax.config import ExperimentConfig
@@ -18,6 +17,7 @@ from transformer_jax.data.labels import NamedLabels
 from transformer_jax.data.token_cache import encode_in_memory
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import DataError
+from transformer_jax.nn.batch_norm import num_parameters
 from transformer_jax.tasks.answer_spans import Answer, best_answers, windows_of
 from transformer_jax.tasks.base import TASKS, Task
 from transformer_jax.tasks.head_outputs import log_softmax, outputs_of_batches
@@ -62,7 +62,7 @@ class Predictor(abc.ABC, Generic[T]):
 
     def __repr__(self) -> str:
         model = self.config.model
-        count = sum(x.size for x in jax.tree.leaves(self.params))
+        count = num_parameters(self.params)
         size = f"{model.image_size} x {model.image_size} pixels in {model.image_channels} channels"
         text = f"{self.config.data.tokenizer}, {self.tokenizer.vocab_size:,} ids, sha256 {self.tokenizer.sha256[:12]}"
         return (

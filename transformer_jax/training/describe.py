@@ -8,6 +8,7 @@ import jax
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
+from transformer_jax.nn.batch_norm import num_parameters
 from transformer_jax.parallel.processes import is_primary
 from transformer_jax.terminal import say
 from transformer_jax.training.trainable import trained_part
@@ -17,10 +18,10 @@ from transformer_jax.typing import Params
 def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) -> None:
     """Print the size of model and corpus, and warn of settings that may have unexpected effects."""
     training, freeze = config.training, config.optimizer.freeze
-    size = f"{_num_parameters(params):,} parameters"
+    size = f"{num_parameters(params):,} parameters"
     if freeze:
         trained = jax.eval_shape(lambda params: trained_part(freeze, params), params)
-        size += f", {_num_parameters(trained):,} of them trained"
+        size += f", {num_parameters(trained):,} of them trained"
     say_once(
         f"{size}; {plan.num_examples:,} training examples in {plan.batches_per_epoch:,} batches of "
         f"{len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens; "
@@ -39,10 +40,6 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
             f"{plan.num_dropped:,} training examples have a sequence of more than "
             f"data.max_length={config.data.max_length} tokens and are left out"
         )
-
-
-def _num_parameters(params: Params) -> int:
-    return sum(x.size for x in jax.tree.leaves(params))
 
 
 def say_once(message: str) -> None:

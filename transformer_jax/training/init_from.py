@@ -20,19 +20,22 @@ import jax
 from transformer_jax.checkpoints.checksums import by_path, path_of
 from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.opening import open_checkpoint, resolve
-from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.store import PARAMS, CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, completed, unread_by
 from transformer_jax.data.tokenizers import Tokenizer, with_added_tokens
 from transformer_jax.errors import CheckpointError
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn.batch_norm import RUNNING, STATISTICS
 from transformer_jax.nn.positions import resized_table
 from transformer_jax.parallel.processes import from_primary
 from transformer_jax.tasks.base import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.resume import check_tokenizer, read_stored_labels, read_stored_tokenizer
+from transformer_jax.training.state import TrainState
 from transformer_jax.typing import Array, Params
 
+_FIELDS = (PARAMS, "extra")
 HEAD = "head"
 """The only part of the parameters that a checkpoint may lack, because a new task has a new head."""
 
@@ -76,29 +79,37 @@ class Pretrained:
                 "training.new_head=true for a new head"
             )
 
-    def load(self, params: Params) -> Params:
-        """Return `params` with the arrays of the checkpoint in place of those with the same path; print a summary.
+    def load(self, state: TrainState) -> TrainState:
+        """Return `state` with the parameters of the checkpoint in place of those with the same path; print a summary.
+
+        The running averages of norms are loaded with the parameters.
 
         Args:
-          params: newly initialised; the result has its shardings.
+          state: newly initialised; the result has its shardings.
         Raises: CheckpointError if the checkpoint is damaged.
         """
         if not self.loaded:
             say_once(f"{self.name}: all parameters are new; only the tokenizer is that of step {self.step}")
-            return params
+            return state
         template: dict[str, Any] = {}
-        for path, leaf in by_path(params).items():
-            if path in self.loaded:
+        for path, leaf in by_path({field: getattr(state, field) for field in _FIELDS}).items():
+            if (leaf_of := self.loaded.get(_path_in_model(path))) is not None:
                 *parents, name = path.split("/")
                 folder = template
                 for parent in parents:
                     folder = folder.setdefault(parent, {})
-                folder[name] = jax.ShapeDtypeStruct(self.loaded[path].shape, leaf.dtype, sharding=leaf.sharding)
-        stored = dict(by_path(self.store.restore_params(template, self.step, partial=True).state))
+                folder[name] = jax.ShapeDtypeStruct(leaf_of.shape, leaf.dtype, sharding=leaf.sharding)
+        found = by_path(self.store.restore_parts(template, self.step, partial=True).state)
+        stored = {_path_in_model(path): leaf for path, leaf in found.items()}
         if self.positions is not None:
             stored[_POSITIONS] = jax.device_put(self.positions(stored[_POSITIONS]), stored[_POSITIONS].sharding)
         self._describe()
-        return jax.tree_util.tree_map_with_path(lambda path, leaf: stored.get(path_of(path), leaf), params)
+
+        def filled(tree: Any) -> Any:
+            return jax.tree_util.tree_map_with_path(lambda path, leaf: stored.get(path_of(path), leaf), tree)
+
+        extra = {name: filled(tree) if name == STATISTICS else tree for name, tree in state.extra.items()}
+        return state._replace(params=filled(state.params), extra=extra)
 
     def _describe(self) -> None:
         say_once(f"{self.name}: loaded from step {self.step}: {_summary(self.loaded)}")
@@ -110,11 +121,17 @@ class Pretrained:
             say_once(f"{self.name}: not in the checkpoint, newly initialised: {_summary(self.new)}")
 
 
+def _path_in_model(path: str) -> str:
+    """Return the path in `TrainState.evaluated` of an array of a state; unchanged if it is not there."""
+    return path.removeprefix(f"{PARAMS}/").removeprefix(f"extra/{STATISTICS}/")
+
+
 def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template: Params) -> Pretrained | None:
     """Open the checkpoint of `training.init_from` and check that this run can start from it; load nothing yet.
 
     Args:
-      template: shapes and types of this run's parameters.
+      template: shapes and types of this run's parameters, and of the running averages beside them
+        (`TrainState.evaluated`).
     Returns: None if the config names no checkpoint.
     Raises: CheckpointError if there is no such checkpoint; if it lacks parameters outside of `head/`, or has parameters
       of another shape; if it is of an architecture that this one cannot start from; if the work directory or the config
@@ -127,7 +144,8 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         store, step = open_checkpoint(resolve(config.training.init_from, higher_is_better))
         if step is None:
             step = from_primary(store.newest_good, "choosing the checkpoint of training.init_from")
-        stored, tokenizer = store.leaves(step, "params"), read_stored_tokenizer(store, step)
+        stored, tokenizer = store.leaves(step, PARAMS), read_stored_tokenizer(store, step)
+        stored |= store.leaves(step, f"extra/{STATISTICS}")
         record = store.read_record(step).get("config", {})
         source = completed(record, config.to_dict())
         # Records of earlier versions may lack the kind.
@@ -270,6 +288,6 @@ def _part(path: str) -> str:
 def _summary(leaves: Mapping[str, Leaf]) -> str:
     """Return counts, as in `3 arrays with 120 parameters: decoder 2, embedding 1`."""
     parts: Iterable[tuple[str, int]] = sorted(collections.Counter(map(_part, leaves)).items())
-    size = sum(math.prod(leaf.shape) for leaf in leaves.values())
+    size = sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.rpartition("/")[2] not in RUNNING)
     listing = ", ".join(f"{part} {count}" for part, count in parts)
     return f"{len(leaves)} arrays with {size:,} parameters: {listing or 'none'}"

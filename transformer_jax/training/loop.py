@@ -147,7 +147,7 @@ class _Group:
         with self._all_paused():
             for number, session in self.active.items():
                 if session.validates(step):
-                    session.validate(step, self._stepper.state_of(number).params)
+                    session.validate(step, self._stepper.state_of(number).evaluated)
 
     def save(self, step: int, everyone: bool) -> None:
         """Save each run that is due, or with `everyone` all runs."""

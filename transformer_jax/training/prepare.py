@@ -105,7 +105,7 @@ class Start(NamedTuple):
         state = placed_state(*split(config), shardings)
         if self.pretrained is None:
             return state
-        return state._replace(params=self.pretrained.load(state.params))
+        return self.pretrained.load(state)
 
 
 def find_start(config: ExperimentConfig, directory: WorkDirectory, store: CheckpointStore, shardings: Any) -> Start:
@@ -118,7 +118,7 @@ def find_start(config: ExperimentConfig, directory: WorkDirectory, store: Checkp
     template = state_template(*split(config), shardings)
     if resumed := restore_newest(config, directory, store, template):
         return Start(resumed.state, resumed.record, resumed.tokenizer, labels=resumed.labels)
-    pretrained = open_pretrained(config, directory, template.params)
+    pretrained = open_pretrained(config, directory, template.evaluated)
     return Start(tokenizer=None if pretrained is None else pretrained.tokenizer, pretrained=pretrained)
 
 

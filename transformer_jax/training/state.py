@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.models.architecture import init_params
+from transformer_jax.models.architecture import init_params, init_statistics
+from transformer_jax.nn.batch_norm import STATISTICS, with_running
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer
@@ -19,8 +20,9 @@ class TrainState(NamedTuple):
     """State of a run.
 
     step: int32 scalar, number of updates so far. params: float32. opt_state: the state of the Optax optimizer. extra:
-    named trees that a method stores beside the parameters, such as their average. Checkpoints, checksums, shardings and
-    the axis of trials treat them as parameters. The step returns them unchanged unless a method changes them.
+    named trees that a method stores beside the parameters, such as their average; `statistics`, the running averages of
+    BatchNorm. Checkpoints, checksums, shardings and the axis of trials treat them as parameters. The step returns them
+    unchanged unless a method changes them.
     """
 
     step: Array
@@ -28,12 +30,19 @@ class TrainState(NamedTuple):
     opt_state: Any
     extra: Mapping[str, Any] = {}
 
+    @property
+    def evaluated(self) -> Params:
+        """The parameters as passes outside of training read them: with the running averages of norms, if any."""
+        return with_running(self.params, self.extra.get(STATISTICS, {}))
+
 
 def init_state(static: StaticConfig, hyper: Hyper) -> TrainState:
     """Return the state before the first update; it depends only on the config and `hyper.seed`."""
     head = TASKS[static.task.name].head(static.task, static.model)
     params = init_params(static.model, hyper.seed, head)
-    return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.optimizer, hyper).init(params))
+    statistics = init_statistics(static.model, head)
+    extra = {STATISTICS: statistics} if statistics else {}
+    return TrainState(jnp.zeros((), jnp.int32), params, make_optimizer(static.optimizer, hyper).init(params), extra)
 
 
 def state_shapes(static: StaticConfig, hyper: Hyper) -> TrainState:

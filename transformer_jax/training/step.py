@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import optax
 
 from transformer_jax.models.architecture import ARCHITECTURES, Model
+from transformer_jax.nn.batch_norm import STATISTICS, added, statistics_over, updated_running
 from transformer_jax.nn.dropout import Dropout, fold
+from transformer_jax.nn.norms import has_statistics
 from transformer_jax.tasks.base import TASKS, Sums
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer, updates_made
@@ -50,7 +52,7 @@ def train_step(
       slots without padding. With `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the
       number of the step.
     """
-    grads, sums = batch_gradient(static, state.params, batch, state.step, hyper)
+    grads, sums, statistics = batch_gradient(static, state.params, batch, state.step, hyper, axis_name)
     counts = {"tokens": _num_tokens(batch), **_filled_slots(batch)._asdict()}
     if axis_name is not None:
         grads, sums, counts = jax.lax.psum((grads, sums, counts), axis_name)
@@ -67,36 +69,52 @@ def train_step(
     freeze = static.optimizer.freeze
     trained = jax.tree.map(jnp.add, trained_part(freeze, state.params), updates)
     params = with_trained(freeze, state.params, trained)
+    running = {STATISTICS: updated_running(state.extra[STATISTICS], statistics)} if statistics else {}
     if static.skip_nonfinite:
         finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old), (params, opt_state), (state.params, state.opt_state)
+        before = state.params, state.opt_state, {name: state.extra[name] for name in running}
+        params, opt_state, running = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old), (params, opt_state, running), before
         )
-    return Updated(TrainState(state.step + 1, params, opt_state, state.extra), metrics)
+    return Updated(TrainState(state.step + 1, params, opt_state, {**state.extra, **running}), metrics)
+
+
+class Gradient(NamedTuple):
+    """Results of a batch that are added over its parts.
+
+    grads: of the summed loss, with respect to the trained parameters. sums: of the task. statistics: sums of the norms
+    over the batch, see nn/batch_norm.py; empty without any. They are already added over the devices.
+    """
+
+    grads: Params
+    sums: Sums
+    statistics: Params
 
 
 def batch_gradient(
-    static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper
-) -> tuple[Params, Sums]:
-    """Return gradients of the summed loss with respect to the trained parameters, and the task's sums.
+    static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper, axis_name: str | None = None
+) -> Gradient:
+    """Return the gradients and sums of a batch; `axis_name` as of `train_step`.
 
     With accumulation_steps > 1, the batch is computed in that many parts, and the results of the parts are added.
     """
 
     freeze = static.optimizer.freeze
 
-    def gradient(part: Batch) -> tuple[Params, Sums]:
-        def loss(trained: Params) -> tuple[Array, Sums]:
-            return batch_loss(static, with_trained(freeze, params, trained), part, step, hyper)
+    def gradient(part: Batch) -> Gradient:
+        def loss(trained: Params) -> tuple[Array, tuple[Sums, Params]]:
+            result = batch_loss(static, with_trained(freeze, params, trained), part, step, hyper)
+            return result.loss, (result.sums, result.statistics)
 
-        (_, sums), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params))
-        return grads, sums
+        with statistics_over(axis_name):
+            (_, (sums, statistics)), grads = jax.value_and_grad(loss, has_aux=True)(trained_part(freeze, params))
+        return Gradient(grads, sums, statistics)
 
     parts = static.accumulation_steps
     if parts == 1:
         return gradient(batch)
 
-    def add(total: tuple[Params, Sums], part: Batch) -> tuple[tuple[Params, Sums], None]:
+    def add(total: Gradient, part: Batch) -> tuple[Gradient, None]:
         return jax.tree.map(jnp.add, total, gradient(part)), None
 
     # Every parts-th row goes into one part, so that rows stay on the device that holds them.
@@ -106,8 +124,16 @@ def batch_gradient(
     return jax.lax.scan(add, zeros, split)[0]
 
 
-def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper) -> tuple[Array, Sums]:
-    """Return the loss summed over a batch, and all of the task's sums.
+class BatchLoss(NamedTuple):
+    """The loss summed over a batch, all of the task's sums, and the statistics of the norms, as of `Gradient`."""
+
+    loss: Array
+    sums: Sums
+    statistics: Params
+
+
+def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, hyper: Hyper) -> BatchLoss:
+    """Return the loss of a training pass over a batch.
 
     Args:
       step: number of updates before this one. Dropout depends on it, on the seed and on the row.
@@ -118,8 +144,9 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
     if hyper.is_random:
         seed = fold(fold(jnp.uint32(0), hyper.seed), step)
         dropout = Dropout(seed, batch["row_ids"], hyper.dropout)
-    sums = task.loss(static.task, Model(module, params), batch, dropout, hyper, static.loss_chunks)
-    return sums["loss"], sums
+    model = Model(module, params, [] if has_statistics(static.model) else None)
+    sums = task.loss(static.task, model, batch, dropout, hyper, static.loss_chunks)
+    return BatchLoss(sums["loss"], sums, functools.reduce(added, model.statistics or [], {}))
 
 
 def _num_tokens(batch: Batch) -> Array:

@@ -1,0 +1,1 @@
+"""Which normalisation serves an encoder, by batch size and by length?"""
