@@ -20,6 +20,7 @@ FILES = sorted((ROOT / "configs").glob("*.py"))
 ARGUMENTS = {
     "wmt14": ["base", "big"],
     "shakespeare_char": ["gpu"],
+    "mnist": ["short"],
     "recurrent": ["none", "luong"],
     "multi30k_rnn": ["lstm", "gru", "attention"],
     **{name: ["wikitext2"] for name in ("masked_lm", "span_corruption", "denoising")},
