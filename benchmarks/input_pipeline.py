@@ -1,16 +1,19 @@
-"""Speed and memory of the input: preparation, batches from the cache, planning an epoch, padding.
+"""Speed and memory of the input: preparation, batches from the cache, planning an epoch, padding, augmented images.
 
     python -m benchmarks.input_pipeline
+    python -m benchmarks.input_pipeline --measure images --config cifar10
     python -m benchmarks.input_pipeline --measure planning --pairs 10000000
     python -m benchmarks.input_pipeline --measure preparation --pairs 10000000
 
 Prints one line of JSON. `batches` and `padding` use the embedded corpus, or the text files train.LOCALE in --dir.
-`lines_per_s_and_core` is lines per second of processor time of all threads.
+`lines_per_s_and_core` is lines per second of processor time of all threads. `images` has the model, the batches and the
+augmentation of a config, and drawn images; `ratio` is batches to steps per second.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import resource
 import tempfile
@@ -23,9 +26,11 @@ import numpy as np
 
 from benchmarks.shapes import model_config
 from transformer_jax.config import DataConfig, ExperimentConfig
+from transformer_jax.config_file import read_config
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.datasets import Data, prepare_data
+from transformer_jax.data.sources.images.shapes import FIGURES
 from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.huge_pages import restart_with_huge_pages
 from transformer_jax.tasks.base import TASKS
@@ -68,41 +73,81 @@ def packed_plan_of(split: EncodedSplit) -> TrainingBatches:
 
 def batches(directory: str | None, seconds: float) -> Result:
     """Measure how many batches per second the cache yields, and how many the training step of `tiny` consumes."""
+    with tempfile.TemporaryDirectory() as work:
+        split = corpus(directory, Path(work)).splits["train"]
+        plan = plan_of(split, num_buckets=6)
+        result: Result = {
+            "bucketed_batches_per_s": _batches_per_s(plan, seconds),
+            "packed_batches_per_s": _batches_per_s(packed_plan_of(split), seconds),
+            "steps_per_s": _steps_per_s(ExperimentConfig(model=model_config("tiny")).resolved(), plan, seconds),
+        }
+        result["ratio"] = result["bucketed_batches_per_s"] / result["steps_per_s"]
+        return result
+
+
+def _batches_per_s(plan: TrainingBatches, seconds: float) -> float:
+    plan.batch(0)  # plans the epoch
+    start, step = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        plan.batch(step % plan.batches_per_epoch)
+        step += 1
+    return step / (time.perf_counter() - start)
+
+
+def _steps_per_s(config: ExperimentConfig, plan: TrainingBatches, seconds: float) -> float:
+    """Return the steps per second of training on the batches of a plan, which are made in between."""
     import jax
 
     from transformer_jax.training.hyper import split as split_config
     from transformer_jax.training.state import init_state
     from transformer_jax.training.step import make_train_step
 
+    static, hyper = split_config(config)
+    train_step = jax.jit(make_train_step(static), donate_argnums=0)
+    state = jax.jit(init_state, static_argnums=0)(static, hyper)
+    seen: set[Any] = set()
+    times: list[float] = []
+    number = 0
+    while sum(times) < seconds:
+        shape = plan.shape(number)
+        start = time.perf_counter()
+        state, metrics = train_step(state, plan.batch(number), hyper)
+        float(metrics["loss"])
+        if shape in seen:  # the first batch of a shape includes compilation
+            times.append(time.perf_counter() - start)
+        seen.add(shape)
+        number += 1
+    return 1 / float(np.median(times))
+
+
+def images(spec: str, seconds: float) -> Result:
+    """Measure how many batches of augmented images per second are made, and how many the training step consumes.
+
+    Args:
+      spec: a config of images; only its corpus is replaced, by 2,048 drawn images in its size and channels.
+    """
+    config = read_config(spec, {"data.dir": "not-read"})
+    model, data = config.model, config.data
+    drawn = DataConfig(
+        source="shapes",
+        num_train_pairs=2_048,
+        num_eval_pairs=1,
+        batching="rows",
+        rows_per_batch=data.rows_per_batch,
+        row_multiple=data.row_multiple,
+        colours="grey" if model.image_channels == 1 else "rgb",
+        resize="squash",
+    )
+    task = dataclasses.replace(config.task, num_labels=len(FIGURES))
+    config = dataclasses.replace(config, data=drawn, task=task).resolved()
+    plain = dataclasses.replace(config, task=dataclasses.replace(task, crop_padding=0, flip=False, rand_augment=0))
     with tempfile.TemporaryDirectory() as work:
-        split = corpus(directory, Path(work)).splits["train"]
-        result: Result = {}
-        for name, plan in (("bucketed", plan_of(split, num_buckets=6)), ("packed", packed_plan_of(split))):
-            plan.batch(0)  # plans the epoch
-            start, step = time.perf_counter(), 0
-            while time.perf_counter() - start < seconds:
-                plan.batch(step % plan.batches_per_epoch)
-                step += 1
-            result[f"{name}_batches_per_s"] = step / (time.perf_counter() - start)
-        plan = plan_of(split, num_buckets=6)
-        static, hyper = split_config(ExperimentConfig(model=model_config("tiny")).resolved())
-        train_step = jax.jit(make_train_step(static), donate_argnums=0)
-        state = jax.jit(init_state, static_argnums=0)(static, hyper)
-        seen: set[Any] = set()
-        times: list[float] = []
-        number = 0
-        while sum(times) < seconds:
-            shape = plan.shape(number)
-            start = time.perf_counter()
-            state, metrics = train_step(state, plan.batch(number), hyper)
-            float(metrics["loss"])
-            if shape in seen:  # the first batch of a shape includes compilation
-                times.append(time.perf_counter() - start)
-            seen.add(shape)
-            number += 1
-        result["steps_per_s"] = 1 / float(np.median(times))
-        result["ratio"] = result["bucketed_batches_per_s"] / result["steps_per_s"]
-        return result
+        data = prepare_data(config, TASKS[task.name].columns(config), Path(work))
+        plans = {name: training_batches(of, data.splits["train"]) for name, of in (("", config), ("plain_", plain))}
+        result: Result = {f"{name}batches_per_s": _batches_per_s(plan, seconds) for name, plan in plans.items()}
+        result["steps_per_s"] = _steps_per_s(config, plans[""], seconds)
+        result["ratio"] = result["batches_per_s"] / result["steps_per_s"]
+        return result | {"images_per_batch": drawn.rows_per_batch}
 
 
 def padding(directory: str | None) -> Result:
@@ -175,9 +220,12 @@ def preparation(num_pairs: int, kind: str) -> Result:
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--measure", choices=("batches", "padding", "planning", "preparation"), default="batches")
+    result.add_argument(
+        "--measure", choices=("batches", "padding", "planning", "preparation", "images"), default="batches"
+    )
     result.add_argument("--dir", help="folder of train.en and train.de; default: the embedded corpus")
-    result.add_argument("--seconds", type=float, default=10.0, help="`batches`: time for each of the three")
+    result.add_argument("--seconds", type=float, default=10.0, help="`batches`, `images`: time for each of the three")
+    result.add_argument("--config", default="mnist", help="`images`: a config of images")
     result.add_argument("--pairs", type=int, default=1_000_000, help="`planning`, `preparation`: synthetic pairs")
     result.add_argument(
         "--batching", choices=("buckets", "packed"), default="buckets", help="`planning`: of which plan"
@@ -193,6 +241,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "padding": lambda: padding(values.dir),
         "planning": lambda: planning(values.pairs, values.batching),
         "preparation": lambda: preparation(values.pairs, values.tokenizer),
+        "images": lambda: images(values.config, values.seconds),
     }
     print(json.dumps(measured[values.measure]()))
 

@@ -64,6 +64,24 @@ def write_corpus(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+_MAIN = "import json, sys; from transformer_jax.cli.main import main; sys.exit(max(map(main, json.load(sys.stdin))))"
+
+
+def run_main_on_devices(count: int, commands: Sequence[Sequence[str]]) -> str:
+    """Run commands one after the other in a process with this number of CPU devices; return its stderr."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    process = subprocess.run(
+        [sys.executable, "-c", _MAIN],
+        input=json.dumps(commands),
+        env={**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        timeout=600,  # bounds a hang
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stderr
+
+
 def argv(command: str, folder: Path, *flags: str) -> list[str]:
     """Return a command line: `train` on the corpus in a folder into FOLDER/run; other commands read from there."""
     if command == "train":

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from image_support import write_config, write_npz
 from run_support import write_own_modules
 
 from benchmarks import decode, decode_cost, devices, input_pipeline, shapes, sweep, train_step
@@ -210,6 +211,16 @@ def test_an_uncached_beam_is_refused(nano, capsys):
     with pytest.raises(SystemExit):
         decode.main([nano, "--uncached", "--beam_size=2"])
     assert "--uncached is greedy" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_input_benchmark_of_images(tmp_path, capsys):
+    write_npz(tmp_path)
+    flag = write_config(tmp_path, "npz_config", f"{str(tmp_path)!r}, crop_padding=1, rand_augment=1")
+    result = measured(input_pipeline, capsys, "--measure=images", flag, "--seconds=0.001")
+    assert result["images_per_batch"] == 8
+    assert result["ratio"] == pytest.approx(result["batches_per_s"] / result["steps_per_s"])
+    assert result["plain_batches_per_s"] > 0
 
 
 @pytest.mark.parametrize("steps", [20, sweep.parser().get_default("steps")])

@@ -20,6 +20,7 @@ FILES = sorted((ROOT / "configs").glob("*.py"))
 ARGUMENTS = {
     "wmt14": ["base", "big"],
     "shakespeare_char": ["gpu"],
+    "mnist": ["short"],
     "recurrent": ["none", "luong"],
     "scan": ["simple", "length"],
     "multi30k_rnn": ["lstm", "gru", "attention", "transformer"],

@@ -20,11 +20,12 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TrainingConfig
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig, TrainingConfig
 from transformer_jax.sweeps.statistics import estimate
 
 DEPTHS = (6, 8, 10, 12, 14)
@@ -45,39 +46,47 @@ class Row(NamedTuple):
 
 
 def gradient_norms(
-    model: ModelConfig, batch: Mapping[str, np.ndarray], seed: int, label_smoothing: float = 0.1
+    model: ModelConfig,
+    batch: Mapping[str, np.ndarray],
+    seed: int,
+    label_smoothing: float = 0.1,
+    task: TaskConfig | None = None,
 ) -> dict[str, np.ndarray]:
     """Return ||d loss / dW|| of the second feed-forward matrix W [F, D] of every layer of a freshly initialised model.
 
-    The loss is the mean over the targets.
+    The loss is the mean over the targets, without dropout.
 
     Args:
       model: resolved.
-      batch: a training batch of the model's task.
+      batch: a training batch of the task.
       seed: of the parameters.
-    Returns: norms [L] of the L layers by side, encoder and decoder; a model without an encoder has only the latter.
+      task: of built-in tasks; by default translation.
+    Returns: norms [L] of the L layers by side, encoder and decoder, as far as the model has them.
     """
-    norms = _norms(model, label_smoothing)(dict(batch), np.int32(seed))
+    norms = _norms(model, task or TaskConfig(), label_smoothing)(dict(batch), np.int32(seed))
     return {side: np.asarray(values) for side, values in norms.items()}
 
 
 @functools.lru_cache(maxsize=4)
-def _norms(model: ModelConfig, label_smoothing: float) -> Any:
+def _norms(model: ModelConfig, task: TaskConfig, label_smoothing: float) -> Any:
     import jax
     import jax.numpy as jnp
 
-    from transformer_jax.models.architecture import ARCHITECTURES, init_params
-    from transformer_jax.tasks.losses import cross_entropy
+    from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
+    from transformer_jax.tasks.base import TASKS
+
+    head = TASKS[task.name].head(task, model)
+    module = ARCHITECTURES[model.architecture].module(model, head)
+    hyper = SimpleNamespace(model={}, task={}, label_smoothing=label_smoothing or None)
 
     def norms(batch: Any, seed: Any) -> dict[str, Any]:
-        params = init_params(model, seed)
+        params = init_params(model, seed, head)
         sides = [side for side in SIDES if side in params]
         kernels = {side: params[side]["layers"]["feed_forward"]["out"]["kernel"] for side in sides}
 
         def loss(kernels: Mapping[str, Any]) -> Any:
             replaced: dict[str, Any] = {side: _with_kernel(params[side], kernels[side]) for side in sides}
-            logits, _ = ARCHITECTURES[model.architecture].module(model).apply({"params": {**params, **replaced}}, batch)
-            sums = cross_entropy(logits, batch["targets"], batch["weights"], label_smoothing or None)
+            sums = TASKS[task.name].loss(task, Model(module, {**params, **replaced}), batch, None, hyper)
             return sums["loss"] / sums["weight"]
 
         gradients = jax.grad(loss)(kernels)

@@ -5,12 +5,18 @@ from transformer_jax.sweeps.study import Axis, Metric, Study, over
 
 
 def measure(scorer):
-    """Return the gradient norms of this model's feed-forward networks at initialisation, with the trial's seed."""
+    """Return the gradient norms of this model's feed-forward networks at initialisation, with the trial's seed.
+
+    They are those of the decoder, or of the encoder if there is no decoder.
+    """
     from experiments.first_batch import first_batch
     from experiments.norm_placement.gradient_norms import gradient_norms
 
     config = scorer.loaded.config
-    norms = gradient_norms(config.model, first_batch(scorer), config.seed, config.training.label_smoothing)["decoder"]
+    by_side = gradient_norms(
+        config.model, first_batch(scorer), config.seed, config.training.label_smoothing, config.task
+    )
+    norms = by_side["decoder" if "decoder" in by_side else "encoder"]
     by_layer = {f"start[{layer}]/gradient_norm": float(norm) for layer, norm in enumerate(norms, start=1)}
     return by_layer | {"start/last_layer_gradient_norm": float(norms[-1])}
 
@@ -44,7 +50,7 @@ STUDY = Study(
     figures=(
         Curves("train/loss", title="Training loss"),
         MetricByAxis("test/exact_match", x="depth"),
-        MetricByBin("start[*]/gradient_norm", label="decoder layer", title="Gradient at initialisation by layer"),
+        MetricByBin("start[*]/gradient_norm", label="layer", title="Gradient at initialisation by layer"),
     ),
     measure=measure,
 )

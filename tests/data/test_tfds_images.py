@@ -43,6 +43,14 @@ def test_images_and_labels(dataset):
     assert load(dataset).fingerprint() == source.fingerprint() != load(dataset, train_split="train[:3]").fingerprint()
 
 
+def test_a_test_split_without_labels(tmp_path):
+    Image.fromarray(pictures(1, channels=3, size=32)[0][0]).save(tmp_path / "0.png")
+    row = {"image": str(tmp_path / "0.png"), "label": 0, "id": "0"}
+    tfds_support.prepare("cifar10", tmp_path / "data", {"train": [row] * 6, "test": [row | {"label": -1}]})
+    with pytest.raises(DataError, match=r"cifar10.*: image 1 of split 'test' has no label \(-1\)"):
+        load(tmp_path / "data").split("test")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

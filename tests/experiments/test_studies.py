@@ -12,9 +12,13 @@ import pytest
 from experiments.decoding import cost
 from experiments.masking_rate.common_rate import masked_lm_scores
 from transformer_jax.config import walk
+from transformer_jax.config_file import read_config
 from transformer_jax.data.datasets import prepare_data
+from transformer_jax.data.sources import load_source
 from transformer_jax.evaluation.run import Scorer
 from transformer_jax.metrics_file import NAME, readable_lines
+from transformer_jax.sweeps.declaration import declaration_of
+from transformer_jax.sweeps.other_baseline import with_baseline
 from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
@@ -88,6 +92,11 @@ VARIED = {
         *("model.num_heads", "model.num_kv_heads", "model.head_dim", "model.value_head_dim"),
         *("data.train_split", "data.valid_split", "data.test_split"),
     },
+    "patches": {
+        *("model.patch_size", "model.class_token", "task.pooling", "data.rows_per_batch"),
+        *("training.num_train_steps", "optimizer.decay_steps"),
+    },
+    "vision_positions": {"model.position_encoding"},
     "decoding": {
         "decode.method",
         "decode.beam_size",
@@ -263,6 +272,18 @@ def test_every_architecture_trains_alone_and_as_one_program(model, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+def test_patches_are_compared_at_equal_tokens_and_at_equal_operations():
+    """Every batch has equally many patches; with `flops`, trainings have equal operations to half a step."""
+    found = [(trial.labels, trial.config) for trial in trials("patches").trials if trial.seed == 0]
+    assert len(found) == 16
+    assert {c.data.rows_per_batch * (c.model.num_positions - c.model.class_token) for _, c in found} == {6272}
+    assert len({c.training.num_train_steps for labels, c in found if labels["budget"] == "tokens"}) == 1
+    equal = [config for labels, config in found if labels["budget"] == "flops"]
+    totals = [training_flops(config) for config in equal]
+    assert max(totals) - min(totals) <= max(training_flops(c) / c.training.num_train_steps for c in equal)
+    assert len({config.training.num_train_steps for config in equal}) == 8
+
+
 def test_norm_placement_crosses_placement_warm_up_and_depth():
     cells = {
         (c.model.norm_position, c.optimizer.warmup_steps > 0, c.model.num_decoder_layers)
@@ -329,6 +350,27 @@ def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
         if name == "positions":
             change = abs(result.metrics["shuffled/loss_change"])
             assert change < 1e-5 if trial.labels["position_encoding"] == "none" else change > 1e-5
+    report(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "variants"), [("norm_placement", 8), ("num_heads", 9)])
+def test_a_study_of_texts_is_asked_of_images(name, variants, tmp_path):
+    """With `--config=images`, nothing else changes: a trial runs, and a report is written."""
+    config = read_config("images")
+    asked = with_baseline(study(name), "images", config, load_source(config.data).split_names).study
+    small = {"data.num_train_pairs": "32", "data.num_eval_pairs": "16", "data.rows_per_batch": "16"}
+    small |= {"training.num_train_steps": "2", "training.log_every_steps": "1", "data.cache_dir": str(tmp_path / "c")}
+    found = [trial for trial in grid(asked, small).trials if trial.seed == 0]
+    assert len(found) == variants
+    claim(tmp_path, ROOT / "experiments" / name, declaration_of(asked), asked.baseline)
+    write_spec(tmp_path / TRIALS / found[0].name, found[0], asked.metrics, ROOT / "experiments" / name)
+    assert run_trials([tmp_path / TRIALS / found[0].name]) == 0
+    result = read_result(tmp_path / TRIALS / found[0].name)
+    assert result.status == "finished", result.why
+    assert {metric.name for metric in asked.metrics} <= set(result.metrics)
+    layers = [name for name in result.metrics if name.startswith("start[")]
+    assert len(layers) == (found[0].config.model.num_encoder_layers if name == "norm_placement" else 0)
     report(tmp_path)
 
 

@@ -110,6 +110,43 @@ def test_trials_of_equal_operations():
     assert {trial.config.training.num_train_steps for trial in grid(windows).trials} == {300}
 
 
+BUDGETS = Axis("budget", {"steps": {}, "flops": {}})
+
+
+def test_equal_operations_of_some_variants(tmp_path):
+    """The reference has equal operations under both budgets: it is compared under both, and trained once."""
+    patches = Axis("patch", {str(n): {"model.patch_size": n, "data.rows_per_batch": 8 * n * n} for n in (4, 7, 14)})
+    settings = {"training.num_train_steps": 300, "optimizer.warmup_steps": 10}
+    metrics = (Metric("test/accuracy"),)
+    mixed = Study("?", "images", (patches, BUDGETS), metrics, settings=settings, equal_flops={"budget": "flops"})
+    trials, same = grid(mixed)
+    assert same == {}
+    found = {(trial.labels["patch"], trial.labels["budget"]): trial for trial in trials if trial.seed == 0}
+    assert len(found) == 6
+    assert {found[patch, "steps"].config.training.num_train_steps for patch in patches.values} == {300}
+    budget = training_flops(found["4", "steps"].config)
+    for patch in patches.values:
+        config = found[patch, "flops"].config
+        steps = config.training.num_train_steps
+        assert abs(training_flops(config) - budget) <= 0.5 * training_flops(config) / steps
+        assert (steps == 300) == (patch == "4")
+        assert found[patch, "flops"].trained_by == ("patch=4,budget=steps,seed=0" if patch == "4" else None)
+    again = declared_study(json.loads(json.dumps(declaration_of(mixed))), tmp_path)
+    assert again.equal_flops == {"budget": "flops"}
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"budgets": "flops"}, "equal_flops: no axis 'budgets' (did you mean 'budget'?)"),
+        ({"budget": "flop"}, "equal_flops: axis 'budget' has no value 'flop' (did you mean 'flops'?)"),
+    ],
+)
+def test_equal_operations_of_variants_that_do_not_exist(where, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Study("?", "images", (NORM, BUDGETS), METRICS, equal_flops=where)
+
+
 def test_the_declaration_has_the_pretraining(tmp_path):
     values = json.loads(json.dumps(declaration_of(study(pretraining=first(equal_flops=False)))))
     again = declared_study(values, tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from data_support import prepared
 from image_support import config, npz_config, pictures, write_config, write_folder, write_npz
 from PIL import Image
-from run_support import run_main
+from run_support import run_main, run_main_on_devices
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
@@ -360,12 +360,17 @@ def test_init_from_another_model(tmp_path, trained, corpus, capsys, flags, probl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--config.parallel.launcher=shard_map", "--config.training.accumulation_steps=2"])
-def test_launchers_and_accumulation_see_the_same_images(tmp_path, corpus, flag):
+def test_launchers_meshes_and_accumulation_see_the_same_images(tmp_path, corpus):
+    """Four devices train as one does; its batch in two parts too."""
     config_flag = write_config(tmp_path, "npz_config", f"{str(corpus)!r}, crop_padding=2, mixup=0.2")
-    losses = []
-    for name, extra in (("one", []), ("other", [flag])):
-        assert run_main(["train", config_flag, f"--workdir={tmp_path / name}", *extra]) == 0
+    one = ["--config.parallel.num_devices=1"]
+    runs = {"one": one, "parts": [*one, "--config.training.accumulation_steps=2"]}
+    runs |= {launcher: [f"--config.parallel.launcher={launcher}"] for launcher in ("jit", "shard_map", "pmap")}
+    commands = [["train", config_flag, f"--workdir={tmp_path / name}", *flags] for name, flags in runs.items()]
+    assert run_main_on_devices(4, commands).count("on 4 cpu device(s)") == len(runs)
+    losses = {}
+    for name in runs:
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        losses.append([line["loss"] for line in lines])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+        losses[name] = [line["loss"] for line in lines]
+    for name, values in losses.items():
+        assert values == pytest.approx(losses["one"], rel=1e-5), name

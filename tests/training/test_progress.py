@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from transformer_jax import terminal as stderr
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.training import progress as progress_module
 from transformer_jax.training.progress import Progress
 
@@ -48,6 +49,12 @@ def test_without_a_terminal_there_are_lines_and_no_bar(capsys, now):
         "step 40/100  loss 2.346  12,346 tokens/s  1:05 spent",
         "step 40  valid  loss [1]",
     ]
+
+
+def test_the_speed_has_the_unit_of_the_task(capsys, now):
+    with Progress(0, 10, TASKS["images"].unit) as progress:
+        progress.update(5, 1.0, 1250.0)
+    assert capsys.readouterr().err == "step 5/10  loss 1.000  1,250 images/s  0:00 spent\n"
 
 
 def test_the_time_left_is_that_of_recent_steps_and_of_what_is_to_be_compiled(capsys, now):

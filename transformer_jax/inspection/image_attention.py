@@ -27,6 +27,8 @@ COLOURS = "inferno"
 """Colours of the weights of patches, from none to the greatest of a picture."""
 _PANEL = 1.9  # inches
 _HEADS_IN_A_ROW = 6
+_LEAST_OPACITY, _OPACITY = 0.3, 0.75
+"""Of the colour over a patch without weight, so that the picture can be seen there, and with the greatest weight."""
 _PLACE = "__DATA__"
 _KIND = "encoder_self_attention"
 
@@ -116,7 +118,7 @@ def rollout_figure(maps: ImageMaps) -> Figure:
 def _figure(pixels: np.ndarray, title: str, panels: Mapping[str, np.ndarray | None]) -> Figure:
     columns = min(len(panels), _HEADS_IN_A_ROW)
     rows = -(-len(panels) // columns)
-    figure = new_figure(max(columns * _PANEL, 3.0), rows * (_PANEL + 0.25) + 0.4, layout="constrained")
+    figure = new_figure(max(columns * _PANEL, 3.0), rows * (_PANEL + 0.2) + 0.3, layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in places:
         axes.set_axis_off()
@@ -134,7 +136,9 @@ def _draw(axes: Axes, pixels: np.ndarray, patches: np.ndarray | None) -> None:
     colours = pixels if pixels.shape[-1] == 3 and patches is None else pixels[..., :3].mean(-1)
     axes.imshow(colours, cmap="gray", vmin=0, vmax=255, extent=extent, interpolation="nearest")
     if patches is not None:
-        options: dict[str, Any] = {"cmap": COLOURS, "vmin": 0.0, "vmax": float(patches.max()), "alpha": 0.6}
+        greatest = float(patches.max())
+        opacity = _LEAST_OPACITY + (_OPACITY - _LEAST_OPACITY) * patches / (greatest or 1.0)
+        options: dict[str, Any] = {"cmap": COLOURS, "vmin": 0.0, "vmax": greatest, "alpha": opacity}
         axes.imshow(patches, extent=extent, interpolation="nearest", **options)
 
 

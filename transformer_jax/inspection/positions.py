@@ -143,12 +143,17 @@ def similarities(table: np.ndarray) -> np.ndarray:
 def _similarities(config: ModelConfig, params: Params | None, folder: Path) -> dict[Path, str]:
     cosines = similarities(patch_table(config, params))
     grid = len(cosines)
-    figure = new_figure(max(4.0, 0.5 * grid), max(4.2, 0.5 * grid + 0.4), layout="constrained")
-    for axes, values in zip(
-        figure.subplots(grid, grid, squeeze=False).ravel(), cosines.reshape(-1, grid, grid), strict=True
-    ):
-        axes.imshow(values, vmin=-1, vmax=1, interpolation="nearest")
+    figure = new_figure(max(5.0, 0.5 * grid + 1.0), max(4.6, 0.5 * grid + 0.8), layout="constrained")
+    places = figure.subplots(grid, grid, squeeze=False)
+    for axes, values in zip(places.ravel(), cosines.reshape(-1, grid, grid), strict=True):
+        image = axes.imshow(values, vmin=-1, vmax=1, cmap=SIGNED, interpolation="nearest")
         axes.set(xticks=[], yticks=[])
+    for number, (left, below) in enumerate(zip(places[:, 0], places[-1], strict=True), start=1):
+        left.set_ylabel(number, size=8, rotation=0, ha="right", va="center")
+        below.set_xlabel(number, size=8)
+    figure.supxlabel("column of the patch", size=9)
+    figure.supylabel("row of the patch", size=9)
+    figure.colorbar(image, ax=places, shrink=0.6, aspect=30, label="cosine")
     figure.suptitle(f"{config.position_encoding}: cosine of every position with all others", size=9)
     what = "for every patch, the cosines of its position with those of all patches"
     return {save(figure, folder / "positions_of_patches.png"): what}

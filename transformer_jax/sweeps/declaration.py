@@ -37,7 +37,7 @@ def declaration_of(study: Study) -> dict[str, Any]:
             if not isinstance(figure, CustomFigure)
         ],
         "custom_figures": [figure.title for figure in study.figures if isinstance(figure, CustomFigure)],
-        "equal_flops": study.equal_flops,
+        "equal_flops": _plain(study.equal_flops),
         "pretraining": None if study.pretraining is None else declaration_of(study.pretraining),
     }
 
@@ -65,12 +65,16 @@ def declared_study(values: Mapping[str, Any], file: Path) -> Study:
                 _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})
                 for figure in values["figures"]
             ),
-            equal_flops=bool(values.get("equal_flops")),
+            equal_flops=_plain(values.get("equal_flops", False)),
             pretraining=None if first is None else declared_study(first, file),
             folder=NOWHERE,
         )
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise DataError(f"{file}: does not declare a study: {type(error).__name__}: {error}") from error
+
+
+def _plain(equal_flops: bool | Mapping[str, str]) -> bool | dict[str, str]:
+    return dict(equal_flops) if isinstance(equal_flops, Mapping) else bool(equal_flops)
 
 
 def _cannot_measure(file: str, scorer: Any) -> Mapping[str, int | float]:

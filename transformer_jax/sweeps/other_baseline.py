@@ -66,6 +66,7 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         metrics=metrics,
         reference={name: value for name, value in study.reference.items() if name in remaining},
         contrasts=tuple(name for name in study.contrasts if name in remaining),
+        equal_flops=_equal_flops(study, remaining),
         figures=_figures(study, config, splits, metrics[0].name, remaining),
     )
     notes = [
@@ -85,6 +86,13 @@ def read_baseline(spec: str, overrides: Mapping[str, Any]) -> ExperimentConfig:
     return read_config(
         spec, {name: value for name, value in overrides.items() if base_type(types.get(name, str)) is str}
     )
+
+
+def _equal_flops(study: Study, axes: set[str]) -> bool | Mapping[str, str]:
+    """Return `Study.equal_flops` without the axes that are left out."""
+    if not isinstance(study.equal_flops, Mapping):
+        return study.equal_flops
+    return {name: value for name, value in study.equal_flops.items() if name in axes}
 
 
 def _absolute(spec: str) -> str:

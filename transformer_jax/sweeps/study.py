@@ -170,7 +170,8 @@ class Study:
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
       equal_flops: every variant trains with as many floating-point operations as the reference; the number of its steps
-        follows. Needs batches whose shape does not depend on the corpus, as of `data.batching=windows`.
+        follows. Needs batches whose shape does not depend on the corpus, as of `data.batching=windows` and `rows`.
+        Names of values by axis, as `{"budget": "flops"}`: only the variants with these values.
       pretraining: a study of a first training. A trial starts from the checkpoint (`training.init_from`) of the trial
         that has its seed, and on every axis of that study its value. Axes of the same name have the same values.
       folder: the folder of study.py; `load_study` sets it.
@@ -187,7 +188,7 @@ class Study:
     measure: Measure | None = None
     tasks: tuple[str, ...] = ()
     figures: tuple[Figure, ...] = ()
-    equal_flops: bool = False
+    equal_flops: bool | Mapping[str, str] = False
     pretraining: Study | None = None
     folder: Path = dataclasses.field(default_factory=lambda: _folder.get(), compare=False, repr=False)
 
@@ -222,15 +223,11 @@ class Study:
         for name in self.contrasts:
             if name not in axes:
                 raise ConfigError(f"contrasts: no axis with named values '{name}'{nearest(name, axes)}")
-        for name, value in self.reference.items():
-            if name not in axes:
-                raise ConfigError(f"reference: no axis '{name}'{nearest(name, axes)}")
-            if value not in axes[name].values:
-                raise ConfigError(
-                    f"reference: axis '{name}' has no value '{value}'{nearest(value, list(axes[name].values))}"
-                )
+        _check_values("reference", self.reference, axes)
         check_figures(self.figures, {a.name: a.values if isinstance(a, Axis) else () for a in self.axes})
         if self.equal_flops:
+            if isinstance(self.equal_flops, Mapping):
+                _check_values("equal_flops", self.equal_flops, axes)
             self._check_equal_flops()
         if self.pretraining is not None:
             self._check_pretraining(self.pretraining)
@@ -355,6 +352,23 @@ class Study:
         """Names of values by axis of the variant that the others are compared with; a `Range` has none."""
         first = {axis.name: next(iter(axis.values)) for axis in self.axes if isinstance(axis, Axis)}
         return first | dict(self.reference)
+
+    def has_equal_flops(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the number of a variant's steps follows from the operations of the reference."""
+        if not isinstance(self.equal_flops, Mapping):
+            return self.equal_flops and labels != self.reference_variant
+        return (
+            bool(self.equal_flops) and self.equal_flops.items() <= labels.items() and labels != self.reference_variant
+        )
+
+
+def _check_values(where: str, named: Mapping[str, str], axes: Mapping[str, Axis]) -> None:
+    """Raise ConfigError for names of values by axis that the study lacks."""
+    for name, value in named.items():
+        if name not in axes:
+            raise ConfigError(f"{where}: no axis '{name}'{nearest(name, axes)}")
+        if value not in axes[name].values:
+            raise ConfigError(f"{where}: axis '{name}' has no value '{value}'{nearest(value, list(axes[name].values))}")
 
 
 def over(field: str, *values: Any, name: str = "") -> Axis:

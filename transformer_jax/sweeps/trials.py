@@ -60,6 +60,9 @@ def variant_name(labels: Mapping[str, str]) -> str:
 def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
     """Return all variants of a study with all its seeds.
 
+    A variant that is the same experiment as an earlier one is left out. One whose steps follow from `equal_flops` stays
+    in the comparison, and is trained once with the earlier one.
+
     Args:
       overrides: config fields by dotted name, as on the command line. They replace values of the baseline and of the
         study's settings; an axis that sets the same field takes precedence.
@@ -95,7 +98,8 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
     for labels, config in configs.items():
         named = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
         name = variant_name(named)
-        if (other := first.setdefault(config, name)) != name:
+        other = first.setdefault(config, name)
+        if other != name and not study.has_equal_flops(named):
             same[name] = other
         else:
             trials += with_seeds(study, named, config)
@@ -169,7 +173,7 @@ def variant(
         values[INIT_FROM] = start
     texts = {name: str(value) for name, value in values.items()}
     config = read_config(study.find_baseline(), texts)
-    if not study.equal_flops or labels == study.reference_variant:
+    if not study.has_equal_flops(labels):
         return config
     from transformer_jax.tasks.flops import steps_for_flops, training_flops
 

@@ -17,6 +17,7 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.outside import errors_from_outside
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import Outcome, TrainResult, run_loop
@@ -104,14 +105,15 @@ def _train(
         parts = [make_parts(m.config, m.directory, m.store, data, make_validate) for m in members]
         check_step(first.config, parts[0].plan)
     step, total = first.start.step, first.config.training.num_train_steps
+    unit = TASKS[first.config.task.name].unit
     sessions = []
     for member, of_member in zip(members, parts, strict=True):
         claim(member.directory, member.start.record, step)
         log = opened.enter_context(MetricLog(member.directory.path, step))
-        sessions.append(TrainingSession(of_member, log, Progress(step, total, shown=False), member.start.record))
+        sessions.append(TrainingSession(of_member, log, Progress(step, total, unit, shown=False), member.start.record))
     stepper = _stepper(members, axis)
     del members, first, member
-    return run_loop(sessions, stepper, step, Progress(step, total))
+    return run_loop(sessions, stepper, step, Progress(step, total, unit))
 
 
 def _stepper(members: Sequence[_Member], axis: TrialAxis) -> StackedStepper:

@@ -186,6 +186,8 @@ class Task(abc.ABC):
     """The averages that training logs; `means` returns them."""
     batchings: tuple[str, ...] = ("buckets", "packed")
     """Values of `data.batching` that the task can make batches with."""
+    unit: str = "tokens"
+    """The plural of what training counts for its speed, as messages show it; see `training.step`."""
     compares_outputs: bool = False
     """Whether `compare` uses `compare_outputs`, which needs only the written outputs, instead of `statistics`."""
 

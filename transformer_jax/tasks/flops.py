@@ -62,18 +62,20 @@ def steps_for_flops(config: ExperimentConfig, flops: int | float, plan: Training
 
 
 def fixed_shape(config: ExperimentConfig) -> BatchShape:
-    """Return the shape of every training batch, which `data.batching=windows` fixes without the corpus.
+    """Return the shape of every training batch, which `data.batching=windows` or `rows` fixes without the corpus.
 
     Raises: ConfigError for any other batching, whose shapes depend on the lengths of the examples.
     """
     data, task = config.data, TASKS[config.task.name]
-    widths = task.widths(config, data.max_length) if data.batching == "windows" else None
+    widths = task.widths(config, data.max_length) if data.batching in ("windows", "rows") else None
     if widths is None:
         raise ConfigError(
             f"config: data.batching='{data.batching}' of task.name='{config.task.name}': the operations of a step are "
-            "known only with the corpus; use data.batching=windows, or give the number of steps (`sweep --dry_run` "
-            "shows the operations)"
+            "known only with the corpus; use data.batching=windows or rows, or give the number of steps (`sweep "
+            "--dry_run` shows the operations)"
         )
+    if data.batching == "rows":
+        return BatchShape(data.rows_per_batch, tuple(widths.items()))
     longest = max(widths.values())
     return BatchShape(data.tokens_per_batch // longest // data.row_multiple * data.row_multiple, tuple(widths.items()))
 

@@ -41,6 +41,7 @@ class Images(Task):
     inputs = ("patches",)
     needs_decoder = False
     batchings = ("rows",)
+    unit = "images"
     logged = label_prediction.LOGGED
     metrics = (
         MetricSpec("loss", "min", "nats per label", "loss"),

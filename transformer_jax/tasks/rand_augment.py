@@ -52,12 +52,8 @@ OPERATIONS: dict[str, Operation] = {
     "sharpness": Operation(_enhanced(ImageEnhance.Sharpness), 0.9, True),
     "shear_x": Operation(lambda image, s: _affine(1.0, s, -s * image.height / 2, 0.0, 1.0, 0.0)(image), 0.3, True),
     "shear_y": Operation(lambda image, s: _affine(1.0, 0.0, 0.0, s, 1.0, -s * image.width / 2)(image), 0.3, True),
-    "translate_x": Operation(
-        lambda image, s: _affine(1.0, 0.0, s * image.width, 0.0, 1.0, 0.0)(image), 150 / 331, True
-    ),
-    "translate_y": Operation(
-        lambda image, s: _affine(1.0, 0.0, 0.0, 0.0, 1.0, s * image.height)(image), 150 / 331, True
-    ),
+    "translate_x": Operation(lambda image, s: _affine(1.0, 0.0, s * image.width, 0.0, 1.0, 0.0)(image), _FAR, True),
+    "translate_y": Operation(lambda image, s: _affine(1.0, 0.0, 0.0, 0.0, 1.0, s * image.height)(image), _FAR, True),
 }
 """Operations by name. Brightness and the like are scaled by 1 + strength; a threshold or bits fall with it."""
 

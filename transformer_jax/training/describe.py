@@ -10,6 +10,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.nn.batch_norm import num_parameters
 from transformer_jax.parallel.processes import is_primary
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.terminal import say
 from transformer_jax.training.trainable import trained_part
 from transformer_jax.typing import Params
@@ -22,9 +23,13 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
     if freeze:
         trained = jax.eval_shape(lambda params: trained_part(freeze, params), params)
         size += f", {num_parameters(trained):,} of them trained"
+    batches = f"{plan.num_examples:,} training examples in {plan.batches_per_epoch:,} batches"
+    if config.data.batching == "rows":
+        batches += f" of {config.data.rows_per_batch:,} {TASKS[config.task.name].unit}"
+    else:
+        batches += f" of {len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens"
     say_once(
-        f"{size}; {plan.num_examples:,} training examples in {plan.batches_per_epoch:,} batches of "
-        f"{len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens; "
+        f"{size}; {batches}; "
         f"{training.num_train_steps:,} steps are {training.num_train_steps / plan.batches_per_epoch:.1f} "
         f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
     )

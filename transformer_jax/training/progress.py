@@ -23,8 +23,10 @@ class Progress:
     other long work, so that the time left is estimated from recent steps without compilation.
     """
 
-    def __init__(self, first_step: int, num_steps: int, shown: bool = True) -> None:
+    def __init__(self, first_step: int, num_steps: int, unit: str = "tokens", shown: bool = True) -> None:
+        """unit: of the speed, `Task.unit`. shown: whether anything is printed."""
         self._silent = not shown
+        self._unit = unit
         self._total = num_steps
         self._start = time.monotonic()
         self._shown = 0.0
@@ -43,7 +45,7 @@ class Progress:
     def update(self, step: int, loss: float | None, tokens_per_s: float | None) -> None:
         """Move the bar to `step`; without a bar, print a line. None: not known yet."""
         loss_text = "" if loss is None else f"loss {loss:.3f}"
-        speed = "" if tokens_per_s is None else f"{tokens_per_s:,.0f} tokens/s"
+        speed = "" if tokens_per_s is None else f"{tokens_per_s:,.0f} {self._unit}/s"
         left = self._time_left.seconds(step)
         if self._bar is not None:
             text = "" if left is None else f"{_clock(left)} left"

@@ -8,6 +8,7 @@ from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import TrainingError
 from transformer_jax.parallel.processes import is_primary, primary_first
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.loop import TrainResult, run_loop
@@ -53,7 +54,8 @@ def train(
             return TrainResult(step, "finished", record["metrics"])
         claim(directory, record, step)
         with MetricLog(directory.path, step) if is_primary() else NoLog() as log, parts.store:
-            progress = Progress(step, parts.config.num_train_steps, is_primary())
+            unit = TASKS[config.task.name].unit
+            progress = Progress(step, parts.config.num_train_steps, unit, is_primary())
             session = TrainingSession(parts, log, progress, record)
             stepper = SingleStepper(prepared.launcher, prepared.state, prepared.hyper)
             [outcome] = run_loop([session], stepper, step, progress)

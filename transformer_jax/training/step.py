@@ -153,7 +153,7 @@ def _num_tokens(batch: Batch) -> Array:
     """Return the tokens that the speed of training counts, a float32 scalar.
 
     They are the predicted tokens of a decoder. Of other predictions, such as labels and masked tokens, they are the
-    tokens that the model reads.
+    tokens that the model reads, or the images (`Task.unit`).
     """
     decoded, weights = batch.get("decoder_inputs"), batch.get("weights")
     is_next_token = decoded is not None and weights is not None and weights.shape == decoded.shape
