@@ -228,7 +228,8 @@ def pictures(corpus, damaged=False, image_size=28, **fields):
         image_size = 8
     model = {"image_size": image_size, "image_channels": 3 if fields.get("colours") == "rgb" else 1}
     try:
-        settings = image_support.config({"source": "shapes"} | fields, model)
+        few = {"num_train_pairs": 100, "num_eval_pairs": 10} if "source" not in fields else {}
+        settings = image_support.config({"source": "shapes"} | few | fields, model)
         features = load_source(settings.data).split("train").features
         column, _ = TASKS["images"].columns(settings)
         return (

@@ -37,7 +37,7 @@ from transformer_jax.training import loop
 from transformer_jax.training.hyper import split
 from transformer_jax.training.init_from import Pretrained, open_pretrained
 from transformer_jax.training.prepare import find_start, open_store
-from transformer_jax.training.state import placed_state, state_shapes, state_template
+from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,11 @@ def start_of(config, folder, shardings=None):
     with open_workdir(folder / "new", config.to_dict()) as directory, open_store(config, directory) as store:
         start = find_start(config, directory, store, shardings or device())
         return start, start.first_state(config, shardings or device())
+
+
+def load(pretrained, params):
+    """Return parameters after those of the checkpoint are put in their place."""
+    return pretrained.load(TrainState(jnp.int32(0), params, ())).params
 
 
 def stored_params(source, step):
@@ -163,7 +168,7 @@ def test_a_head_may_be_new(source, tmp_path, capsys):
     head = {"kernel": jnp.full((16, 3), 0.5)}
     pretrained = opened(config_from(source), tmp_path, params_template() | {"head": jax.eval_shape(lambda: head)})
     params = placed_state(*split(trained_config()), device()).params
-    loaded = pretrained.load(params | {"head": head})
+    loaded = load(pretrained, params | {"head": head})
     assert identical({name: loaded[name] for name in params}, stored_params(source, 8))
     assert identical(loaded["head"], head)
     assert "not in the checkpoint, newly initialised: 1 arrays with 48 parameters: head 1" in capsys.readouterr().err
@@ -172,7 +177,7 @@ def test_a_head_may_be_new(source, tmp_path, capsys):
 def test_parts_that_the_model_does_not_have_are_named(source, tmp_path, capsys):
     params = placed_state(*split(trained_config()), device()).params
     part = {"decoder": params["decoder"]}
-    loaded = opened(config_from(source), tmp_path, jax.eval_shape(lambda: part)).load(part)
+    loaded = load(opened(config_from(source), tmp_path, jax.eval_shape(lambda: part)), part)
     assert identical(loaded, {"decoder": stored_params(source, 8)["decoder"]})
     assert re.search(r"in the checkpoint but not loaded: \d+ arrays .*encoder \d+", capsys.readouterr().err)
 
@@ -218,7 +223,7 @@ def test_a_head_is_loaded_for_the_same_task_only(source, tmp_path, capsys, field
     template = params_template() | {"head": jax.eval_shape(lambda: own)}
     pretrained = opened(config_from(path, **fields), tmp_path, template)
     params = placed_state(*split(trained_config()), device()).params
-    result = pretrained.load({**params, "head": jax.device_put(own, device())})
+    result = load(pretrained, {**params, "head": jax.device_put(own, device())})
     assert identical(result["head"], HEAD if loaded else own)
     assert identical({name: result[name] for name in params}, stored_params(source, 8))
     message = capsys.readouterr().err
@@ -276,7 +281,7 @@ def shapes_of(config):
 def test_an_encoder_can_start_from_that_of_an_encoder_decoder(source, tmp_path, capsys):
     config = with_architecture(config_from(source), "encoder_only")
     pretrained = opened(config, tmp_path, shapes_of(config))
-    params = pretrained.load(jax.device_put(init_params(config.model, 0), device()))
+    params = load(pretrained, jax.device_put(init_params(config.model, 0), device()))
     expected = stored_params(source, 8)
     assert identical(params, {name: expected[name] for name in params})
     assert {"embedding", "encoder"} <= set(params)

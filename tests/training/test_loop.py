@@ -39,6 +39,10 @@ class State(NamedTuple):
     step: Any
     params: Any
 
+    @property
+    def evaluated(self):
+        return self.params
+
 
 class World:
     """Launcher, plan, store and log in one; it records every call."""
