@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.config import ModelConfig
+from transformer_jax.config import NORMS_OVER_BATCH, ModelConfig
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 
 # All sizes differ, so that no axis can be mistaken for another.
@@ -40,7 +40,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "activation": choices("activation"),
     "num_kv_heads": (None, 2, 1),
     "norm_position": choices("norm_position"),
-    "norm": tuple(name for name in choices("norm") if name != "batchnorm"),  # see test_batch_norm.py
+    "norm": tuple(name for name in choices("norm") if name not in NORMS_OVER_BATCH),  # see test_batch_norm.py
     "head_dim": (None, 6),
     "value_head_dim": (None, 3),
     "use_bias": (True, False),

@@ -9,8 +9,9 @@ import dataclasses
 class Size:
     """Widths, and updates of the encoder-decoder. The other widths give as many parameters as the encoder-decoder has.
 
-    tokens_per_batch: of the encoder-decoder. shares: updates of every other variant in those of the encoder-decoder;
-    they follow from the operations of a step (`tasks.flops`), and of `causal` and `prefix` from the pairs of a batch.
+    tokens_per_batch: of the encoder-decoder. shares: updates of every other variant, as a fraction of the
+      encoder-decoder's; they follow from the operations of a step (`tasks.flops`), and of `causal` and `prefix` from
+      the pairs of a batch.
     """
 
     emb_dim: int
@@ -52,42 +53,53 @@ LARGE = Size(
 
 
 def models(size: Size) -> dict[str, dict[str, object]]:
-    """Return the overrides of every variant, relative to the encoder-decoder."""
+    """Return the overrides of every variant.
 
-    def steps(share: str) -> dict[str, object]:
-        return {"training.num_train_steps": round(size.num_train_steps * size.shares[share])}
+    Every variant sets the width, the batches, the updates and the learning rate: a sweep that replaced them would make
+    some variants larger than others, or train them for longer, and is refused.
+    """
 
-    decoder = {
+    def training(kind: str, share: float, tokens: int = size.tokens_per_batch) -> dict[str, object]:
+        return {
+            "model.emb_dim": size.emb_dim,
+            "data.tokens_per_batch": tokens,
+            "optimizer.learning_rate": size.learning_rates[kind],
+            "training.num_train_steps": round(size.num_train_steps * share),
+        }
+
+    def decoder_training(share: str) -> dict[str, object]:
+        # A row holds source and target, so a batch of about as many pairs has twice the tokens.
+        return {"data.max_length": 128} | training("decoder", size.shares[share], 2 * size.tokens_per_batch)
+
+    transformer = {"model.mlp_dim": 4 * size.emb_dim, "model.num_heads": size.num_heads}
+    decoder = transformer | {
         "model.architecture": "decoder_only",
-        "model.num_encoder_layers": 6,  # the default: not read
+        "model.num_encoder_layers": 6,  # not read; the default
         "model.num_decoder_layers": 4,
         "model.mlp_dim": size.decoder_mlp_dim,
-        # A row holds source and target, so a batch of about as many pairs has twice the tokens.
-        "data.max_length": 128,
-        "data.tokens_per_batch": 2 * size.tokens_per_batch,
-        "optimizer.learning_rate": size.learning_rates["decoder"],
     }
     recurrent = {
         "model.architecture": "recurrent",
-        "model.num_heads": 8,  # the defaults: not read
+        # Not read; these are the defaults.
+        "model.mlp_dim": 4 * size.emb_dim,
+        "model.num_heads": 8,
         "model.norm_position": "post",
         "model.cell": "lstm",
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 1,
         "model.deep_output": "maxout",
-        "optimizer.learning_rate": size.learning_rates["recurrent"],
     }
     attention = {"model.attention": "additive", "model.bidirectional": True, "model.bridge": "zero"}
     causal, prefix = {"task.source_mask": "causal"}, {"task.source_mask": "prefix"}
     return {
-        "encoder_decoder": {},
-        "causal": decoder | causal | steps("pairs"),
-        "prefix": decoder | prefix | steps("pairs"),
-        "causal_equal_flops": decoder | causal | steps("flops"),
-        "prefix_equal_flops": decoder | prefix | steps("flops"),
-        "lstm": recurrent | {"model.hidden_dim": size.lstm_dim} | steps("lstm"),
+        "encoder_decoder": transformer | training("encoder_decoder", 1.0),
+        "causal": decoder | causal | decoder_training("pairs"),
+        "prefix": decoder | prefix | decoder_training("pairs"),
+        "causal_equal_flops": decoder | causal | decoder_training("flops"),
+        "prefix_equal_flops": decoder | prefix | decoder_training("flops"),
+        "lstm": recurrent | {"model.hidden_dim": size.lstm_dim} | training("recurrent", size.shares["lstm"]),
         "lstm_attention": recurrent
         | attention
         | {"model.hidden_dim": size.attention_lstm_dim}
-        | steps("lstm_attention"),
+        | training("recurrent", size.shares["lstm_attention"]),
     }

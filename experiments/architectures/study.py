@@ -8,7 +8,7 @@ cent more pairs.
 
 from experiments.architectures import by_length
 from experiments.architectures.models import SMALL, models
-from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByVariant
 from transformer_jax.sweeps.study import Axis, Metric, Study
 
 
@@ -37,15 +37,9 @@ def study(size):
         axes=(Axis("model", models(size)),),
         settings={
             "model.vocab_size": 1000,
-            "model.emb_dim": size.emb_dim,
-            "model.mlp_dim": 4 * size.emb_dim,
-            "model.num_heads": size.num_heads,
             "data.num_eval_pairs": 500,
             "data.num_buckets": 4,
-            "data.tokens_per_batch": size.tokens_per_batch,
-            "optimizer.learning_rate": size.learning_rates["encoder_decoder"],
             "optimizer.warmup_steps": size.warmup_steps,
-            "training.num_train_steps": size.num_train_steps,
             "training.log_every_steps": size.num_train_steps // 12,
             "training.eval_every_steps": size.num_train_steps // 6,
             "training.checkpoint_every_steps": size.num_train_steps // 2,
@@ -66,8 +60,6 @@ def study(size):
             Curves("valid/loss", log_y=True),
             Curves("valid/loss", log_y=True, x="flops"),
             Curves("valid/loss", log_y=True, x="seconds"),
-            MetricByBin("test[*]/sacrebleu", label="tokens of the source", title="test, by length"),
-            MetricByBin("test_longer[*]/sacrebleu", label="tokens of the source", title="test_longer, by length"),
         ),
         measure=measure,
         tasks=("translation",),

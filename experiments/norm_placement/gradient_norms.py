@@ -73,11 +73,13 @@ def _norms(model: ModelConfig, task: TaskConfig, label_smoothing: float) -> Any:
     import jax.numpy as jnp
 
     from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
+    from transformer_jax.nn.norms import has_statistics
     from transformer_jax.tasks.base import TASKS
 
     head = TASKS[task.name].head(task, model)
     module = ARCHITECTURES[model.architecture].module(model, head)
     hyper = SimpleNamespace(model={}, task={}, label_smoothing=label_smoothing or None)
+    collected: list[Any] | None = [] if has_statistics(model) else None
 
     def norms(batch: Any, seed: Any) -> dict[str, Any]:
         params = init_params(model, seed, head)
@@ -86,7 +88,7 @@ def _norms(model: ModelConfig, task: TaskConfig, label_smoothing: float) -> Any:
 
         def loss(kernels: Mapping[str, Any]) -> Any:
             replaced: dict[str, Any] = {side: _with_kernel(params[side], kernels[side]) for side in sides}
-            sums = TASKS[task.name].loss(task, Model(module, {**params, **replaced}), batch, None, hyper)
+            sums = TASKS[task.name].loss(task, Model(module, {**params, **replaced}, collected), batch, None, hyper)
             return sums["loss"] / sums["weight"]
 
         gradients = jax.grad(loss)(kernels)

@@ -42,8 +42,9 @@ def statistics_mismatch(scorer: Scorer, split: str, num_batches: int = 32) -> di
     Returns:
       `mismatch/loss`: the loss with running averages less that with the statistics of the batch itself, in nats per
         word; without such a norm both passes are the same, and it is 0.
-      With BatchNorm, means over batches, norms, layers and features of `mismatch/mean`, |batch mean - running mean| /
-        running standard deviation, and `mismatch/variance`, |ln(batch variance / running variance)|.
+      With BatchNorm, `mismatch/mean`, |batch mean - running mean| / running standard deviation, and
+        `mismatch/variance`, |ln(batch variance / running variance)|: means over features and layers of every norm, and
+        then over norms and batches.
     """
     import jax
 
@@ -72,7 +73,7 @@ def statistics_mismatch(scorer: Scorer, split: str, num_batches: int = 32) -> di
         own, running, statistics = jax.device_get(both(batch))
         difference.append(float(running["nll"]) - float(own["nll"]))
         weight.append(float(own["weight"]))
-        distances += _distances(statistics, params)
+        distances += _distances(statistics, params, config.model.norm_epsilon)
     found = {"mismatch/loss": math.fsum(difference) / math.fsum(weight)}
     if distances:
         mean, variance = np.mean(distances, axis=0)
@@ -80,10 +81,10 @@ def statistics_mismatch(scorer: Scorer, split: str, num_batches: int = 32) -> di
     return found
 
 
-def _distances(statistics: Any, params: Any) -> list[tuple[float, float]]:
+def _distances(statistics: Any, params: Any, epsilon: float) -> list[tuple[float, float]]:
     """Return `mismatch/mean` and `mismatch/variance` of every norm in a tree of sums, averaged over its layers."""
     if "weight" not in statistics:
-        return [pair for name, part in statistics.items() for pair in _distances(part, params[name])]
+        return [pair for name, part in statistics.items() for pair in _distances(part, params[name], epsilon)]
     count = np.asarray(statistics["weight"])[..., None]
     if not count.all():
         return []
@@ -92,7 +93,7 @@ def _distances(statistics: Any, params: Any) -> list[tuple[float, float]]:
     seen = variance > 0
     return [
         (
-            float(np.mean(np.abs(mean - old_mean) / np.sqrt(old_variance + 1e-6))),
+            float(np.mean(np.abs(mean - old_mean) / np.sqrt(old_variance + epsilon))),
             float(np.mean(np.abs(np.log(variance[seen] / old_variance[seen])))),
         )
     ]

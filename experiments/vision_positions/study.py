@@ -1,4 +1,4 @@
-"""Encodings of the positions of patches: none, a learned table, and sinusoids of rows and columns or of the number."""
+"""Encodings of the positions of patches: none, a learned table, sinusoids of rows and columns, and sinusoids and rotations by number."""
 
 from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Metric, Study, over

@@ -413,11 +413,11 @@ def test_distances_of_running_averages():
         "variance": np.array([[16.0], [8.0]]),
     }
     running = {"running_mean": np.array([[3.0], [9.0]]), "running_variance": np.array([[4.0], [4.0 / np.e]])}
-    [(mean, variance)] = mismatch._distances({"encoder": {"norm": sums}}, {"encoder": {"norm": running}})
+    [(mean, variance)] = mismatch._distances({"encoder": {"norm": sums}}, {"encoder": {"norm": running}}, 1e-6)
     assert mean == pytest.approx((1 + 2 * np.exp(0.5)) / 2, rel=1e-5)
     assert variance == pytest.approx(0.5)
     empty = {**sums, "weight": np.array([4.0, 0.0])}
-    assert mismatch._distances({"norm": empty}, {"norm": running}) == []
+    assert mismatch._distances({"norm": empty}, {"norm": running}, 1e-6) == []
 
 
 @pytest.mark.slow

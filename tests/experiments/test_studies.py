@@ -134,7 +134,9 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     "model_size": SMALL,
     # Recurrent models do not read mlp_dim, or only its default.
     "order": SMALL | SHALLOW | {"model.emb_dim": "32"},
-    "architectures": SMALL | {"model.emb_dim": "32", "model.mlp_dim": "128"},
+    # Its sizes and updates are fixed.
+    "architectures": {name: SMALL[name] for name in ("model.vocab_size", "data.num_train_pairs", "data.num_eval_pairs")}
+    | {"data.num_buckets": "1", "decode.max_extra_length": "0", "training.log_every_steps": "1"},
     # With fewer sentences, the training split lacks some of the labels.
     "normalisation": NARROW
     | {"data.num_train_pairs": "5000", "data.num_eval_pairs": "20", "model.num_encoder_layers": "1"}
@@ -231,9 +233,10 @@ def test_architectures_have_equally_many_parameters():
 
 
 @pytest.mark.slow
-def test_architectures_read_equally_many_pairs_or_train_with_equally_many_operations(tmp_path):
+@pytest.mark.parametrize("name", ["architectures", "architectures/large"])
+def test_architectures_read_equally_many_pairs_or_train_with_equally_many_operations(name, tmp_path):
     """To one per cent, with the batches of the corpus."""
-    found = {trial.labels["model"]: trial.config for trial in trials("architectures").trials if trial.seed == 0}
+    found = {trial.labels["model"]: trial.config for trial in trials(name).trials if trial.seed == 0}
     data = prepare_data(found["lstm"], TASKS["translation"].columns(found["lstm"]), tmp_path, needed=("train",))
     plans = {model: training_batches(config, data.splits["train"]) for model, config in found.items()}
     flops = {model: training_flops(config, plans[model]) for model, config in found.items()}
@@ -270,6 +273,8 @@ def test_every_architecture_trains_alone_and_as_one_program(model, tmp_path):
         assert sum(line["flops"] for line in lines) == result.metrics["training/flops"]
         losses.append(result.metrics["test/loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    claim(tmp_path / "local", folder)
+    report(tmp_path / "local")
 
 
 def test_patches_are_compared_at_equal_tokens_and_at_equal_operations():
@@ -322,7 +327,7 @@ def test_the_variants_of_a_search(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",  # others only train and score
-    [name for name in STUDIES if study(name).measure and not study(name).pretraining],
+    [name for name in STUDIES if study(name).measure and not study(name).pretraining and name != "architectures"],
 )
 def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
     """With one variant and one seed, every metric of the study is measured and its figures are drawn."""

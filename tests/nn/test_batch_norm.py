@@ -8,6 +8,7 @@ import pytest
 from reference import Model
 from support import assert_close, forward, random_params, scanned, tiny
 
+from transformer_jax.config import NORMS_OVER_BATCH
 from transformer_jax.models.architecture import init_params, init_statistics
 from transformer_jax.nn.batch_norm import (
     MOMENTUM,
@@ -21,7 +22,7 @@ from transformer_jax.nn.batch_norm import (
     with_running,
 )
 from transformer_jax.nn.heads import MaskedLMHead
-from transformer_jax.nn.norms import Norm
+from transformer_jax.nn.norms import NORMS, Norm
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(1.5, 3.0, (3, 5, 16)).astype(np.float32)
@@ -198,3 +199,7 @@ def test_no_norm_is_the_identity():
     module = Norm(config)
     assert module.init(jax.random.key(0), jnp.asarray(X)) == {}
     assert np.array_equal(module.apply({}, jnp.asarray(X)), X)
+
+
+def test_the_config_names_all_norms_with_statistics_over_a_batch():
+    assert set(NORMS_OVER_BATCH) == {name for name, kind in NORMS.items() if kind.over_batch}

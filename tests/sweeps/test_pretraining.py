@@ -75,6 +75,17 @@ def test_variants_may_differ_in_their_pretraining_alone():
             lambda: grid(study(TWICE, pretraining=first(TWICE))),
             "the same experiment twice: norm=b and norm=a; leave",
         ),
+        (
+            lambda: grid(
+                study(
+                    TWICE,
+                    pretraining=dataclasses.replace(
+                        first(TWICE), baseline="configs/masked_lm.py:wikitext2", equal_flops=True
+                    ),
+                )
+            ),
+            "the same experiment twice: norm=b and norm=a; leave",
+        ),
         (lambda: first(RATE, equal_flops=True), "equal_flops: the range 'optimizer.learning_rate'"),
         (
             lambda: first(over("training.num_train_steps", 5000, 6000), equal_flops=True),

@@ -244,6 +244,7 @@ def test_a_checkpoint_contains_everything_for_a_resumed_run():
     world = World()
     world.train()
     state, record, side_files, metrics = world.saved[5]
+    assert record.pop("window_seconds") > 0
     assert state == State(jnp.int32(5), "params 5")
     assert record == {
         "config": "c",
@@ -269,16 +270,28 @@ def test_a_resumed_run_logs_the_same_as_the_uninterrupted_run(first):
     assert rest.saved == {step: saved for step, saved in whole.saved.items() if step > first}
 
 
-def test_a_resumed_run_times_its_own_steps():
-    whole, rest = World(), World()
+def test_a_resumed_run_adds_the_time_of_its_first_window(monkeypatch):
+    """The seconds of a line are of all its steps, also those before the restart; the speed is of the new process."""
+    now = [0.0]
+    monkeypatch.setattr(session.time, "monotonic", lambda: now[0])
+
+    def takes(world, seconds):
+        def step():
+            now[0] += seconds
+
+        world.on_event = {("step", number): step for number in range(1, 9)}
+        return world
+
+    whole, rest = takes(World(), 1.0), takes(World(), 10.0)
     whole.train()
+    assert [record["window_seconds"] for _, record, _, _ in whole.saved.values()] == [2.0, 0.0]
     rest.train(5, whole.saved[5][1])
     step, _, line = rest.lines[0]
     assert step == 6
     assert line["tokens"] == 104 + 105 + 106
-    assert line["tokens_per_s"] == pytest.approx(106 / line["seconds"])
+    assert (line["seconds"], line["tokens_per_s"]) == (12.0, 10.6)
     line = rest.lines[1][2]
-    assert line["tokens_per_s"] == pytest.approx((107 + 108) / line["seconds"])
+    assert (line["seconds"], line["tokens_per_s"]) == (20.0, (107 + 108) / 20.0)
 
 
 def without_clock(metrics):

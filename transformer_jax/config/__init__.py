@@ -40,7 +40,7 @@ from transformer_jax.config.experiment import (
     leaf_fields,
     with_moved_fields,
 )
-from transformer_jax.config.model import DROPOUT_RATES, RECURRENT, ModelConfig
+from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import (
     MAX_STEPS,
@@ -56,6 +56,7 @@ __all__ = [
     "DROPOUT_RATES",
     "EXTENSIBLE",
     "MAX_STEPS",
+    "NORMS_OVER_BATCH",
     "RECURRENT",
     "SAMPLES_TOGETHER",
     "DataConfig",

@@ -183,6 +183,7 @@ def unread_fields(config: Any) -> Iterator[str]:
                 yield (
                     f"{section_name}.{field.name}={getattr(section, field.name)!r} is not read with {place}='{chosen}'"
                     + (f", but with {' and '.join(map(repr, readers))}" if readers else "")
+                    + ("" if field.default in (None, dataclasses.MISSING) else f"; its default is {field.default!r}")
                     + nearest(field.name, [f.name for f in shared if f.name not in unread])
                 )
 

@@ -23,7 +23,7 @@ from transformer_jax.config.conversion import (
 from transformer_jax.config.data import IMAGE_SOURCES, DataConfig
 from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
-from transformer_jax.config.model import DROPOUT_RATES, RECURRENT, ModelConfig
+from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import EvaluationConfig, OptimizerConfig, ParallelConfig, TrainingConfig
 from transformer_jax.errors import ConfigError
@@ -305,29 +305,30 @@ class ExperimentConfig:
             )
 
     def _batch_norm_problems(self) -> Iterator[str]:
-        """Yield the reasons why statistics over a batch would be of too few rows, or of another model."""
+        """Yield the settings that BatchNorm cannot be trained or evaluated with."""
         data, training, average = self.data, self.training, self.evaluation.average_checkpoints
-        if self.model.norm != "batchnorm":
+        norm = self.model.norm
+        if norm not in NORMS_OVER_BATCH:
             return
         name = "rows_per_batch" if data.batching == "rows" else "row_multiple"
         if getattr(data, name) == 1:
             yield (
-                f"data.{name}=1 with model.norm='batchnorm' allows batches of one row, which have no statistics over "
-                f"rows; set data.{name} to at least 2"
+                f"data.{name}=1 with model.norm='{norm}' allows batches of one row, whose tokens would be normalised "
+                f"by themselves alone; set data.{name} to at least 2"
             )
         if training.accumulation_steps > 1:
             yield (
-                f"training.accumulation_steps={training.accumulation_steps} with model.norm='batchnorm': every part of "
+                f"training.accumulation_steps={training.accumulation_steps} with model.norm='{norm}': every part of "
                 "a batch would be normalised by itself, which is another model; set training.accumulation_steps=1"
             )
         if training.loss_chunks > 1 and self.task.name == "masked_lm":
             yield (
-                f"training.loss_chunks={training.loss_chunks} with model.norm='batchnorm': the norm of the head needs "
+                f"training.loss_chunks={training.loss_chunks} with model.norm='{norm}': the norm of the head needs "
                 "all predicted tokens of a batch at once; set training.loss_chunks=1"
             )
         if average > 1:
             yield (
-                f"evaluation.average_checkpoints={average} with model.norm='batchnorm': averaged parameters have "
+                f"evaluation.average_checkpoints={average} with model.norm='{norm}': averaged parameters have "
                 "other activations than each checkpoint, so that no running averages fit them (Izmailov et al. 2018, "
                 "section 3.2); set evaluation.average_checkpoints=1"
             )

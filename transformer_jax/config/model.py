@@ -20,6 +20,8 @@ _TWO_STACKS = {_ARCHITECTURE: ("encoder_decoder", RECURRENT)}
 _WITH_ENCODER = {_ARCHITECTURE: ("encoder_decoder", "encoder_only", RECURRENT)}
 _WITH_DECODER = {_ARCHITECTURE: ("encoder_decoder", "decoder_only", RECURRENT)}
 _ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
+NORMS_OVER_BATCH = ("batchnorm",)
+"""The values of `model.norm` whose statistics are over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
 _NORMALISED = _OF_TRANSFORMERS | {"model.norm": ("layernorm", "rmsnorm", "batchnorm")}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
@@ -116,7 +118,7 @@ class ModelConfig:
     norm: str = choice(
         "layernorm",
         "transformer_jax.nn.norms:NORMS",
-        "kind of normalisation; `batchnorm` has statistics over the batch, and only an encoder_only takes it; "
+        "kind of normalisation; `batchnorm` has statistics over the batch and needs architecture=encoder_only; "
         "nn/norms.py",
         read_by=_OF_TRANSFORMERS,
     )
@@ -325,9 +327,9 @@ class ModelConfig:
             )
         if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             yield f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}"
-        if self.norm == "batchnorm" and self.architecture != "encoder_only":
+        if self.norm in NORMS_OVER_BATCH and self.architecture != "encoder_only":
             yield (
-                f"norm='batchnorm' cannot be used with architecture='{self.architecture}': its statistics are over all "
+                f"norm='{self.norm}' cannot be used with architecture='{self.architecture}': its statistics are over all "
                 "positions, so a token would depend on later ones, which a decoder must predict; use "
                 "architecture='encoder_only', or norm='layernorm' or 'rmsnorm'"
             )

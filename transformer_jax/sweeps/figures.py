@@ -17,7 +17,7 @@ from transformer_jax.errors import ConfigError
 COSTS = {
     "step": "step",
     "flops": "floating-point operations",
-    "seconds": "seconds of training",
+    "seconds": "seconds of training, with compilation",
 }
 """Labels of the costs of training by name.
 

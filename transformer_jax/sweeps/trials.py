@@ -24,8 +24,8 @@ class Trial:
 
     Attributes:
       labels: name of the value on each axis, by name of the axis.
-      trained_by: name of the trial that trains this one too, since they differ only in decoding or evaluation; None if
-        the trial is trained itself.
+      trained_by: name of the trial that trains this one too, since they differ at most in decoding or evaluation; None
+        if the trial is trained itself.
       starts_from: the trial of the pretraining whose checkpoint it starts from, as a path within the work directory of
         the study; None without a pretraining. `config.training.init_from` is the same path.
     """
@@ -60,8 +60,8 @@ def variant_name(labels: Mapping[str, str]) -> str:
 def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
     """Return all variants of a study with all its seeds.
 
-    A variant that is the same experiment as an earlier one is left out. One whose steps follow from `equal_flops` stays
-    in the comparison, and is trained once with the earlier one.
+    A variant that is the same experiment as an earlier one is left out. If only one of the two has the values that
+    `equal_flops` names, both stay in the comparison, and are trained once.
 
     Args:
       overrides: config fields by dotted name, as on the command line. They replace values of the baseline and of the
@@ -93,13 +93,14 @@ def grid(study: Study, overrides: Mapping[str, Any] | None = None) -> Grid:
         raise ConfigError(f"pretraining: the same experiment twice: {pairs}; leave the axis out of the pretraining")
     for number, axis in enumerate(axes):
         _check_axis(axis, number, configs)
-    first: dict[ExperimentConfig, str] = {}
+    first: dict[tuple[ExperimentConfig, bool], str] = {}
     trials, same = [], {}
     for labels, config in configs.items():
         named = {axis.name: label for axis, label in zip(axes, labels, strict=True)}
         name = variant_name(named)
-        other = first.setdefault(config, name)
-        if other != name and not study.has_equal_flops(named):
+        has_budget = isinstance(study.equal_flops, Mapping) and study.has_equal_flops(named)
+        other = first.setdefault((config, has_budget), name)
+        if other != name:
             same[name] = other
         else:
             trials += with_seeds(study, named, config)

@@ -187,7 +187,7 @@ class Task(abc.ABC):
     batchings: tuple[str, ...] = ("buckets", "packed")
     """Values of `data.batching` that the task can make batches with."""
     unit: str = "tokens"
-    """The plural of what training counts for its speed, as messages show it; see `training.step`."""
+    """Name of the things whose number per second the progress shows: the tokens that the model reads, or images."""
     compares_outputs: bool = False
     """Whether `compare` uses `compare_outputs`, which needs only the written outputs, instead of `statistics`."""
 

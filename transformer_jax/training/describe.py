@@ -25,7 +25,8 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
         size += f", {num_parameters(trained):,} of them trained"
     batches = f"{plan.num_examples:,} training examples in {plan.batches_per_epoch:,} batches"
     if config.data.batching == "rows":
-        batches += f" of {config.data.rows_per_batch:,} {TASKS[config.task.name].unit}"
+        unit = TASKS[config.task.name].unit
+        batches += f" of {config.data.rows_per_batch:,} {'rows' if unit == 'tokens' else unit}"
     else:
         batches += f" of {len(plan.shapes)} shapes, {100 * plan.padding_efficiency:.0f} % of them tokens"
     say_once(

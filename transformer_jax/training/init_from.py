@@ -286,8 +286,10 @@ def _part(path: str) -> str:
 
 
 def _summary(leaves: Mapping[str, Leaf]) -> str:
-    """Return counts, as in `3 arrays with 120 parameters: decoder 2, embedding 1`."""
-    parts: Iterable[tuple[str, int]] = sorted(collections.Counter(map(_part, leaves)).items())
-    size = sum(math.prod(leaf.shape) for path, leaf in leaves.items() if path.rpartition("/")[2] not in RUNNING)
+    """Return counts, as in `3 arrays with 120 parameters: decoder 2, embedding 1`; running averages are counted apart."""
+    params = {path: leaf for path, leaf in leaves.items() if path.rpartition("/")[2] not in RUNNING}
+    parts: Iterable[tuple[str, int]] = sorted(collections.Counter(map(_part, params)).items())
+    size = sum(math.prod(leaf.shape) for leaf in params.values())
     listing = ", ".join(f"{part} {count}" for part, count in parts)
-    return f"{len(leaves)} arrays with {size:,} parameters: {listing or 'none'}"
+    averages = f"; {count} running averages" if (count := len(leaves) - len(params)) else ""
+    return f"{len(params)} arrays with {size:,} parameters: {listing or 'none'}{averages}"

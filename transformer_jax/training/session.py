@@ -65,7 +65,10 @@ class TrainingSession:
         self.best_so_far = BestSoFar.of(record, parts.config, parts.higher_is_better)
         self._log, self._progress = log, progress
         self._window = MetricWindow(record.get("window", []), self._on_nonfinite)
-        self._clock = _Clock(math.fsum(values.get("tokens", 0.0) for values in record.get("window", [])))
+        self._clock = _Clock(
+            math.fsum(values.get("tokens", 0.0) for values in record.get("window", [])),
+            record.get("window_seconds", 0.0),
+        )
         self.shared_by = 1
         """Number of runs that train together; each logs its share of the time."""
 
@@ -135,7 +138,11 @@ class TrainingSession:
         # A checkpoint that is not due, saved because of a signal, is never ranked as the best, because an uninterrupted
         # run does not have it.
         ranked = self.saves(step) and self.validates(step)
-        record = dict(self.parts.record) | {"window": self._window.values} | self.best_so_far.record()
+        window = {
+            "window": self._window.values,
+            "window_seconds": self._clock.elapsed(self.shared_by) if self._window.values else 0.0,
+        }
+        record = dict(self.parts.record) | window | self.best_so_far.record()
         values = self.best_so_far.metrics.items()
         numbers = {k: v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool)}
         self.parts.store.save(step, state, record, self.parts.side_files, numbers if ranked else None)
@@ -165,21 +172,30 @@ def _summary(metrics: Mapping[str, Any]) -> str:
 class _Clock:
     """Clock of the time in training steps, without evaluation and saving."""
 
-    def __init__(self, tokens_before: float) -> None:
-        """tokens_before: tokens of the first window that an earlier process trained on."""
+    def __init__(self, tokens_before: float, seconds_before: float) -> None:
+        """tokens_before, seconds_before: of the first window, by an earlier process."""
         self.seconds = 0.0
+        """Of the last window."""
         self.tokens_per_s: float | None = None
-        self._tokens_before = tokens_before
+        """Speed of this process in the last window."""
+        self._tokens_before, self._seconds_before = tokens_before, seconds_before
         self._is_paused, self._paused_at = False, 0.0
         self.start()
 
     def start(self) -> None:
         self._start = self._paused_at = time.monotonic()
 
+    def elapsed(self, shared_by: int) -> float:
+        """Return the seconds of the window so far, those of an earlier process included."""
+        return self._seconds_before + self._own(shared_by)
+
     def stop(self, tokens: float, shared_by: int) -> None:
-        self.seconds = ((self._paused_at if self._is_paused else time.monotonic()) - self._start) / shared_by
-        self.tokens_per_s = (tokens - self._tokens_before) / max(self.seconds, 1e-9)
-        self._tokens_before = 0.0
+        self.seconds = self.elapsed(shared_by)
+        self.tokens_per_s = (tokens - self._tokens_before) / max(self._own(shared_by), 1e-9)
+        self._tokens_before = self._seconds_before = 0.0
+
+    def _own(self, shared_by: int) -> float:
+        return ((self._paused_at if self._is_paused else time.monotonic()) - self._start) / shared_by
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None]:

@@ -296,13 +296,18 @@ def test_the_user_s_matplotlib_settings_change_nothing(results):
             "figure MetricByAxis: no trial has measured 'test/chrf'; there are test/exact",
         ),
         (Curves("train/los"), r"figure Curves: no trial has logged 'train/los'; .*did you mean 'train/loss'"),
-        (Curves("valid/loss", x="flops"), "x=.flops.: no trial has logged .train/flops.; use x=.step."),
         (MetricByBin("valid[*]/loss"), r"no trial has measured a metric 'valid\[\*\]/loss'; there are test/exact"),
     ],
 )
 def test_a_figure_of_unknown_metrics_or_axes_is_refused(results, figure, message):
     with pytest.raises(ConfigError, match=message):
         drawn(results, figure)
+
+
+def test_curves_against_a_cost_that_was_not_logged_are_left_out(results, caplog):
+    [kept] = drawn(results, Curves("valid/loss", x="flops"), MetricByVariant("test/loss"))
+    assert kept.file.startswith("2_")
+    assert "figure Curves of 'valid/loss' is left out: no trial has logged 'train/flops'" in caplog.text
 
 
 @pytest.mark.parametrize(
