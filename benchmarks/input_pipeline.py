@@ -131,7 +131,7 @@ def images(spec: str, seconds: float) -> Result:
     drawn = DataConfig(
         source="shapes",
         num_train_pairs=2_048,
-        num_eval_pairs=1,
+        num_eval_pairs=10,
         batching="rows",
         rows_per_batch=data.rows_per_batch,
         row_multiple=data.row_multiple,

@@ -142,10 +142,10 @@ def test_the_training_benchmark_of_another_family(monkeypatch, capsys, shape, la
 def test_the_training_benchmark_of_images_and_of_a_recurrent_model(monkeypatch, capsys):
     small = {"image_size": 8, "emb_dim": 16, "num_heads": 2, "mlp_dim": 32, "num_encoder_layers": 1}
     monkeypatch.setitem(shapes.FAMILIES, "vit_tiny", functools.partial(shapes.FAMILIES["vit_tiny"], **small))
-    monkeypatch.setitem(train_step._BATCHES, "vit_tiny", (2, 5))
+    monkeypatch.setitem(train_step._BATCHES, "vit_tiny", (8, 5))
     result = measured(train_step, capsys, "--shape=vit_tiny", "--seconds=0")
-    assert (result["batch"], result["length"]) == (2, 5)
-    assert result["images_per_s"] == pytest.approx(2 / (result["ms"] / 1e3))
+    assert (result["batch"], result["length"]) == (8, 5)
+    assert result["images_per_s"] == pytest.approx(8 / (result["ms"] / 1e3))
     with pytest.raises(SystemExit, match="--length=7: the length of vit_tiny follows from its images"):
         train_step.main(["--shape=vit_tiny", "--length=7"])
     small = {"vocab_size": 40, "source_vocab_size": 40, "emb_dim": 16, "hidden_dim": 8}

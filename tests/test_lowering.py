@@ -24,7 +24,7 @@ from transformer_jax.training.step import make_train_step
 BACKENDS = {"tpu": "tpu", "cuda": "gpu"}
 """Platforms of a program, and JAX's name of the backend, on which `attention_implementation="auto"` depends."""
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.py"))
-RECURRENT = ("recurrent", "multi30k_rnn")
+RECURRENT = ("recurrent", "multi30k_rnn", "scan")
 ROWS, LENGTH = 8, 16
 
 FIELDS = {

@@ -1,4 +1,7 @@
-"""Encodings of the positions of patches: none, a learned table, sinusoids of rows and columns, and sinusoids and rotations by number."""
+"""Encodings of the positions of patches.
+
+None, a learned table, sinusoids of rows and columns; and of the number of a patch, sinusoids and rotations.
+"""
 
 from transformer_jax.sweeps.figures import Curves, MetricByVariant
 from transformer_jax.sweeps.study import Metric, Study, over

@@ -133,7 +133,7 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     "norm_placement": SMALL | NARROW,
     "model_size": SMALL,
     # Recurrent models do not read mlp_dim, or only its default.
-    "order": SMALL | SHALLOW | {"model.emb_dim": "32"},
+    "order": SMALL | SHALLOW,
     # Its sizes and updates are fixed.
     "architectures": {name: SMALL[name] for name in ("model.vocab_size", "data.num_train_pairs", "data.num_eval_pairs")}
     | {"data.num_buckets": "1", "decode.max_extra_length": "0", "training.log_every_steps": "1"},
@@ -364,7 +364,7 @@ def test_a_study_of_texts_is_asked_of_images(name, variants, tmp_path):
     """With `--config=images`, nothing else changes: a trial runs, and a report is written."""
     config = read_config("images")
     asked = with_baseline(study(name), "images", config, load_source(config.data).split_names).study
-    small = {"data.num_train_pairs": "32", "data.num_eval_pairs": "16", "data.rows_per_batch": "16"}
+    small = {"data.num_train_pairs": "100", "data.num_eval_pairs": "16", "data.rows_per_batch": "16"}
     small |= {"training.num_train_steps": "2", "training.log_every_steps": "1", "data.cache_dir": str(tmp_path / "c")}
     found = [trial for trial in grid(asked, small).trials if trial.seed == 0]
     assert len(found) == variants

@@ -33,6 +33,11 @@ def study(*axes, **fields):
     )
 
 
+def equal_twice():
+    """Return a pretraining with equal operations, of which two variants are the same."""
+    return dataclasses.replace(first(TWICE), baseline="configs/masked_lm.py:wikitext2", equal_flops=True)
+
+
 def test_a_trial_starts_from_the_trial_of_its_values_and_its_seed():
     found = grid(study()).trials
     assert len(found) == 2 * 2 * 3
@@ -76,14 +81,7 @@ def test_variants_may_differ_in_their_pretraining_alone():
             "the same experiment twice: norm=b and norm=a; leave",
         ),
         (
-            lambda: grid(
-                study(
-                    TWICE,
-                    pretraining=dataclasses.replace(
-                        first(TWICE), baseline="configs/masked_lm.py:wikitext2", equal_flops=True
-                    ),
-                )
-            ),
+            lambda: grid(study(TWICE, pretraining=equal_twice())),
             "the same experiment twice: norm=b and norm=a; leave",
         ),
         (lambda: first(RATE, equal_flops=True), "equal_flops: the range 'optimizer.learning_rate'"),

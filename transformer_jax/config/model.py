@@ -329,8 +329,8 @@ class ModelConfig:
             yield f"num_kv_heads={self.num_kv_heads} does not divide num_heads={self.num_heads}"
         if self.norm in NORMS_OVER_BATCH and self.architecture != "encoder_only":
             yield (
-                f"norm='{self.norm}' cannot be used with architecture='{self.architecture}': its statistics are over all "
-                "positions, so a token would depend on later ones, which a decoder must predict; use "
+                f"norm='{self.norm}' cannot be used with architecture='{self.architecture}': its statistics are over "
+                "all positions, so a token would depend on later ones, which a decoder must predict; use "
                 "architecture='encoder_only', or norm='layernorm' or 'rmsnorm'"
             )
         if self.position_encoding == "sinusoidal" and self.emb_dim % 2:

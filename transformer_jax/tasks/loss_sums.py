@@ -69,7 +69,7 @@ def loss_sums_of_rows(static: LossStatic, params: Params, batch: Batch, hyper: L
 
 
 def by_example(
-    sums_of_rows: Sequence[Sums], examples: Sequence[Int[np.ndarray, " B"]]
+    sums_of_rows: Sequence[Sums], examples: Sequence[Int[np.ndarray, " _"]]
 ) -> dict[str, Float[np.ndarray, " examples"]]:
     """Return sums of rows in the order of the examples.
 

@@ -286,7 +286,7 @@ def _part(path: str) -> str:
 
 
 def _summary(leaves: Mapping[str, Leaf]) -> str:
-    """Return counts, as in `3 arrays with 120 parameters: decoder 2, embedding 1`; running averages are counted apart."""
+    """Return counts, as in `3 arrays with 120 parameters: decoder 2, embedding 1`, and of running averages."""
     params = {path: leaf for path, leaf in leaves.items() if path.rpartition("/")[2] not in RUNNING}
     parts: Iterable[tuple[str, int]] = sorted(collections.Counter(map(_part, params)).items())
     size = sum(math.prod(leaf.shape) for leaf in params.values())
