@@ -13,6 +13,7 @@ from transformer_jax.config import (
     ModelConfig,
     OptimizerConfig,
     ParallelConfig,
+    TaskConfig,
     TrainingConfig,
     base_type,
     field_types,
@@ -40,7 +41,8 @@ def config_with(**changes: Any) -> ExperimentConfig:
     for name, value in changes.items():
         section, _, field = name.partition("__")
         sections.setdefault(section, {})[field] = value
-    return ExperimentConfig(**{name: SECTIONS[name](**values) for name, values in sections.items()})
+    classes = SECTIONS | {"task": TaskConfig}
+    return ExperimentConfig(**{name: classes[name](**values) for name, values in sections.items()})
 
 
 def message(**changes: Any) -> str:
@@ -322,7 +324,7 @@ OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
             ["model.norm_epsilon=1e-05 is not read with norm='none', but with 'layernorm' and 'rmsnorm' and"],
         ),
         (
-            {"model__architecture": "decoder_only", "task__name": "language_model", "model__norm": "batchnorm"},
+            {"model__architecture": "decoder_only", "model__norm": "batchnorm"},
             ["model.norm='batchnorm' cannot be used with architecture='decoder_only'"],
         ),
         (
@@ -382,7 +384,8 @@ def test_all_problems_are_reported_at_once():
             "  - data=5: expected a section of fields",
             "  - seed=-3: expected at least 0",
             "  - model.emb_dim='wide': expected int, got str",
-            "  - model.norm='layer_norm': expected one of layernorm, rmsnorm (did you mean 'layernorm'?)",
+            "  - model.norm='layer_norm': expected one of layernorm, rmsnorm, batchnorm, none (did you mean "
+            "'layernorm'?)",
             "  - optimizer.beta1=2.0: expected less than 1.0",
         ]
     )
