@@ -190,8 +190,9 @@ class _Clock:
         return self._seconds_before + self._own(shared_by)
 
     def stop(self, tokens: float, shared_by: int) -> None:
-        self.seconds = self.elapsed(shared_by)
-        self.tokens_per_s = (tokens - self._tokens_before) / max(self._own(shared_by), 1e-9)
+        own = self._own(shared_by)
+        self.seconds = self._seconds_before + own
+        self.tokens_per_s = (tokens - self._tokens_before) / max(own, 1e-9)
         self._tokens_before = self._seconds_before = 0.0
 
     def _own(self, shared_by: int) -> float:

@@ -107,8 +107,8 @@ def test_curves_against_the_seconds_of_training(axes, results):
     alt = plots.curves(Curves("valid/loss", x="seconds"), axes, results)
     lines = [line.get_xdata().tolist() for line in axes.lines]
     assert lines == [*[[1.5, 3.0, 4.5, 6.0, 7.5]] * 3, [1.5, 3.0, 4.5], [4.5], *[[1.5, 3.0, 4.5, 6.0, 7.5]] * 2]
-    assert axes.get_xlabel() == "seconds of training"
-    assert "against the seconds of training from 1.5 to 7.5" in alt
+    assert axes.get_xlabel() == "seconds of training, with compilation"
+    assert "against the seconds of training, with compilation from 1.5 to 7.5" in alt
 
 
 @pytest.mark.parametrize("direction", ["min", "max"])
