@@ -248,8 +248,8 @@ def test_architectures_read_equally_many_pairs_or_train_with_equally_many_operat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["encoder_decoder", "causal", "prefix", "lstm", "lstm_attention"])
-def test_every_architecture_trains_alone_and_as_one_program(model, tmp_path):
+@pytest.mark.parametrize("model", ["encoder_decoder", "prefix", "lstm_attention"])
+def test_architectures_train_alone_and_as_one_program(model, tmp_path):
     """Both executors give the same scores; the log has the operations of all steps."""
     folder, asked = ROOT / "experiments" / "architectures", study("architectures")
     overrides = OVERRIDES["architectures"] | {"data.cache_dir": str(tmp_path / "cache")}
@@ -361,7 +361,8 @@ def test_a_study_of_texts_is_asked_of_images(name, variants, tmp_path):
     config = read_config("images")
     asked = with_baseline(study(name), "images", config, load_source(config.data).split_names).study
     small = {"data.num_train_pairs": "100", "data.num_eval_pairs": "16", "data.rows_per_batch": "16"}
-    small |= {"training.num_train_steps": "2", "training.log_every_steps": "1", "data.cache_dir": str(tmp_path / "c")}
+    small |= {"training.num_train_steps": "2", "training.log_every_steps": "1", "optimizer.warmup_steps": "1"}
+    small |= {"data.cache_dir": str(tmp_path / "c")}
     found = [trial for trial in grid(asked, small).trials if trial.seed == 0]
     assert len(found) == variants
     claim(tmp_path, ROOT / "experiments" / name, declaration_of(asked), asked.baseline)
