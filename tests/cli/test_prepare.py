@@ -34,6 +34,26 @@ def failing(monkeypatch):
     return install
 
 
+@pytest.fixture
+def without_tensorflow(monkeypatch):
+    """Let no import find TensorFlow, as where it is not installed.
+
+    None in `sys.modules` would not do: TFDS asks whether the name is there, and takes TensorFlow for imported.
+    """
+    finders = list(sys.meta_path)
+
+    class Others:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name.partition(".")[0] == "tensorflow":
+                return None
+            return next((spec for finder in finders if (spec := finder.find_spec(name, path, target))), None)
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorflow"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Others])
+
+
 def printed_flags(out: str) -> list[str]:
     return shlex.split(out.partition("Flags to train with it:\n")[2].splitlines()[0])
 
@@ -153,8 +173,8 @@ def test_one_text_is_not_enough_to_translate(tmp_path, capsys):
         (["--dataset=super_glue/rte"], 'needs TensorFlow, which training does not: pip install "transformer-jax[prep'),
     ],
 )
-def test_datasets_that_cannot_be_prepared(tmp_path, capsys, monkeypatch, argv, message):
-    monkeypatch.setitem(sys.modules, "tensorflow", None)  # as if it were not installed
+@pytest.mark.usefixtures("without_tensorflow")
+def test_datasets_that_cannot_be_prepared(tmp_path, capsys, argv, message):
     assert main(["prepare", *argv, f"--data_dir={tmp_path}"]) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -285,6 +285,13 @@ def test_patches_are_compared_at_equal_tokens_and_at_equal_operations():
     assert len({config.training.num_train_steps for config in equal}) == 8
 
 
+def test_patches_of_another_config_have_both_budgets():
+    config = read_config("images")
+    adapted = with_baseline(study("patches"), "images", config, load_source(config.data).split_names)
+    assert adapted.notes == []
+    assert {trial.labels["budget"] for trial in grid(adapted.study).trials} == {"tokens", "flops"}
+
+
 def test_norm_placement_crosses_placement_warm_up_and_depth():
     cells = {
         (c.model.norm_position, c.optimizer.warmup_steps > 0, c.model.num_decoder_layers)

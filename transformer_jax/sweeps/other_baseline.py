@@ -30,9 +30,9 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
     """Return a study with another baseline.
 
     Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
-    then are all alike is left out, unless it varies the pretraining, which stays as it is. So is a metric that the task
-    or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no metric with a direction
-    is left, `training.best_metric` is the first.
+    then are all alike is left out, unless it varies the pretraining, which stays as it is, or equal operations. So is a
+    metric that the task or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no
+    metric with a direction is left, `training.best_metric` is the first.
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
@@ -46,8 +46,9 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
     lacking = _lacking(study, config)
     axes, idle = [], []
     varied_before = set() if study.pretraining is None else {axis.name for axis in study.pretraining.axes}
+    budgets = set(study.equal_flops) if isinstance(study.equal_flops, Mapping) else set()
     for axis in study.axes:
-        kept = _kept_axis(axis, lacking, axis.name in varied_before)
+        kept = _kept_axis(axis, lacking, axis.name in varied_before | budgets)
         if kept is None:
             idle.append(axis.name)
         else:
@@ -113,12 +114,12 @@ def _kept(values: Mapping[str, Any], lacking: set[str]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in lacking}
 
 
-def _kept_axis(axis: Axis | Range, lacking: set[str], varies_pretraining: bool) -> Axis | Range | None:
+def _kept_axis(axis: Axis | Range, lacking: set[str], needed: bool) -> Axis | Range | None:
     if isinstance(axis, Range):
         return None if axis.field in lacking else axis
     values = {label: _kept(overrides, lacking) for label, overrides in axis.values.items()}
     first, *others = values.values()
-    idle = all(other == first for other in others) and not varies_pretraining
+    idle = all(other == first for other in others) and not needed
     return None if idle else dataclasses.replace(axis, values=values)
 
 
