@@ -355,11 +355,9 @@ class Study:
 
     def has_equal_flops(self, labels: Mapping[str, str]) -> bool:
         """Return whether the number of a variant's steps follows from the operations of the reference."""
-        if not isinstance(self.equal_flops, Mapping):
-            return self.equal_flops and labels != self.reference_variant
-        return (
-            bool(self.equal_flops) and self.equal_flops.items() <= labels.items() and labels != self.reference_variant
-        )
+        if not self.equal_flops or labels == self.reference_variant:
+            return False
+        return not isinstance(self.equal_flops, Mapping) or self.equal_flops.items() <= labels.items()
 
 
 def _check_values(where: str, named: Mapping[str, str], axes: Mapping[str, Axis]) -> None:
