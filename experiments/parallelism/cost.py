@@ -44,6 +44,7 @@ from transformer_jax.huge_pages import restart_with_huge_pages
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
 _EOS, _PAD = 1, 0
+_LEAST_SAMPLES = 3  # so that one disturbed run has no effect: the time of a token is a difference, and could be negative
 
 
 def transformer(emb_dim: int, num_layers: int, max_length: int, dtype: str = "float32") -> ModelConfig:
@@ -143,9 +144,9 @@ def timed(run: Callable[[], Any]) -> float:
 
 
 def median(sample: Callable[[], float], least: float) -> float:
-    """Return the median of a measurement that is made once, or as often as it takes to fill `least` seconds."""
-    start, found = time.perf_counter(), [sample()]
-    while time.perf_counter() - start < least:
+    """Return the median of a measurement that is made three times, or more often until `least` seconds are over."""
+    start, found = time.perf_counter(), []
+    while len(found) < _LEAST_SAMPLES or time.perf_counter() - start < least:
         found.append(sample())
     return float(np.median(found))
 
