@@ -361,13 +361,16 @@ def test_init_from_another_model(tmp_path, trained, corpus, capsys, flags, probl
 
 @pytest.mark.slow
 def test_launchers_meshes_and_accumulation_see_the_same_images(tmp_path, corpus):
-    """Four devices train as one does; its batch in two parts too."""
+    """Four devices train as one does; its batch in two parts too. A run on four devices resumes bit for bit."""
     config_flag = write_config(tmp_path, "npz_config", f"{str(corpus)!r}, crop_padding=2, mixup=0.2")
     one = ["--config.parallel.num_devices=1"]
     runs = {"one": one, "parts": [*one, "--config.training.accumulation_steps=2"]}
     runs |= {launcher: [f"--config.parallel.launcher={launcher}"] for launcher in ("jit", "shard_map", "pmap")}
     commands = [["train", config_flag, f"--workdir={tmp_path / name}", *flags] for name, flags in runs.items()]
-    assert run_main_on_devices(4, commands).count("on 4 cpu device(s)") == len(runs)
+    stopped = ["train", config_flag, f"--workdir={tmp_path / 'stopped'}"]
+    commands += [[*stopped, "--config.training.num_train_steps=2"], [*stopped, "--allow_config_change"]]
+    assert run_main_on_devices(4, commands).count("on 4 cpu device(s)") == len(commands)
+    assert final_params(tmp_path / "stopped") == final_params(tmp_path / "jit")
     losses = {}
     for name in runs:
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
