@@ -250,9 +250,14 @@ def _no_labels(folder):
         path.rename(folder / "train" / f"{path.name}2")
 
 
+def _unknown_label(folder):
+    (folder / "test" / "light").rename(folder / "test" / "lights")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (_unknown_label, r"test/lights is the folder of a label that the training set lacks; .*mean 'light'"),
         (_empty_label, "valid/zebra is the folder of a label, but has no image"),
         (_stray, "test/1.png has no label; expected it in a sub-folder"),
         (_no_set, "valid does not exist; the folders of .* are test, train, validation"),
@@ -282,7 +287,7 @@ def _damage(path):
     [
         (_another_size, "9 x 8 pixels in 1 channel, but model.image_size=8; set data.resize=crop or squash"),
         (_another_mode, "8 x 8 pixels in 3 channels, but model.image_channels=1; set it to 3, or data.colours=grey"),
-        (_damage, "cannot be read as PNG or JPEG"),
+        (_damage, "cannot be read as PNG or JPEG; repair or remove it, or set data.unfit_images=leave_out"),
     ],
 )
 def test_an_image_that_does_not_fit_is_named_or_left_out(tmp_path, caplog, damage, problem):

@@ -322,6 +322,16 @@ def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys):
     assert captured.out.splitlines() == [f"{label}\t{probability}", ""]
     assert "line 2: none.png: cannot be read: No such file" in captured.err
     assert run_main(["predict", f"--checkpoint={whole}", "--image=x", "--text=y"]) == 2
+    assert run_main(["predict", f"--checkpoint={whole}", "--text=y"]) == 2
+    assert "--text: task.name='images' reads images; use --image" in capsys.readouterr().err
+    Image.fromarray(np.zeros((9, 12), np.uint8)).save(tmp_path / "wide.png")
+    wide = [f"--checkpoint={whole}", f"--image={tmp_path / 'wide.png'}"]
+    assert run_main(["predict", *wide]) == 3
+    assert "set data.resize=crop or squash" in capsys.readouterr().err
+    assert run_main(["predict", *wide, "--data.resize=crop"]) == 0
+    assert run_main(["attention", *wide, "--data.resize=squash", f"--output={tmp_path / 'wide'}"]) == 0
+    assert run_main(["embeddings", f"--checkpoint={whole}"]) == 2
+    assert "the model has no token embeddings" in capsys.readouterr().err
     assert run_main(["attention", f"--checkpoint={whole}", "--text=x"]) == 2
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from transformer_jax.inspection.attention import AttentionMaps, Selection
     from transformer_jax.inspection.image_attention import ImageSelection
 
-OVERRIDES = ("evaluation", "decode")
+OVERRIDES = ("evaluation", "decode", "data.resize")
 
 
 def define(values: flags.FlagValues) -> None:

@@ -17,7 +17,8 @@ With --output=jsonl, line n is an object with `line`, the line number, and `labe
 `tags`; or `answer`, its `score`, and the characters `start` to `end` (exclusive) of the context. --probabilities adds
 those of all labels: in text after the label, as NAME=P with tabs between them; in JSON as `probabilities`.
 
-An image is converted to the channels of the model, and scaled if the model's corpus was (`data.resize`).
+An image is converted to the channels of the model, and scaled if the model's corpus was; --data.resize=crop or squash
+scales it for any model.
 
 Text is always UTF-8, whatever the locale. If a line has no prediction, because it is empty, too long for the model, not
 valid UTF-8 or of another form, or because its image cannot be read or has another size, its output line is empty (in
@@ -54,7 +55,7 @@ from transformer_jax.tasks.lines import ONE_TEXT, Line, on_one_line
 if TYPE_CHECKING:
     from transformer_jax.tasks.predictor import Predictor
 
-OVERRIDES = ("evaluation",)
+OVERRIDES = ("evaluation", "data.resize")
 
 _FORMATS = ("text", "jsonl")
 _CHUNK = 2_000
@@ -99,8 +100,9 @@ def run(arguments: Arguments) -> int:
 
         use_compilation_cache()
         predictor = load_predictor(checkpoint, arguments.overrides)
-        if values.image is not None and predictor.config.model.inputs == "tokens":
-            raise ConfigError(f"--image: task.name='{predictor.config.task.name}' reads text; use --text")
+        reads, other = ("images", "image") if predictor.config.model.inputs == "patches" else ("text", "text")
+        if given in (["text"], ["image"]) and given != [other]:
+            raise ConfigError(f"--{given[0]}: task.name='{predictor.config.task.name}' reads {reads}; use --{other}")
         writer = _writer(predictor, values.output, values.probabilities)
         lines: Iterable[bytes] = source
         if file is not None:

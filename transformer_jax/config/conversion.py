@@ -10,7 +10,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.config.fields import names_in_source
@@ -182,10 +182,15 @@ def unread_fields(config: Any) -> Iterator[str]:
                 place = chooser.removeprefix(f"{section_name}.")
                 yield (
                     f"{section_name}.{field.name}={getattr(section, field.name)!r} is not read with {place}='{chosen}'"
-                    + (f", but with {' and '.join(map(repr, readers))}" if readers else "")
+                    + (f", but with {_listed([*map(repr, readers)])}" if readers else "")
                     + ("" if field.default in (None, dataclasses.MISSING) else f"; its default is {field.default!r}")
-                    + nearest(field.name, [f.name for f in shared if f.name not in unread])
                 )
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Return "a", "a and b", or "a, b and c"."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def unread_by(config: Any) -> dict[str, str]:

@@ -187,7 +187,9 @@ class DataConfig:
         read_by=_SPLIT_BY_USER,
     )
     valid_split: str = field(
-        "valid", "validation split, like train_split; empty: there is none", read_by=_SPLIT_BY_USER
+        "valid",
+        "validation split, like train_split, which training needs; empty: there is none",
+        read_by=_SPLIT_BY_USER,
     )
     test_split: str = field("test", "test split, like train_split; empty: there is none", read_by=_SPLIT_BY_USER)
     test_sets: str = field(

@@ -129,16 +129,22 @@ def prepare_data(
       added_tokens: names of special tokens that a trained tokenizer gets, `Task.added_tokens`; one that is read from a
         vocabulary gets those that it lacks if `model.vocab_size` has room.
 
-    Raises: ConfigError if the tokenizer has more ids than `model.vocab_size` or `source_vocab_size`, the training
-      split cannot fill it, `task.num_labels` is not the number of its labels, or `decode.prefix_ids` contains padding
-      or end-of-sequence; DataError if the corpus, the vocabulary or the tokenizer file is bad, or `directory` cannot be
-      written.
+    Raises: ConfigError if the field of a needed split is empty, the tokenizer has more ids than `model.vocab_size` or
+      `source_vocab_size`, the training split cannot fill it, `task.num_labels` is not the number of its labels, or
+      `decode.prefix_ids` contains padding or end-of-sequence; DataError if the corpus, the vocabulary or the tokenizer
+      file is bad, or `directory` cannot be written.
     """
     directory = Path(directory)
     source = load_source(config.data) if source is None else source
     for name in needed:
-        if name not in source.split_names:
-            raise no_such_split(name, source.split_names)
+        if name in source.split_names:
+            continue
+        if getattr(config.data, f"{name}_split") == "":
+            raise ConfigError(
+                f"data.{name}_split is empty, but training needs this split; name a set, or, of images and TensorFlow "
+                "Datasets, a part of one, such as train[90%:]"
+            )
+        raise no_such_split(name, source.split_names)
     columns, names = with_names(columns, labels, source, directory)
     if names:
         check_number(config.task.num_labels, names)

@@ -131,7 +131,12 @@ class ImageColumn(ArrayColumn):
             if not isinstance(value, Picture):
                 raise DataError(f"feature '{self.feature}' has no images, but {type(value).__name__}")
             try:
-                result[index] = self.fitted(value.load())
+                pixels = value.load()
+            except ValueError as error:
+                remedy = "repair or remove it, or set data.unfit_images=leave_out"
+                raise BadValueError(index, f"{value}: {error}; {remedy}") from error
+            try:
+                result[index] = self.fitted(pixels)
             except ValueError as error:
                 raise BadValueError(index, f"{value}: {error}") from error
         return result

@@ -80,7 +80,7 @@ def embeddings(params: Params, tokenizer: Tokenizer, side: str = "source") -> Em
     Raises: ConfigError if the model has no such table.
     """
     name = "source_embedding" if side == "source" and "source_embedding" in params else "embedding"
-    if name not in params:
+    if "embedding" not in params.get(name, {}):
         raise ConfigError(f"the model has no token embeddings; its parts are {', '.join(params)}")
     chosen = tokenizer.source if side == "source" else tokenizer
     return Embeddings(np.asarray(params[name]["embedding"], np.float32), chosen)

@@ -1,7 +1,7 @@
 """RandAugment (Cubuk et al. 2020): a few operations of Pillow, chosen at random for each image.
 
-The operations and their greatest strengths are those of the paper's table 6 (AutoAugment's), without the operation
-that does nothing to an image of another kind: colours of a grey image.
+The 14 operations and their greatest strengths are those of the paper's table 6 (AutoAugment's). `colour` leaves a grey
+image as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Folders with one sub-folder per label: DIR/SET/LABEL/FILE.png, also .jpg and .jpeg.
 
 The order within a set is that of a hash of the files' names, so that a part such as `train[:90%]` has images of every
-label. Files of other kinds are ignored; a folder of a label without an image is an error.
+label. Files of other kinds are ignored; a folder of a label without an image is an error, and so is a label that the
+training set lacks.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from transformer_jax.config import DataConfig
+from transformer_jax.config import DataConfig, nearest
 from transformer_jax.data.images import SUFFIXES, read_picture
-from transformer_jax.data.sources.images.base import MODES, Example, ImageSource, parts_of
+from transformer_jax.data.sources.images.base import MODES, Example, ImageSource, Part, parts_of
 from transformer_jax.data.sources.parts import field_of
 from transformer_jax.errors import DataError
 from transformer_jax.files import sha256_of
 
 
 def image_folder(config: DataConfig) -> ImageSource:
-    """Return the source of `data.dir`; raises DataError if a folder is missing, or a label has no image."""
+    """Return the source of `data.dir`.
+
+    Raises: DataError if a folder is missing, a label has no image, or a label is not in the training set.
+    """
     if not config.dir:
         raise DataError("data.dir is not set: data.source=image_folder needs the folder with train, valid and test")
     root = Path(os.path.expanduser(config.dir))
@@ -29,7 +33,21 @@ def image_folder(config: DataConfig) -> ImageSource:
         raise DataError(f"data.dir={config.dir!r} {'is not a folder' if root.exists() else 'does not exist'}")
     find = functools.cache(lambda name: _FolderSet(root, name, MODES[config.colours]))
     texts = config.split_texts().items()
-    return ImageSource(config, {split: parts_of(field_of(split, text), text, find) for split, text in texts})
+    splits = {split: parts_of(field_of(split, text), text, find) for split, text in texts}
+    folders = {split: _label_folders(parts) for split, parts in splits.items()}
+    known = {path.name for path in folders.get("train", [])}
+    unknown = [path for paths in folders.values() for path in paths if known and path.name not in known]
+    if unknown:
+        raise DataError(
+            f"{unknown[0]} is the folder of a label that the training set lacks; it has {', '.join(sorted(known))}"
+            f"{nearest(unknown[0].name, known)}"
+        )
+    return ImageSource(config, splits)
+
+
+def _label_folders(parts: Iterable[Part]) -> list[Path]:
+    """Return the folders of labels of the sets of a split."""
+    return [path for part in parts if isinstance(part.images, _FolderSet) for path in part.images.labels]
 
 
 class _FolderSet:
@@ -44,7 +62,8 @@ class _FolderSet:
             raise DataError(f"{stray} has no label; expected it in a sub-folder of {folder}, with the label's name")
         self._root, self._mode = root, mode
         self._files: list[tuple[Path, str]] = []
-        for label in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        self.labels = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        for label in self.labels:
             files = [path for path in label.iterdir() if _is_image(path)]
             if not files:
                 raise DataError(f"{label} is the folder of a label, but has no image; delete it, or add .png files")
