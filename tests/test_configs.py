@@ -19,9 +19,9 @@ FILES = sorted((ROOT / "configs").glob("*.py"))
 # Arguments that a file accepts after its name.
 ARGUMENTS = {
     "wmt14": ["base", "big"],
-    "shakespeare_char": ["gpu"],
+    "shakespeare_char": ["gpu", "tuned"],
     "mnist": ["short"],
-    "recurrent": ["none", "luong"],
+    "recurrent": ["none", "luong", "lm", "tagger"],
     "scan": ["simple", "length"],
     "multi30k_rnn": ["lstm", "gru", "attention", "transformer"],
     **{name: ["wikitext2"] for name in ("masked_lm", "span_corruption", "denoising")},

@@ -259,6 +259,12 @@ def test_the_predictor(corpus, tmp_path):
         ({}, {}, {"tokenizer": "bpe"}, "data.tokenizer='bpe' is not read with model.inputs='patches', but with"),
         ({}, {"chunks": True}, {}, "task.chunks=True is not read with name='images', but with 'tagging'"),
         ({}, {}, {"rows_per_batch": 10}, "data.row_multiple=4 does not divide data.rows_per_batch=10"),
+        (
+            {"norm": "batchnorm"},
+            {},
+            {"rows_per_batch": 1, "row_multiple": 1},
+            "data.rows_per_batch=1 with model.norm='batchnorm' allows batches of one row",
+        ),
         ({}, {}, {"batching": "buckets"}, "data.batching='buckets': task.name='images' can only use rows"),
         ({"architecture": "decoder_only"}, {}, {}, "model.inputs='patches' is not read with architecture="),
     ],
