@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from transformer_jax.sweeps.figures import FEW_EXAMPLES
 from transformer_jax.sweeps.statistics import estimate
 
 SHOWN = ("lstm_attention", "lstm", "encoder_decoder", "causal")
 TITLE = "sacreBLEU by length of the source"
 _BIN = re.compile(r"(test|test_longer)\[(\d+)-(\d+)\]/pairs")
-_LEAST = 20
-"""Pairs of a bin that is shown."""
 
 
 def bins(metrics: Any) -> dict[str, tuple[str, float]]:
@@ -20,7 +19,7 @@ def bins(metrics: Any) -> dict[str, tuple[str, float]]:
     Args:
       metrics: numbers of `experiments.by_length`, by name.
     """
-    found = [match for name, pairs in metrics.items() if (match := _BIN.fullmatch(name)) and pairs >= _LEAST]
+    found = [match for name, pairs in metrics.items() if (match := _BIN.fullmatch(name)) and pairs >= FEW_EXAMPLES]
     found.sort(key=lambda match: (match[1], int(match[2])))
     return {
         f"{match[1]}, {match[2]} to {match[3]}": (
@@ -34,8 +33,8 @@ def bins(metrics: Any) -> dict[str, tuple[str, float]]:
 def draw(axes: Any, results: Any) -> None:
     """Draw a line for every variant of `SHOWN`: means over the seeds with 95 % intervals.
 
-    The sources of `test` are no longer than those of training, and most of `test_longer` are longer; a dotted line
-    joins the two splits.
+    Sentences of `test_longer` have more words than any in training; in tokens the splits overlap. A dotted line joins
+    the two splits. Bins with few pairs are left out.
     """
     shown = [variant for name in SHOWN for variant in results.variants if variant.labels["model"] == name]
     for number, variant in enumerate(shown):
@@ -74,7 +73,10 @@ def described(results: Any) -> str:
             mean = estimate(list(variant.values(metric).values())).mean
             texts.append(f"{variant.short_name}, {name} tokens: {mean:.1f}")
     numbers = "; ".join(texts) or "no bin has enough pairs"
-    return f"sacreBLEU by the number of the source's tokens, without and with attention: {numbers}."
+    return (
+        "sacreBLEU by the number of the source's tokens, without and with attention, in bins of at least "
+        f"{FEW_EXAMPLES} pairs: {numbers}."
+    )
 
 
 def _bins_of(variant: Any) -> dict[str, tuple[str, float]]:

@@ -45,7 +45,7 @@ STUDY = Study(
     ),
     figures=(
         MetricByVariant("test/exact_match"),
-        MetricByBin("test[*]/exact_match", label="tokens of the source"),
+        MetricByBin("test[*]/exact_match", label="tokens of the source", counts="test[*]/pairs"),
         MetricByBin("decode[*]/ms", label="tokens of the output", title="Milliseconds per sentence, with the cache"),
         MetricByBin(
             "decode[*]/ms_without_cache",

@@ -19,6 +19,9 @@ def measure(scorer):
 STUDY = Study(
     question="Which position encodings serve a language model beyond the length of its training?",
     baseline="configs/shakespeare_char.py:tuned",
+    not_shown=(
+        "longer training, a learning rate searched for each encoding, or sinusoids in a model with scaled embeddings."
+    ),
     axes=(over("model.position_encoding", "sinusoidal", "learned", "rotary", "relative", "none"),),
     settings={
         "data.max_length": TRAINED,

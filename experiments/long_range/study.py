@@ -20,6 +20,10 @@ def measure(scorer):
 STUDY = Study(
     question="How far back does a model remember, and how far back does its gradient reach?",
     baseline="baseline.py",
+    not_shown=(
+        "what longer training, other widths or a learning rate searched for each model reach, nor gradients with other "
+        "initial values."
+    ),
     axes=(
         Axis(
             "model",
@@ -47,6 +51,7 @@ STUDY = Study(
         Metric("start/log10_gradient"),
         Metric("trained/log10_gradient"),
     ),
+    reference={"model": "transformer"},
     contrasts=("model",),
     figures=(
         MetricByAxis("recall/accuracy", x="gap", by="model", log_x=True, title="Symbols recalled, by gap"),

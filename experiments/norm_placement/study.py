@@ -24,6 +24,7 @@ def measure(scorer):
 STUDY = Study(
     question="Is Pre-LN easier to train than Post-LN, and does either need a warm-up?",
     baseline="configs/quickstart.py",
+    not_shown="longer training, or a learning rate tuned for each variant.",
     axes=(
         over("model.norm_position", "post", "pre", name="norm"),
         Axis("warmup", {"yes": {}, "no": {"optimizer.warmup_steps": 0}}),

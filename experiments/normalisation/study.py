@@ -14,6 +14,10 @@ def measure(scorer):
 STUDY = Study(
     question="Which normalisation serves an encoder, by batch size and by length?",
     baseline="experiments/normalisation/baseline.py",
+    not_shown=(
+        "deep models, where norms matter most, decoders, in which BatchNorm is refused, or a learning rate searched "
+        "for each norm. Nor the size of a batch alone: larger batches read more tokens in as many updates."
+    ),
     axes=(
         Axis(
             "norm",

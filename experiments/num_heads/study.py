@@ -15,6 +15,10 @@ _KEYS = {
 STUDY = Study(
     question="How many attention heads, at equal computation, and how wide must their keys be?",
     baseline="configs/quickstart.py",
+    not_shown=(
+        "the width of keys apart from the number of parameters: narrower and shared keys have fewer. Nor longer "
+        "training, or a learning rate searched for each variant."
+    ),
     axes=(Axis("attention", {**_HEADS, **_KEYS, "4_heads_1_kv": {"model.num_heads": 4, "model.num_kv_heads": 1}}),),
     settings={
         "data.tokens_per_batch": 1024,

@@ -27,6 +27,10 @@ RECURRENT = {
 STUDY = Study(
     question="Does an encoder know the order of its tokens before it has learned anything?",
     baseline="configs/quickstart.py",
+    not_shown=(
+        "how well an encoding serves after training, which the study positions measures, nor other initial values, "
+        "depths or widths."
+    ),
     axes=(
         Axis(
             "encoder",

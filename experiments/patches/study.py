@@ -13,6 +13,10 @@ SIZE = 28
 STUDY = Study(
     question="How large should patches be, and should a class token or the mean stand for the image?",
     baseline="configs/images.py",
+    not_shown=(
+        "sizes of patches at equally many images: coarser patches see more of them with either budget. Nor longer "
+        "training, or a learning rate searched for each size."
+    ),
     axes=(
         Axis(
             "patch_size",

@@ -16,11 +16,11 @@ def test_exact_match_by_the_length_of_the_reference():
 
 
 @pytest.mark.parametrize(
-    ("outputs", "share"),
+    ("outputs", "percent"),
     [(REFERENCES, 0.0), (["a b", "", "b b b", "a bc"], 50.0), (["a c", "b", "b a", "b"], 0.0)],
 )
-def test_outputs_that_end_early(outputs, share):
-    assert scores.ended_early(outputs, REFERENCES) == share
+def test_outputs_that_end_early(outputs, percent):
+    assert scores.ended_early(outputs, REFERENCES) == percent
 
 
 def test_with_the_right_length_only_the_actions_count(monkeypatch):

@@ -402,6 +402,7 @@ def test_scores_by_length_are_drawn_over_both_splits():
     assert axes.containers[1][0].get_xdata()[0] > axes.containers[0][0].get_xdata()[-1]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["lstm"]
     text = by_length.described(results)
+    assert "in bins of at least 20 pairs: " in text
     assert text.endswith("lstm, test, 1 to 8 tokens: 35.0; lstm, test_longer, 17 to 24 tokens: 32.0.")
 
 

@@ -184,6 +184,14 @@ def test_its_readme_asks_and_answers(name):
     assert per_variant >= 3
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_with_an_answer_says_what_it_does_not_show(name):
+    text = " ".join((ROOT / "experiments" / name / "README.md").read_text().split())
+    if "**Answer:** not yet run." not in text:
+        assert study(name).not_shown.endswith(".")
+        assert "does not show" in text
+
+
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_question_without_training_asks_and_answers(name):
     module = importlib.import_module(f"experiments.{name}")

@@ -102,6 +102,10 @@ def test_the_report_of_another_baseline_needs_no_config(tmp_path):
             claim(tmp_path, folder, declaration_of(found), other)
 
 
+def test_what_the_study_does_not_show_is_about_its_own_baseline():
+    assert adapted(study(not_shown="longer trainings.")).study.not_shown == ""
+
+
 def test_the_functions_of_a_recorded_study_are_those_of_its_code(tmp_path):
     drawn = CustomFigure(lambda axes, results: None, "Own", "A figure.")
     code = study(measure=lambda scorer: {}, figures=(Curves("valid/loss"), drawn))

@@ -39,6 +39,7 @@ def declaration_of(study: Study) -> dict[str, Any]:
         "custom_figures": [figure.title for figure in study.figures if isinstance(figure, CustomFigure)],
         "equal_flops": _plain(study.equal_flops),
         "pretraining": None if study.pretraining is None else declaration_of(study.pretraining),
+        "not_shown": study.not_shown,
     }
 
 
@@ -49,7 +50,7 @@ def declared_study(values: Mapping[str, Any], file: Path) -> Study:
       file: where the declaration is stored, for messages.
     Raises: DataError if it is not a declaration of a study.
     """
-    first = values.get("pretraining")  # earlier versions lack the last two
+    first = values.get("pretraining")  # earlier versions lack the last three
     try:
         return Study(
             question=str(values["question"]),
@@ -67,6 +68,7 @@ def declared_study(values: Mapping[str, Any], file: Path) -> Study:
             ),
             equal_flops=_plain(values.get("equal_flops", False)),
             pretraining=None if first is None else declared_study(first, file),
+            not_shown=str(values.get("not_shown", "")),
             folder=NOWHERE,
         )
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:

@@ -25,6 +25,8 @@ COSTS = {
 - `seconds`: of all steps so far, with compilation, without validation and checkpoints. Trials that train as one program
   log an equal share of its time.
 """
+FEW_EXAMPLES = 20
+"""A bin with fewer examples is marked in a figure."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -92,18 +94,21 @@ class MetricByBin:
 
     metric: name of the metrics with `*` in place of the bin, as in test[*]/exact_match. label: name of the binned
       quantity.
+    counts: name of the metrics that count the examples of a bin, as in test[*]/pairs; bins with few are marked.
     """
 
     metric: str
     label: str = "bin"
     title: str = ""
+    counts: str = ""
 
     def __post_init__(self) -> None:
-        _check_name("MetricByBin", self.metric)
-        if self.metric.count("*") != 1:
-            raise ConfigError(
-                f"figure MetricByBin: metric '{self.metric}': expected one '*' in place of the bin, as in test[*]/loss"
-            )
+        for name in filter(None, (self.metric, self.counts)):
+            _check_name("MetricByBin", name)
+            if name.count("*") != 1:
+                raise ConfigError(
+                    f"figure MetricByBin: metric '{name}': expected one '*' in place of the bin, as in test[*]/loss"
+                )
 
     @property
     def name(self) -> str:
@@ -112,10 +117,20 @@ class MetricByBin:
 
     def bins(self, metrics: Iterable[str]) -> dict[str, str]:
         """Return the names of the metrics by bin, in numeric order."""
-        before, _, after = self.metric.partition("*")
-        pattern = re.compile(f"{re.escape(before)}(.+){re.escape(after)}")
-        found = {match[1]: name for name in metrics if (match := pattern.fullmatch(name))}
+        found = _by_bin(self.metric, metrics)
         return dict(sorted(found.items(), key=lambda item: ([float(n) for n in re.findall(r"\d+", item[0])], item[0])))
+
+    def has_few(self, bin: str, metrics: Mapping[str, int | float]) -> bool:
+        """Return whether a bin has fewer than FEW_EXAMPLES in the metrics of a trial; False if they are not counted."""
+        name = _by_bin(self.counts, metrics).get(bin) if self.counts else None
+        return name is not None and metrics[name] < FEW_EXAMPLES
+
+
+def _by_bin(metric: str, metrics: Iterable[str]) -> dict[str, str]:
+    """Return the names of metrics by the bin, which a name has in place of `*`."""
+    before, _, after = metric.partition("*")
+    pattern = re.compile(f"{re.escape(before)}(.+){re.escape(after)}")
+    return {match[1]: name for name in metrics if (match := pattern.fullmatch(name))}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,8 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
     Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
     then are all alike is left out, unless it varies the pretraining, which stays as it is, or equal operations. So is a
     metric that the task or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no
-    metric with a direction is left, `training.best_metric` is the first.
+    metric with a direction is left, `training.best_metric` is the first. `not_shown` is left out, since it is about the
+    study's own baseline.
 
     Args:
       spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
@@ -69,6 +70,7 @@ def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Seq
         contrasts=tuple(name for name in study.contrasts if name in remaining),
         equal_flops=_equal_flops(study, remaining),
         figures=_figures(study, config, splits, metrics[0].name, remaining),
+        not_shown="",
     )
     notes = [
         f"left out: {kind} {', '.join(names)}"

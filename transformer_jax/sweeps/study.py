@@ -165,7 +165,8 @@ class Study:
       reference: the variant that the others are compared with, as names of values by axis. Default: the first value of
         every axis.
       contrasts: names of axes. If there are any, variants are not all compared with the reference. Instead every
-        variant is compared with the one that differs only in one of these axes, where it has the reference's value.
+        variant is compared with the one that differs only in one of these axes, where it has the reference's value. The
+        other axes are conditions: the report names the best variant for each of their values.
       measure: a function of study.py that measures further numbers of a trained trial.
       tasks: those that `measure` can measure; without any, it can measure all.
       figures: of the report.
@@ -174,6 +175,8 @@ class Study:
         Names of values by axis, as `{"budget": "flops"}`: only the variants with these values.
       pretraining: a study of a first training. A trial starts from the checkpoint (`training.init_from`) of the trial
         that has its seed, and on every axis of that study its value. Axes of the same name have the same values.
+      not_shown: what the question may suggest and the study does not show, as a noun phrase and further sentences. It
+        follows the words "What this does not show:" in the report.
       folder: the folder of study.py; `load_study` sets it.
     """
 
@@ -190,6 +193,7 @@ class Study:
     figures: tuple[Figure, ...] = ()
     equal_flops: bool | Mapping[str, str] = False
     pretraining: Study | None = None
+    not_shown: str = ""
     folder: Path = dataclasses.field(default_factory=lambda: _folder.get(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -352,6 +356,13 @@ class Study:
         """Names of values by axis of the variant that the others are compared with; a `Range` has none."""
         first = {axis.name: next(iter(axis.values)) for axis in self.axes if isinstance(axis, Axis)}
         return first | dict(self.reference)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Names of the axes that contrasts leave alone; none if there are no contrasts."""
+        if not self.contrasts:
+            return ()
+        return tuple(a.name for a in self.axes if isinstance(a, Axis) and a.name not in self.contrasts)
 
     def has_equal_flops(self, labels: Mapping[str, str]) -> bool:
         """Return whether the number of a variant's steps follows from the operations of the reference."""

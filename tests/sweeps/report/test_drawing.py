@@ -175,6 +175,20 @@ def test_there_is_a_line_for_every_value_of_another_axis(axes, results, by):
     assert f"2 lines, means over seeds with 95 % intervals: best norm=pre{rest}, depth 1, 0.1305" in alt
 
 
+def test_bins_of_few_examples_are_marked(axes, results):
+    def counted(trial):
+        pairs = {"test[1-5]/pairs": 20.0, "test[6-10]/pairs": 19.0, "test[11+]/pairs": 1.0}
+        metrics = trial.metrics and {**trial.metrics, **pairs}
+        return dataclasses.replace(trial, result=dataclasses.replace(trial.result, metrics=metrics))
+
+    variants = [dataclasses.replace(v, trials=tuple(map(counted, v.trials))) for v in results.variants]
+    given = dataclasses.replace(results, variants=tuple(variants))
+    alt = plots.profile(MetricByBin("test[*]/exact_match", "length", counts="test[*]/pairs"), axes, given)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1-5", "6-10*", "11+*"]
+    assert axes.get_xlabel() == "length (*: fewer than 20 examples)"
+    assert " With fewer than 20 examples: 6-10, 11+." in alt
+
+
 def test_profiles_over_bins(axes, results):
     alt = plots.profile(MetricByBin("test[*]/exact_match", label="length"), axes, results)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1-5", "6-10", "11+"]

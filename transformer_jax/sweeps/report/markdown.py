@@ -17,7 +17,7 @@ from transformer_jax.sweeps.report.formatting import (
 from transformer_jax.sweeps.report.latex import TABLES
 from transformer_jax.sweeps.report.measurements import MEASUREMENTS
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
-from transformer_jax.sweeps.report.sentences import STAR, answer, notes, subject
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, answer, notes, subject
 from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Contrast, Row
 
 FIGURES = "figures"
@@ -29,6 +29,7 @@ def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], 
         f"# {escaped(results.study.question)}",
         escaped(subject(results)),
         f"**Answer:** {escaped(answer(results, rows))}",
+        *([f"**{NOT_SHOWN}** {escaped(not_shown)}"] if (not_shown := results.study.not_shown) else []),
         tables(results, rows, contrasts),
         "\n".join(f"- {escaped(note)}" for note in notes(results)),
         *(f"![{escaped(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),

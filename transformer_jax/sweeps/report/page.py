@@ -31,7 +31,7 @@ from transformer_jax.sweeps.report.reproduction import (
     sweep_command,
     versions,
 )
-from transformer_jax.sweeps.report.sentences import STAR, answer, notes, subject
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, answer, notes, subject
 from transformer_jax.sweeps.report.summary import Contrast, Row
 from transformer_jax.sweeps.report.variants import TrialResult
 
@@ -55,7 +55,8 @@ def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figu
         "main",
         element("h1", question),
         element("p", subject(results), class_="soft"),
-        *_section("Answer", element("p", answer(results, rows), class_="answer"), _answer_table(results, rows)),
+        *_section("Answer", element("p", answer(results, rows), class_="answer"), *_not_shown(results)),
+        _answer_table(results, rows),
         *(_section("Differences", _contrast_table(results, contrasts)) if contrasts else []),
         *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
         element("p", _FILES, class_="soft"),
@@ -70,6 +71,11 @@ def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figu
 
 def _section(title: str, *content: Html) -> list[Html]:
     return [element("h2", title), *content]
+
+
+def _not_shown(results: StudyResults) -> list[Html]:
+    said = results.study.not_shown
+    return [element("p", element("strong", NOT_SHOWN), f" {said}")] if said else []
 
 
 def _answer_table(results: StudyResults, rows: list[Row]) -> Html:

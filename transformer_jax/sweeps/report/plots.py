@@ -13,7 +13,15 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax.sweeps.figures import COSTS, Curves, MetricByAxis, MetricByBin, MetricByVariant, number_of
+from transformer_jax.sweeps.figures import (
+    COSTS,
+    FEW_EXAMPLES,
+    Curves,
+    MetricByAxis,
+    MetricByBin,
+    MetricByVariant,
+    number_of,
+)
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_label, metric_name, trials_of
 from transformer_jax.sweeps.report.labels import axis_of, legend, legend_of_variants, literal, missing, plain, row_label
@@ -182,6 +190,7 @@ def lines(figure: MetricByAxis, axes: Any, results: StudyResults) -> str:
 def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
     shown, note = _shown(results, MOST_LINES)
     bins = figure.bins(results.metrics)
+    few = [bin for bin in bins if any(figure.has_few(bin, trial.metrics) for trial in results.trials)]
     found = {v.name: [estimate([*v.values(metric).values()]) for metric in bins.values()] for v in shown}
     drawn, together = [], len(shown) <= MOST_TOGETHER
     for index, (variant, estimates) in enumerate(zip(shown, found.values(), strict=True)):
@@ -196,11 +205,13 @@ def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
         )
     panels = _Panels(axes, drawn, [_point_style(index) for index in range(len(drawn))])
     for panel in panels.all:
-        few = len(bins) < (8 if together else 4)
-        panel.set_xticks(range(len(bins)), [plain(name) for name in bins], rotation=0 if few else 45)
+        names = [plain(name) + ("*" if name in few else "") for name in bins]
+        panel.set_xticks(range(len(bins)), names, rotation=0 if len(bins) < (8 if together else 4) else 45)
     if panels.handles:
         legend_of_variants(axes, panels.handles, [[variant] for variant in shown], results)
-    panels.label(figure.label, metric_label(figure.name, results.task), note)
+    label = f"{figure.label} (*: fewer than {FEW_EXAMPLES} examples)" if few else figure.label
+    panels.label(label, metric_label(figure.name, results.task), note)
+    marked = f" With fewer than {FEW_EXAMPLES} examples: {', '.join(few)}." if few else ""
     ends = [
         f"In {bin}: {_extremes([(name, estimates[at].mean) for name, estimates in found.items()], '')}"
         for at, bin in enumerate(bins)
@@ -209,7 +220,7 @@ def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
     return (
         f"{metric_label(figure.name, results.task)} in {len(bins)} bins by {figure.label}, of {_count(shown, note)}, "
         "means over "
-        f"seeds with 95 % intervals. {' '.join(ends)}{_lost(shown)}"
+        f"seeds with 95 % intervals. {' '.join(ends)}{marked}{_lost(shown)}"
     )
 
 

@@ -8,10 +8,11 @@ from collections import Counter
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import estimate_of, metric_label, status_words
 from transformer_jax.sweeps.report.summary import CONTRASTS, SUMMARY, Row
-from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES
+from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES, Variant
 from transformer_jax.sweeps.study import Metric, Range
 
 STAR = "★"
+NOT_SHOWN = "What this does not show:"
 _PAIRED = (
     "the mean over the seeds that both have, since trials with the same seed share data order and initial draws. p is "
     "the p-value of the two-sided paired t-test, corrected by the method of Holm 1979"
@@ -31,7 +32,7 @@ def subject(results: StudyResults) -> str:
 
 
 def answer(results: StudyResults, rows: list[Row]) -> str:
-    """Return sentences on the best variant in the study's first metric.
+    """Return sentences on the best variant in the study's first metric; with conditions, on the best within each.
 
     If all are equal in it, they say so and name the best in the next metric that differs.
     """
@@ -44,13 +45,18 @@ def answer(results: StudyResults, rows: list[Row]) -> str:
             f"Only {whole[0].variant.name} has finished with every seed: {metric_label(metric.name, results.task)} "
             f"{estimate_of(whole[0])}."
         )
-    said = [sentence for other in results.study.metrics if (sentence := _best(other, rows, results))]
-    if any(row.best for row in rows if row.metric == metric.name):
-        return said[0]
-    compared = sum(math.isfinite(row.estimate.mean) for row in whole) > 1
-    equal = f"No two variants whose trials have all finished {'differ' if compared else 'can be compared'} in "
-    equal += f"{metric_label(metric.name, results.task)}."
-    return " ".join([equal, *said[:1]])
+    conditions = results.study.conditions
+    best = _best_by_condition if conditions else _best
+    first, *others = (best(other, rows, results) for other in results.study.metrics)
+    if first:
+        return first
+    if conditions:
+        compared = max(map(len, _by_condition(metric, rows, results).values()))
+    else:
+        compared = sum(math.isfinite(row.estimate.mean) for row in whole)
+    equal = _none_is_best(compared, f" with the same {' and '.join(conditions)}" if conditions else "")
+    equal += f" in {metric_label(metric.name, results.task)}."
+    return " ".join([equal, *list(filter(None, others))[:1]])
 
 
 def _best(metric: Metric, rows: list[Row], results: StudyResults) -> str:
@@ -58,12 +64,61 @@ def _best(metric: Metric, rows: list[Row], results: StudyResults) -> str:
     best = [row for row in rows if row.metric == metric.name and row.best]
     if not best:
         return ""
-    highest = "highest" if metric.direction == "max" else "lowest"
     names = " and ".join(row.variant.name for row in best)
-    return (
-        f"{names} {'has' if len(best) == 1 else 'have'} the {highest} {metric_label(metric.name, results.task)}: "
-        + (f"{estimate_of(best[0])} ({best[0].estimate.count} {'seed' if best[0].estimate.count == 1 else 'seeds'}).")
-    )
+    highest = f"{_superlative(metric)} {metric_label(metric.name, results.task)}"
+    number = f"{estimate_of(best[0])} ({_number_of_seeds(best[0])})"
+    return f"{names} {'has' if len(best) == 1 else 'have'} the {highest}: {number}."
+
+
+def _best_by_condition(metric: Metric, rows: list[Row], results: StudyResults) -> str:
+    """Return a sentence on the best variants in a metric within each condition; empty if there is none in any."""
+    if not metric.direction:
+        return ""
+    better = {"max": max, "min": min}[metric.direction]
+    clauses, seeds = [], ""
+    for condition, candidates in _by_condition(metric, rows, results).items():
+        means = {row.estimate.mean for _, row in candidates}
+        if len(means) > 1:
+            best = [(name, row) for name, row in candidates if row.estimate.mean == better(means)]
+            said = f"{' and '.join(name for name, _ in best)} with {estimate_of(best[0][1])}"
+            seeds = _number_of_seeds(best[0][1])
+        else:
+            said = _none_is_best(len(candidates)).lower()
+        clauses.append(f"where {condition}, {said}")
+    if not seeds:
+        return ""
+    return f"The {_superlative(metric)} {metric_label(metric.name, results.task)}: {'; '.join(clauses)} ({seeds} each)."
+
+
+def _by_condition(metric: Metric, rows: list[Row], results: StudyResults) -> dict[str, list[tuple[str, Row]]]:
+    """Return the complete variants with a finite mean, by condition: name without the condition, and row."""
+    found: dict[str, list[tuple[str, Row]]] = {}
+    for variant in results.everywhere:  # a variant may be the same experiment as one of another condition
+        held = {axis: variant.labels[axis] for axis in results.study.conditions}
+        compared = {axis: value for axis, value in variant.labels.items() if axis not in held}
+        condition = found.setdefault(Variant(held, ()).name, [])
+        condition += [
+            (Variant(compared, ()).name, row)
+            for row in rows
+            if row.metric == metric.name
+            and row.variant.trials is variant.trials
+            and variant.is_complete
+            and math.isfinite(row.estimate.mean)
+        ]
+    return found
+
+
+def _superlative(metric: Metric) -> str:
+    return "highest" if metric.direction == "max" else "lowest"
+
+
+def _number_of_seeds(row: Row) -> str:
+    return f"{row.estimate.count} {'seed' if row.estimate.count == 1 else 'seeds'}"
+
+
+def _none_is_best(num_compared: int, alike: str = "") -> str:
+    differ = "differ" if num_compared > 1 else "can be compared"
+    return f"No two variants{alike} whose trials have all finished {differ}"
 
 
 def notes(results: StudyResults) -> list[str]:
