@@ -261,7 +261,7 @@ class ModelConfig:
     )
     teacher_forcing_rate: float = number(
         1.0,
-        "in training, probability that the recurrent decoder reads a token of the target and not its own output before; "
+        "in training, probability that the recurrent decoder reads a token of the target and not its own output; "
         "below 1 it is scheduled sampling with a constant rate (Bengio et al. 2015)",
         0.0,
         1.0,
