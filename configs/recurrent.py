@@ -60,7 +60,7 @@ NUM_STEPS = {"lm": 700, "tagger": 300}
 def get_config(arg=""):
     check_argument(arg, [name for name in MODELS if name])
     num_steps = NUM_STEPS.get(arg, 700)
-    stacks = {"num_encoder_layers": 1, "num_decoder_layers": 1} | MODELS[arg]
+    stacks: dict[str, Any] = {"num_encoder_layers": 1, "num_decoder_layers": 1} | MODELS[arg]
     return ExperimentConfig(
         model=ModelConfig(
             architecture="recurrent",
