@@ -40,7 +40,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _FEW_POINTS = 12
 _ROW, _LABEL_LINE = 0.44, 0.16  # inches
 _NOTE = 64  # characters that fit
-_COLUMNS, _PANEL_ROW, _PANEL_TITLE = 3, 1.45, 26  # of small multiples: columns, inches, characters
+_COLUMNS, _PANEL_ROW, _PANEL_TITLE = 3, 1.45, 22  # of small multiples: columns, inches, characters
 _GREY = "#9298a3"  # visible on light and dark pages
 
 
@@ -117,7 +117,7 @@ class _Panels:
                     *zip(*other.points, strict=True) if other.points else ([], []), lw=0.7, color=_GREY, zorder=1
                 )
             lines[at].draw(panel, styles[0])
-            name = textwrap.shorten(lines[at].name, 3 * _PANEL_TITLE, placeholder="…")
+            name = textwrap.shorten(lines[at].name, 4 * _PANEL_TITLE, placeholder="…")
             panel.set_title(plain("\n".join(textwrap.wrap(name, _PANEL_TITLE))), fontsize=8, loc="left")
             panel.tick_params(labelsize=7, labelbottom=at + _COLUMNS >= len(lines))
 
