@@ -28,7 +28,7 @@ here every row does; their batches have 128 pairs, padded to the longest one, an
 length as 2,048 tokens hold.
 
 Hardware: 2 cores of an AMD EPYC, shared; 2,390 steps.
-Result: `transformer` 33.74 BLEU on test_2016_flickr after 89 minutes (one seed). The others: see docs/architectures.md.
+Result: `transformer` 33.74 BLEU on test_2016_flickr after 89 minutes (one seed). The others are not run to the end.
 """
 
 from transformer_jax.config import (

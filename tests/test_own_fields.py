@@ -312,20 +312,22 @@ def test_a_field_that_a_task_does_not_read():
 def test_a_task_that_decodes_reads_the_settings_of_decoding(name):
     assert from_values(task={"name": f"{__name__}:{name}"}, decode={"beam_size": 2}).decode.beam_size == 2
     text = message(task={"name": ANYTHING}, decode={"beam_size": 2})
-    assert f"decode.beam_size=2 is not read with task.name='{ANYTHING}', but with 'translation' and" in text
+    assert (
+        f"decode.beam_size=2 is not read with task.name='{ANYTHING}', but with 'translation', 'language_model'" in text
+    )
 
 
 ENCODER = {"architecture": "encoder_only"}
 NOT_READ = {
-    "decode.beam_size": (4, "translation' and 'language_model' and 'span_corruption' and 'denoising'"),
+    "decode.beam_size": (4, "translation', 'language_model', 'span_corruption' and 'denoising'"),
     "decode.max_new_tokens": (7, "'denoising'"),
     "training.loss_chunks": (2, "'masked_lm'"),
     "evaluation.context": (3, "but with 'language_model'"),
     "evaluation.max_length": (30, "but with 'language_model'"),
     "data.separate_tokenizers": (True, "but with 'translation'"),
     "data.cut_documents": (False, "but with 'language_model'"),
-    "data.label_names": ("a=b", "but with 'translation' and 'classification' and 'tagging'"),
-    "data.coarse_labels": (True, "but with 'translation' and 'classification' and 'tagging'"),
+    "data.label_names": ("a=b", "but with 'translation', 'classification' and 'tagging'"),
+    "data.coarse_labels": (True, "but with 'translation', 'classification' and 'tagging'"),
     "data.input_template": ("x {inputs}", "'classification'"),
     "data.cut_texts": (True, "but with 'classification'"),
 }

@@ -36,8 +36,8 @@ def study(size):
         baseline="configs/quickstart.py",
         not_shown=(
             "which architecture is best after longer training, or with learning rates from a wider search. Nor the "
-            "effect of length alone: sentences of test_longer also have more phrases than any of their kind in "
-            "training."
+            "effect of length alone: sentences of test_longer also have more phrases than any of the same "
+            "template in training."
         ),
         axes=(Axis("model", models(size)),),
         settings={

@@ -29,8 +29,8 @@ STUDY = Study(
     baseline="configs/quickstart.py",
     not_shown=(
         "how relative biases serve T5 itself, which has other initial queries, another optimizer and far longer "
-        "training. Nor the effect of length alone: sentences of test_longer also have more phrases than any of their "
-        "kind in training."
+        "training. Nor the effect of length alone: sentences of test_longer also have more phrases than any of "
+        "the same template in training."
     ),
     axes=(over("model.position_encoding", "sinusoidal", "learned", "rotary", "relative", "none"),),
     settings={

@@ -53,7 +53,7 @@ def test_prepare_train_resume_and_evaluate_a_copy(tmp_path, capsys, monkeypatch)
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--config.data.valid_split="], "no split 'valid'; there are train, test"),
+        (["--config.data.valid_split="], "data.valid_split is empty, but training needs it; name a split"),
         (["--config.decode.prefix_ids=1"], "decode.prefix_ids=1 must not contain padding (0) or end-of-sequence (1)"),
         (["--config.data.train_split="], "train_split is empty"),
     ],

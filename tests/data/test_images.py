@@ -257,7 +257,10 @@ def _unknown_label(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (_unknown_label, r"test/lights is the folder of a label that the training set lacks; .*mean 'light'"),
+        (
+            _unknown_label,
+            r"test/lights is the folder of a label that the training set, of 3 labels, lacks .*mean 'light'",
+        ),
         (_empty_label, "valid/zebra is the folder of a label, but has no image"),
         (_stray, "test/1.png has no label; expected it in a sub-folder"),
         (_no_set, "valid does not exist; the folders of .* are test, train, validation"),

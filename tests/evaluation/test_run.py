@@ -199,7 +199,7 @@ def test_the_training_split_can_be_scored(folder):
 def test_a_corpus_with_nothing_to_score(tmp_path, capsys):
     folder = write_corpus(tmp_path)
     assert run_main(argv("train", folder, "--config.data.valid_split=", "--config.data.test_split=")) == 2
-    assert "no split 'valid'; there are train" in capsys.readouterr().err
+    assert "data.valid_split is empty, but training needs it" in capsys.readouterr().err
     assert not (folder / "run" / "config.json").exists()
 
 

@@ -19,6 +19,8 @@ from transformer_jax.evaluation.run import Scorer
 from transformer_jax.metrics_file import NAME, readable_lines
 from transformer_jax.sweeps.declaration import declaration_of
 from transformer_jax.sweeps.other_baseline import with_baseline
+from transformer_jax.sweeps.report.markdown import escaped
+from transformer_jax.sweeps.report.sentences import NOT_SHOWN
 from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
@@ -190,6 +192,8 @@ def test_a_study_with_an_answer_says_what_it_does_not_show(name):
     if "**Answer:** not yet run." not in text:
         assert study(name).not_shown.endswith(".")
         assert "does not show" in text
+        page = (ROOT / "experiments" / name / "results" / "report.md").read_text()
+        assert f"**{NOT_SHOWN}** {escaped(study(name).not_shown)}" in page
 
 
 @pytest.mark.parametrize("name", MEASURED)

@@ -309,6 +309,7 @@ def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys):
     assert run_main(["train", flag, f"--workdir={whole}"]) == 0
     assert run_main(["train", flag, f"--workdir={parts}", "--config.training.num_train_steps=2"]) == 0
     assert run_main(["train", flag, f"--workdir={parts}", "--allow_config_change"]) == 0
+    assert "after step 2" in capsys.readouterr().err
     assert final_params(whole) == final_params(parts)
     capsys.readouterr()
     assert run_main(["evaluate", f"--checkpoint={whole}"]) == 0
@@ -385,7 +386,9 @@ def test_launchers_meshes_and_accumulation_see_the_same_images(tmp_path, corpus)
     commands = [["train", config_flag, f"--workdir={tmp_path / name}", *flags] for name, flags in runs.items()]
     stopped = ["train", config_flag, f"--workdir={tmp_path / 'stopped'}"]
     commands += [[*stopped, "--config.training.num_train_steps=2"], [*stopped, "--allow_config_change"]]
-    assert run_main_on_devices(4, commands).count("on 4 cpu device(s)") == len(commands)
+    shown = run_main_on_devices(4, commands)
+    assert shown.count("on 4 cpu device(s)") == len(commands)
+    assert shown.count("after step 2") == 1
     assert final_params(tmp_path / "stopped") == final_params(tmp_path / "jit")
     losses = {}
     for name in runs:

@@ -2,7 +2,7 @@
 
     transformer-jax attention --checkpoint=runs/first --text="Friday, March 7, 2031"
     transformer-jax attention --checkpoint=runs/first --text="two liters" --target="zwei Liter" --layer=2 --head=1
-    transformer-jax attention --checkpoint=runs/images --image=picture.png
+    transformer-jax attention --checkpoint=runs/images --image=picture.png --data.resize=crop
 
 The attention kinds of an encoder-decoder are the encoder's self-attention, the decoder's masked self-attention, and
 cross-attention. Without --target, the model translates the text (--decode.FIELD=VALUE sets how), and the attention is
@@ -18,7 +18,7 @@ key, ln n if it is equal on n keys. Layers and heads are counted from 1; in the 
 Of an image, OUTPUT/layer_LAYER.png lay the weights of the class token over the picture, one panel per head; without a
 class token, the means over all patches. OUTPUT/rollout.png shows attention rollout through all layers and heads. The
 page shows either. OUTPUT/attention.npz holds the pixels, `weights` [layers, heads, queries, keys], `patches` [layers,
-heads, rows, columns] and `rollout` [rows, columns].
+heads, rows, columns] and `rollout` [rows, columns]. --data.resize=crop or squash scales an image of another size.
 """
 
 from __future__ import annotations

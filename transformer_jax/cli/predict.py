@@ -112,6 +112,7 @@ def run(arguments: Arguments) -> int:
                 "evaluation": dataclasses.asdict(predictor.config.evaluation),
                 "output": values.output,
                 "probabilities": values.probabilities,
+                **({"resize": predictor.config.data.resize} if reads == "images" else {}),
             }
             file.begin(made_with)
             lines = file.remaining(source)

@@ -22,6 +22,7 @@ if typing.TYPE_CHECKING:
 
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 _INT32_MAX = 2**31 - 1  # of sizes, steps and ids
+_LIKE_THE_UNREAD = 0.7  # the name of an unread field is correct, so only a very similar one can be meant
 
 
 @functools.cache
@@ -95,9 +96,9 @@ def walk(config: Any, prefix: str = "") -> Iterator[tuple[str, dataclasses.Field
             yield prefix + field.name, field, value
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """Return " (did you mean 'X'?)", or an empty text if no known name is similar."""
-    matches = close_names(name, known, 1)
+def nearest(name: str, known: typing.Iterable[str], likeness: float = 0.5) -> str:
+    """Return " (did you mean 'X'?)", or an empty text if no known name is similar; `likeness` as of `close_names`."""
+    matches = close_names(name, known, 1, likeness)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
 
 
@@ -184,6 +185,7 @@ def unread_fields(config: Any) -> Iterator[str]:
                     f"{section_name}.{field.name}={getattr(section, field.name)!r} is not read with {place}='{chosen}'"
                     + (f", but with {_listed([*map(repr, readers)])}" if readers else "")
                     + ("" if field.default in (None, dataclasses.MISSING) else f"; its default is {field.default!r}")
+                    + nearest(field.name, [f.name for f in shared if f.name not in unread], _LIKE_THE_UNREAD)
                 )
 
 

@@ -188,7 +188,7 @@ class DataConfig:
     )
     valid_split: str = field(
         "valid",
-        "validation split, like train_split, which training needs; empty: there is none",
+        "validation split, like train_split; empty: there is none, which `train` refuses",
         read_by=_SPLIT_BY_USER,
     )
     test_split: str = field("test", "test split, like train_split; empty: there is none", read_by=_SPLIT_BY_USER)

@@ -141,8 +141,8 @@ def prepare_data(
             continue
         if getattr(config.data, f"{name}_split") == "":
             raise ConfigError(
-                f"data.{name}_split is empty, but training needs this split; name a set, or, of images and TensorFlow "
-                "Datasets, a part of one, such as train[90%:]"
+                f"data.{name}_split is empty, but training needs it; name a split, or a part of one, such as "
+                "data.train_split=train[:90%] and data.valid_split=train[90%:]"
             )
         raise no_such_split(name, source.split_names)
     columns, names = with_names(columns, labels, source, directory)

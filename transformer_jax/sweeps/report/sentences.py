@@ -128,7 +128,7 @@ def notes(results: StudyResults) -> list[str]:
     said = [
         "mean ± 95 % is the mean over the seeds that have finished, with half the width of its 95 % confidence "
         "interval (Student's t).",
-        f"{STAR} marks the best mean among the variants whose trials have all finished. It is not a statement on "
+        f"{STAR} marks the best mean among all variants whose trials have all finished. It is not a statement on "
         "significance.",
     ]
     if any(isinstance(axis, Range) for axis in results.study.axes):

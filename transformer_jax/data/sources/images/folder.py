@@ -24,6 +24,8 @@ from transformer_jax.files import sha256_of
 def image_folder(config: DataConfig) -> ImageSource:
     """Return the source of `data.dir`.
 
+    Whole sets are compared; a label that only a part of the training set lacks is found when images are encoded.
+
     Raises: DataError if a folder is missing, a label has no image, or a label is not in the training set.
     """
     if not config.dir:
@@ -39,8 +41,8 @@ def image_folder(config: DataConfig) -> ImageSource:
     unknown = [path for paths in folders.values() for path in paths if known and path.name not in known]
     if unknown:
         raise DataError(
-            f"{unknown[0]} is the folder of a label that the training set lacks; it has {', '.join(sorted(known))}"
-            f"{nearest(unknown[0].name, known)}"
+            f"{unknown[0]} is the folder of a label that the training set, of {len(known)} labels, lacks"
+            f"{nearest(unknown[0].name, known)}; rename or remove it, or add images of it for training"
         )
     return ImageSource(config, splits)
 
