@@ -86,7 +86,8 @@ def train(folder, task, workdir, *flags):
     return ["train", f"--config={folder / 'config.py'}{task}", f"--workdir={folder / workdir}", *flags]
 
 
-@pytest.mark.parametrize("task", [pytest.param("", id="translation", marks=pytest.mark.slow), ":counting"])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [pytest.param("", id="translation"), ":counting"])
 def test_train_resume_evaluate_and_compare(folder, task, capsys):
     name = task.removeprefix(":") or "translation"
     assert main(train(folder, task, f"{name}_whole")) == 0

@@ -326,8 +326,8 @@ NOT_READ = {
     "evaluation.max_length": (30, "but with 'language_model'"),
     "data.separate_tokenizers": (True, "but with 'translation'"),
     "data.cut_documents": (False, "but with 'language_model'"),
-    "data.label_names": ("a=b", "but with 'translation', 'classification' and 'tagging'"),
-    "data.coarse_labels": (True, "but with 'translation', 'classification' and 'tagging'"),
+    "data.label_names": ("a=b", "but with 'translation', 'classification', 'tagging' and 'images'"),
+    "data.coarse_labels": (True, "but with 'translation', 'classification', 'tagging' and 'images'"),
     "data.input_template": ("x {inputs}", "'classification'"),
     "data.cut_texts": (True, "but with 'classification'"),
 }

@@ -195,6 +195,7 @@ def test_a_smaller_corpus_is_the_beginning_of_a_larger_one(german):
         assert small.split(name).features["targets"] == german.split(name).features["targets"][:size]
 
 
+@pytest.mark.slow
 def test_every_family_is_in_every_split(german):
     assert len(grammar.TEMPLATES) >= 15
     assert len(german.families) == 14
