@@ -290,7 +290,7 @@ def _damage(path):
     [
         (_another_size, "9 x 8 pixels in 1 channel, but model.image_size=8; set data.resize=crop or squash"),
         (_another_mode, "8 x 8 pixels in 3 channels, but model.image_channels=1; set it to 3, or data.colours=grey"),
-        (_damage, "cannot be read as PNG or JPEG; repair or remove it, or set data.unfit_images=leave_out"),
+        (_damage, "cannot be read as PNG or JPEG; repair or remove it, or train with data.unfit_images=leave_out"),
     ],
 )
 def test_an_image_that_does_not_fit_is_named_or_left_out(tmp_path, caplog, damage, problem):

@@ -227,7 +227,7 @@ def test_more_checkpoints_may_be_averaged_than_training_kept():
 )
 def test_other_overrides_are_refused(name, hint):
     with pytest.raises(
-        ConfigError, match=rf"^{name}: only evaluation\.\*, decode\.\*, data\.dir, data\.test_sets, .*{hint}"
+        ConfigError, match=rf"^{name}: only evaluation\.\*, decode\.\*, data\.dir, data\.test_sets and .*{hint}"
     ):
         apply_overrides(CONFIG.to_dict(), {name: 1})
 

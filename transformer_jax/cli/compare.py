@@ -36,7 +36,7 @@ from transformer_jax.cli.arguments import (
     text,
 )
 
-OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize", "data.unfit_images")
+OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize")
 POSITIONALS = Positionals(("A", "B"), more="C", help=f"checkpoints, the first is the baseline; each is {CHECKPOINT}")
 
 

@@ -33,7 +33,7 @@ from transformer_jax.cli.arguments import (
     text,
 )
 
-OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize", "data.unfit_images")
+OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize")
 
 
 def define(values: flags.FlagValues) -> None:

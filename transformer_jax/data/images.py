@@ -133,7 +133,7 @@ class ImageColumn(ArrayColumn):
             try:
                 pixels = value.load()
             except ValueError as error:
-                remedy = "repair or remove it, or set data.unfit_images=leave_out"
+                remedy = "repair or remove it, or train with data.unfit_images=leave_out"
                 raise BadValueError(index, f"{value}: {error}; {remedy}") from error
             try:
                 result[index] = self.fitted(pixels)

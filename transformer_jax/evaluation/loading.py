@@ -91,7 +91,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
     Args:
       path: also WORKDIR/checkpoints/best, or a copy of a checkpoint anywhere.
       overrides: config fields by dotted name that replace the checkpoint's: of `evaluation` and `decode`, `data.dir`,
-        `data.cache_dir`, `data.test_sets`, `data.resize` and `data.unfit_images`.
+        `data.cache_dir`, `data.test_sets` and `data.resize`.
     Raises:
       CheckpointError: there is no valid checkpoint, or fewer than should be averaged; or its arrays do not match its
         config.
@@ -239,13 +239,13 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     """
     sections = with_moved_fields(values)
     known = [f"{section}.{field}" for section, cls in _OVERRIDABLE.items() for field in field_types(cls)]
-    known += ["data.dir", "data.cache_dir", "data.test_sets", "data.resize", "data.unfit_images"]
+    known += ["data.dir", "data.cache_dir", "data.test_sets", "data.resize"]
     for dotted, value in overrides.items():
         section, _, name = dotted.partition(".")
         if dotted not in known:
             raise ConfigError(
-                f"{dotted}: only evaluation.*, decode.*, data.dir, data.test_sets, data.resize and "
-                f"data.unfit_images can differ from the checkpoint's{nearest(dotted, known)}"
+                f"{dotted}: only evaluation.*, decode.*, data.dir, data.test_sets and data.resize can "
+                f"differ from the checkpoint's{nearest(dotted, known)}"
             )
         sections.setdefault(section, {})[name] = value
     # The attention implementation is not part of the trained model, and this machine may not have it.
