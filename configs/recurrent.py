@@ -15,8 +15,8 @@ chooses another model:
 
 Hardware: one core of an AMD EPYC, the other was busy; 3:16 minutes without an argument, less with others.
 Result: one seed each. Without an argument 94.5 % exact match and 96.9 sacreBLEU on `test`. On `valid`: 0.015 nats per
-token without an argument, 0.40 with `luong` and 0.99 with `none`; `lm` has a perplexity of 4.71 per token, and `tagger` an
-F1 of 99.9 for phrases.
+token without an argument, 0.40 with `luong` and 0.99 with `none`; `lm` has a perplexity of 4.71 per token, and `tagger`
+an F1 of 99.9 for phrases.
 """
 
 import dataclasses
