@@ -28,8 +28,8 @@ here every row does; their batches have 128 pairs, padded to the longest one, an
 length as 2,048 tokens hold.
 
 Hardware: an AMD EPYC; `gru` on one core, `transformer` on two that other programs used too; 2,390 steps.
-Result: on test_2016_flickr, one seed each, `gru` 23.04 BLEU after 92 minutes and `transformer` 33.74 after 89. The others
-are not run to the end.
+Result: on test_2016_flickr, one seed each, `gru` 23.04 BLEU after 92 minutes and `transformer` 33.74 after 89. The
+others are not run to the end.
 """
 
 from transformer_jax.config import (
