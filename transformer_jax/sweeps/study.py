@@ -176,7 +176,7 @@ class Study:
       pretraining: a study of a first training. A trial starts from the checkpoint (`training.init_from`) of the trial
         that has its seed, and on every axis of that study its value. Axes of the same name have the same values.
       not_shown: what the question may suggest and the study does not show, as a noun phrase and further sentences. It
-        follows the words "What this does not show:" in the report.
+        follows the words "Not shown:" in the report.
       folder: the folder of study.py; `load_study` sets it.
     """
 

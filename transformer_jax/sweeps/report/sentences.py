@@ -12,7 +12,7 @@ from transformer_jax.sweeps.report.variants import NOT_BEGUN, STATUSES, Variant
 from transformer_jax.sweeps.study import Metric, Range
 
 STAR = "★"
-NOT_SHOWN = "What this does not show:"
+NOT_SHOWN = "Not shown:"
 _PAIRED = (
     "the mean over the seeds that both have, since trials with the same seed share data order and initial draws. p is "
     "the p-value of the two-sided paired t-test, corrected by the method of Holm 1979"
