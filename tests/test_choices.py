@@ -23,6 +23,7 @@ from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.nn.attention_kernels import choose
+from transformer_jax.nn.recurrent_kernels import uses_cudnn
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import training_batches
@@ -151,6 +152,9 @@ USES = {
     "data.resize": lambda _, value: resized(value),
     "data.unfit_images": lambda _, value: drawings(unfit_images=value),
     "model.attention_implementation": lambda _, value: attention(value),
+    "model.recurrent_implementation": lambda _, value: uses_cudnn(
+        ModelConfig(architecture="recurrent", recurrent_implementation=value)
+    ),
     "data.source": lambda _, value: load_source(DataConfig(source=value, num_train_pairs=100, num_eval_pairs=10)),
     "data.format": lambda tmp_path, value: text_source(tmp_path, format=value),
     "data.encoding": lambda tmp_path, value: text_source(tmp_path, encoding=value),

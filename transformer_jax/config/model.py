@@ -259,6 +259,14 @@ class ModelConfig:
         "embedding of the token read; `maxout` puts a hidden layer between (Bahdanau et al. 2015, section A.2.2)",
         read_by=_OF_RECURRENT,
     )
+    recurrent_implementation: str = choice(
+        "scan",
+        ("scan", "cudnn"),
+        "implementation of a recurrent layer: a loop over tokens, or cuDNN's LSTM on an NVIDIA GPU where a layer's "
+        "inputs are known before its first step; nn/recurrent_kernels.py",
+        rounding=True,
+        read_by=_OF_RECURRENT,
+    )
     teacher_forcing_rate: float = number(
         1.0,
         "in training, probability that the recurrent decoder reads a token of the target and not its own output; "

@@ -99,7 +99,7 @@ class Family:
 
 TRAINING_ONLY = (
     *DROPOUT_RATES,
-    *("init", "init_std", "dtype", "scan_layers", "remat", "attention_implementation"),
+    *("init", "init_std", "dtype", "scan_layers", "remat", "attention_implementation", "recurrent_implementation"),
 )
 """Fields on which the numbers that a float32 model returns do not depend; a family may have no key for them."""
 

@@ -248,9 +248,10 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
                 f"differ from the checkpoint's{nearest(dotted, known)}"
             )
         sections.setdefault(section, {})[name] = value
-    # The attention implementation is not part of the trained model, and this machine may not have it.
-    if sections["model"].get("attention_implementation") == "cudnn" and jax.default_backend() != "gpu":
-        sections["model"]["attention_implementation"] = "auto"
+    # Implementations are not part of the trained model, and this machine may not have cuDNN.
+    for name, other in (("attention_implementation", "auto"), ("recurrent_implementation", "scan")):
+        if sections["model"].get(name) == "cudnn" and jax.default_backend() != "gpu":
+            sections["model"][name] = other
     # The checkpoints on disk limit the average, not the number that the training was configured to keep.
     keep = sections["training"]["keep_last"]
     sections["training"]["keep_last"] = max(keep, sections["evaluation"]["average_checkpoints"])

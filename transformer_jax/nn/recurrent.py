@@ -28,6 +28,7 @@ from transformer_jax.nn.initialisation import (
     state_kernel_init,
 )
 from transformer_jax.nn.linear import linear
+from transformer_jax.nn.recurrent_kernels import cudnn_lstm, uses_cudnn
 from transformer_jax.typing import Array
 
 State = tuple[Array, ...]
@@ -299,6 +300,11 @@ class RecurrentEncoder(nn.Module):
     ) -> tuple[Array, State]:
         """Return the outputs [B, S, U] of one direction of a layer, and its final states [B, P, U] each."""
         config, weights = self.config, cell.weights()
+        if uses_cudnn(config, packed=begins is not None):
+            lengths = None if mask is None else mask.sum(1)
+            start = zero_state(config, len(x))
+            outputs, last = cudnn_lstm(x, start, weights.input, weights.input_bias, weights.state, lengths, reverse)
+            return outputs, tuple(part[:, None] for part in last)
         gates = linear(x.swapaxes(0, 1), weights.input, weights.input_bias)  # [S, B, I] -> [S, B, Q, U]
         resets = None
         if begins is not None:

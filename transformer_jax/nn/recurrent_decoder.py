@@ -40,6 +40,7 @@ from transformer_jax.nn.recurrent_attention import (
     attend,
     attention_of,
 )
+from transformer_jax.nn.recurrent_kernels import cudnn_lstm, uses_cudnn
 from transformer_jax.typing import Array
 
 
@@ -200,6 +201,11 @@ def _attentional(weights: DecoderWeights, context: Array, output: Array) -> Arra
     return jnp.tanh(linear(jnp.concatenate([context, output], axis=-1), weights.attentional))
 
 
+def _at_every_token(summary: Array, x: Array) -> Array:
+    """Return the summary [B, P, M] at every token of x [B, T, D], as [B, T, M]."""
+    return jnp.broadcast_to(summary, (*x.shape[:-1], summary.shape[-1]))
+
+
 def _time_major(x: Array) -> Array:
     return x.swapaxes(0, 1)
 
@@ -298,7 +304,7 @@ class RecurrentDecoder(nn.Module):
         """Return the vectors from which the model predicts, [..., R]."""
         context = stepped.context
         if source.summary is not None:
-            context = jnp.broadcast_to(source.summary, (*x.shape[:-1], source.summary.shape[-1]))
+            context = _at_every_token(source.summary, x)
         parts = [stepped.output, *([] if context is None else [context]), x]
         return DEEP_OUTPUTS[self.config.deep_output](parts, self.maxout)
 
@@ -324,16 +330,25 @@ class RecurrentDecoder(nn.Module):
         config, weights, resets = self.config, self._weights(), self._resets(source, begins)
         first, is_token = self.carry(source).layers, None if mask is None else _time_major(mask)
         summary = None if source.summary is None else _time_major(source.summary)
-        gates, last = self._input_gates(weights, _time_major(x), summary), []  # [T, B, Q, U]
-        y = x
+        by_cudnn = uses_cudnn(config, packed=begins is not None)
+        y, last = x, []
         for layer, cell in enumerate(weights.cells):
             if layer:
                 y = drop(y, fold_dropout(dropout, layer), "residual")
-                gates = linear(_time_major(y), cell.input, cell.input_bias)
             start = tuple(part[:, 0] for part in first[layer])
-            scanned = scan_cell(config, cell, gates, start, is_token, resets[layer])
-            y = _time_major(scanned.states[0]).astype(x.dtype)  # [T, B, U] -> [B, T, U]
-            last.append(tuple(part[:, None] for part in scanned.last))
+            if by_cudnn:
+                if not layer and source.summary is not None:
+                    y = jnp.concatenate([y, _at_every_token(source.summary, y)], axis=-1)
+                lengths = None if mask is None else mask.sum(1)
+                y, final = cudnn_lstm(y, start, cell.input, cell.input_bias, cell.state, lengths)
+            else:
+                if layer:
+                    gates = linear(_time_major(y), cell.input, cell.input_bias)  # [T, B, Q, U]
+                else:
+                    gates = self._input_gates(weights, _time_major(y), summary)
+                states, final = scan_cell(config, cell, gates, start, is_token, resets[layer])
+                y = _time_major(states[0]).astype(x.dtype)  # [T, B, U] -> [B, T, U]
+            last.append(tuple(part[:, None] for part in final))
         context = shares = None
         if source.memory is not None:
             assert weights.attention is not None

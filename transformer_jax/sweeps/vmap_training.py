@@ -25,7 +25,7 @@ from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.prepare import (
     MakeValidate,
     Start,
-    check_attention,
+    check_implementations,
     check_step,
     claim,
     find_start,
@@ -69,7 +69,7 @@ def train_together(
     """
     outcomes: dict[Path, Outcome] = {}
     with contextlib.ExitStack() as opened:
-        members = {path: _open(config, path, opened) for path, config in configs.items()}
+        members = {path: _open(config, path, axis, opened) for path, config in configs.items()}
         while members:
             step = min(member.start.step for member in members.values())
             paths = [path for path, member in members.items() if member.start.step == step]
@@ -81,9 +81,9 @@ def train_together(
     return outcomes
 
 
-def _open(config: ExperimentConfig, path: Path, opened: contextlib.ExitStack) -> _Member:
+def _open(config: ExperimentConfig, path: Path, axis: TrialAxis, opened: contextlib.ExitStack) -> _Member:
     with errors_from_outside(config):
-        check_attention(config)
+        check_implementations(config, axis)
         directory = opened.enter_context(open_workdir(path, config.to_dict(), False))
         store = opened.enter_context(open_store(config, directory))
         return _Member(config, directory, store, find_start(config, directory, store, _device()))

@@ -21,8 +21,10 @@ from transformer_jax.data.tokenizers import (
     tokenizer_by_file,
     write_tokenizer,
 )
+from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
 from transformer_jax.nn.attention_kernels import choose
+from transformer_jax.nn.recurrent_kernels import uses_cudnn
 from transformer_jax.parallel.launchers import Launcher, make_launcher
 from transformer_jax.parallel.processes import is_primary, primary_first
 from transformer_jax.tasks.base import TASKS, best_metric
@@ -38,6 +40,7 @@ from transformer_jax.training.resume import check_corpus, restore_newest, set_or
 from transformer_jax.training.session import RunParts
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
+from transformer_jax.training.stepper import TrialAxis
 from transformer_jax.typing import Params
 from transformer_jax.versions import library_versions
 
@@ -58,7 +61,7 @@ class Prepared(NamedTuple):
 def prepare(config: ExperimentConfig, directory: WorkDirectory, make_validate: MakeValidate) -> Prepared:
     """Prepare an ordinary run in one process or several; raises the errors of `training.run.train`."""
     with errors_from_outside(config):
-        check_attention(config)
+        check_implementations(config)
         static, hyper = split(config)
         launcher = make_launcher(config, make_train_step(static), parameter_axes(config.model))
         shapes = state_shapes(static, hyper)
@@ -122,11 +125,28 @@ def find_start(config: ExperimentConfig, directory: WorkDirectory, store: Checkp
     return Start(tokenizer=None if pretrained is None else pretrained.tokenizer, pretrained=pretrained)
 
 
-def check_attention(config: ExperimentConfig) -> None:
-    """Raise ConfigError early if the attention implementation cannot be used; tracing would raise it later."""
+def check_implementations(config: ExperimentConfig, axis: TrialAxis | None = None) -> None:
+    """Raise ConfigError early if an implementation of attention or of recurrent layers cannot be used.
+
+    Tracing would raise it later, or compile a step that every device computes as a whole.
+
+    Args:
+      axis: how one program runs several trials; None if it runs one.
+    """
+    packed = config.data.batching == "packed"
     kinds = ARCHITECTURES[config.model.architecture].attention_kinds(config.model).values()
-    for kind in ("any",) if config.data.batching == "packed" or config.task.prefix != "none" else kinds:
+    for kind in ("any",) if packed or config.task.prefix != "none" else kinds:
         choose(config.model, kind)
+    if not uses_cudnn(config.model, packed=packed):
+        return
+    impossible = "config: model.recurrent_implementation='cudnn' is not possible: "
+    if axis == "vmap":
+        raise ConfigError(f"{impossible}vmap cannot batch it over trials; use --trial_axis=map or --executor=local")
+    if axis is None and config.parallel.launcher == "jit" and jax.device_count() > 1:
+        raise ConfigError(
+            f"{impossible}parallel.launcher='jit' cannot divide it over {jax.device_count()} devices; use "
+            "parallel.launcher='pmap' or 'shard_map', or show JAX one device"
+        )
 
 
 def check_step(config: ExperimentConfig, plan: TrainingBatches) -> None:
