@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.by_length import bins
 from transformer_jax.evaluation.run import Scorer
 
 
@@ -28,10 +29,9 @@ def losses_by_length(scorer: Scorer, splits: Sequence[str], width: int) -> dict[
     for split in splits:
         sums = evaluator.sums_by_example(params, split)
         lengths = evaluator.task.lengths(evaluator.config, evaluator.data.splits[split])["inputs"]
-        for number in np.unique((lengths - 1) // width):
-            rows = (lengths - 1) // width == number
+        for label, rows in bins(lengths, width):
             if weight := float(sums["weight"][rows].sum()):
-                name = f"{split}[{number * width + 1}-{(number + 1) * width}]"
+                name = f"{split}{label}"
                 found |= {f"{name}/loss": float(sums["nll"][rows].sum()) / weight, f"{name}/words": weight}
     return found
 

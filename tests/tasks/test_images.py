@@ -13,6 +13,7 @@ from PIL import Image
 from run_support import run_main, run_main_on_devices
 
 from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.batching import BatchShape, Rows
 from transformer_jax.errors import ConfigError, DataError
@@ -300,7 +301,7 @@ def final_params(workdir):
     return {path: leaf.checksum for path, leaf in store.leaves(store.steps()[-1], "params").items()}
 
 
-def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys):
+def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys, monkeypatch):
     """A resumed run equals the uninterrupted one; augmentation depends on the step alone."""
     folder = write_folder(tmp_path / "data")
     task = ", ".join(f"{name}={value!r}" for name, value in EVERYTHING.items())
@@ -336,6 +337,13 @@ def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys):
     assert run_main(["predict", *wide]) == 3
     assert "set data.resize=crop or squash" in capsys.readouterr().err
     assert run_main(["predict", *wide, "--data.resize=crop"]) == 0
+    to_file = ["predict", *wide, f"--output_file={tmp_path / 'out.txt'}"]
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(ResumableFile, "finish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run_main([*to_file, "--data.resize=crop"]) == 130
+    assert run_main([*to_file, "--data.resize=squash"]) == 2
+    assert "another resize" in capsys.readouterr().err
+    assert run_main([*to_file, "--data.resize=crop"]) == 0
     assert run_main(["attention", *wide, "--data.resize=squash", f"--output={tmp_path / 'wide'}"]) == 0
     assert run_main(["embeddings", f"--checkpoint={whole}"]) == 2
     assert "the model has no token embeddings" in capsys.readouterr().err
