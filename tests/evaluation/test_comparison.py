@@ -453,10 +453,13 @@ def test_a_fingerprint_equals_that_of_earlier_versions(scored):
     later |= {"pixel_mean": "0.5", "pixel_std": "0.5", "init_range": 0.08, "cell": "lstm", "hidden_dim": None}
     later |= {"cell_biases": 1, "bidirectional": False, "bridge": "last", "attention": "none", "deep_output": "none"}
     later |= {"input_feeding": False, "feed_context": False, "teacher_forcing_rate": 1.0}
+    later |= {"recurrent_implementation": "scan"}
     assert {name: fields.pop(name) for name in later} == later
     digest = hashlib.sha256(loaded.tokenizer.sha256.encode())
     digest.update(json.dumps([fields, checksums(by_path(loaded.params))], sort_keys=True).encode())
     of_model = loaded.config.model
     assert fingerprint(loaded.tokenizer, (of_model, loaded.params)) == digest.hexdigest()
+    same = dataclasses.replace(of_model, recurrent_implementation="cudnn")
+    assert fingerprint(loaded.tokenizer, (same, loaded.params)) == digest.hexdigest()
     other = dataclasses.replace(of_model, architecture="decoder_only")
     assert fingerprint(loaded.tokenizer, (other, loaded.params)) != digest.hexdigest()

@@ -262,10 +262,10 @@ class ModelConfig:
     recurrent_implementation: str = choice(
         "scan",
         ("scan", "cudnn"),
-        "implementation of a recurrent layer: a loop over tokens, or cuDNN's LSTM on an NVIDIA GPU where a layer's "
-        "inputs are known before its first step; nn/recurrent_kernels.py",
+        "implementation of a recurrent layer in training: a loop over tokens, or cuDNN's LSTM on an NVIDIA GPU where a "
+        "layer's inputs are known before its first step; nn/recurrent_kernels.py",
         rounding=True,
-        read_by=_OF_RECURRENT,
+        read_by=_OF_RECURRENT | {"model.cell": ("lstm",)},
     )
     teacher_forcing_rate: float = number(
         1.0,

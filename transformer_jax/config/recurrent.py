@@ -28,6 +28,11 @@ def recurrent_problems(model: Any) -> Iterator[str]:
             f"tie_output=True needs an output projection that reads emb_dim={model.emb_dim} numbers, but it reads "
             f"{model.output_dim}; set tie_output=false"
         )
+    if model.recurrent_implementation == "cudnn" and not model.num_encoder_layers and model.teacher_forcing_rate < 1:
+        yield (
+            f"recurrent_implementation='cudnn' has no layer to compute with teacher_forcing_rate="
+            f"{model.teacher_forcing_rate} and no encoder: the decoder reads its own output; use 'scan'"
+        )
     if model.form == "encoder_decoder":
         yield from _problems_of_pairs(model)
 

@@ -172,7 +172,8 @@ def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> st
         fields = {
             name: value
             for name, value in dataclasses.asdict(model).items()
-            if name not in _LATER_FIELDS or value != getattr(defaults, name)
+            if name != "recurrent_implementation"  # one function, whichever computes it
+            and (name not in _LATER_FIELDS or value != getattr(defaults, name))
         }
         digest.update(json.dumps([fields, checksums(by_path(params))], sort_keys=True).encode())
     return digest.hexdigest()
@@ -248,10 +249,10 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
                 f"differ from the checkpoint's{nearest(dotted, known)}"
             )
         sections.setdefault(section, {})[name] = value
-    # Implementations are not part of the trained model, and this machine may not have cuDNN.
-    for name, other in (("attention_implementation", "auto"), ("recurrent_implementation", "scan")):
-        if sections["model"].get(name) == "cudnn" and jax.default_backend() != "gpu":
-            sections["model"][name] = other
+    # Implementations are not part of the trained model, and this machine may not have them.
+    if sections["model"].get("attention_implementation") == "cudnn" and jax.default_backend() != "gpu":
+        sections["model"]["attention_implementation"] = "auto"
+    sections["model"].pop("recurrent_implementation", None)  # cuDNN's LSTM is for training
     # The checkpoints on disk limit the average, not the number that the training was configured to keep.
     keep = sections["training"]["keep_last"]
     sections["training"]["keep_last"] = max(keep, sections["evaluation"]["average_checkpoints"])

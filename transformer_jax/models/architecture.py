@@ -169,8 +169,9 @@ def _initialised(config: ModelConfig, seed: int | Array, head: nn.Module | None)
     """Return the parameters, and the statistics of the example batch, by collection."""
     architecture = ARCHITECTURES[config.architecture]
     key = jax.random.key(seed, impl="threefry2x32")
-    # The reference implementation of attention takes any shape; parameters do not depend on the implementation.
-    module = architecture.module(dataclasses.replace(config, attention_implementation="reference"), head)
+    # These implementations take any shape, on any machine; parameters do not depend on the implementation.
+    everywhere = {"attention_implementation": "reference", "recurrent_implementation": "scan"}
+    module = architecture.module(dataclasses.replace(config, **everywhere), head)
     return module.init(key, architecture.example_batch(config))
 
 

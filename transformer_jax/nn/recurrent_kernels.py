@@ -1,14 +1,17 @@
 """The choice of the implementation that runs a recurrent layer over all tokens.
 
 - `scan`: `recurrent.scan_cell`, the equations of the cells in a loop over tokens.
-- `cudnn`: `jax.experimental.rnn.lstm`, cuDNN's LSTM on an NVIDIA GPU, which computes a whole layer in one call.
+- `cudnn`: `jax.experimental.rnn.lstm`, cuDNN's LSTM on an NVIDIA GPU. One call computes a whole layer, where the loop
+  starts several kernels per token.
 
-cuDNN's LSTM serves every layer whose inputs are known before its first step: those of an encoder, of a language model,
-and of a decoder that neither reads its own output nor attends to the source before the cell. The other decoders, and
-decoding, use `scan`.
+cuDNN computes every layer whose inputs are known before its first step: those of an encoder, of a language model, and
+of a decoder that neither reads its own output nor attends to the source before the cell. The other decoders use `scan`,
+and so do losses in evaluation, since XLA cannot divide `cudnn` over devices, nor `jax.vmap` batch it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +20,8 @@ from jaxtyping import Float, Int
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.typing import Array
+
+_FULL_PRECISION = ("highest", "float32", "F32_F32_F32")
 
 
 def uses_cudnn(config: ModelConfig, *, packed: bool = False, backend: str | None = None) -> bool:
@@ -31,14 +36,20 @@ def uses_cudnn(config: ModelConfig, *, packed: bool = False, backend: str | None
     if not {"scan": False, "cudnn": True}[config.recurrent_implementation]:
         return False
     if problem := _obstacle(config, packed, backend or jax.default_backend()):
-        raise ConfigError(f"config: model.recurrent_implementation='cudnn' is not possible: {problem}")
+        raise refusal(problem)
     return True
+
+
+def refusal(problem: str, remedy: str = "") -> ConfigError:
+    """Return the error that cuDNN's LSTM cannot be used, with a remedy besides `scan`."""
+    return ConfigError(
+        f"config: model.recurrent_implementation='cudnn' is not possible: {problem}; {remedy and f'{remedy}, or '}set "
+        "model.recurrent_implementation='scan', which continues the same run"
+    )
 
 
 def _obstacle(config: ModelConfig, packed: bool, backend: str) -> str:
     """Return the reason why cuDNN's LSTM cannot be used; empty if it can."""
-    if config.cell != "lstm":
-        return f"cell='{config.cell}', but JAX offers cuDNN's LSTM only"
     if config.dtype != "float32":
         return f"dtype='{config.dtype}', but it computes in float32 only"
     if packed:
@@ -61,7 +72,8 @@ def cudnn_lstm(
 ) -> tuple[Float[Array, "B T U"], tuple[Array, ...]]:
     """Return the outputs of an LSTM layer after every token, and its last state (h, c), [B, U] each.
 
-    The equations are those of `recurrent.lstm`.
+    The equations are those of `recurrent.lstm`. Products are in TF32, as JAX's own are by default on a GPU, unless
+    `jax_default_matmul_precision` asks for float32.
 
     Args:
       first: the state (h, c) before the first token, [B, U] each.
@@ -92,6 +104,8 @@ def cudnn_lstm(
             jnp.zeros(4 * hidden, x.dtype),
         ]
     )
+    asked: Any = jax.config
+    full = asked.jax_default_matmul_precision in _FULL_PRECISION
     y, *last = rnn.lstm(
         turned(x) if reverse else x,
         first[0][None],
@@ -103,6 +117,7 @@ def cudnn_lstm(
         1,
         0.0,
         False,
+        jax.lax.Precision.HIGHEST if full else jax.lax.Precision.HIGH,
     )
     y = jnp.where(is_token[..., None], turned(y) if reverse else y, 0.0)
     any_token = (tokens > 0)[:, None]

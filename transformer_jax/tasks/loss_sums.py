@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,6 +43,8 @@ class SplitLoss(NamedTuple):
 def split_for_evaluation(config: ExperimentConfig) -> SplitLoss:
     """Split a config into the part that determines the program of the loss, and the scalars that are its arguments."""
     model, task = config.without_own_hyper_fields("model"), config.without_own_hyper_fields("task")
+    # cuDNN's LSTM cannot be divided over a mesh, nor batched over rows.
+    model = dataclasses.replace(model, recurrent_implementation="scan")
     hyper = LossHyper(config.own_hyper_fields("model"), config.own_hyper_fields("task"))
     return SplitLoss(LossStatic(model, task, config.training.loss_chunks), hyper)
 

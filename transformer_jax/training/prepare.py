@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,11 +22,10 @@ from transformer_jax.data.tokenizers import (
     tokenizer_by_file,
     write_tokenizer,
 )
-from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, parameter_axes
 from transformer_jax.nn.attention_kernels import choose
-from transformer_jax.nn.recurrent_kernels import uses_cudnn
-from transformer_jax.parallel.launchers import Launcher, make_launcher
+from transformer_jax.nn.recurrent_kernels import refusal, uses_cudnn
+from transformer_jax.parallel.launchers import Launcher, make_launcher, mesh_sizes
 from transformer_jax.parallel.processes import is_primary, primary_first
 from transformer_jax.tasks.base import TASKS, best_metric
 from transformer_jax.tasks.batches import training_batches
@@ -139,13 +139,13 @@ def check_implementations(config: ExperimentConfig, axis: TrialAxis | None = Non
         choose(config.model, kind)
     if not uses_cudnn(config.model, packed=packed):
         return
-    impossible = "config: model.recurrent_implementation='cudnn' is not possible: "
     if axis == "vmap":
-        raise ConfigError(f"{impossible}vmap cannot batch it over trials; use --trial_axis=map or --executor=local")
-    if axis is None and config.parallel.launcher == "jit" and jax.device_count() > 1:
-        raise ConfigError(
-            f"{impossible}parallel.launcher='jit' cannot divide it over {jax.device_count()} devices; use "
-            "parallel.launcher='pmap' or 'shard_map', or show JAX one device"
+        raise refusal("vmap cannot batch it over trials", "use --trial_axis=map or --executor=local")
+    count = math.prod(mesh_sizes(config).values()) if axis is None else 1
+    if config.parallel.launcher == "jit" and count > 1:
+        raise refusal(
+            f"parallel.launcher='jit' cannot divide it over {count} devices",
+            "set parallel.launcher='pmap' or 'shard_map', or parallel.num_devices=1",
         )
 
 
