@@ -86,12 +86,12 @@ def cudnn_lstm(
     rows, width = x.shape[:2]
     inputs, hidden = input_kernel.shape[0], state_kernel.shape[0]
     places = jnp.arange(width, dtype=jnp.int32)[None]
-    tokens = jnp.full(rows, width, jnp.int32) if lengths is None else lengths.astype(jnp.int32)
-    is_token = places < tokens[:, None]  # [B, T]
+    counts = jnp.full(rows, width, jnp.int32) if lengths is None else lengths.astype(jnp.int32)
+    is_token = places < counts[:, None]  # [B, T]
 
     def turned(y: Array) -> Array:
         """Return the tokens of every row in reverse order; padding stays where it is."""
-        order = jnp.where(is_token, tokens[:, None] - 1 - places, places)
+        order = jnp.where(is_token, counts[:, None] - 1 - places, places)
         return jnp.take_along_axis(y, order[..., None], axis=1)
 
     # cuDNN's order: kernels [4 U, I] and [4 U, U], then a bias with the input and one with the state.
@@ -111,7 +111,7 @@ def cudnn_lstm(
         first[0][None],
         first[1][None],
         weights,
-        jnp.maximum(tokens, 1),  # cuDNN has no sequences without tokens
+        jnp.maximum(counts, 1),  # cuDNN has no sequences without tokens
         inputs,
         hidden,
         1,
@@ -120,5 +120,5 @@ def cudnn_lstm(
         jax.lax.Precision.HIGHEST if full else jax.lax.Precision.HIGH,
     )
     y = jnp.where(is_token[..., None], turned(y) if reverse else y, 0.0)
-    any_token = (tokens > 0)[:, None]
+    any_token = (counts > 0)[:, None]
     return y, tuple(jnp.where(any_token, new[0], old) for new, old in zip(last, first, strict=True))
