@@ -17,6 +17,7 @@ from training_support import distance
 from transformer_jax.config import ExperimentConfig, ModelConfig, ParallelConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.evaluation.loading import apply_overrides
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.nn import recurrent_kernels
 from transformer_jax.nn.linear import linear
@@ -143,6 +144,14 @@ def test_the_training_step_calls_cudnn_and_losses_of_rows_do_not(monkeypatch, se
     assert step.count("rnn_fwd[") == step.count("rnn_bwd[") == layers
     assert step.count(f"cudnn_allow_tf32={setting != 'highest'}") == 2 * layers
     assert "rnn_fwd[" not in rows
+
+
+def test_parameters_and_checkpoints_do_not_depend_on_the_machine():
+    """Without cuDNN: both are those of `scan`."""
+    config = config_of(**CUDNN)
+    assert distance(init_params(config, 0), init_params(config_of(), 0)) == 0
+    loaded = apply_overrides(ExperimentConfig(model=config).resolved().to_dict(), {})
+    assert loaded.model == config_of()
 
 
 @pytest.mark.parametrize(

@@ -338,8 +338,12 @@ def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys, monkeypatch):
     assert "set data.resize=crop or squash" in capsys.readouterr().err
     assert run_main(["predict", *wide, "--data.resize=crop"]) == 0
     to_file = ["predict", *wide, f"--output_file={tmp_path / 'out.txt'}"]
+
+    def interrupt(self):
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(ResumableFile, "finish", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        interrupted.setattr(ResumableFile, "finish", interrupt)
         assert run_main([*to_file, "--data.resize=crop"]) == 130
     assert run_main([*to_file, "--data.resize=squash"]) == 2
     assert "another resize" in capsys.readouterr().err

@@ -342,10 +342,10 @@ class RecurrentDecoder(nn.Module):
                 lengths = None if mask is None else mask.sum(1)
                 y, final = cudnn_lstm(y, start, cell.input, cell.input_bias, cell.state, lengths)
             else:
-                if layer:
-                    gates = linear(_time_major(y), cell.input, cell.input_bias)  # [T, B, Q, U]
-                else:
-                    gates = self._input_gates(weights, _time_major(y), summary)
+                read = _time_major(y)
+                gates = (
+                    linear(read, cell.input, cell.input_bias) if layer else self._input_gates(weights, read, summary)
+                )
                 states, final = scan_cell(config, cell, gates, start, is_token, resets[layer])
                 y = _time_major(states[0]).astype(x.dtype)  # [T, B, U] -> [B, T, U]
             last.append(tuple(part[:, None] for part in final))
