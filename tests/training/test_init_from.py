@@ -107,7 +107,7 @@ def test_parameters_have_the_launcher_s_shardings(source, tmp_path, launcher):
 def test_every_trial_of_a_group_starts_from_the_checkpoint(source, tmp_path):
     configs = [config_from(source), config_from(source, seed="4", optimizer__learning_rate="0.001")]
     with contextlib.ExitStack() as opened:
-        members = [vmap_training._open(c, tmp_path / str(n), opened) for n, c in enumerate(configs)]
+        members = [vmap_training._open(c, tmp_path / str(n), "map", opened) for n, c in enumerate(configs)]
         stepper = vmap_training._stepper(members, "map")
     for number in range(2):
         assert identical(stepper.state_of(number).params, stored_params(source, 8))
