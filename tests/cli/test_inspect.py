@@ -13,6 +13,7 @@ from transformer_jax.cli.inspect import inspection, subtotals
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn import recurrent_kernels
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 CONFIG = str(CONFIGS / "quickstart.py")
@@ -70,6 +71,28 @@ def test_a_model_without_an_encoder():
     assert report["num_parameters"] == 50 * 16 + 2 * (1088 + 808 + 2 * 32)
     assert report["flops_per_step"] == train_flops(config.model, 24, 20)
     assert report["memory"]["activations_estimate"] == activation_bytes(config.model, 24, 20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "decoder"),
+    [
+        ({"attention": "additive"}, ("scan", "a step reads what the one before computed")),  # before the cell
+        ({"attention": "none"}, ("cudnn", "asked for")),
+        ({"attention": "none", "teacher_forcing_rate": 0.5}, ("scan", "a step reads what the one before computed")),
+        ({"attention": "dot"}, ("cudnn", "asked for")),
+        ({"attention": "dot", "input_feeding": True}, ("scan", "a step reads what the one before computed")),
+    ],
+)
+def test_recurrent_layers_of_cudnn(monkeypatch, changes, decoder):
+    """With a GPU every layer whose inputs are known is cuDNN's; without one, the reason is named."""
+    fields = {"cell": "lstm", "recurrent_implementation": "cudnn", "bidirectional": False}
+    model = ModelConfig(architecture="recurrent", vocab_size=50, emb_dim=16, **fields | changes)
+    config = small(model=model)
+    for choice in inspection(config)["recurrent"].values():
+        assert "JAX computes on a CPU" in choice["why"] or choice["name"] == "scan"
+    monkeypatch.setattr(recurrent_kernels, "_obstacle", lambda *_: "")
+    choices = {name: (choice["name"], choice["why"]) for name, choice in inspection(config)["recurrent"].items()}
+    assert choices == {"recurrent encoder": ("cudnn", "asked for"), "recurrent decoder": decoder}
 
 
 def test_a_batch_in_parts_needs_the_activations_of_one():

@@ -146,6 +146,7 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "memory": memory,
         "mesh": sizes,
         "attention": _attention(config),
+        "recurrent": _recurrent(config),
         "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
         "config": config.to_dict(),
     }
@@ -166,6 +167,21 @@ def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
         except ConfigError as error:  # the config is for another machine
             result[name] = {"name": config.model.attention_implementation, "why": str(error)}
     return result
+
+
+def _recurrent(config: ExperimentConfig) -> dict[str, dict[str, str]]:
+    """Return the implementation of each recurrent stack in training on this machine, and why it is chosen."""
+    from transformer_jax.models.architecture import ARCHITECTURES
+    from transformer_jax.nn.recurrent_kernels import uses_cudnn
+
+    chosen = {"name": config.model.recurrent_implementation, "why": "asked for"}
+    try:
+        cudnn = uses_cudnn(config.model, packed=config.data.batching == "packed")
+    except ConfigError as error:  # the config is for another machine
+        cudnn, chosen["why"] = True, str(error)
+    loop = {"name": "scan", "why": "a step reads what the one before computed"}
+    stacks = ARCHITECTURES[config.model.architecture].recurrent_stacks(config.model)
+    return {name: loop if cudnn and not known else chosen for name, known in stacks.items()}
 
 
 def _compiled_memory(config: ExperimentConfig, rows: int, widths: Mapping[str, int] | None) -> dict[str, int]:
@@ -256,7 +272,7 @@ def _summary_table(report: Mapping[str, Any]) -> Any:
     for name, size in report["memory"].items():
         table.add_row(f"memory, {name.replace('_', ' ')}", f"{size / 1e6:,.1f} MB")
     mesh = " x ".join(f"{name} {size}" for name, size in report["mesh"].items())
-    for name, choice in report["attention"].items():
+    for name, choice in (report["attention"] | report["recurrent"]).items():
         table.add_row(name, f"{choice['name']} ({choice['why']})")
     table.add_row("mesh", mesh)
     table.add_row("devices", ", ".join(report["devices"]))

@@ -100,6 +100,10 @@ class Architecture(abc.ABC):
         """Return the kind of mask (`masks.AttentionMask.kind`) of every attention by name, for rows without packing."""
         return {}
 
+    def recurrent_stacks(self, config: ModelConfig) -> Mapping[str, bool]:
+        """Return by the name of every recurrent stack whether training knows a layer's inputs before its first step."""
+        return {}
+
 
 ARCHITECTURES: Registry[Architecture] = Registry(
     "model.architecture",

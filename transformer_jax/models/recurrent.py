@@ -24,7 +24,7 @@ from transformer_jax.nn.dropout import Dropout, drop, fold, fold_dropout, keep_m
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
 from transformer_jax.nn.masks import segment_mask
 from transformer_jax.nn.recurrent import Ends, RecurrentEncoder
-from transformer_jax.nn.recurrent_decoder import Carry, Decoded, OwnOutput, RecurrentDecoder, Source
+from transformer_jax.nn.recurrent_decoder import Carry, Decoded, OwnOutput, RecurrentDecoder, Source, feeds_back
 from transformer_jax.nn.stack import Features
 from transformer_jax.typing import Array, Batch, Params
 
@@ -248,3 +248,9 @@ class RecurrentArchitecture(Architecture):
     def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
         decoder = recurrent_decoder.PARAMETER_AXES if config.num_decoder_layers else {}
         return embeddings.PARAMETER_AXES | recurrent.PARAMETER_AXES | decoder
+
+    def recurrent_stacks(self, config: ModelConfig) -> Mapping[str, bool]:
+        stacks = {"recurrent encoder": True} if config.num_encoder_layers else {}
+        if not config.num_decoder_layers:
+            return stacks
+        return stacks | {"recurrent decoder": config.teacher_forcing_rate == 1 and not feeds_back(config)}

@@ -195,6 +195,12 @@ def decoder_step(
     return Carry(tuple(states), feed), Stepped(output, context, shares)
 
 
+def feeds_back(config: ModelConfig) -> bool:
+    """Return whether a cell reads what the step before computed, besides its state: its output, or its attention."""
+    attention = attention_of(config)
+    return config.input_feeding or (attention is not None and attention.before_cell)
+
+
 def _attentional(weights: DecoderWeights, context: Array, output: Array) -> Array:
     """Return tanh(W [context; output]), [..., U] (Luong et al. 2015, equation 5)."""
     assert weights.attentional is not None
@@ -274,9 +280,7 @@ class RecurrentDecoder(nn.Module):
           mask: True for tokens; a step of padding keeps the state. None if nothing follows the padding.
           own: reads the model's own output; x is not read then.
         """
-        attention = attention_of(self.config)
-        feeds_back = self.config.input_feeding or (attention is not None and attention.before_cell)
-        run = self._token_by_token if feeds_back or own is not None else self._layer_by_layer
+        run = self._token_by_token if feeds_back(self.config) or own is not None else self._layer_by_layer
         decoded = run(x, source, begins, mask, dropout, own)
         return decoded._replace(x=drop(decoded.x, fold_dropout(dropout, self.config.num_decoder_layers + 1), "final"))
 
