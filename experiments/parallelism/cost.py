@@ -44,9 +44,8 @@ from transformer_jax.huge_pages import restart_with_huge_pages
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
 _EOS, _PAD = 1, 0
-_LEAST_SAMPLES = (
-    3  # so that one disturbed run has no effect: the time of a token is a difference, and could be negative
-)
+# With three, one disturbed run has no effect: the time of a token is a difference, and could be negative.
+_LEAST_SAMPLES = 3
 
 
 def transformer(emb_dim: int, num_layers: int, max_length: int, dtype: str = "float32") -> ModelConfig:

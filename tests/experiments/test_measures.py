@@ -353,7 +353,28 @@ def test_both_models_have_equally_many_parameters():
 
 
 @pytest.mark.slow
-def test_costs_by_length_command(tmp_path, capsys):
+@pytest.mark.parametrize("name", tables.MODELS)
+def test_a_sample_is_a_training_step_or_a_token(monkeypatch, name):
+    """With the loss or the number of tokens in place of the seconds: losses fall, and seven tokens follow the first."""
+
+    def timed(run):
+        result = run()
+        return result if isinstance(result, float) else float(result.lengths.min())
+
+    monkeypatch.setattr(cost, "timed", timed)
+    first = cost.transformer(16, 1, 9)
+    models = {tables.TRANSFORMER: first, tables.LSTM: cost.equal_lstm(first)}
+    setting = tables.Setting(models, (2, 4, 8), rows=2, tokens=24)
+    for what in (tables.STEP_OF_ROWS, tables.STEP_OF_TOKENS):
+        step = cost.sampler(setting, what, name, 8)
+        assert np.log(first.vocab_size) + 1 > step() > step() > 0
+    assert cost.sampler(setting, tables.TOKEN, name, 8)() == 1
+
+
+def test_costs_by_length_command(tmp_path, monkeypatch, capsys):
+    """Its page has the exponents of the times: 2 for the Transformer, 1 for the LSTM."""
+    powers = {tables.TRANSFORMER: 2, tables.LSTM: 1}
+    monkeypatch.setattr(cost, "sampler", lambda _, what, name, length: lambda: 1e-3 * length ** powers[name])
     words = [f"--output={tmp_path}", "--lengths", "4", "8", "16", "--tokens=32", "--turns=2", "--least=0"]
     assert cost.main([*words, "--emb_dim=16", "--num_layers=1"]) == 0
     with (tmp_path / "seconds.csv").open(newline="") as file:
@@ -363,7 +384,10 @@ def test_costs_by_length_command(tmp_path, capsys):
     page = (tmp_path / "report.md").read_text()
     assert page.startswith("# How does the time")
     assert capsys.readouterr().out.strip() in page
-    assert page.count("\n| training step, 2 rows: ") == page.count("\n| training step, 32 tokens: ") == 3
+    for what in ("training step, 2 rows", "training step, 32 tokens", "decoded token, 2 rows"):
+        assert f"| {what}: Transformer, ms | 16.00 ± 0.00 | 64.00 ± 0.00 | 256.0 ± 0.0 | 2.000 ± 0.000 |" in page
+        assert f"| {what}: LSTM, ms | 4.000 ± 0.000 | 8.000 ± 0.000 | 16.00 ± 0.00 | 1.0000 ± 0.0000 |" in page
+        assert f"| {what}: LSTM / Transformer | 0.2500 ± 0.0000 | 0.1250 ± 0.0000 | 0.06250 ± 0.00000 |" in page
     assert (tmp_path / "seconds.svg").stat().st_size > 1000
 
 
