@@ -37,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "none": {"attention": "none", "deep_output": "maxout"},
     "luong": {"attention": "general", "input_feeding": True},
     "lm": {"num_encoder_layers": 0},
-    "tagger": {"num_decoder_layers": 0, "bidirectional": True, "tie_output": False},
+    "tagger": {"num_decoder_layers": 0, "bidirectional": True},
 }
 
 _PAIRS = DataConfig(

@@ -7,7 +7,7 @@ import signal
 import pytest
 from run_support import metric_lines, run_main, subprocess_main, write_corpus
 
-from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, OptimizerConfig, TaskConfig
 from transformer_jax.errors import ConfigError
 
 CONFIG = """
@@ -158,6 +158,10 @@ REFUSED = [
     (LANGUAGE_MODEL, {"task": "language_model", "prefix": "random"}, "reads every text in one direction"),
     (LANGUAGE_MODEL, {"task": "classification"}, "the first token does not see the text; choose last or mean"),
     (PAIR | {"num_decoder_layers": 0}, {"task": "classification"}, "does not see the text; choose last or mean"),
+    (PAIR | {"num_decoder_layers": 0, "decoder_start_id": 7}, {}, "decoder_start_id=7 is not read with num_decoder_la"),
+    (PAIR | {"num_decoder_layers": 0, "output_bias": True}, {}, "output_bias=True is not read with num_decoder_layers"),
+    (PAIR, {"layer_decay": 0.9}, "optimizer.layer_decay=0.9 is not read with model.architecture='recurrent', but with"),
+    (PAIR, {"freeze": "encoder:1"}, "freeze them by their paths, such as 'encoder/forwards_0'"),
     ({"num_encoder_layers": 0}, {}, "num_encoder_layers=0: only architecture='recurrent' has stacks without layers"),
 ]
 
@@ -166,9 +170,26 @@ REFUSED = [
 def test_configs_that_are_refused(model, others, message):
     task = {name: others[key] for key, name in (("task", "name"), ("prefix", "prefix")) if key in others}
     data = {name: value for name, value in others.items() if name == "batching"}
+    optimizer = OptimizerConfig(**{name: others[name] for name in ("layer_decay", "freeze") if name in others})
+    sections = {"model": ModelConfig(**model), "task": TaskConfig(**task), "data": DataConfig(**data)}
     with pytest.raises(ConfigError) as error:
-        ExperimentConfig(model=ModelConfig(**model), task=TaskConfig(**task), data=DataConfig(**data)).resolved()
+        ExperimentConfig(**sections, optimizer=optimizer).resolved()
     assert message in str(error.value)
+
+
+def test_a_bidirectional_encoder_alone_needs_no_output_projection():
+    model = ModelConfig(**PAIR | {"num_decoder_layers": 0, "bidirectional": True})
+    assert ExperimentConfig(model=model, task=TaskConfig(name="tagging", num_labels=3)).resolved().model.tie_output
+
+
+def test_a_hint_names_the_more_general_field_and_not_any_similar_one():
+    def refused(**fields):
+        with pytest.raises(ConfigError) as error:
+            ExperimentConfig(model=ModelConfig(**PAIR | fields)).resolved()
+        return str(error.value)
+
+    assert refused(attention_dropout_rate=0.1).endswith("(did you mean 'dropout_rate'?)")
+    assert "did you mean" not in refused(mlp_dim=10)
 
 
 def other_value(field):

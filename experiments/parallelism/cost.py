@@ -82,7 +82,6 @@ def equal_lstm(model: ModelConfig) -> ModelConfig:
             emb_dim=width,
             num_encoder_layers=model.num_encoder_layers,
             num_decoder_layers=model.num_decoder_layers,
-            max_length=model.max_length,
             dropout_rate=0.0,
             dtype=model.dtype,
         ).resolved()

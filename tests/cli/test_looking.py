@@ -114,8 +114,8 @@ def test_plot_of_a_config(tmp_path, capsys):
 
 def test_plot_of_a_recurrent_model(tmp_path, capsys):
     assert main(["plot", "--config=configs/recurrent.py", f"--output={tmp_path}"]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"learning_rate.png", "masks.png"}
-    assert "model.architecture=recurrent: there is no position encoding to draw" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"learning_rate.png"}
+    assert "model.architecture=recurrent: there are no positions and no masks to draw" in capsys.readouterr().out
 
 
 def test_plot_of_a_checkpoint(tmp_path, run, capsys):

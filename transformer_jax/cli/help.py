@@ -24,7 +24,6 @@ COMMANDS = (
         "inspect",
         "attention",
         "plot",
-        "embeddings",
     ),
     *("embeddings", "sweep", "report", "prepare", "list", "doctor", "quickstart"),
 )

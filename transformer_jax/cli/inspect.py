@@ -132,9 +132,11 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
         "gradients": 4 * held,
         "adam_moments": 8 * held,
     }
-    if activations is not None:
+    if activations is None:
+        memory["total_without_activations"] = sum(memory.values())
+    else:
         memory["activations_estimate"] = activations
-    memory["total_estimate"] = sum(memory.values())
+        memory["total_estimate"] = sum(memory.values())
     if compile_step:
         memory |= _compiled_memory(config, rows, widths)
     return {

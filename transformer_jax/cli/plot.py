@@ -49,7 +49,7 @@ def run(arguments: Arguments) -> int:
         print(f"{path}: {what}")
     encoding = config.model.position_encoding
     if config.model.architecture == RECURRENT:
-        print(f"model.architecture={RECURRENT}: there is no position encoding to draw")
+        print(f"model.architecture={RECURRENT}: there are no positions and no masks to draw")
     elif encoding == "none":
         print("position_encoding=none: there is no encoding to draw")
     elif encoding == "learned" and params is None:

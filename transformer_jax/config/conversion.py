@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
 
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 _INT32_MAX = 2**31 - 1  # of sizes, steps and ids
-_LIKE_THE_UNREAD = 0.7  # the name of an unread field is correct, so only a very similar one can be meant
+_LIKE_THE_UNREAD = 0.8  # the name of an unread field is correct, so only a very similar one can be meant
 
 
 @functools.cache
@@ -185,8 +185,14 @@ def unread_fields(config: Any) -> Iterator[str]:
                     f"{section_name}.{field.name}={getattr(section, field.name)!r} is not read with {place}='{chosen}'"
                     + (f", but with {_listed([*map(repr, readers)])}" if readers else "")
                     + ("" if field.default in (None, dataclasses.MISSING) else f"; its default is {field.default!r}")
-                    + nearest(field.name, [f.name for f in shared if f.name not in unread], _LIKE_THE_UNREAD)
+                    + _read_instead(field.name, [f.name for f in shared if f.name not in unread])
                 )
+
+
+def _read_instead(unread: str, read: Sequence[str]) -> str:
+    """Return a hint at the field that may be meant: the more general one, such as dropout_rate, or a similar one."""
+    general = [name for name in read if unread.endswith(f"_{name}")]
+    return nearest(unread, general) or nearest(unread, read, _LIKE_THE_UNREAD)
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -25,7 +25,13 @@ from transformer_jax.config.decode import GENERATING, DecodeConfig, parse_ids
 from transformer_jax.config.fields import number, section
 from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.task import TaskConfig
-from transformer_jax.config.training import EvaluationConfig, OptimizerConfig, ParallelConfig, TrainingConfig
+from transformer_jax.config.training import (
+    EvaluationConfig,
+    OptimizerConfig,
+    ParallelConfig,
+    TrainingConfig,
+    parse_freeze,
+)
 from transformer_jax.errors import ConfigError
 
 if typing.TYPE_CHECKING:
@@ -298,6 +304,13 @@ class ExperimentConfig:
             )
         if rate < 1 and self.task.name == "classification":
             yield f"model.teacher_forcing_rate={rate}: task.name='classification' predicts no tokens to read"
+        with contextlib.suppress(ValueError):  # the section has reported text that is no list of rules
+            for rule in parse_freeze(self.optimizer.freeze):
+                if rule.layers is not None:
+                    yield (
+                        f"optimizer.freeze: '{rule.pattern}:{rule.layers}' with model.architecture='{RECURRENT}', "
+                        "whose layers have names, not numbers; freeze them by their paths, such as 'encoder/forwards_0'"
+                    )
         if self.task.prefix != "none":
             yield (
                 f"task.prefix='{self.task.prefix}' cannot be used with model.architecture='{RECURRENT}', which reads "

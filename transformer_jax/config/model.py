@@ -58,7 +58,7 @@ class ModelConfig:
         "the blocks of the model and their inputs; models/architecture.py",
         outside=True,
         extends=("model",),
-        always_read=("model.vocab_size", "model.max_length"),
+        always_read=("model.vocab_size", "model.max_length", "optimizer.layer_decay"),
     )
     inputs: str = choice(
         "tokens",
@@ -107,7 +107,11 @@ class ModelConfig:
     num_encoder_layers: int = number(6, "encoder layers; 0: a recurrent decoder alone", 0, read_by=_WITH_ENCODER)
     num_decoder_layers: int = number(6, "decoder layers; 0: a recurrent encoder alone", 0, read_by=_WITH_DECODER)
     max_length: int = number(
-        256, "number of positions in a learned position table and in the decoder's cache", 2, read_by=_TOKENS
+        256,
+        "number of positions in a learned position table and in the decoder's cache; a recurrent model has neither, so "
+        "its texts may have any length",
+        2,
+        read_by=_TOKENS,
     )
     norm_position: str = choice(
         "post",
@@ -147,8 +151,16 @@ class ModelConfig:
     )
     attention_scale: bool = field(True, "divide attention logits by sqrt(head_dim)", read_by=_OF_TRANSFORMERS)
     share_embeddings: bool = field(True, "one embedding table for source and target", read_by=_TWO_STACKS)
-    tie_output: bool = field(True, "use the target embedding table as the output projection", read_by=_TOKENS)
-    output_bias: bool = field(False, "add a learned bias to the logits over the vocabulary", read_by=_TOKENS)
+    tie_output: bool = field(
+        True,
+        "use the target embedding table as the projection to the vocabulary; only where the task predicts tokens",
+        read_by=_TOKENS,
+    )
+    output_bias: bool = field(
+        False,
+        "add a learned bias to the logits over the vocabulary; only where the task predicts tokens",
+        read_by=_TOKENS,
+    )
     scale_embeddings: bool = field(True, "multiply embeddings by sqrt(emb_dim)", read_by=_TOKENS)
     scale_logits: bool = field(
         False,

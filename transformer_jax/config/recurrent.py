@@ -12,7 +12,7 @@ _NEEDS = {
     **dict.fromkeys(
         ("bridge", "attention", "feed_context", "share_embeddings", "source_vocab_size"), _ENCODER + _DECODER
     ),
-    **dict.fromkeys(("deep_output", "teacher_forcing_rate"), _DECODER),
+    **dict.fromkeys(("deep_output", "teacher_forcing_rate", "decoder_start_id", "output_bias"), _DECODER),
 }
 """Fields that need stacks, and the numbers of layers of these."""
 
@@ -23,7 +23,7 @@ def recurrent_problems(model: Any) -> Iterator[str]:
         yield "num_encoder_layers=0 and num_decoder_layers=0: a model needs layers; set one of them"
         return
     yield from _problems_of_stacks(model)
-    if model.tie_output and model.output_dim != model.emb_dim:
+    if model.tie_output and model.num_decoder_layers and model.output_dim != model.emb_dim:
         yield (
             f"tie_output=True needs an output projection that reads emb_dim={model.emb_dim} numbers, but it reads "
             f"{model.output_dim}; set tie_output=false"

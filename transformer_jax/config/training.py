@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
+from transformer_jax.config.model import TRANSFORMERS
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
@@ -106,6 +107,7 @@ class OptimizerConfig:
         hyper=True,
         switch=True,
         off=1.0,
+        read_by={"model.architecture": TRANSFORMERS},
     )
     freeze: str = field(
         "",

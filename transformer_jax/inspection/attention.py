@@ -269,7 +269,7 @@ def _recurrent_depths(model: ModelConfig) -> dict[str, int]:
     """Return the one layer of attention of a recurrent decoder; raises ConfigError if it has none."""
     if model.attention == "none":
         raise ConfigError(
-            "model.attention='none': this recurrent model has no attention to show; train one with "
-            "model.attention=additive, dot or general"
+            "model.attention='none': this recurrent model has no attention to show; train one with an encoder, a "
+            "decoder and model.attention=additive, dot or general"
         )
     return {"decoder": 1}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig
 from transformer_jax.inspection.pictures import MASKED, label_ticks, new_figure, save
 from transformer_jax.inspection.positions import write_positions
 from transformer_jax.nn.masks import causal_mask, padding_mask, segment_mask
@@ -29,11 +29,14 @@ _SEGMENTS = [1, 1, 1, 2, 2, 0]
 def write_plots(config: ExperimentConfig, params: Params | None, folder: Path) -> dict[Path, str]:
     """Write PNGs of positions, masks and schedule, and return a description of each by its path.
 
+    A recurrent model has neither positions nor masks.
+
     Args:
       config: resolved. params: those of the trained model; None to draw only what follows from the config.
     """
     files = write_positions(config.model, params, folder)
-    files[save(masks_figure(), folder / "masks.png")] = "masks for padding, causality and packed segments"
+    if config.model.architecture != RECURRENT:
+        files[save(masks_figure(), folder / "masks.png")] = "masks for padding, causality and packed segments"
     files[save(schedule_figure(config), folder / "learning_rate.png")] = (
         f"{config.optimizer.schedule}, warm-up {config.optimizer.warmup_steps:,} of "
         f"{config.training.num_train_steps:,} steps, highest rate {schedule(config).rates.max():.3g}"

@@ -67,8 +67,9 @@ BRIDGES = {"last": _bridge_last, "tanh": _bridge_tanh, "linear": _bridge_linear,
 """Functions that return the first state of every layer, [B, P, U] each, by the values of `model.bridge`.
 
 - `last`: the last states of the encoder's layers (Sutskever et al. 2014).
-- `tanh`: tanh(W h + b) of the last output h of the encoder, of both directions, for every part of every layer's state
-  (Bahdanau et al. 2015, section A.2.2). `linear`: the same without tanh.
+- `tanh`: tanh(W h + b) of the last output h of the encoder, of both directions, for every part of every layer's state.
+  Bahdanau et al. 2015, section A.2.2, map the backward direction alone, without a bias.
+- `linear`: the same as `tanh`, without its tanh.
 - `zero`: zeros; the decoder knows of the source only what it reads at every step.
 """
 _MAPPING_BRIDGES = ("tanh", "linear")
@@ -93,7 +94,8 @@ DEEP_OUTPUTS = {"none": _state_alone, "concat": _concatenated, "maxout": _maxout
 
 - `none`: the state; with `dot` and `general`, the attentional vector.
 - `concat`: all parts joined (Cho et al. 2014, without its maxout).
-- `maxout`: max of pairs of W [state; context; embedding] (Bahdanau et al. 2015, section A.2.2).
+- `maxout`: max of pairs of W [state; context; embedding]. Bahdanau et al. 2015, section A.2.2, read the state before a
+  step; here it is the one after it.
 """
 
 
