@@ -12,7 +12,7 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.cli.inspect import inspection, subtotals
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
-from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.models.architecture import ARCHITECTURES, Architecture
 from transformer_jax.nn import recurrent_kernels
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -71,6 +71,13 @@ def test_a_model_without_an_encoder():
     assert report["num_parameters"] == 50 * 16 + 2 * (1088 + 808 + 2 * 32)
     assert report["flops_per_step"] == train_flops(config.model, 24, 20)
     assert report["memory"]["activations_estimate"] == activation_bytes(config.model, 24, 20)
+
+
+def test_a_total_without_activations_is_not_called_a_total_estimate(monkeypatch):
+    monkeypatch.setattr(type(ARCHITECTURES["encoder_decoder"]), "activation_bytes", Architecture.activation_bytes)
+    memory = inspection(small())["memory"]
+    assert "total_estimate" not in memory
+    assert memory["total_without_activations"] == 4 * memory["parameters"]
 
 
 @pytest.mark.parametrize(

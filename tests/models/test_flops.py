@@ -112,15 +112,19 @@ def test_a_remat_policy_without_an_estimate_counts_as_none():
         ({"num_heads": 16, "activation": "swiglu", "mlp_dim": 512}, (8, 128, 128)),
         ({"num_encoder_layers": 3, "num_decoder_layers": 6, "remat": "dots", "scan_layers": True}, (32, 64, 64)),
         ({"num_encoder_layers": 6, "num_decoder_layers": 6, "remat": "full", "scan_layers": True}, (32, 64, 64)),
+        (
+            RECURRENT | {"hidden_dim": 96, "attention": "additive", "bidirectional": True, "deep_output": "maxout"},
+            (64, 64, 32),
+        ),
+        (RECURRENT | {"hidden_dim": 96, "cell": "gru", "attention": "dot", "deep_output": "concat"}, (64, 32, 64)),
+        (RECURRENT | {"hidden_dim": 96, "attention": "additive", "dtype": "bfloat16"}, (64, 64, 64)),
     ],
     ids=str,
 )
 def test_activations_are_about_what_the_compiler_allocates(fields, sizes):
-    model = {"vocab_size": 64, "emb_dim": 128, "num_heads": 4, "mlp_dim": 256} | {
-        "num_encoder_layers": 2,
-        "num_decoder_layers": 2,
-        "norm_position": "pre",
-    }
+    model = {"vocab_size": 64, "emb_dim": 128, "num_encoder_layers": 2, "num_decoder_layers": 2}
+    if "architecture" not in fields:
+        model |= {"num_heads": 4, "mlp_dim": 256, "norm_position": "pre"}
     config = ExperimentConfig(model=ModelConfig(**model | fields)).resolved()
     static, hyper = split(config)
     state = jax.eval_shape(lambda h: init_state(static, h), hyper)

@@ -245,6 +245,9 @@ class RecurrentArchitecture(Architecture):
     def train_flops(self, config: ModelConfig, rows: int, widths: Mapping[str, int], head: int | None = None) -> int:
         return recurrent_flops.train_flops(config, rows, widths, head)
 
+    def activation_bytes(self, config: ModelConfig, rows: int, widths: Mapping[str, int], loss_chunks: int = 1) -> int:
+        return recurrent_flops.activation_bytes(config, rows, widths, loss_chunks)
+
     def parameter_axes(self, config: ModelConfig) -> Mapping[str, Axes]:
         decoder = recurrent_decoder.PARAMETER_AXES if config.num_decoder_layers else {}
         return embeddings.PARAMETER_AXES | recurrent.PARAMETER_AXES | decoder
