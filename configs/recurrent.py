@@ -14,9 +14,9 @@ chooses another model:
     transformer-jax train --config=recurrent:tagger --workdir=runs/tagger
 
 Hardware: 2 cores of an AMD EPYC, idle, 2:09 minutes with compilation without an argument; one core for the others.
-Result: one seed each. Without an argument 95.0 % exact match and 98.0 sacreBLEU on `test`; 94.5 % and 96.9 with one core,
-which rounds sums in another order. On `valid`: 0.015 nats per token without an argument, 0.40 with `luong` and 0.99 with
-`none`; `lm` has a perplexity of 4.71 per token, and `tagger` an F1 of 99.9 for phrases.
+Result: one seed each. Without an argument 95.0 % exact match and 98.0 sacreBLEU on `test`; 94.5 % and 96.9 with one
+core, which rounds sums in another order. On `valid`: 0.015 nats per token without an argument, 0.40 with `luong` and
+0.99 with `none`; `lm` has a perplexity of 4.71 per token, and `tagger` an F1 of 99.9 for phrases.
 """
 
 import dataclasses
