@@ -269,6 +269,8 @@ def test_wrong_values(sections, parts):
 
 def test_a_field_that_an_architecture_does_not_read():
     assert wave(emb_dim=64, dropout_rate=0.3, vocab_size=99, num_waves=4).model.emb_dim == 64
+    decayed = dataclasses.replace(wave(), optimizer=dataclasses.replace(wave().optimizer, layer_decay=0.9))
+    assert decayed.resolved() == decayed
     assert message(model={"architecture": WAVE, "emb_dims": 3}, task={"name": ANYTHING}).endswith(
         "(did you mean 'emb_dim'?)"
     )

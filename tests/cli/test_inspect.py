@@ -14,6 +14,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
 from transformer_jax.models.architecture import ARCHITECTURES, Architecture
 from transformer_jax.nn import recurrent_kernels
+from transformer_jax.training import prepare
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 CONFIG = str(CONFIGS / "quickstart.py")
@@ -80,14 +81,17 @@ def test_a_total_without_activations_is_not_called_a_total_estimate(monkeypatch)
     assert memory["total_without_activations"] == 4 * memory["parameters"]
 
 
+LOOP = ("scan", "cuDNN cannot wait for the attention or the output of the step before")
+
+
 @pytest.mark.parametrize(
     ("changes", "decoder"),
     [
-        ({"attention": "additive"}, ("scan", "a step reads what the one before computed")),  # before the cell
+        ({"attention": "additive"}, LOOP),  # before the cell
         ({"attention": "none"}, ("cudnn", "asked for")),
-        ({"attention": "none", "teacher_forcing_rate": 0.5}, ("scan", "a step reads what the one before computed")),
+        ({"attention": "none", "teacher_forcing_rate": 0.5}, LOOP),
         ({"attention": "dot"}, ("cudnn", "asked for")),
-        ({"attention": "dot", "input_feeding": True}, ("scan", "a step reads what the one before computed")),
+        ({"attention": "dot", "input_feeding": True}, LOOP),
     ],
 )
 def test_recurrent_layers_of_cudnn(monkeypatch, changes, decoder):
@@ -95,11 +99,15 @@ def test_recurrent_layers_of_cudnn(monkeypatch, changes, decoder):
     fields = {"cell": "lstm", "recurrent_implementation": "cudnn", "bidirectional": False}
     model = ModelConfig(architecture="recurrent", vocab_size=50, emb_dim=16, **fields | changes)
     config = small(model=model)
+    default = dataclasses.replace(config, model=dataclasses.replace(config.model, recurrent_implementation="scan"))
+    assert {tuple(choice.values()) for choice in inspection(default)["recurrent"].values()} == {("scan", "the default")}
     for choice in inspection(config)["recurrent"].values():
         assert "JAX computes on a CPU" in choice["why"] or choice["name"] == "scan"
     monkeypatch.setattr(recurrent_kernels, "_obstacle", lambda *_: "")
     choices = {name: (choice["name"], choice["why"]) for name, choice in inspection(config)["recurrent"].items()}
     assert choices == {"recurrent encoder": ("cudnn", "asked for"), "recurrent decoder": decoder}
+    monkeypatch.setattr(prepare, "mesh_sizes", lambda _: {"data": 8})
+    assert "cannot divide it over 8 devices" in inspection(config)["recurrent"]["recurrent encoder"]["why"]
 
 
 def test_a_batch_in_parts_needs_the_activations_of_one():

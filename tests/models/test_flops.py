@@ -116,7 +116,7 @@ def test_a_remat_policy_without_an_estimate_counts_as_none():
             RECURRENT | {"hidden_dim": 96, "attention": "additive", "bidirectional": True, "deep_output": "maxout"},
             (64, 64, 32),
         ),
-        (RECURRENT | {"hidden_dim": 96, "cell": "gru", "attention": "dot", "deep_output": "concat"}, (64, 32, 64)),
+        (RECURRENT | {"hidden_dim": 96, "cell": "gru", "attention": "dot", "deep_output": "concat"}, (2, 512, 512)),
         (RECURRENT | {"hidden_dim": 96, "attention": "additive", "dtype": "bfloat16"}, (64, 64, 64)),
     ],
     ids=str,

@@ -21,7 +21,7 @@ from absl import flags
 
 from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag, switch
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
 
@@ -174,14 +174,15 @@ def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
 def _recurrent(config: ExperimentConfig) -> dict[str, dict[str, str]]:
     """Return the implementation of each recurrent stack in training on this machine, and why it is chosen."""
     from transformer_jax.models.architecture import ARCHITECTURES
-    from transformer_jax.nn.recurrent_kernels import uses_cudnn
+    from transformer_jax.training.prepare import trains_with_cudnn
 
-    chosen = {"name": config.model.recurrent_implementation, "why": "asked for"}
+    asked = config.model.recurrent_implementation
+    chosen = {"name": asked, "why": "the default" if asked == ModelConfig.recurrent_implementation else "asked for"}
     try:
-        cudnn = uses_cudnn(config.model, packed=config.data.batching == "packed")
+        cudnn = trains_with_cudnn(config)
     except ConfigError as error:  # the config is for another machine
         cudnn, chosen["why"] = True, str(error)
-    loop = {"name": "scan", "why": "a step reads what the one before computed"}
+    loop = {"name": "scan", "why": "cuDNN cannot wait for the attention or the output of the step before"}
     stacks = ARCHITECTURES[config.model.architecture].recurrent_stacks(config.model)
     return {name: loop if cudnn and not known else chosen for name, known in stacks.items()}
 

@@ -304,12 +304,13 @@ class ExperimentConfig:
             )
         if rate < 1 and self.task.name == "classification":
             yield f"model.teacher_forcing_rate={rate}: task.name='classification' predicts no tokens to read"
+        example = "encoder/forwards_0" if model.num_encoder_layers else "decoder/layers_0"
         with contextlib.suppress(ValueError):  # the section has reported text that is no list of rules
             for rule in parse_freeze(self.optimizer.freeze):
                 if rule.layers is not None:
                     yield (
                         f"optimizer.freeze: '{rule.pattern}:{rule.layers}' with model.architecture='{RECURRENT}', "
-                        "whose layers have names, not numbers; freeze them by their paths, such as 'encoder/forwards_0'"
+                        f"whose layers have names, not numbers; freeze them by their paths, such as '{example}'"
                     )
         if self.task.prefix != "none":
             yield (

@@ -41,10 +41,15 @@ def _problems_of_stacks(model: Any) -> Iterator[str]:
     """Yield a problem for every field that is set for a stack that the model lacks."""
     defaults = {field.name: field.default for field in dataclasses.fields(model)}
     defaults["source_vocab_size"] = model.vocab_size
-    for name, stacks in _NEEDS.items():
-        missing = [stack for stack in stacks if not getattr(model, stack)]
-        if missing and getattr(model, name) not in (None, defaults[name]):
-            yield f"{name}={getattr(model, name)!r} is not read with {missing[0]}=0"
+    for name, stack in fields_of_missing_stacks(model).items():
+        if getattr(model, name) not in (None, defaults[name]):
+            yield f"{name}={getattr(model, name)!r} is not read with {stack}=0"
+
+
+def fields_of_missing_stacks(model: Any) -> dict[str, str]:
+    """Return the fields that a recurrent model does not read because it lacks a stack, and that stack's number."""
+    missing = {name: [stack for stack in stacks if not getattr(model, stack)] for name, stacks in _NEEDS.items()}
+    return {name: stacks[0] for name, stacks in missing.items() if stacks}
 
 
 def _problems_of_pairs(model: Any) -> Iterator[str]:

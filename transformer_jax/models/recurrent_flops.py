@@ -45,14 +45,15 @@ def activation_bytes(config: ModelConfig, rows: int, widths: Mapping[str, int], 
     """Return roughly the bytes that one training step needs beside parameters, gradients and moments.
 
     The formula was fitted to what XLA allocates on a CPU for 100 random models of all cells, attentions and predictors.
-    With the gradients added, it was 0.70 to 1.16 times that. With the letters of `train_flops`, it is 4 bytes times
+    The sum of this estimate and the gradients was 0.70 to 1.16 times that. With the letters of `train_flops`, and M = 0
+    without context, the estimate is 4 bytes times
 
         cell          B T (4 Q + 1) U         of every layer and direction
         embeddings    D B (S + T)
-        attention     4 B T M + 2 B S M
+        attention     4 B T M + 2 B S M + 3 B T S
           additive    2 B T S U               tanh of queries and keys
-        predictor     2 B T R                 `maxout`: of U + M + 3 D values
-        logits        1.5 B T V / loss_chunks and their gradients; none without a decoder
+        predictor     2 B T R                 with `maxout` 2 B T (U + M + 3 D)
+        logits        1.5 B T V / loss_chunks and their gradients; of a decoder, with the head of a task too
 
     With bfloat16 XLA allocates about as much, because gates and states are float32.
 
@@ -68,7 +69,7 @@ def activation_bytes(config: ModelConfig, rows: int, widths: Mapping[str, int], 
     cells = directions * config.num_encoder_layers * source + config.num_decoder_layers * target
     total = cells * (4 * CELLS[config.cell].num_gates + 1) * config.hidden_dim + (source + target) * config.emb_dim
     if attention is not None:
-        total += (4 * target + 2 * source) * config.memory_dim
+        total += (4 * target + 2 * source) * config.memory_dim + 3 * target * widths["inputs"]
         if attention.maps_queries:
             total += 2 * target * widths["inputs"] * config.hidden_dim
     if config.num_decoder_layers:

@@ -94,8 +94,8 @@ DEEP_OUTPUTS = {"none": _state_alone, "concat": _concatenated, "maxout": _maxout
 
 - `none`: the state; with `dot` and `general`, the attentional vector.
 - `concat`: all parts joined (Cho et al. 2014, without its maxout).
-- `maxout`: max of pairs of W [state; context; embedding]. Bahdanau et al. 2015, section A.2.2, read the state before a
-  step; here it is the one after it.
+- `maxout`: max of pairs of W [state; context; embedding]. In Bahdanau et al. 2015, section A.2.2, the state is that
+  before the step; here it is that after it.
 """
 
 

@@ -5,8 +5,9 @@
   starts several kernels per token.
 
 cuDNN computes every layer whose inputs are known before its first step: those of an encoder, of a language model, and
-of a decoder that neither reads its own output nor attends to the source before the cell. The other decoders use `scan`,
-and so do losses in evaluation, since XLA cannot divide `cudnn` over devices, nor `jax.vmap` batch it.
+of a decoder without input feeding that neither reads its own output nor attends to the source before the cell. The
+other decoders use `scan`, and so do losses in evaluation, since XLA cannot divide `cudnn` over devices, nor `jax.vmap`
+batch it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, completed, unread_by
+from transformer_jax.config.recurrent import fields_of_missing_stacks
 from transformer_jax.data.tokenizers import Tokenizer, with_added_tokens
 from transformer_jax.errors import CheckpointError
 from transformer_jax.models.architecture import ARCHITECTURES
@@ -250,7 +251,10 @@ def _same_width(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> boo
 
 def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[str]:
     """Return the fields of the model that change its function and differ from the checkpoint's, with both values."""
-    unread = unread_by(config)
+    unread = {name.removeprefix("model.") for name in unread_by(config)}
+    if config.model.architecture == RECURRENT:
+        missing = fields_of_missing_stacks(config.model)
+        unread |= {*missing, *missing.values()}
     fields = {field.name: field for field in dataclasses.fields(config.model)}
     return [
         f"{field}={source[field]!r}, here {getattr(config.model, field)!r}"
@@ -260,7 +264,7 @@ def _differences(source: Mapping[str, Any], config: ExperimentConfig) -> list[st
         and not declared.metadata.get("hyper")
         and not declared.metadata.get("rounding")
         and field not in ("architecture", "init", "init_std")
-        and f"model.{field}" not in unread
+        and field not in unread
     ]
 
 

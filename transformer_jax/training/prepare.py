@@ -137,8 +137,18 @@ def check_implementations(config: ExperimentConfig, axis: TrialAxis | None = Non
     kinds = ARCHITECTURES[config.model.architecture].attention_kinds(config.model).values()
     for kind in ("any",) if packed or config.task.prefix != "none" else kinds:
         choose(config.model, kind)
-    if not uses_cudnn(config.model, packed=packed):
-        return
+    trains_with_cudnn(config, axis)
+
+
+def trains_with_cudnn(config: ExperimentConfig, axis: TrialAxis | None = None) -> bool:
+    """Return whether cuDNN's LSTM computes recurrent layers in training.
+
+    Args:
+      axis: how one program runs several trials; None if it runs one.
+    Raises: ConfigError if the config asks for cuDNN, which cannot be used here.
+    """
+    if not uses_cudnn(config.model, packed=config.data.batching == "packed"):
+        return False
     if axis == "vmap":
         raise refusal("vmap cannot batch it over trials", "use --trial_axis=map or --executor=local")
     count = math.prod(mesh_sizes(config).values()) if axis is None else 1
@@ -147,6 +157,7 @@ def check_implementations(config: ExperimentConfig, axis: TrialAxis | None = Non
             f"parallel.launcher='jit' cannot divide it over {count} devices",
             "set parallel.launcher='pmap' or 'shard_map', or parallel.num_devices=1",
         )
+    return True
 
 
 def check_step(config: ExperimentConfig, plan: TrainingBatches) -> None:
