@@ -316,6 +316,16 @@ def test_a_recurrent_language_model_starts_from_no_encoder_decoder(source, tmp_p
         opened(config, tmp_path, shapes_of(config))
 
 
+def test_a_recurrent_encoder_is_not_told_to_copy_fields_of_a_decoder(source, tmp_path):
+    fields = {"model__architecture": "recurrent", "model__decoder_start_id": 7, "model__cell": "gru"}
+    path = save_without(source, tmp_path / "other", **fields)
+    config = with_architecture(config_from(path), "recurrent")
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, num_decoder_layers=0))
+    with pytest.raises(CheckpointError, match=r"does not fit this model\n") as error:
+        opened(config, tmp_path, shapes_of(config))
+    assert error.value.args[0].splitlines()[-1].endswith("the checkpoint's values: cell='gru', here 'lstm'")
+
+
 def test_an_encoder_with_its_own_embeddings_is_refused(source, tmp_path):
     table = {"source_embedding": {"embedding": np.zeros((5, 16), np.float32)}}
     path = save_without(source, tmp_path / "other", more=table)
