@@ -13,18 +13,7 @@ from transformer_jax.cli.arguments import Command, declare, override_flags, posi
 from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
-    *(
-        "train",
-        "evaluate",
-        "compare",
-        "generate",
-        "predict",
-        "score",
-        "convert",
-        "inspect",
-        "attention",
-        "plot",
-    ),
+    *("train", "evaluate", "compare", "generate", "predict", "score", "convert", "inspect", "attention", "plot"),
     *("embeddings", "sweep", "report", "prepare", "list", "doctor", "quickstart"),
 )
 
