@@ -12,6 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
 BASE = {"activation_sharding", "config", "errors", "typing", "files", "hashing", "progress", "registry", "terminal"}
+BASE |= {"readers"}
 MODEL = BASE | {"nn", "models"}
 TASKS = MODEL | {"decoding", "data", "tasks"}
 SERVICES = TASKS | {"parallel", "checkpoints", "kill_points"}
@@ -23,16 +24,17 @@ RUNS = SERVICES | HOMES | {"training", "evaluation"}
 ALLOWED = {
     "errors": set(),
     "typing": set(),
-    "files": {"errors"},
+    "files": {"errors", "readers"},
+    "readers": set(),
     "hashing": {"typing"},
     "activation_sharding": {"typing"},
     "registry": {"config", "errors"},
     "config": {"errors"},
-    "builtin": {"config", "errors"},
-    "config_file": {"builtin", "config", "errors", "tasks"},
+    "builtin": {"config", "errors", "readers"},
+    "config_file": {"builtin", "config", "errors", "tasks", "readers"},
     "kill_points": {"errors"},
     "exit_codes": set(),
-    "metrics_file": {"errors", "files"},
+    "metrics_file": {"errors", "files", "readers"},
     "versions": {"__version__"},
     "huge_pages": set(),
     "progress": {"terminal"},

@@ -6,13 +6,13 @@ import errno
 import hashlib
 import json
 import os
-import stat
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from transformer_jax.errors import CheckpointError
+from transformer_jax.readers import open_file
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of a file system without locks."""
@@ -28,19 +28,6 @@ class OpenFile(Protocol):
     """A file object that has a descriptor."""
 
     def fileno(self) -> int: ...
-
-
-def check_regular(path: Path) -> None:
-    """Raise OSError for a pipe or a device, whose content may never end; also if there is no such file."""
-    kind = path.stat().st_mode
-    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
-
-
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file; raises OSError if it cannot be read, or is a pipe or a device."""
-    check_regular(path)
-    return path.read_bytes()
 
 
 def replace_file(file: Path, data: bytes) -> None:
@@ -99,8 +86,7 @@ def try_lock(file: OpenFile | int) -> LockState:
 
 def sha256_of(path: Path | str) -> str:
     """Return the sha256 of a file's content in hexadecimal; raises OSError if it cannot be read."""
-    check_regular(Path(path))
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import DataError
-from transformer_jax.files import check_regular, read_bytes, write_atomically
+from transformer_jax.files import write_atomically
+from transformer_jax.readers import check_regular, read_bytes
 
 NAME = "metrics.jsonl"
 CLOCK_FIELDS = ("seconds", "tokens_per_s")

@@ -11,7 +11,8 @@ from typing import Any
 
 from transformer_jax.config import completed, is_bookkeeping, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.files import read_bytes, try_lock, write_atomically
+from transformer_jax.files import try_lock, write_atomically
+from transformer_jax.readers import read_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import read_bytes, try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.readers import read_bytes
 
 logger = logging.getLogger(__name__)
 

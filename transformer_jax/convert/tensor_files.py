@@ -21,7 +21,7 @@ import numpy as np
 import safetensors
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.files import check_regular
+from transformer_jax.readers import check_regular
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -22,7 +22,7 @@ from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.data.tokenizers.word_piece import VOCABULARY, WordPieceTokenizer, of_files
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.files import read_bytes
+from transformer_jax.readers import read_bytes
 
 JSON = "tokenizer.json"
 GPT2_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))

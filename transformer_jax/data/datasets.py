@@ -39,7 +39,8 @@ from transformer_jax.data.tokenizers import (
     write_tokenizer,
 )
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import read_bytes, write_atomically
+from transformer_jax.files import write_atomically
+from transformer_jax.readers import read_bytes
 
 _CACHE_FOLDER = "token_cache"
 _SAMPLED_CHUNK = 1 << 14

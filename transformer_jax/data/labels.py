@@ -22,7 +22,8 @@ from transformer_jax.data.columns import BadValueError, Column
 from transformer_jax.data.sources import Source
 from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import read_bytes, replace_file
+from transformer_jax.files import replace_file
+from transformer_jax.readers import read_bytes
 
 LABELS_FILE = "labels.json"
 _CHUNK = 1 << 14

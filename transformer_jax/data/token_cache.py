@@ -30,9 +30,10 @@ from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.data.tokenizers.token_kinds import TokenKinds
 from transformer_jax.errors import DataError
-from transformer_jax.files import json_sha256, read_bytes, sha256_of
+from transformer_jax.files import json_sha256, sha256_of
 from transformer_jax.kill_points import kill_point
 from transformer_jax.progress import progress_bar
+from transformer_jax.readers import read_bytes
 
 _FORMAT = 2
 _CHUNK = 1 << 15  # examples that are in memory as text, at most

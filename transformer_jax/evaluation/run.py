@@ -29,8 +29,9 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import Loaded, fingerprint, load
 from transformer_jax.evaluation.table import print_confusions, print_table
-from transformer_jax.files import read_bytes, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import with_checksum, without_checksum, write_atomically
 from transformer_jax.kill_points import kill_point
+from transformer_jax.readers import read_bytes
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.lines import ONE_TEXT, on_one_line
 from transformer_jax.terminal import doing, say

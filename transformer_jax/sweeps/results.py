@@ -20,8 +20,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import read_bytes, try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.metrics_file import is_number
+from transformer_jax.readers import read_bytes
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import TRIALS, Trial
 

@@ -34,7 +34,8 @@ from transformer_jax.data.tokenizers.pair import TokenizerPair
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import read_bytes, replace_file
+from transformer_jax.files import replace_file
+from transformer_jax.readers import read_bytes
 
 __all__ = [
     "SOURCE_TOKENIZER_FILE",

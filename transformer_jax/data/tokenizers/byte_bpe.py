@@ -31,7 +31,7 @@ from transformer_jax.data.tokenizers.base import (
 )
 from transformer_jax.data.tokenizers.library import LibraryTokenizer
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import read_bytes
+from transformer_jax.readers import read_bytes
 
 _SMALLEST = 256 + len(RESERVED)
 # Usual names of special tokens, by role: of this project, of GPT-2 and of Llama 3.

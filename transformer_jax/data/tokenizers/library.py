@@ -12,7 +12,7 @@ import tokenizers
 
 from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, ModelBytes, concatenated, with_spans
 from transformer_jax.errors import DataError
-from transformer_jax.files import read_bytes
+from transformer_jax.readers import read_bytes
 
 
 class LibraryTokenizer(ModelBytes):

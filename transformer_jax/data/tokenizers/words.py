@@ -27,7 +27,7 @@ from transformer_jax.data.tokenizers.base import (
     with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import read_bytes
+from transformer_jax.readers import read_bytes
 
 MAGIC = b"words\n"
 _WORD = re.compile(r"\S+")

@@ -1,0 +1,20 @@
+"""Readers of files: one function per kind of file, each bounded in size, depth and counts.
+
+No other module of the package opens a file for reading (tests/test_readers.py). A reader refuses pipes, devices and
+sockets, whose content may never end, and content that is larger or deeper than any real file of its kind. It raises
+OSError if a file cannot be read and ValueError if its content is damaged; the caller names the file and the remedy.
+"""
+
+from transformer_jax.readers.files import check_regular, open_file, open_text, read_bytes, read_text
+from transformer_jax.readers.json_values import parse_json, read_json, read_json_object
+
+__all__ = [
+    "check_regular",
+    "open_file",
+    "open_text",
+    "parse_json",
+    "read_bytes",
+    "read_json",
+    "read_json_object",
+    "read_text",
+]

@@ -1,0 +1,69 @@
+"""Bytes and text of regular files."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+MAX_BYTES = 1 << 30
+"""Largest file that is read into memory at once, in bytes."""
+
+
+def check_regular(path: Path | str) -> None:
+    """Raise OSError for a pipe, a device or a socket, whose content may never end; also if there is no such file.
+
+    A folder passes: opening it raises an OSError that says what it is.
+    """
+    _refuse_endless(os.stat(path).st_mode, path)
+
+
+def _refuse_endless(mode: int, path: Path | str) -> None:
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+
+
+def open_file(path: Path | str) -> io.BufferedReader:
+    """Return a regular file, opened for reading bytes.
+
+    The kind of file is that of the open descriptor: a path that is replaced meanwhile cannot pass as something else.
+
+    Raises: OSError if it cannot be opened, or is a folder, a pipe, a device or a socket.
+    """
+    # Without O_NONBLOCK, opening a pipe waits until somebody writes into it.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        mode = os.fstat(descriptor).st_mode
+        _refuse_endless(mode, path)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def open_text(path: Path | str, errors: str = "strict") -> io.TextIOWrapper:
+    """Return a regular file, opened for reading UTF-8; raises OSError as `open_file`."""
+    return io.TextIOWrapper(open_file(path), encoding="utf-8", errors=errors)
+
+
+def read_bytes(path: Path | str, most: int = MAX_BYTES) -> bytes:
+    """Return the content of a file.
+
+    Raises: OSError as `open_file`, and for a file of more than `most` bytes, before it is read.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        # The size of some files, such as those of /proc, is said to be 0: one more byte than allowed shows the rest.
+        data = b"" if size > most else file.read(most + 1)
+    if size > most or len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes, too many for such a file", str(path))
+    return data
+
+
+def read_text(path: Path | str, most: int = MAX_BYTES, errors: str = "strict") -> str:
+    """Return the content of a UTF-8 file; raises OSError as `read_bytes`, and ValueError if it is not UTF-8."""
+    return read_bytes(path, most).decode("utf-8", errors)
