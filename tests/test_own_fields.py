@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.cli import train
@@ -128,7 +129,8 @@ def _forgotten(monkeypatch):
 
 
 def from_values(**sections):
-    return ExperimentConfig.from_config_dict(sections)
+    """Return the config of a config file with these values."""
+    return ExperimentConfig.from_config_dict(ConfigDict(sections))
 
 
 def wave(**fields):

@@ -1,7 +1,16 @@
-"""`python -m transformer_jax COMMAND`, the same as `transformer-jax COMMAND`."""
+"""`python -m transformer_jax COMMAND`, the same as `transformer-jax COMMAND`.
+
+Nothing is imported from the current folder, which Python puts first for `-m`: it may be a folder from elsewhere, with
+files that are named like modules. A folder in PYTHONPATH stays.
+"""
+
+import os
+import sys
+
+if __name__ == "__main__" and sys.argv[0] == __file__ and not sys.flags.safe_path and sys.path[0] == os.getcwd():
+    del sys.path[0]
 
 import logging
-import sys
 
 from transformer_jax.huge_pages import restart_with_huge_pages
 

@@ -14,7 +14,7 @@ import json
 import operator
 import traceback
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,14 @@ from transformer_jax.config import (
     base_type,
     config_error,
     field_types,
+    flat,
     leaf_fields,
     nearest,
+    outside_parts,
 )
 from transformer_jax.errors import ConfigError
 from transformer_jax.tasks.base import best_metric
+from transformer_jax.trust import UntrustedError, own, reading, trust_modules
 
 if TYPE_CHECKING:
     import ml_collections
@@ -38,14 +41,19 @@ _BOOLS = {"true": True, "false": False, "1": True, "0": False}
 _EXPECTED: dict[type, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
 
-def read_config(spec: str, overrides: Mapping[str, Any] | None = None) -> ExperimentConfig:
+def read_config(
+    spec: str, overrides: Mapping[str, Any] | None = None, trust: str | Sequence[str] = ()
+) -> ExperimentConfig:
     """Return the config of a file with overrides, validated and resolved.
 
     Args:
       spec: `PATH.py` or `PATH.py:ARGUMENT`, the name of a built-in config in place of the path, or `PATH.json`.
       overrides: dotted field name -> value; text is parsed as on the command line.
+      trust: modules outside this package that `PATH.json` may name.
     Raises: ConfigError, which names the file, every field that cannot be used, or a metric that the task lacks.
     """
+    trust_modules(trust)
+    own(outside_parts(overrides or {}).values())
     given = load(spec)
     config = ExperimentConfig.from_config_dict(given, override(given, overrides or {}))
     best_metric(config)
@@ -82,6 +90,7 @@ def load(spec: str) -> ml_collections.ConfigDict:
             values, ml_collections.ConfigDict
         ):
             raise ConfigError(f"{path}: {name}={values!r}: expected a section of fields")
+    own(outside_parts(flat(config.to_dict())).values())
     return config.lock()
 
 
@@ -97,7 +106,10 @@ def _load_json(path: Path, arg: str) -> ml_collections.ConfigDict:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected the config.json of a work directory, an object with a section per key")
     try:
-        return ExperimentConfig.from_config_dict(values).with_derived_unset().to_config_dict()
+        with reading(path):
+            return ExperimentConfig.from_config_dict(values).with_derived_unset().to_config_dict()
+    except UntrustedError:
+        raise
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
+from transformer_jax import trust
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 
@@ -18,6 +20,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     A value is a name of this table, or `MODULE:OBJECT`: an object of any module that Python can import. The latter
     needs no call to `register`, so it works in every process of a sweep and in a later evaluation of the checkpoint.
+    Its module is imported only if it may be, see `trust`.
     """
 
     def __init__(self, field: str, kind: type[T], entries: Mapping[str, str]) -> None:
@@ -38,13 +41,16 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         """Return the object for a value of the field; import it if necessary.
 
-        Raises: ConfigError for an unknown name, a module that cannot be imported, or an incomplete object.
+        Raises: ConfigError for an unknown name, a module that cannot be imported, or an incomplete object;
+          UntrustedError for a module that may not be imported.
         """
         if name in self._registered:
             return self._registered[name]
-        if name not in self._imported:
-            if name not in self._built_in and ":" not in name:
+        if name not in self._built_in:
+            if ":" not in name:
                 raise ConfigError(f"config: {self.field}='{name}': {self.expected(name)}")
+            self._check_trust(name)
+        if name not in self._imported:
             # A module is imported, and its object checked, once.
             self._imported[name] = self._checked(name, self._import(name, self._built_in.get(name, name)))
         return self._imported[name]
@@ -106,6 +112,20 @@ class Registry(Mapping[str, T], Generic[T]):
         """Return the text `expected one of ...`, with the most similar name."""
         return f"expected one of {', '.join(self)}, or MODULE:OBJECT{nearest(name, self)}"
 
+    def _check_trust(self, name: str) -> None:
+        """Raise UntrustedError if the module of `MODULE:OBJECT` is neither trusted nor imported by the user.
+
+        Of a module that is merely imported, objects that are not of this table's kind are refused as well, since their
+        code would run with arguments that they do not expect.
+        """
+        module, _, attribute = name.partition(":")
+        trust.check({self.field: name})
+        if not (trust.is_trusted(module) or self._is_of_kind(getattr(sys.modules[module], attribute, None))):
+            raise trust.refusal({self.field: name})
+
+    def _is_of_kind(self, value: Any) -> bool:
+        return isinstance(value, self._kind) or (isinstance(value, type) and issubclass(value, self._kind))
+
     def _import(self, name: str, path: str) -> Any:
         module_name, _, attribute = path.partition(":")
         what = f"config: {self.field}='{name}'"
@@ -157,6 +177,9 @@ class Factories(Registry[Callable[..., Any]]):
 
     def _check_outside(self, name: str) -> None:
         self[name]
+
+    def _is_of_kind(self, value: Any) -> bool:
+        return isinstance(value, type) and not self._missing(value)
 
     def _checked(self, name: str, value: Any) -> Callable[..., Any]:
         what = f"config: {self.field}='{name}'"

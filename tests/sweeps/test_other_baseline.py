@@ -95,7 +95,7 @@ def test_the_report_of_another_baseline_needs_no_config(tmp_path):
     found, _ = adapted(load_study(folder))
     claim(tmp_path, folder, declaration_of(found), found.baseline)
     record = json.loads((tmp_path / STUDY).read_text())
-    again, place = _recorded_study(tmp_path, record)
+    again, place, _ = _recorded_study(tmp_path, record)
     assert (again, place) == (found, folder)
     for other in (None, "wikitext2"):
         with pytest.raises(ConfigError, match="was started with --config=language_model; give the same"):

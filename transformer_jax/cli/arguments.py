@@ -13,8 +13,13 @@ from absl import flags
 from transformer_jax.config import nearest
 from transformer_jax.config_file import is_switch, leaf_types, parse_overrides
 from transformer_jax.errors import ConfigError
+from transformer_jax.trust import VARIABLE
 
-CONFIG, PRETRAINING = "config", "pretraining"
+CONFIG, PRETRAINING, TRUST = "config", "pretraining", "trust"
+_TRUST_HELP = (
+    "module of your own parts that files from elsewhere may name, such as a checkpoint; it is imported, which runs its "
+    f"code; repeat the flag or separate names by commas, or set {VARIABLE}"
+)
 
 _FLAG = re.compile(r"--?([A-Za-z_][\w.]*)(?:=(.*))?", re.DOTALL)
 
@@ -62,7 +67,10 @@ class Positionals:
 
 @runtime_checkable
 class Command(Protocol):
-    """A module of this package that implements a command; with POSITIONALS if the command takes positionals."""
+    """A module of this package that implements a command; with POSITIONALS if the command takes positionals.
+
+    READS_NO_FILES is true if nothing that the command reads can name a module of the user; it then has no --trust.
+    """
 
     __doc__: str | None
     OVERRIDES: tuple[str, ...]
@@ -187,8 +195,15 @@ def declare(command: Command) -> flags.FlagValues:
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
     command.define(values)
+    if not getattr(command, "READS_NO_FILES", False):
+        flags.DEFINE_multi_string(TRUST, None, _TRUST_HELP, flag_values=values, allow_overwrite=False)
     switch(values, "debug", "show the traceback of every error")
     return values
+
+
+def trusted_modules(values: flags.FlagValues) -> list[str]:
+    """Return what --trust names; empty for a command without it."""
+    return (values[TRUST].value or []) if TRUST in values else []
 
 
 def positionals_of(command: Command) -> Positionals:

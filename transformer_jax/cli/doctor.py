@@ -24,6 +24,7 @@ from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.errors import ConfigError
 
 OVERRIDES = ()
+READS_NO_FILES = True
 
 
 def define(values: flags.FlagValues) -> None:

@@ -24,6 +24,7 @@ from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_fla
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.trust import reading
 
 OVERRIDES = ("config",)
 
@@ -82,10 +83,12 @@ def _config(arguments: Arguments) -> ExperimentConfig:
     from transformer_jax.evaluation.loading import resolve
 
     store, step = open_checkpoint(resolve(Path(checkpoint)))
-    record = store.read_record(store.steps()[-1] if step is None else step)
+    step = store.steps()[-1] if step is None else step
+    record = store.read_record(step)
     if "config" not in record:
         raise CheckpointError(f"{checkpoint}: its record contains no config")
-    return ExperimentConfig.from_config_dict(record["config"])
+    with reading(store.directory / str(step)):
+        return ExperimentConfig.from_config_dict(record["config"])
 
 
 def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str, Any]:

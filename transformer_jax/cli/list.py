@@ -15,6 +15,7 @@ from transformer_jax import builtin, exit_codes
 from transformer_jax.cli.arguments import Arguments, switch
 
 OVERRIDES = ()
+READS_NO_FILES = True
 
 
 def define(values: flags.FlagValues) -> None:

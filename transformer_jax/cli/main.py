@@ -12,13 +12,15 @@ import traceback
 from collections.abc import Sequence
 
 from transformer_jax import exit_codes
-from transformer_jax.cli.arguments import parse
+from transformer_jax.cli.arguments import parse, trusted_modules
 from transformer_jax.cli.failures import user_message
 from transformer_jax.cli.help import COMMANDS, command_help, command_module, program_help
 from transformer_jax.cli.streams import STDOUT, name_stdout, release_stdout
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 from transformer_jax.terminal import printable, signs_of_life
+from transformer_jax.trust import command as trusting_nothing
+from transformer_jax.trust import trust_modules
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,9 +69,11 @@ def _dispatch(argv: list[str]) -> int:
         print(command_help(name, full="--helpfull" in asked))
     else:
         command = command_module(name)
-        arguments = parse(command, f"transformer-jax {name}", rest)
-        with signs_of_life():
-            return command.run(arguments)
+        with trusting_nothing():
+            arguments = parse(command, f"transformer-jax {name}", rest)
+            trust_modules(trusted_modules(arguments.flags), "--trust")
+            with signs_of_life():
+                return command.run(arguments)
     return exit_codes.OK
 
 

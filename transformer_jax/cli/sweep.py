@@ -144,10 +144,11 @@ def _run_stage(
     other = study.baseline if values.config and not stage.is_pretraining else None
     claim(workdir, folder, declaration_of(study), other, stage.is_pretraining)
     check_trials(workdir, study, folder)
-    executor = _executor(values, workdir)
+    measuring = folder if study.measure else None
+    executor = _executor(values, workdir, measuring)
     search = make_search(study, stage.overrides, options, workdir, executor.num_workers)
     with Table([*stage.notes, *search.notes]) as table:
-        sweep = Sweep(search, study.metrics, workdir, executor, folder if study.measure else None)
+        sweep = Sweep(search, study.metrics, workdir, executor, measuring)
         complete = sweep.run(table.show)
     return sweep.standings, 0 if complete else sweep.stopped_by
 
@@ -216,7 +217,7 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
     return result
 
 
-def _executor(values: flags.FlagValues, workdir: Path) -> Any:
+def _executor(values: flags.FlagValues, workdir: Path, study: Path | None) -> Any:
     from transformer_jax.sweeps.executors import make_executor
     from transformer_jax.sweeps.executors.base import Options
     from transformer_jax.sweeps.executors.ray import RayOptions
@@ -233,7 +234,7 @@ def _executor(values: flags.FlagValues, workdir: Path) -> Any:
         more=parse_more(values.slurm_options),
     )
     ray = RayOptions(values.ray_address, values.ray_gpus, values.ray_cpus)
-    options = Options(values.num_workers, values.max_together, axis)
+    options = Options(values.num_workers, values.max_together, axis, study)
     return make_executor(values.executor, options, workdir, slurm, ray)
 
 

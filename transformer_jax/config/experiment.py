@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from transformer_jax import trust
 from transformer_jax.config.conversion import (
     config_error,
     field_types,
@@ -66,6 +68,7 @@ class ExperimentConfig:
 
         Each section has the class that the architecture or the task defines for it.
         """
+        trust.own(self._outside_parts().values())
         config = with_section_classes(self)
         if problems := problems_of(config):
             raise config_error(problems)
@@ -349,16 +352,28 @@ class ExperimentConfig:
 
     def to_config_dict(self) -> ml_collections.ConfigDict:
         """Return the config for overrides; unset derived fields are typed placeholders, so that a flag can set them."""
+        trust.own(self._outside_parts().values())
         return to_config_dict(with_section_classes(self))
 
     @classmethod
     def from_config_dict(
         cls, values: Mapping[str, Any] | ml_collections.ConfigDict, known_problems: typing.Iterable[str] = ()
     ) -> ExperimentConfig:
-        """Rebuild, validate and resolve a config; raises ConfigError with all problems, `known_problems` first."""
+        """Rebuild, validate and resolve a config; raises ConfigError with all problems, `known_problems` first.
+
+        A ConfigDict is of the user's own program. Any other mapping is taken to be read from a file.
+
+        Raises: UntrustedError if a file names a module that may not be imported, see `trust`.
+        """
         problems = list(known_problems)
         # A ConfigDict is not a Mapping; its to_dict resolves placeholders.
+        is_of_file = isinstance(values, Mapping)
         plain = with_moved_fields(values if isinstance(values, Mapping) else values.to_dict())
+        named = outside_parts(flat(plain))
+        if is_of_file:
+            trust.check(named)
+        else:
+            trust.own(named.values())
         config = from_mapping(cls, plain, "", problems)
         problems += problems_of(config)
         if problems:
@@ -367,6 +382,38 @@ class ExperimentConfig:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def _outside_parts(self) -> dict[str, str]:
+        return outside_parts({name: value for name, _, value in walk(self)})
+
+
+@functools.cache
+def _outside_fields() -> dict[str, dataclasses.Field]:
+    """Return the fields that may name an object of another module, by dotted name."""
+    return {name: field for name, (_, field) in leaf_fields({}).items() if field.metadata.get("outside")}
+
+
+def outside_parts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return those values that name an object of another module, as `MODULE:OBJECT`, by dotted name of the field.
+
+    Args:
+      values: by dotted name. A name under which the user's program has registered an object is left out.
+    """
+    found = {}
+    for name, field in _outside_fields().items():
+        value = values.get(name)
+        if isinstance(value, str) and ":" in value and value not in (field.metadata["choices"].loaded_table or ()):
+            found[name] = value
+    return found
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of nested sections by dotted name."""
+    result = {}
+    for name, value in values.items():
+        of = {f"{name}.{leaf}": item for leaf, item in value.items()} if isinstance(value, Mapping) else {name: value}
+        result.update(of)
+    return result
 
 
 def _replaced(config: ExperimentConfig, section: str, name: str, value: Any) -> ExperimentConfig:

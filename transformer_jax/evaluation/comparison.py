@@ -27,6 +27,7 @@ def compare(
     samples: int = SAMPLES,
     seed: int = SEED,
     files: TestFiles | None = None,
+    trust: str | Sequence[str] = (),
 ) -> dict[str, PairedBootstrap]:
     """Compare checkpoints with the first, and print a table for each split.
 
@@ -37,6 +38,7 @@ def compare(
     Args:
       paths: two or more; overrides apply to all. samples, seed: of the paired bootstrap.
       files: a test set to compare on in place of the corpus; `splits` is its name.
+      trust: as of `load`.
     Raises: ConfigError, CheckpointError, DataError as `evaluate`; ConfigError if the tasks differ; DataError if the
       references of a split differ, or the task has no metric with a direction. All of these are raised before anything
       is scored. DataError after the statistics are computed, if no metric with a direction follows from them.
@@ -45,7 +47,7 @@ def compare(
         raise ConfigError(
             f"{len(paths)} checkpoints, {len(splits)} splits: expected two checkpoints and a split, or more"
         )
-    scorers = [Scorer.from_checkpoint(path, overrides, files) for path in paths]
+    scorers = [Scorer.from_checkpoint(path, overrides, files, trust=trust) for path in paths]
     task = scorers[0].evaluator.task
     for path, scorer in zip(paths, scorers, strict=True):
         if scorer.evaluator.task is not task:

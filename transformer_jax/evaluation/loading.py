@@ -14,7 +14,7 @@ import jax
 from transformer_jax.checkpoints import folders, opening
 from transformer_jax.checkpoints.averaging import average_params
 from transformer_jax.checkpoints.checksums import by_path, checksums
-from transformer_jax.checkpoints.manifest import DamagedCheckpointError
+from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError
 from transformer_jax.checkpoints.opening import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore, again_if_vanished
 from transformer_jax.config import (
@@ -41,6 +41,7 @@ from transformer_jax.tasks.continuation import LanguageModel
 from transformer_jax.tasks.predictor import Predictor
 from transformer_jax.tasks.text_generator import Member, TextGenerator
 from transformer_jax.tasks.translator import Translator
+from transformer_jax.trust import reading, trust_modules
 from transformer_jax.typing import Params
 
 T = TypeVar("T", bound=TextGenerator)
@@ -82,7 +83,7 @@ class Loaded(NamedTuple):
         return self.workdir / kind / (self.name or "")
 
 
-def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
+def load(path: Path, overrides: Mapping[str, Any] | None = None, *, trust: str | Sequence[str] = ()) -> Loaded:
     """Load the newest valid checkpoint of WORKDIR, or the checkpoint WORKDIR/checkpoints/STEP.
 
     The newest checkpoint is averaged with those before it, as its config says (`evaluation.average_checkpoints`). A
@@ -92,32 +93,44 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Loaded:
       path: also WORKDIR/checkpoints/best, or a copy of a checkpoint anywhere.
       overrides: config fields by dotted name that replace the checkpoint's: of `evaluation` and `decode`, `data.dir`,
         `data.cache_dir`, `data.test_sets` and `data.resize`.
+      trust: names of modules outside this package that the checkpoint may name, and that are then imported; modules
+        that the program has imported need none.
     Raises:
       CheckpointError: there is no valid checkpoint, or fewer than should be averaged; or its arrays do not match its
         config.
       ConfigError: an override names another field.
+      UntrustedError: the checkpoint names a module that may not be imported.
     """
+    trust_modules(trust)
     return again_if_vanished(lambda: _load(path, overrides or {}))
 
 
 def load_translator(
-    path: Path, overrides: Mapping[str, Any] | None = None, ensemble: Sequence[Path] = ()
+    path: Path,
+    overrides: Mapping[str, Any] | None = None,
+    ensemble: Sequence[Path] = (),
+    *,
+    trust: str | Sequence[str] = (),
 ) -> Translator:
     """Return the translator of a checkpoint; arguments and errors are those of `load_generator`.
 
     Raises: ConfigError if the task is not translation.
     """
-    return _of_class(Translator, load_generator(path, overrides, ensemble), "a translation model")
+    return _of_class(Translator, load_generator(path, overrides, ensemble, trust=trust), "a translation model")
 
 
 def load_language_model(
-    path: Path, overrides: Mapping[str, Any] | None = None, ensemble: Sequence[Path] = ()
+    path: Path,
+    overrides: Mapping[str, Any] | None = None,
+    ensemble: Sequence[Path] = (),
+    *,
+    trust: str | Sequence[str] = (),
 ) -> LanguageModel:
     """Return the language model of a checkpoint; arguments and errors are those of `load_generator`.
 
     Raises: ConfigError if the task is another.
     """
-    return _of_class(LanguageModel, load_generator(path, overrides, ensemble), "a language model")
+    return _of_class(LanguageModel, load_generator(path, overrides, ensemble, trust=trust), "a language model")
 
 
 def _of_class(cls: type[T], generator: TextGenerator, kind: str) -> T:
@@ -127,7 +140,11 @@ def _of_class(cls: type[T], generator: TextGenerator, kind: str) -> T:
 
 
 def load_generator(
-    path: Path, overrides: Mapping[str, Any] | None = None, ensemble: Sequence[Path] = ()
+    path: Path,
+    overrides: Mapping[str, Any] | None = None,
+    ensemble: Sequence[Path] = (),
+    *,
+    trust: str | Sequence[str] = (),
 ) -> TextGenerator:
     """Return the generator of text of a checkpoint; arguments and errors are those of `load`.
 
@@ -136,7 +153,7 @@ def load_generator(
     Raises: ConfigError if their tokenizers or start ids differ, the task generates no text, or `decode.prefix_ids` has
       ids that no output can begin with.
     """
-    loaded, others = load(path, overrides), []
+    loaded, others = load(path, overrides, trust=trust), []
     check_decode_ids(loaded.config.decode, loaded.tokenizer.special_ids)
     for other_path in ensemble:
         other = load(other_path, overrides)
@@ -152,12 +169,14 @@ def load_generator(
     return TASKS[loaded.config.task.name].generator(loaded.config, loaded.params, loaded.tokenizer, others)
 
 
-def load_predictor(path: Path, overrides: Mapping[str, Any] | None = None) -> Predictor[Any]:
+def load_predictor(
+    path: Path, overrides: Mapping[str, Any] | None = None, *, trust: str | Sequence[str] = ()
+) -> Predictor[Any]:
     """Return the object that predicts labels, tags or answers; arguments and errors are those of `load`.
 
     Raises: ConfigError if the task predicts no such thing.
     """
-    loaded = load(path, overrides)
+    loaded = load(path, overrides, trust=trust)
     task = TASKS[loaded.config.task.name]
     return task.predictor(loaded.config, loaded.params, loaded.tokenizer, loaded.labels)
 
@@ -181,7 +200,8 @@ def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> st
 
 def resolve(path: Path) -> Path:
     """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best; see `checkpoints.opening.resolve`."""
-    return opening.resolve(path, higher_is_better)
+    with reading(path):
+        return opening.resolve(path, higher_is_better)
 
 
 def _load(path: Path, overrides: Mapping[str, Any]) -> Loaded:
@@ -195,7 +215,8 @@ def _load(path: Path, overrides: Mapping[str, Any]) -> Loaded:
 
 def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path, name: str | None) -> Loaded:
     checkpoint = store.open(step)
-    config = apply_overrides(checkpoint.record["config"], overrides)
+    with reading(checkpoint.directory / RECORD):
+        config = apply_overrides(checkpoint.record["config"], overrides)
     template = param_shapes(config)
     count = config.evaluation.average_checkpoints
     if count == 1:

@@ -48,6 +48,7 @@ def evaluate(
     *,
     generate: bool = True,
     files: TestFiles | None = None,
+    trust: str | Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
     """Score a checkpoint on splits of its corpus, or on other files; print a table and write SPLIT.json for each split.
 
@@ -56,10 +57,11 @@ def evaluate(
       generate: also generate outputs, such as translations, score them and write them to SPLIT.txt. Otherwise, scores
         of outputs that the files already have of the same checkpoints stay in them.
       files: a test set to score in place of the corpus, which is not read then.
+      trust: as of `load`.
     Returns: metrics by split.
     Raises: CheckpointError, ConfigError as `load`; DataError if the corpus is not the checkpoint's or lacks a split.
     """
-    scorer = Scorer.from_checkpoint(path, overrides, files)
+    scorer = Scorer.from_checkpoint(path, overrides, files, trust=trust)
     all_names = scorer.evaluator.data.source.split_names
     names = [name for name in all_names if name != "train"] if splits is None else list(splits)
     if not names:
@@ -90,7 +92,12 @@ class Scorer:
 
     @classmethod
     def from_checkpoint(
-        cls, path: Path, overrides: Mapping[str, Any] | None = None, files: TestFiles | None = None
+        cls,
+        path: Path,
+        overrides: Mapping[str, Any] | None = None,
+        files: TestFiles | None = None,
+        *,
+        trust: str | Sequence[str] = (),
     ) -> Scorer:
         """Load a checkpoint and its corpus, and print its steps to stderr; arguments and errors are those of `load`.
 
@@ -99,7 +106,7 @@ class Scorer:
         Raises: DataError if the corpus is not the checkpoint's, or the files cannot be used; ConfigError if SPLIT.json
           of the test set's name has the scores of a split of the corpus.
         """
-        loaded = load(path, overrides)
+        loaded = load(path, overrides, trust=trust)
         if loaded.config.decode.num_samples > 1:
             raise ConfigError(
                 f"decode.num_samples={loaded.config.decode.num_samples}: scoring needs one output per input; use 1"

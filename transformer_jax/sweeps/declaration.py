@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.config import outside_parts
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
+from transformer_jax.trust import UntrustedError, check, reading
 
 _FIGURES = {cls.__name__: cls for cls in (MetricByVariant, Curves, MetricByAxis, MetricByBin)}
 
@@ -48,31 +50,47 @@ def declared_study(values: Mapping[str, Any], file: Path) -> Study:
 
     Args:
       file: where the declaration is stored, for messages.
-    Raises: DataError if it is not a declaration of a study.
+    Raises: DataError if it is not a declaration of a study; UntrustedError if it names a module that may not be
+      imported.
     """
     first = values.get("pretraining")  # earlier versions lack the last three
     try:
-        return Study(
-            question=str(values["question"]),
-            baseline=str(values["baseline"]),
-            axes=tuple(Range(**axis) if "field" in axis else Axis(**axis) for axis in values["axes"]),
-            metrics=tuple(Metric(**metric) for metric in values["metrics"]),
-            seeds=tuple(map(int, values["seeds"])),
-            settings=dict(values["settings"]),
-            reference=dict(values["reference"]),
-            contrasts=tuple(values["contrasts"]),
-            measure=functools.partial(_cannot_measure, str(file)) if values["measures"] else None,
-            figures=tuple(
-                _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})
-                for figure in values["figures"]
-            ),
-            equal_flops=_plain(values.get("equal_flops", False)),
-            pretraining=None if first is None else declared_study(first, file),
-            not_shown=str(values.get("not_shown", "")),
-            folder=NOWHERE,
-        )
+        with reading(file):
+            _check_parts(values)
+            return _study(values, first, file)
+    except UntrustedError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise DataError(f"{file}: does not declare a study: {type(error).__name__}: {error}") from error
+
+
+def _check_parts(values: Mapping[str, Any]) -> None:
+    """Raise UntrustedError if settings or values of axes name a module that may not be imported."""
+    named = [axis["values"] for axis in values["axes"] if "field" not in axis]
+    for overrides in [values["settings"], *(of for by_label in named for of in by_label.values())]:
+        check(outside_parts(overrides))
+
+
+def _study(values: Mapping[str, Any], first: Mapping[str, Any] | None, file: Path) -> Study:
+    return Study(
+        question=str(values["question"]),
+        baseline=str(values["baseline"]),
+        axes=tuple(Range(**axis) if "field" in axis else Axis(**axis) for axis in values["axes"]),
+        metrics=tuple(Metric(**metric) for metric in values["metrics"]),
+        seeds=tuple(map(int, values["seeds"])),
+        settings=dict(values["settings"]),
+        reference=dict(values["reference"]),
+        contrasts=tuple(values["contrasts"]),
+        measure=functools.partial(_cannot_measure, str(file)) if values["measures"] else None,
+        figures=tuple(
+            _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})
+            for figure in values["figures"]
+        ),
+        equal_flops=_plain(values.get("equal_flops", False)),
+        pretraining=None if first is None else declared_study(first, file),
+        not_shown=str(values.get("not_shown", "")),
+        folder=NOWHERE,
+    )
 
 
 def _plain(equal_flops: bool | Mapping[str, str]) -> bool | dict[str, str]:

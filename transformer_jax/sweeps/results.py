@@ -25,6 +25,7 @@ from transformer_jax.metrics_file import is_number
 from transformer_jax.readers import read_bytes
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import TRIALS, Trial
+from transformer_jax.trust import UntrustedError, reading
 
 STUDY = "study.json"
 SPEC, RESULT, OUTPUT, LOCK = "trial.json", "result.json", "output.txt", ".worker_lock"
@@ -165,13 +166,16 @@ def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: P
 
 
 def read_spec(folder: Path) -> Spec:
-    """Return the content of trial.json; raise DataError if it cannot be read."""
+    """Return the content of trial.json; raise DataError if it cannot be read, UntrustedError as `trust.check`."""
     values = read_object(folder / SPEC, _SPEC_FIELDS)
     start = values.get("starts_from")  # earlier versions lack it
     try:
-        config = ExperimentConfig.from_config_dict(values["config"])
+        with reading(folder / SPEC):
+            config = ExperimentConfig.from_config_dict(values["config"])
         trial = Trial(values["labels"], values["seed"], config, values["trained_by"], start)
         return Spec(trial, [Metric(**metric) for metric in values["metrics"]], values["study"])
+    except UntrustedError:
+        raise
     except (TypeError, ConfigError) as error:
         raise DataError(f"{folder / SPEC}: does not describe a trial: {error}") from error
 

@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax import builtin
-from transformer_jax.config import EXTENSIBLE, base_type, nearest
+from transformer_jax.config import EXTENSIBLE, base_type, nearest, outside_parts
 from transformer_jax.config_file import leaf_types, load, may_be_own, run_file
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Figure, check_figures
 from transformer_jax.tasks.base import TRAIN, Task, declared, training_metrics
+from transformer_jax.trust import own
 
 if TYPE_CHECKING:  # imports JAX
     from transformer_jax.evaluation.run import Scorer
@@ -276,6 +277,8 @@ class Study:
         overrides = [self.settings]
         for axis in self.axes:
             overrides += axis.values.values() if isinstance(axis, Axis) else [{axis.field: axis.low}]
+        if self.folder != NOWHERE:  # else they are from a file
+            own(part for values in overrides for part in outside_parts(values).values())
         for values in overrides:
             for name in values:
                 section, _, leaf = name.partition(".")

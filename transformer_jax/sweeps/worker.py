@@ -1,6 +1,6 @@
 """One process of a sweep: trains and scores the trials in the given folders, and writes their results.
 
-    python -m transformer_jax.sweeps.worker TRIAL_FOLDER ... [--trial_axis=vmap|map]
+    python -P -m transformer_jax.sweeps.worker TRIAL_FOLDER ... [--trial_axis=vmap|map] [--study=FOLDER] [--trust=A,B]
 
 Several trials train as one compiled program. Exit codes are those of `transformer-jax`. A trial whose loss becomes NaN
 or infinite gets a result like any other; it is no error.
@@ -23,6 +23,7 @@ from transformer_jax.errors import ConfigError, DataError, TrainingError, UserEr
 from transformer_jax.machine import processor
 from transformer_jax.sweeps.results import (
     RESULT,
+    SPEC,
     Result,
     Spec,
     failure,
@@ -33,6 +34,7 @@ from transformer_jax.sweeps.results import (
 )
 from transformer_jax.sweeps.study import FILE, load_study
 from transformer_jax.sweeps.trials import Trial, starting_from
+from transformer_jax.trust import command, trust_modules
 from transformer_jax.versions import library_versions
 
 if TYPE_CHECKING:  # imports JAX
@@ -42,9 +44,19 @@ if TYPE_CHECKING:  # imports JAX
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # in the text of XLA's error
 
 
-def run_trials(folders: Sequence[Path], axis: str | None = None) -> int:
-    """Train and score the trials, write result.json into every folder, and return the exit code."""
+def run_trials(folders: Sequence[Path], axis: str | None = None, study: Path | None = None) -> int:
+    """Train and score the trials, write result.json into every folder, and return the exit code.
+
+    Args:
+      study: the folder of the study whose `measure` may be called.
+    """
     specs = {folder: read_spec(folder) for folder in folders}
+    for folder, spec in specs.items():
+        if spec.study is not None and (study is None or Path(spec.study) != study.absolute()):
+            raise ConfigError(
+                f"{folder / SPEC} names the study {spec.study}, whose code measures the trial. It is not run. If you "
+                f"trust it, pass --study={spec.study}"
+            )
     for folder in folders:
         if (why := pruned_because(folder)) is not None:
             _finish(folder, specs.pop(folder), None, why)
@@ -207,14 +219,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--trial_axis", choices=("vmap", "map"))
+    parser.add_argument("--study", type=Path, help="folder of the study whose `measure` may be called")
+    parser.add_argument("--trust", action="append", default=[], help="modules that trial.json may name")
     arguments = parser.parse_args(argv)
     try:
-        with held(arguments.folders) as free:
+        with command(), held(arguments.folders) as free:
+            trust_modules(arguments.trust, "--trust")
             if not free:
                 print("another process is running these trials", file=sys.stderr)
                 return exit_codes.IN_USE
             todo = [folder for folder in arguments.folders if not (folder / RESULT).exists()]
-            return run_trials(todo, arguments.trial_axis) if todo else exit_codes.OK
+            return run_trials(todo, arguments.trial_axis, arguments.study) if todo else exit_codes.OK
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return exit_codes.USER_ERROR

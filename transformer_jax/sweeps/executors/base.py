@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from transformer_jax import trust
 from transformer_jax.sweeps.trials import Trial
 
 
@@ -19,11 +20,13 @@ class Options:
       num_workers: number of jobs at the same time; None lets the executor choose.
       max_together: most trials that train as one program.
       trial_axis: how one program runs several trials, "vmap" or "map"; None chooses by the backend.
+      study: folder of the study whose function `measure` the workers call; None if it has none.
     """
 
     num_workers: int | None = None
     max_together: int = 16
     trial_axis: str | None = None
+    study: Path | None = None
 
 
 @runtime_checkable
@@ -59,9 +62,16 @@ class Executor(Protocol):
 
 
 def command(folders: Sequence[Path], options: Options) -> list[str]:
-    """Return the command line of a worker."""
+    """Return the command line of a worker.
+
+    It trusts the modules that the sweep trusts. With -P it does not import from the current folder, which may contain
+    files from elsewhere that are named like a module of Python.
+    """
     axis = [f"--trial_axis={options.trial_axis}"] if options.trial_axis else []
-    return [sys.executable, "-m", "transformer_jax.sweeps.worker", *map(str, folders), *axis]
+    study = [] if options.study is None else [f"--study={options.study.absolute()}"]
+    trusted = [f"--trust={','.join(names)}"] if (names := trust.modules()) else []
+    words = ["-P", "-m", "transformer_jax.sweeps.worker", *map(str, folders), *axis, *study, *trusted]
+    return [sys.executable, *words]
 
 
 def each_alone(trials: Sequence[tuple[Trial, Path]]) -> list[list[Path]]:

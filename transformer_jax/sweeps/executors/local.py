@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
+from transformer_jax.sweeps.executors.subprocesses import python_path
 from transformer_jax.sweeps.results import OUTPUT
 from transformer_jax.sweeps.trials import Trial, groups
 
@@ -50,7 +51,7 @@ class Local:
         ]
 
     def start(self, folders: Sequence[Path], slot: int) -> _Process:
-        environment = dict(os.environ)
+        environment = {**os.environ, "PYTHONPATH": python_path()}
         if self._gpus:
             environment[VISIBLE] = self._gpus[slot % len(self._gpus)]
             sharing = -(-self.num_workers // len(self._gpus))

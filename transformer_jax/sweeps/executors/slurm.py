@@ -15,6 +15,8 @@ import dataclasses
 import getpass
 import json
 import logging
+import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -38,6 +40,7 @@ JOB = "slurm_job.json"
 _LOOK_SECONDS = 10.0  # between two queries of the queue, which serve all jobs
 _RESULT_SECONDS = 1.0  # between two checks for a job's result
 _ATTEMPTS, _PAUSE_SECONDS = 3, 10.0  # of a submission after a first success: the controller may be busy
+_NUMBER = re.compile(r"[1-9][0-9]*(_[0-9]+)?")
 _LISTS = ("setup", "teardown", "srun_args")
 
 
@@ -75,6 +78,13 @@ def parse_more(text: str) -> dict[str, Any]:
         typed = int(value) if value.isdecimal() else {"true": True, "false": False}.get(value, value)
         values[name] = [value] if name in _LISTS else typed
     return values
+
+
+class _Plain(pickle.Unpickler):
+    """Reads the result that submitit has pickled: texts and numbers, and nothing that needs code to be run."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is neither a text nor a number")
 
 
 class _Queue:
@@ -144,12 +154,17 @@ class _Job:
 
     def _code(self) -> int:
         """Return the exit code of the worker, or 1 if the job could not start it."""
-        from submitit.core.utils import pickle_load
-
-        outcome, result = pickle_load(self._result)
-        if outcome == "success":
-            return result
-        self._say(f"job {self._number} could not run the worker, see {self._log}: {result.strip().splitlines()[-1]}")
+        try:
+            with self._result.open("rb") as file:
+                outcome, result = _Plain(file).load()
+            if outcome == "success":
+                return int(result)
+        except (pickle.UnpicklingError, EOFError, OSError, TypeError, ValueError) as error:
+            self._say(f"job {self._number}: its result {self._result} cannot be read: {error}")
+            return exit_codes.KILLED
+        self._say(
+            f"job {self._number} could not run the worker, see {self._log}: {str(result).strip().splitlines()[-1]}"
+        )
         return 1
 
     def _say(self, message: str) -> None:
@@ -221,7 +236,9 @@ class Slurm:
         try:
             values = json.loads((folder / JOB).read_text(encoding="utf-8"))
             cluster, number = values["cluster"], values["job"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if not (isinstance(number, str) and _NUMBER.fullmatch(number)):  # it becomes part of a path and of commands
             return None
         if cluster != self._asked.cluster or (self._folder / f"{number}_0_result.pkl").exists():
             return None

@@ -43,6 +43,7 @@ class StudyResults:
     """A study and its variants, in the study's order of axes and values.
 
     folder: the folder of the study, whose name is `name`. search: the search that has chosen the variants.
+    code: the folder of the study if its study.py was run; None if the study is the recorded one.
     is_pretraining: `study` is the pretraining of the study in the folder.
     """
 
@@ -52,6 +53,7 @@ class StudyResults:
     variants: tuple[Variant, ...]
     search: SearchOptions = SearchOptions()
     is_pretraining: bool = False
+    code: Path | None = None
 
     @property
     def name(self) -> str:
@@ -123,7 +125,10 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
       that cannot be read.
     """
     record = _study_record(workdir)
-    study, folder = _recorded_study(workdir, record) if folder is None else (_loaded(folder, workdir, record), folder)
+    if folder is None:
+        study, folder, code = _recorded_study(workdir, record)
+    else:
+        study, code = _loaded(folder, workdir, record), folder
     if (name := folder.absolute().name) != record["study"]:
         raise ConfigError(f"--workdir={workdir}: belongs to the study '{record['study']}', not to '{name}'")
     folders = [path for path in sorted((workdir / TRIALS).glob("*")) if path.is_dir()]
@@ -142,7 +147,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     for trial in sorted(trials, key=lambda trial: _order(trial, study)):
         by_variant.setdefault(trial.trial.variant, []).append(trial)
     variants = tuple(Variant(of[0].trial.labels, tuple(of), study.seeds) for of in by_variant.values())
-    return StudyResults(study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")))
+    return StudyResults(study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")), code)
 
 
 def _study_record(workdir: Path) -> dict[str, Any]:
@@ -167,17 +172,20 @@ def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
     return with_code(declared_study(declaration, workdir / STUDY), study)
 
 
-def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Path]:
-    """Return the study of a work directory and its folder, without running code other than built-in studies."""
+def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Path, Path | None]:
+    """Return the study of a work directory, its folder, and the folder again if its code was run.
+
+    Only the code of built-in studies is run.
+    """
     file, folder, declaration = workdir / STUDY, record.get("folder"), record.get("declaration")
     built_in = studies().get(record["study"])
     if built_in is not None and folder == str(built_in.absolute()):
-        return _loaded(built_in, workdir, record), built_in
+        return _loaded(built_in, workdir, record), built_in, built_in
     place = Path(folder) if isinstance(folder, str) else Path(record["study"])
     if isinstance(declaration, dict):
         if left_out := declaration.get("custom_figures"):
             logger.warning("%s: figures that the study draws itself need --study=%s: %s", file, place, left_out)
-        return declared_study(declaration, file), place
+        return declared_study(declaration, file), place, None
     raise ConfigError(
         f"{file}: does not contain the study, as sweeps of earlier versions; to run the code of its folder, pass "
         f"--study={place}"

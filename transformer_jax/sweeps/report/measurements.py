@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from transformer_jax.metrics_file import DAMAGED, is_number
 from transformer_jax.sweeps.report.collect import StudyResults, collect
 from transformer_jax.sweeps.report.summary import csv_text
 from transformer_jax.sweeps.report.variants import TrialResult
+from transformer_jax.trust import trust_modules
 
 MEASUREMENTS = "measurements.csv"
 _NO_METRICS = ("step", "split")
@@ -42,14 +43,16 @@ class StudyData(NamedTuple):
     measurements: list[Measurement]
 
 
-def read_study(workdir: Path | str, study: Path | str | None = None) -> StudyData:
+def read_study(workdir: Path | str, study: Path | str | None = None, *, trust: str | Sequence[str] = ()) -> StudyData:
     """Return a study and its numbers from the work directory of a sweep, finished or not.
 
     Args:
       study: folder of the study, whose study.py is then run; by default no code is run, see `collect`.
+      trust: names of modules outside this package that the trials may name, and that are then imported.
     Raises: ConfigError if it is not the work directory of a study, or no trial has finished; DataError for a file that
       is damaged.
     """
+    trust_modules(trust)
     results = collect(Path(workdir), None if study is None else Path(study))
     return StudyData(results, list(measurements(results)))
 

@@ -36,7 +36,7 @@ def sweep_command(results: StudyResults) -> str | None:
     flags = [*_search_flags(results), *(f"--{prefix}.{name}={value}" for name, value in overrides.items())]
     if results.study.pretraining is not None:
         try:
-            first = collect(results.workdir / PRETRAINING, results.folder)
+            first = collect(results.workdir / PRETRAINING, results.code)
         except ConfigError:  # it was moved, or belongs to another version of the study
             return None
         overrides = overrides_of(first.study, first.variants)

@@ -11,15 +11,19 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.config import close_names
 from transformer_jax.errors import DataError
+from transformer_jax.readers import parse_json, read_json
+from transformer_jax.trust import check, reading
 
 ARRAY_RECORD = "array_record"
 _EMBEDDED = "embedded_translate"
+_TFDS, _FEATURES = "tensorflow_datasets", "features.json"
+_CLASS_KEYS = ("pythonClassName", "python_class_name", "type")
 _NAME = re.compile(r"(?P<name>[A-Za-z]\w*)(?:/(?P<config>[^/:]+))?(?::(?P<version>\d+\.\d+\.\d+))?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 # Importing these modules registers the catalogue's oldest datasets. TFDS imports them too, but stops at the first one
@@ -115,9 +119,13 @@ def _check_same(folder: Path, dataset: str) -> None:
 
 
 def open_folder(folder: Path) -> Any:
-    """Return a builder that reads the dataset of a folder; raise DataError if it cannot, or only with TensorFlow."""
+    """Return a builder that reads the dataset of a folder.
+
+    Raises: DataError if it cannot be read, or only with TensorFlow; UntrustedError as `_check_features`.
+    """
     import tensorflow_datasets as tfds
 
+    _check_features(folder / _FEATURES)
     try:
         builder = tfds.builder_from_directory(folder)
     except Exception as error:  # TFDS does not catch the errors of its file parsers
@@ -133,13 +141,56 @@ def open_folder(folder: Path) -> Any:
     return builder
 
 
+def _check_features(file: Path) -> None:
+    """Check that features.json names no code of others; without the file there is nothing to check.
+
+    TFDS imports the module of every class that the file names, before it finds out whether the class is one of its own.
+
+    Raises: UntrustedError if a class is neither of TFDS nor of a trusted module; DataError if the file cannot be read.
+    """
+    try:
+        names = set(_classes_in(read_json(file)))
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    with reading(file):
+        for name in sorted(names):
+            module, _, leaf = name.rpartition(".")
+            if module.partition(".")[0] != _TFDS:
+                check({"a feature": f"{module}:{leaf}"})
+
+
+def _classes_in(values: Any) -> Iterator[str]:
+    """Yield the dotted names of classes in the JSON of features, of this and of earlier versions of TFDS.
+
+    Raises: ValueError for a text that begins like JSON and cannot be read.
+    """
+    if isinstance(values, str):
+        if values.lstrip().startswith("{"):  # earlier versions put the JSON of a feature's content into a text
+            yield from _classes_in(parse_json(values))
+    elif isinstance(values, list):
+        for value in values:
+            yield from _classes_in(value)
+    elif isinstance(values, dict):
+        for name, value in values.items():
+            if name in _CLASS_KEYS and isinstance(value, str) and "." in value:
+                yield value
+            yield from _classes_in(value)
+
+
 def make_builder(dataset: str, data_dir: str) -> Any:
-    """Return the builder that downloads and prepares a dataset; raise DataError for an unknown name."""
+    """Return the builder that downloads and prepares a dataset.
+
+    Raises: DataError for an unknown name; UntrustedError as `_check_features` for versions that are prepared already.
+    """
     import tensorflow_datasets as tfds
 
     wanted = DatasetName.parse(dataset)
     _check_name(wanted)
     root = str(data_root(data_dir))
+    for file in sorted((data_root(data_dir) / wanted.name).rglob(_FEATURES)):  # TFDS reads those rather than its code
+        _check_features(file)
     if wanted.name == _EMBEDDED:
         from transformer_jax.data.sources.tfds.embedded_translate import EmbeddedTranslate, config_of
 
