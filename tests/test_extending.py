@@ -32,7 +32,10 @@ def modules(tmp_path, monkeypatch):
 def test_a_source_a_metric_and_a_measure(modules, capsys):
     run = modules / "run"
     assert run_main(["train", *SMALL, f"--workdir={run}"]) == 0
-    assert run_main(["evaluate", f"--checkpoint={run}", "--splits=test"]) == 0
+    evaluate = ["evaluate", f"--checkpoint={run}", "--splits=test"]
+    assert run_main(evaluate) == 2
+    assert "--trust=lengths,reversed_letters" in capsys.readouterr().err
+    assert run_main([*evaluate, "--trust=lengths,reversed_letters"]) == 0
     assert "length ratio" in capsys.readouterr().out
     scores = json.loads((run / "evaluation" / "test.json").read_text())
     outputs = (run / "evaluation" / "test.txt").read_text().splitlines()

@@ -98,12 +98,17 @@ def test_train_resume_evaluate_and_compare(folder, task, capsys):
     assert metric_lines(folder / f"{name}_killed") == metric_lines(folder / f"{name}_whole")
 
     decode = [] if task else ["--decode.beam_size=3"]  # the task from outside does not decode
-    assert main(["evaluate", f"--checkpoint={folder / f'{name}_whole'}", *decode]) == 0
+    assert main(["evaluate", f"--checkpoint={folder / f'{name}_whole'}", *decode, "--trust=outside"]) == 0
     scores = json.loads((folder / f"{name}_whole" / "evaluation" / "test.json").read_text())
     text = folder / f"{name}_whole" / "evaluation" / "test.txt"
     assert main(train(folder, task, f"{name}_other", "--config.seed=1")) == 0
     capsys.readouterr()
-    assert main(["compare", str(folder / f"{name}_whole"), str(folder / f"{name}_other"), "--samples=50"]) == 0
+    assert (
+        main(
+            ["compare", str(folder / f"{name}_whole"), str(folder / f"{name}_other"), "--samples=50", "--trust=outside"]
+        )
+        == 0
+    )
     table = capsys.readouterr().out
     if task:
         assert scores.keys() >= {"loss", "error"}
@@ -170,7 +175,8 @@ def test_a_swept_field_of_the_task_by_processes_and_as_one_program(folder):
         results = [json.loads(file.read_text()) for file in sorted(workdir.glob("trials/*/result.json"))]
         assert len(results) == 4
         found[executor] = [(result["labels"], result["seed"], result["metrics"]["test/error"]) for result in results]
-        assert main(["report", f"--workdir={workdir}"]) == 0
+        assert main(["report", f"--workdir={workdir}"]) == 2
+        assert main(["report", f"--workdir={workdir}", "--trust=outside.pulse,outside.counting"]) == 0
         with (workdir / "report" / "summary.csv").open() as file:
             rows = [row for row in csv.DictReader(file) if row["metric"] == "test/error"]
         assert {row["direction"] for row in rows} == {"min"}

@@ -79,15 +79,19 @@ def _config(arguments: Arguments) -> ExperimentConfig:
             "--config.FIELD overrides fields of a config file; those of a checkpoint cannot be overridden"
         )
 
+    from transformer_jax.checkpoints.manifest import RECORD
     from transformer_jax.checkpoints.opening import open_checkpoint
     from transformer_jax.evaluation.loading import resolve
 
-    store, step = open_checkpoint(resolve(Path(checkpoint)))
-    step = store.steps()[-1] if step is None else step
+    path = resolve(Path(checkpoint))
+    store, step = open_checkpoint(path)
+    if step is None:
+        step = store.steps()[-1]
+        path = store.directory / str(step)
     record = store.read_record(step)
     if "config" not in record:
         raise CheckpointError(f"{checkpoint}: its record contains no config")
-    with reading(store.directory / str(step)):
+    with reading(path / RECORD):
         return ExperimentConfig.from_config_dict(record["config"])
 
 

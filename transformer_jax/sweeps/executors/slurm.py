@@ -162,9 +162,8 @@ class _Job:
         except (pickle.UnpicklingError, EOFError, OSError, TypeError, ValueError) as error:
             self._say(f"job {self._number}: its result {self._result} cannot be read: {error}")
             return exit_codes.KILLED
-        self._say(
-            f"job {self._number} could not run the worker, see {self._log}: {str(result).strip().splitlines()[-1]}"
-        )
+        last = str(result).strip().splitlines()[-1]
+        self._say(f"job {self._number} could not run the worker, see {self._log}: {last}")
         return 1
 
     def _say(self, message: str) -> None:

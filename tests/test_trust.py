@@ -1,0 +1,476 @@
+"""Code that a file names runs only if the user trusts it; what the user has written needs nothing.
+
+The work directories are made by hand, and nothing is trained. The modules that they name write a file when they are
+imported.
+"""
+
+import dataclasses
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from report_support import write_workdir
+from run_support import ROOT
+
+from transformer_jax import exit_codes, trust
+from transformer_jax.checkpoints.manifest import Manifest, seal
+from transformer_jax.cli.help import COMMANDS, command_help
+from transformer_jax.cli.main import main
+from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config_file import read_config
+from transformer_jax.data.sources import SOURCES
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.files import with_checksum, without_checksum
+from transformer_jax.sweeps import worker
+from transformer_jax.sweeps.declaration import declaration_of
+from transformer_jax.sweeps.executors.base import Options, command
+from transformer_jax.sweeps.other_baseline import with_code
+from transformer_jax.sweeps.report import reproduction
+from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.results import RESULT, SPEC, claim, mark_pruned, read_spec
+from transformer_jax.sweeps.study import NOWHERE, load_study
+from transformer_jax.tasks.base import TASKS
+from transformer_jax.trust import UntrustedError
+
+PART = """
+from pathlib import Path
+
+Path({marker!r}).touch()
+
+from transformer_jax.data.sources.embedded import EmbeddedSource
+from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.tasks.translation import Translation
+
+
+class Task(Translation):
+    pass
+
+
+class Architecture(type(ARCHITECTURES["encoder_decoder"])):
+    pass
+
+
+class Source(EmbeddedSource):
+    pass
+
+
+def make(config):
+    return Source(config)
+"""
+FIELDS = {"task.name": "evil:Task", "model.architecture": "evil:Architecture", "data.source": "evil:Source"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder on Python's path with the module `evil` and the package `evils`, which nothing has imported."""
+    marker = str(tmp_path / "imported")
+    for name in ("evil.py", "evils/__init__.py", "evils/parts.py", "evils2.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(PART.format(marker=marker))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv(trust.VARIABLE, raising=False)
+    monkeypatch.setattr(trust, "_state", trust._State())
+    for table in (TASKS, SOURCES):
+        monkeypatch.setattr(table, "_imported", {})
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("evil", "evils", "evils2")]:
+        del sys.modules[name]
+
+
+def imported(folder):
+    return (folder / "imported").exists()
+
+
+def naming(**values):
+    """Return a whole config as it is in a file, with other values by dotted name."""
+    config = json.loads(json.dumps(ExperimentConfig().resolved().to_dict()))
+    for name, value in values.items():
+        section, _, leaf = name.partition(".")
+        config[section][leaf] = value
+    return config
+
+
+def run_in(folder, **values):
+    """Write a work directory with config.json and a checkpoint without arrays, both of a config with other values."""
+    config = naming(**values)
+    checkpoint = folder / "run" / "checkpoints" / "5"
+    checkpoint.mkdir(parents=True)
+    record = {"config": config, "corpus": None}
+    seal(checkpoint, Manifest(5, record, {"valid/loss": 1.0}, {}).to_bytes(), {"tokenizer.model": b"", "w": b""})
+    (folder / "run" / "config.json").write_text(json.dumps(config))
+    return folder / "run"
+
+
+def edit(file, **values):
+    file.write_text(json.dumps(with_checksum(without_checksum(json.loads(file.read_text())) | values)))
+
+
+RECORD, CONFIG = "run/checkpoints/5/record.json", "run/config.json"
+READERS = [
+    (RECORD, ["evaluate", "--checkpoint=run"]),
+    (RECORD, ["evaluate", "--checkpoint=run/checkpoints/5"]),
+    (RECORD, ["predict", "--checkpoint=run", "--input=text"]),
+    (RECORD, ["generate", "--checkpoint=run", "--input=text"]),
+    (RECORD, ["score", "--checkpoint=run", "--input=text"]),
+    (RECORD, ["compare", "run", "run/checkpoints/5"]),
+    (RECORD, ["attention", "--checkpoint=run", "--text=a"]),
+    (RECORD, ["embeddings", "--checkpoint=run"]),
+    (RECORD, ["plot", "--checkpoint=run"]),
+    (RECORD, ["convert", "--checkpoint=run", "--to=out"]),
+    (RECORD, ["inspect", "--checkpoint=run"]),
+    (RECORD, ["inspect", "--checkpoint=run/checkpoints/5"]),
+    ("run/checkpoints/best", ["evaluate", "--checkpoint=run/checkpoints/best"]),
+    (CONFIG, ["train", "--workdir=run"]),
+    (CONFIG, ["train", "--workdir=other", "--config=run/config.json"]),
+    (CONFIG, ["train", "--workdir=other", "--config=run/config.json", "--config.task.name=translation"]),
+    (CONFIG, ["inspect", "--config=run/config.json"]),
+    (CONFIG, ["plot", "--config=run/config.json", "--output=plots"]),
+    (CONFIG, ["sweep", "--study=norm_placement", "--config=run/config.json", "--dry_run"]),
+    (CONFIG, ["convert", "--from=nowhere", "--workdir=other", "--config=run/config.json"]),
+    (CONFIG, ["quickstart", "--config=run/config.json"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "words"), READERS, ids=lambda value: value if isinstance(value, str) else " ".join(value[:2])
+)
+def test_commands_import_nothing_that_a_file_names(folder, monkeypatch, capsys, file, words):
+    run_in(folder, **{"task.name": "evil:Task"})
+    (folder / "text").write_text("a\n")
+    monkeypatch.chdir(folder)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{file} names task.name='evil:Task', code that is not part of this package. It is not imported." in said
+    assert f"pass --trust=evil (or set {trust.VARIABLE}=evil)" in said
+    assert not imported(folder)
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize("how", ["--trust=evil", "--trust=other,evil", "--trust=other --trust=evil", "environment"])
+def test_a_trusted_module_is_imported(folder, monkeypatch, capsys, how):
+    run = run_in(folder, **{"task.name": "evil:Task"})
+    flags = [] if how == "environment" else how.split()
+    if how == "environment":
+        monkeypatch.setenv(trust.VARIABLE, "other, evil")
+    assert main(["inspect", f"--checkpoint={run}", "--json", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["task"]["name"] == "evil:Task"
+    assert imported(folder)
+    assert main(["inspect", f"--checkpoint={run}"]) == (0 if how == "environment" else 2)  # it was for one command
+
+
+@pytest.mark.parametrize("name", ["evil", "evils2", "evils.parts.more"])
+def test_trust_is_in_a_module_and_those_inside_it(folder, name):
+    """A longer name with the same beginning is another module, and so is the package around it."""
+    values = naming(**{"task.name": "evils.parts:Task"})
+    trust.trust_modules(name)
+    with pytest.raises(UntrustedError, match=r"names task\.name='evils\.parts:Task'"):
+        ExperimentConfig.from_config_dict(values)
+    assert not imported(folder)  # nor is the package `evils`, to look for its parts
+    trust.trust_modules("evils")
+    assert ExperimentConfig.from_config_dict(values).task.name == "evils.parts:Task"
+
+
+def test_every_part_that_a_file_names_is_listed_at_once(folder, capsys):
+    run = run_in(folder, **{**FIELDS, "data.source": "evils.parts:Source"})
+    assert main(["inspect", f"--checkpoint={run}"]) == 2
+    said = capsys.readouterr().err
+    for part in ("model.architecture='evil:Architecture'", "task.name='evil:Task'", "data.source='evils.parts:Source'"):
+        assert part in said
+    assert "They are not imported" in said
+    assert "--trust=evil,evils.parts (or" in said
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--trust=evil:Task", "--trust=evil:Task: expected the name of a module; write --trust=evil"),
+        ("--trust=evil.py/", "--trust=evil.py/: expected the name of a module, such as mypackage"),
+        ("--trust=--config=x", "--trust=--config=x: expected the name of a module"),
+        ("--trust=a..b", "--trust=a..b: expected the name of a module"),
+    ],
+)
+def test_what_is_no_name_of_a_module(capsys, flag, said):
+    assert main(["inspect", "--config=quickstart", flag]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_wrong_environment_is_named(folder, monkeypatch):
+    monkeypatch.setenv(trust.VARIABLE, "evil:Task")
+    with pytest.raises(ConfigError, match=f"{trust.VARIABLE}=evil:Task: expected the name of a module"):
+        ExperimentConfig.from_config_dict(naming(**{"task.name": "evil:Task"}))
+
+
+def test_help_has_the_flag_once():
+    for name in COMMANDS:
+        count = command_help(name, full=False).count("--trust=")
+        assert count == (0 if name in ("list", "doctor") else 1), name
+
+
+# --- what the user has written -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("field", "value"), FIELDS.items())
+def test_the_users_own_names_need_nothing(folder, capsys, field, value):
+    assert main(["inspect", "--config=quickstart", f"--config.{field}={value}"]) == 0
+    assert imported(folder)
+
+
+def test_a_config_file_and_a_program_of_the_user_need_nothing(folder):
+    (folder / "own.py").write_text(
+        "from transformer_jax.config import *\n\n\ndef get_config(arg=''):\n"
+        "    return ExperimentConfig(task=TaskConfig(name='evil:Task')).to_config_dict()\n"
+    )
+    with trust.command():
+        assert read_config(str(folder / "own.py")).task.name == "evil:Task"
+        assert read_config("quickstart", {"data.source": "evils.parts:make"}).data.source == "evils.parts:make"
+        assert trust.modules() == ["evil", "evils.parts"]
+    made = ExperimentConfig(task=TaskConfig(name="evils2:Task"), model=ModelConfig(architecture="evils2:Architecture"))
+    assert made.resolved().model.architecture == "evils2:Architecture"
+
+
+def test_what_a_file_names_is_not_taken_for_the_users_own(folder):
+    with trust.reading("file.json"):
+        with pytest.raises(UntrustedError, match=r"^file\.json names task\.name='evil:Task'"):
+            ExperimentConfig.from_config_dict(naming(**{"task.name": "evil:Task"}))
+        with pytest.raises(ConfigError, match=r"file\.json names task\.name='evil:Task'"):
+            ExperimentConfig(task=TaskConfig(name="evil:Task")).resolved()
+    with pytest.raises(UntrustedError):
+        _ = TASKS["evil:Task"]
+    assert not imported(folder)
+
+
+def test_a_program_trusts_what_it_has_imported(folder):
+    values = naming(**FIELDS)
+    with pytest.raises(UntrustedError, match=r"If you trust it, import it first, pass trust=\['evil'\] \(or set"):
+        ExperimentConfig.from_config_dict(values)
+    import evil  # ty: ignore[unresolved-import]
+
+    config = ExperimentConfig.from_config_dict(values)
+    assert TASKS[config.task.name].__class__ is evil.Task
+    with trust.command(), pytest.raises(UntrustedError):  # what a command has imported says nothing about the user
+        ExperimentConfig.from_config_dict(values)
+
+
+@pytest.mark.parametrize("name", ["os:system", "evil:make", "evil:Path"])
+def test_imported_code_that_is_no_source_is_not_called(folder, name):
+    """A source is any callable; of modules that nobody named, only classes with the methods of one are called."""
+    import evil  # ty: ignore[unresolved-import]  # noqa: F401
+
+    with pytest.raises(ConfigError, match=r"names data\.source="):
+        SOURCES.make(name, DataConfig(source=name))
+
+
+def test_arguments_of_functions(folder):
+    from transformer_jax.evaluation.loading import load
+
+    run = run_in(folder, **{"task.name": "evil:Task"})
+    with pytest.raises(UntrustedError, match=r"record\.json names task\.name='evil:Task'"):
+        load(run)
+    assert not imported(folder)
+    with pytest.raises(CheckpointError):  # it has no arrays
+        load(run, trust="evil")
+    assert imported(folder)
+    config = read_config(str(run / "config.json"), trust=["evil"])
+    assert config.task.name == "evil:Task"
+
+
+# --- sweeps --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sweep(folder):
+    """The work directory of a finished study with made-up numbers, and the folder of the study."""
+    return write_workdir(folder)
+
+
+def test_report_imports_nothing_that_a_trial_names(folder, sweep, capsys):
+    workdir, _ = sweep
+    for file in workdir.glob(f"trials/*/{SPEC}"):
+        edit(file, config=without_checksum(json.loads(file.read_text()))["config"] | {"task": {"name": "evil:Task"}})
+    assert main(["report", f"--workdir={workdir}"]) == 2
+    assert f"{SPEC} names task.name='evil:Task'" in capsys.readouterr().err
+    assert not imported(folder)
+    trust.trust_modules("evil")
+    assert collect(workdir).task.__class__.__module__ == "evil"
+
+
+@pytest.mark.parametrize("place", ["axes", "settings", "pretraining"])
+def test_report_imports_nothing_that_a_recorded_study_names(folder, sweep, place):
+    workdir, _ = sweep
+    declaration = without_checksum(json.loads((workdir / "study.json").read_text()))["declaration"]
+    changed = json.loads(json.dumps(declaration))
+    if place == "axes":
+        changed["axes"][0]["values"]["1"] = {"data.source": "evil:Source"}
+    elif place == "settings":
+        changed["settings"] = {"task.name": "evil:Task"}
+    else:
+        changed["pretraining"] = declaration | {"settings": {"model.architecture": "evil:Architecture"}}
+    edit(workdir / "study.json", declaration=changed)
+    with pytest.raises(UntrustedError, match=r"study\.json names .*'evil:"):
+        collect(workdir)
+    assert not imported(folder)
+
+
+def marking(folder):
+    return f"from pathlib import Path\nPath({str(folder / 'imported')!r}).touch()\n"
+
+
+def test_the_baseline_of_a_record_is_not_run(folder, sweep):
+    """With --study, the code of the study is the user's; a config file that the record names is not."""
+    workdir, place = sweep
+    code = load_study(place)
+    (folder / "downloaded.py").write_text(marking(folder))
+    recorded = dataclasses.replace(code, baseline=str(folder / "downloaded.py"), folder=NOWHERE)
+    for found in (
+        with_code(recorded, code),
+        with_code(dataclasses.replace(code, pretraining=recorded), code).pretraining,
+    ):
+        with pytest.raises(ConfigError, match="not among the built-in configs"):
+            found.find_baseline()
+    assert with_code(dataclasses.replace(code, folder=NOWHERE), code).find_baseline() == code.find_baseline()
+    edit(workdir / "study.json", config="x", declaration=declaration_of(recorded))
+    assert reproduction.sweep_command(collect(workdir, place)) is None
+    assert not imported(folder)
+
+
+def test_the_folder_of_a_record_is_not_run_for_its_pretraining(folder, sweep, monkeypatch):
+    workdir, place = sweep
+    first = load_study(place)
+    claim(workdir / "pretraining", place, declaration_of(first), is_pretraining=True)
+    (place / "study.py").write_text(marking(folder))
+    results = collect(workdir)
+    assert results.code is None
+    results = dataclasses.replace(results, study=dataclasses.replace(results.study, pretraining=first))
+    monkeypatch.setattr(reproduction, "overrides_of", lambda study, variants: {})
+    assert reproduction.sweep_command(results) is None
+    assert not imported(folder)
+
+
+@pytest.fixture
+def trial(folder, sweep):
+    """A trial whose trial.json names `evil`, and which is pruned, so that its worker trains nothing."""
+    workdir, _ = sweep
+    trial = next(iter(sorted(workdir.glob("trials/*"))))
+    edit(trial / SPEC, config=naming(**{"task.name": "evil:Task"}))
+    (trial / RESULT).unlink()
+    mark_pruned(trial, "others were better")
+    return trial
+
+
+def test_a_worker_inherits_the_trust_of_its_sweep(folder, trial, capsys):
+    with trust.command():
+        words = command([trial], Options())
+    assert words[1:4] == ["-P", "-m", "transformer_jax.sweeps.worker"]
+    assert worker.main(words[4:]) == 2
+    assert f"{SPEC} names task.name='evil:Task'" in capsys.readouterr().err
+    assert not imported(folder)
+    with trust.command():
+        trust.trust_modules("other")
+        read_config("quickstart", {"task.name": "evil:Task"})  # of the sweep's own flags
+        words = command([trial], Options(trial_axis="map"))
+    assert words[-1] == "--trust=evil,other"
+    assert worker.main(words[4:]) == 0
+    assert json.loads((trial / RESULT).read_text())["status"] == "pruned"
+    assert trust.modules() == []
+
+
+def test_a_worker_measures_only_with_the_study_of_its_sweep(folder, trial, capsys):
+    study = folder / "downloaded" / "study"
+    study.mkdir(parents=True)
+    (study / "study.py").write_text(marking(folder))
+    edit(trial / SPEC, config=naming(), study=str(study))
+    for given in ([], [f"--study={folder}"]):
+        assert worker.main([str(trial), *given]) == 2
+        assert f"names the study {study}, whose code measures the trial. It is not run." in capsys.readouterr().err
+    assert command([trial], Options(study=study))[-1] == f"--study={study}"
+    assert worker.main(command([trial], Options(study=study))[4:]) == 0
+    assert read_spec(trial).study == str(study)
+
+
+# --- other files ---------------------------------------------------------------------------------------------------
+
+
+class Pickled:
+    def __init__(self, marker):
+        self._marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (Path(self._marker),)
+
+
+def test_a_pickled_result_of_slurm_runs_no_code(folder):
+    pytest.importorskip("submitit")
+    from transformer_jax.sweeps.executors.slurm import JOB, Slurm, SlurmOptions, _Job, _Queue
+
+    (folder / "7_0_result.pkl").write_bytes(pickle.dumps(("success", Pickled(folder / "imported"))))
+    job = _Job("7", folder, folder / "output.txt", _Queue("local"), "local")
+    assert job.poll() == exit_codes.KILLED
+    assert "cannot be read: it names pathlib." in (folder / "output.txt").read_text()
+    assert not imported(folder)
+    executor = Slurm(Options(), SlurmOptions(cluster="local"), folder / "slurm")
+    for number in ("-1", "../7", "", 7, None, "1 2"):
+        (folder / JOB).write_text(json.dumps({"cluster": "local", "job": number}))
+        assert executor._earlier_job(folder) is None
+
+
+PROTO = {"pythonClassName": "evil.Task", "featuresDict": {"features": {}}}
+FEATURES_DICT = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        PROTO,
+        {"python_class_name": "evil.Task"},
+        {"type": "evil.Task", "content": {}},
+        {"pythonClassName": FEATURES_DICT, "featuresDict": {"features": {"a": PROTO}}},
+        {"type": FEATURES_DICT, "content": {"a": {"type": "evil.Task", "content": "{}"}}},
+        {
+            "type": FEATURES_DICT,
+            "proto_cls": "tensorflow_datasets.FeaturesDict",
+            "content": " " + json.dumps({"features": {"a": PROTO}}),
+        },
+    ],
+    ids=lambda value: json.dumps(value)[:40],
+)
+def test_the_features_of_a_prepared_dataset_import_nothing(folder, features):
+    pytest.importorskip("tensorflow_datasets")
+    from transformer_jax.data.sources.tfds.catalogue import make_builder, open_folder
+
+    place = folder / "wmt14_translate" / "de-en" / "1.0.0"
+    place.mkdir(parents=True)
+    info = {"name": "wmt14_translate", "configName": "de-en", "version": "1.0.0", "fileFormat": "array_record"}
+    (place / "dataset_info.json").write_text(json.dumps(info))
+    (place / "features.json").write_text(json.dumps(features))
+    for read in (lambda: open_folder(place), lambda: make_builder("wmt14_translate/de-en", str(folder))):
+        with pytest.raises(UntrustedError, match=r"features\.json names a feature='evil:Task'"):
+            read()
+    assert not imported(folder)
+    trust.trust_modules("evil")
+    with pytest.raises(DataError, match="TFDS cannot read"):  # TFDS imports it, and finds that it is no feature
+        open_folder(place)
+    assert imported(folder)
+
+
+def test_features_that_cannot_be_read(tmp_path):
+    from transformer_jax.data.sources.tfds.catalogue import open_folder
+
+    for text in ("{", json.dumps({"content": '{"pythonClassName": "evil.Task", \ud83d'})):
+        (tmp_path / "features.json").write_text(text)
+        with pytest.raises(DataError, match=r"features\.json: cannot be read"):
+            open_folder(tmp_path)
+
+
+def test_python_m_imports_nothing_from_the_current_folder(tmp_path):
+    """The first modules that the package imports of others; those of Python itself come before it."""
+    for name in ("absl", "ml_collections", "logging", "evil"):
+        (tmp_path / f"{name}.py").write_text(f"from pathlib import Path; Path('{name}.run').touch()")
+    found = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "transformer_jax"]
+    done = subprocess.run([*words, "list"], cwd=tmp_path, env=found, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob("*.run"))
