@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import logging
 import os
 import re
@@ -22,6 +23,7 @@ from transformer_jax.data.token_cache import open_split
 from transformer_jax.data.tokenizers import EncodedTexts, train_tokenizer
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import DataError
+from transformer_jax.files import json_sha256
 
 COLUMNS = (TextColumn("inputs", "inputs"), TextColumn("targets", "targets"))
 TEXTS = pair_texts(
@@ -173,6 +175,20 @@ def test_damage_is_found_reported_and_repaired(open_cache, tokenizer, tmp_path, 
     assert re.search(rf"{re.escape(str(path.parent))} is damaged .*rebuilding", record.getMessage())
     assert path.read_bytes() == intact
     assert [p.name for p in tmp_path.iterdir()] == [path.parent.name]
+
+
+@pytest.mark.parametrize("dtype", ["O", "|O", [["a", "O"]]])
+def test_bytes_are_not_taken_for_objects_of_python(open_cache, tokenizer, tmp_path, caplog, dtype):
+    """The description of the files is whole, but somebody else has written it."""
+    open_cache()
+    (path,) = tmp_path.rglob("meta.json")
+    meta = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
+    meta["files"]["inputs.offsets"]["dtype"] = dtype
+    path.write_text(json.dumps(meta | {"sha256": json_sha256(meta)}))
+    with caplog.at_level(logging.WARNING):
+        assert_holds_texts(open_cache(), tokenizer)
+    assert open_cache.reads == 2
+    assert "is damaged" in caplog.text
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

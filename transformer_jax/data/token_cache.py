@@ -145,6 +145,8 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
             path = folder / name
             if sha256_of(path) != entry["sha256"]:
                 raise _DamagedCacheError(f"{name} does not match its checksum")
+            if np.dtype(entry["dtype"]).hasobject:  # its bytes would be taken for addresses of Python's objects
+                raise _DamagedCacheError(f"{name} has the type {entry['dtype']!r}, not one of numbers")
             # An empty file (examples without ids) cannot be mapped.
             stored = np.memmap(path, entry["dtype"], "r") if path.stat().st_size else np.zeros(0, entry["dtype"])
             arrays[name] = stored.reshape(-1, *entry["shape"])
