@@ -6,17 +6,21 @@ import contextlib
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 STDOUT = "stdout"
+Opener = Callable[[str, int], int]
 
 
 class NamedFile(io.FileIO):
     """A file whose write errors contain its name; Python itself names only files that it cannot open."""
 
-    def __init__(self, file: Path | int, mode: str, label: str, closefd: bool = True) -> None:
-        """label: name of the file in errors."""
-        super().__init__(file, mode, closefd)
+    def __init__(
+        self, file: Path | int, mode: str, label: str, closefd: bool = True, opener: Opener | None = None
+    ) -> None:
+        """label: name of the file in errors. The other arguments are those of `open`."""
+        super().__init__(file, mode, closefd, opener)
         self._label = label
 
     def write(self, data) -> int:

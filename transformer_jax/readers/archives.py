@@ -33,6 +33,10 @@ _ENCRYPTED = 1  # bit of `flag_bits`
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the library expands a block of the others without a bound
 
 
+class CompressedError(ValueError):
+    """Compressed content is damaged, or expands too far."""
+
+
 def expansion_bound(compressed: int) -> int:
     """Return how many bytes a file of `compressed` bytes may expand to."""
     return max(MAX_EXPANDED_BYTES, MAX_EXPANSION * compressed)
@@ -52,12 +56,12 @@ class _Guarded(io.RawIOBase):
         try:
             count = self._stream.readinto(buffer)
         except _DAMAGES as error:
-            raise ValueError(f"it is damaged or incomplete: {error}") from error
+            raise CompressedError(f"it is damaged or incomplete: {error}") from error
         self._left -= count
         if self._left < 0:
-            raise ValueError(_too_much(self._most))
+            raise CompressedError(_too_much(self._most))
         if self._is_exact and self._left and not count and len(buffer):
-            raise ValueError(f"it is damaged or incomplete: it ends {self._left:,} bytes early")
+            raise CompressedError(f"it is damaged or incomplete: it ends {self._left:,} bytes early")
         return count
 
 
@@ -107,11 +111,11 @@ class Archive:
         """
         info = self._members[name]
         if info.flag_bits & _ENCRYPTED:
-            raise ValueError(f"its file '{name}' is encrypted")
+            raise CompressedError(f"its file '{name}' is encrypted")
         if info.compress_type not in _METHODS:
-            raise ValueError(f"its file '{name}' is compressed by another method than deflate")
+            raise CompressedError(f"its file '{name}' is compressed by another method than deflate")
         if info.file_size > expansion_bound(info.compress_size):
-            raise ValueError(f"its file '{name}': {_too_much(expansion_bound(info.compress_size))}")
+            raise CompressedError(f"its file '{name}': {_too_much(expansion_bound(info.compress_size))}")
         return info.file_size
 
     @contextlib.contextmanager
@@ -121,7 +125,7 @@ class Archive:
         try:
             member = self._archive.open(self._members[name])
         except (*_DAMAGES, OSError) as error:  # a place before the file's beginning is an OSError
-            raise ValueError(f"its file '{name}' is damaged: {error}") from error
+            raise CompressedError(f"its file '{name}' is damaged: {error}") from error
         with member, io.BufferedReader(_Guarded(cast(io.BufferedIOBase, member), size, True), _BLOCK_BYTES) as stream:
             yield stream
 
@@ -151,13 +155,13 @@ def open_zip(path: Path | str, are_paths: bool = True) -> Generator[Archive]:
         try:
             archive = zipfile.ZipFile(bounded)
         except (*_DAMAGES, OverflowError, OSError) as error:
-            raise ValueError(f"it is no zip archive, or is damaged: {error}") from error
+            raise CompressedError(f"it is no zip archive, or is damaged: {error}") from error
         with archive:
             infos = archive.infolist()
             if len(infos) > MAX_MEMBERS:
-                raise ValueError(f"it holds {len(infos):,} files, more than {MAX_MEMBERS:,}")
+                raise CompressedError(f"it holds {len(infos):,} files, more than {MAX_MEMBERS:,}")
             if len({info.filename for info in infos}) < len(infos):
-                raise ValueError("it holds two files of the same name")
+                raise CompressedError("it holds two files of the same name")
             for info in infos:
                 _check_member(info, are_paths)
             yield Archive(archive)
@@ -167,6 +171,6 @@ def _check_member(info: zipfile.ZipInfo, is_path: bool) -> None:
     """Raise ValueError for a link, an absolute path or a path with `..`."""
     name = info.filename.replace("\\", "/")
     if info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16):
-        raise ValueError(f"its file {info.filename!r} is a link")
+        raise CompressedError(f"its file {info.filename!r} is a link")
     if is_path and (name.startswith("/") or ".." in PurePosixPath(name).parts or re.match("[A-Za-z]:", name)):
-        raise ValueError(f"its file {info.filename!r} has a path that leads out of the folder")
+        raise CompressedError(f"its file {info.filename!r} is a path that leaves the folder")

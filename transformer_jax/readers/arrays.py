@@ -156,7 +156,7 @@ def _type(descr: Any) -> np.dtype:
         raise ValueError("it has a record of several types, not numbers")
     dtype = np.dtype(descr)
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, not numbers; unpickling them would run code of the file's author")
+        raise ValueError("it holds Python objects, as of images of unequal sizes; unpickling them could run any code")
     if dtype.kind not in _KINDS or not dtype.itemsize:
         raise ValueError(f"the type {descr!r} is neither of numbers nor of texts")
     return dtype
