@@ -29,7 +29,7 @@ def check_regular(path: Path | str) -> None:
 def check_regular_mode(mode: int, path: Path | str) -> None:
     """Raise OSError as `check_regular`; mode: `st_mode` of the path or of an open descriptor."""
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        raise OSError(errno.ENXIO, "it is a pipe or a device, not a file", str(path))
 
 
 def open_file(path: Path | str) -> io.BufferedReader:
