@@ -145,7 +145,7 @@ def damaged_gzip(folder):
     data = gzip.compress((folder / "train.en").read_bytes())
     (folder / "train.en").unlink()
     (folder / "train.en.gz").write_bytes(data[:-9])
-    return ["train.en.gz is a damaged or incomplete .gz file"]
+    return ["train.en.gz: it is damaged or incomplete: "]
 
 
 def a_folder(folder):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax import compilation_cache
+from transformer_jax import compilation_cache, machine
 
 PROGRAM = """
 import jax, jax.numpy as jnp
@@ -50,7 +50,7 @@ def test_the_folder_that_the_environment_names(tmp_path, name):
 
 def test_different_processors_have_different_folders(monkeypatch):
     def read(text):
-        monkeypatch.setattr(Path, "read_text", lambda path, **_: text)
+        monkeypatch.setattr(machine, "read_text", lambda path, **_: text)
         return compilation_cache._processor()
 
     one = "processor : 0\nmodel name : A\nflags : fpu avx2\n"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
+from transformer_jax.readers import read_text
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def study_folder(name: str) -> Path:
 
 def first_line(file: Path) -> str:
     """Return the first line of a Python file's docstring, without executing the file."""
-    docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    docstring = ast.get_docstring(ast.parse(read_text(file))) or ""
     return docstring.partition("\n")[0]
 
 

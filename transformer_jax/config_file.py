@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import operator
 import traceback
 import types
@@ -31,6 +30,7 @@ from transformer_jax.config import (
     outside_parts,
 )
 from transformer_jax.errors import ConfigError
+from transformer_jax.readers import read_bytes, read_json
 from transformer_jax.tasks.base import best_metric
 from transformer_jax.trust import UntrustedError, own, reading, trust_modules
 
@@ -98,7 +98,7 @@ def _load_json(path: Path, arg: str) -> ml_collections.ConfigDict:
     if arg:
         raise ConfigError(f"{path}: takes no argument, but ':{arg}' was given")
     try:
-        values = json.loads(path.read_bytes())
+        values = read_json(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -267,7 +267,7 @@ def run_file(path: Path, what: str = "config file") -> types.ModuleType:
     Raises: ConfigError, which names the file and the line, if the file cannot be read or raises an error.
     """
     try:
-        source = path.read_bytes()
+        source = read_bytes(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such {what}{_files_near(path)}") from None
     except IsADirectoryError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import uuid
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.readers import open_file
+from transformer_jax.readers import open_file, through_json
+from transformer_jax.readers.files import check_regular_mode
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of a file system without locks."""
@@ -55,6 +57,33 @@ def write_atomically(file: Path, data: bytes) -> None:
         raise CheckpointError(f"{file}: could not be written: {error.strerror}") from error
 
 
+def own_file_opener(path: str, flags: int) -> int:
+    """Return the descriptor of a regular file; for the argument `opener` of `open`, to append to it or to lock it.
+
+    A link is not followed: in a folder that somebody else has made, it may lead to any file. Opening a pipe does not
+    wait for its reader.
+
+    Raises: OSError if it cannot be opened, or is a link, a folder, a pipe, a device or a socket.
+    """
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        problem = {errno.ELOOP: "it is a link, which is not followed", errno.ENXIO: "it is a pipe or a device"}
+        raise OSError(error.errno, problem.get(error.errno or 0, error.strerror), path) from error
+    try:
+        check_regular_mode(os.fstat(descriptor).st_mode, path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_own_file(path: Path) -> io.BufferedWriter:
+    """Return a file opened for appending; raises OSError as `own_file_opener`."""
+    return open(path, "ab", opener=own_file_opener)
+
+
 def try_lock(file: OpenFile | int) -> LockState:
     """Lock an open file for this process without waiting, and return the state of the lock.
 
@@ -92,7 +121,7 @@ def sha256_of(path: Path | str) -> str:
 
 def json_sha256(values: Mapping[str, Any]) -> str:
     """Return the hex digest of JSON values; it does not depend on the order of keys."""
-    return hashlib.sha256(json.dumps(json.loads(json.dumps(values)), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(through_json(values), sort_keys=True).encode()).hexdigest()
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:

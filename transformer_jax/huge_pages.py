@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from transformer_jax.readers import read_text
+
 VARIABLE = "GLIBC_TUNABLES"
 TUNABLE = "glibc.malloc.hugetlb"
 RESTARTED = "TRANSFORMER_JAX_RESTARTED"
@@ -43,7 +45,7 @@ def restart_with_huge_pages() -> None:
     Call it first in a program: work done before it is lost or done twice.
     """
     try:
-        policy = _POLICY.read_text()
+        policy = read_text(_POLICY)
     except OSError:  # not Linux, or Linux without huge pages
         return
     environment = environment_with_huge_pages(os.environ, policy)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from pathlib import Path
+
+from transformer_jax.readers import read_text
 
 
 def processor_facts() -> list[str]:
     """Return lines that identify the processor, such as `model name : ...`; without /proc, Python's own description."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text("/proc/cpuinfo", errors="replace").splitlines()
     except OSError:
         lines = [platform.processor()]
     return sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))} or set(lines))

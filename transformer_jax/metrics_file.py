@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import DataError
 from transformer_jax.files import write_atomically
-from transformer_jax.readers import check_regular, read_bytes
+from transformer_jax.readers import open_file, parse_json, read_bytes
 
 NAME = "metrics.jsonl"
 CLOCK_FIELDS = ("seconds", "tokens_per_s")
@@ -102,8 +102,7 @@ def last_value(file: Path, name: str) -> LastValue | None:
     not finite. The result is None for an unreadable file too.
     """
     try:
-        check_regular(file)
-        with file.open("rb") as opened:
+        with open_file(file) as opened:
             opened.seek(0, os.SEEK_END)
             opened.seek(max(0, opened.tell() - _TAIL_BYTES))
             texts = opened.read().decode(errors="replace").splitlines()
@@ -195,7 +194,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
         if _crc32(text) != checksum[1]:
             return None
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(values, dict) or type(values.get("step")) is not int:

@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,29 @@ def test_a_closed_stdout_changes_no_exit_code(words, code):
     result = subprocess.run(["sh", "-c", shell, sys.executable], stderr=subprocess.PIPE, text=True, check=False)
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
+    assert ("stdout is closed, so the output of this command is lost" in result.stderr) == (code == 0)
+
+
+def test_descriptors_of_closed_streams_are_not_given_to_other_files():
+    code = (
+        "import os, sys; from transformer_jax.cli import train, main\n"
+        "def run(arguments):\n"
+        "    with open(os.devnull) as file: print(file.fileno() > 2, file=sys.__stdout__ or open(sys.argv[1], 'w'))\n"
+        "    return 0\n"
+        "train.run = run; main.main(['train'])"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        shell = f'exec "$0" -c "$1" {folder}/out <&- >&- 2>&-'
+        subprocess.run(["sh", "-c", shell, sys.executable, code], check=True)
+        assert (Path(folder) / "out").read_text() == "True\n"
+
+
+def test_a_closed_stdin_is_named(tmp_path):
+    for command in ("generate", "predict", "score"):
+        shell = f'exec "$0" -m transformer_jax {command} --checkpoint={tmp_path} <&-'
+        result = subprocess.run(["sh", "-c", shell, sys.executable], stderr=subprocess.PIPE, text=True, check=False)
+        assert (result.returncode, "Traceback" in result.stderr) == (2, False)
+        assert "stdin is closed; pass --input=FILE" in result.stderr
 
 
 def test_tables_into_a_closed_pipe():

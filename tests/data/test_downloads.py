@@ -309,7 +309,7 @@ def unpacked(unpack, path):
 def test_a_damaged_gzip_file(tmp_path, content):
     path = tmp_path / "train.en.gz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"train\.en\.gz is not gzip, or is damaged"):
+    with pytest.raises(DataError, match=r"train\.en\.gz cannot be used: it is damaged or incomplete"):
         unpacked(unpacking.gunzipped, path)
 
 
@@ -387,14 +387,14 @@ def link(name):
 )
 def test_unsafe_members_of_an_archive(tmp_path, member, problem):
     archive = zip_of(tmp_path / "pairs.zip", {member: "/etc/passwd", "other.txt": "a\tb\n"})
-    with pytest.raises(DataError, match=f"is {problem}; the archive is not used"):
+    with pytest.raises(DataError, match=f"is {problem}; delete it"):
         unpacked(PAIRS, archive)
 
 
 @pytest.mark.parametrize(
     ("members", "problem"),
     [
-        (None, "is not a zip archive, or is damaged"),
+        (None, "it is no zip archive, or is damaged"),
         ({"fra.txt": "a\tb\n"}, r"has no file deu\.txt; it has fra\.txt"),
         ({"deu.txt": "a\tb\nc\n"}, "line 2: expected 2 columns between tabs, got 1"),
     ],

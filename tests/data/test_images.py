@@ -210,7 +210,10 @@ def test_a_place_without_text():
         ({"test_x": np.zeros((9, 8, 8), np.float32)}, "images of 'test' are float32 [9, 8, 8], expected uint8"),
         ({"test_y": np.arange(8)}, "labels of 'test' are int64 [8], expected integers or texts [9]"),
         ({"test_y": np.array([0, -1] + [0] * 7)}, "image 2 of 'test' has no label (-1)"),
-        ({"test_x": np.array([np.zeros((2, 2)), np.zeros((3, 3))], object)}, "test_x is no array of numbers; are its"),
+        (
+            {"test_x": np.array([np.zeros((2, 2)), np.zeros((3, 3))], object)},
+            "it holds Python objects, as of images of unequal sizes",
+        ),
     ],
 )
 def test_bad_npz_files(tmp_path, changed, message):

@@ -132,11 +132,36 @@ def test_rules():
         (":3", "found an empty one"),
         ("encoder/layers:0", "'encoder/layers:0' freezes no layer"),
         ("a(", r"'a\(' is no regular expression: .*"),
+        ("a{99999999999}", r"is no regular expression: .*too large"),
+        ("(?i)embedding", r"cannot be a part of a longer regular expression: .*write \(\?i:\.\.\.\)"),
+        ("(?x)a #b", "cannot be a part"),
+        ("(" * 2000 + ")" * 2000, "regular expression"),
+        ("(a+)+", "repeats a group"),
+        ("(?:a*)*b", "repeats a group"),
+        ("(?:a?){30}a", "repeats a group"),
+        ("(a|a)+", "repeats a group"),
+        ("(?:(?:a|b)c)*", "repeats a group"),
+        ("(?P<x>[)]a+)*", "repeats a group"),
+        (r"(\)a+)*", "repeats a group"),
+        ("([^]a]+)+?", "repeats a group"),
+        (".*.*.*.*.*x", "5 repetitions"),
+        ("a?" * 25 + "a" * 25, "25 repetitions"),
     ],
 )
 def test_text_that_is_no_rule(freeze, message):
     with pytest.raises(ConfigError, match=rf"optimizer\.freeze={re.escape(repr(freeze))}: .*{message}"):
         small_config({"optimizer.freeze": freeze})
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("encoder/.*/kernel", "(?:encoder|decoder)/layers/.*", "(?:encoder|decoder)?", "(a){3}b*", "(?i:Enc.*)/a"),
+        *("[*+]+", r"\(\*+", "a{}", "[]*]b*", ".*/.*/.*/.*", "(?<!a)b", "(?:ab)*", "(a{2}){3}", "(?:a|b){1}"),
+    ],
+)
+def test_patterns_that_take_little_time_are_allowed(pattern):
+    assert parse_freeze(pattern) == ((pattern, None),)
 
 
 @pytest.mark.parametrize(

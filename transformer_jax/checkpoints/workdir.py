@@ -12,7 +12,7 @@ from typing import Any
 from transformer_jax.config import completed, is_bookkeeping, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.files import try_lock, write_atomically
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import read_bytes, through_json
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ def _file_in(path: Path) -> Path:
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config as it comes back from JSON, with lists in place of tuples."""
-    return json.loads(json.dumps(config))
+    return through_json(config)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -22,6 +22,8 @@ from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, path_flag
 from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import replace_file
+from transformer_jax.readers import parse_json, read_text
 
 OVERRIDES = ()
 READS_NO_FILES = True
@@ -64,10 +66,10 @@ def examine(workdir: Path | None) -> list[dict[str, Any]]:
             if jax.process_index() == 0:
                 try:
                     workdir.mkdir(parents=True, exist_ok=True)
-                    file.write_text(str(uuid.uuid4()))
+                    replace_file(file, str(uuid.uuid4()).encode())
                 except OSError as error:
                     raise ConfigError(f"--workdir={workdir}: cannot be written: {error.strerror}") from error
-            shared = file.read_text() if file.exists() else ""
+            shared = read_text(file) if file.exists() else ""
     count = jax.device_count()
     mesh = jax.make_mesh((count,), ("data",))
     numbers = jax.make_array_from_callback(
@@ -87,7 +89,7 @@ def examine(workdir: Path | None) -> list[dict[str, Any]]:
         "versions": library_versions(),
         "shared": shared,
     }
-    reports = [json.loads(text) for text in gathered(json.dumps(mine))]
+    reports = [parse_json(text) for text in gathered(json.dumps(mine))]
     if workdir is not None and jax.process_index() == 0:
         file.unlink(missing_ok=True)
     return reports

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import json
 import logging
@@ -35,7 +36,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from absl import flags
 
@@ -47,6 +48,7 @@ from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import sha256_of
 from transformer_jax.progress import progress_bar
+from transformer_jax.readers import lines_of, open_file, open_stream
 from transformer_jax.tasks.lines import Line, LineOutputs, on_one_line
 
 OVERRIDES = ("evaluation", "decode")
@@ -79,7 +81,7 @@ def run(arguments: Arguments) -> int:
             raise ConfigError("--text and --input: give one of them")
         source, name = open_input("input", values.input, files)
         if values.text is not None:
-            source, name = [values.text.encode()], "--text"
+            source, name = [values.text.encode(errors="surrogatepass")], "--text"
         prompts = open_input("prompts", values.prompts, files)[0] if values.prompts else None
         file = None
         if values.output_file:
@@ -222,16 +224,26 @@ def _is_bounded(model: ModelConfig) -> bool:
 def open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
     """Return the lines of a file, or of stdin, and its name; raise DataError, which names the flag, if it fails."""
     if path is None:
-        return sys.stdin.buffer, "stdin"
+        if sys.stdin is None:
+            raise DataError(f"stdin is closed; pass --{flag}=FILE, or give it the lines")
+        return _bounded(sys.stdin.buffer, "stdin"), "stdin"
     try:
-        return files.enter_context(open(path, "rb")), path
+        return _bounded(files.enter_context(open_stream(path)), path), path
     except OSError as error:
         raise DataError(f"--{flag}={path}: {error.strerror}") from error
+
+
+def _bounded(stream: IO[bytes] | io.BufferedIOBase, name: str) -> Iterator[bytes]:
+    """Yield the lines of a stream; raise DataError, which names it, for one that does not end."""
+    try:
+        yield from lines_of(stream)
+    except ValueError as error:
+        raise DataError(f"{name}: {error}, too many for one line of text") from error
 
 
 def num_lines(path: str | None) -> int | None:
     """Return the number of lines of a file; None for a stream, whose length is unknown."""
     if path is None or not os.path.isfile(path):
         return None
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

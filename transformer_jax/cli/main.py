@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import logging
-import os
 import platform
 import sys
 import traceback
@@ -15,7 +14,7 @@ from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import parse, trusted_modules
 from transformer_jax.cli.failures import user_message
 from transformer_jax.cli.help import COMMANDS, command_help, command_module, program_help
-from transformer_jax.cli.streams import STDOUT, name_stdout, release_stdout
+from transformer_jax.cli.streams import STDOUT, name_stdout, open_closed_streams, release_stdout
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 from transformer_jax.terminal import printable, signs_of_life
@@ -35,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     try:
         code = _dispatch(argv)
-        if sys.stdout is not None:  # None if it was closed before this process started
-            sys.stdout.flush()
+        sys.stdout.flush()
         return code
     except KeyboardInterrupt:
         print("transformer-jax: interrupted", file=sys.stderr)
@@ -103,9 +101,8 @@ def _prepare_streams() -> None:
     logger = logging.getLogger("transformer_jax")
     if not any(isinstance(handler, _Messages) for handler in logger.handlers):
         logger.addHandler(_Messages())
+    open_closed_streams()
     name_stdout()
-    if sys.stderr is None:  # closed; Python would print messages for it on stdout
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the terminal cannot show must not be an error
             stream.reconfigure(errors="backslashreplace")

@@ -35,7 +35,6 @@ import dataclasses
 import itertools
 import json
 import logging
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -50,6 +49,7 @@ from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 from transformer_jax.progress import progress_bar
+from transformer_jax.readers import parse_json
 from transformer_jax.tasks.lines import ONE_TEXT, Line, on_one_line
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def run(arguments: Arguments) -> int:
             raise ConfigError(f"{' and '.join(f'--{name}' for name in given)}: give one of them")
         source, name = open_input("input", values.input, files)
         if values.text is not None:
-            source, name = [values.text.encode()], "--text"
+            source, name = [values.text.encode(errors="surrogatepass")], "--text"
         if values.image is not None:
-            source, name = [os.fsencode(values.image)], "--image"
+            source, name = [values.image.encode(errors="surrogatepass")], "--image"
         file = None
         if values.output_file:
             file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
@@ -229,7 +229,7 @@ class _AnswerWriter(_Writer):
         if not line.strip():
             raise ValueError("has no question")
         try:
-            asked = json.loads(line)
+            asked = parse_json(line)
             pair = asked["question"], asked["context"]
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise ValueError("expected a JSON object with 'question' and 'context'") from error

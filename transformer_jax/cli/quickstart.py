@@ -17,6 +17,7 @@ from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, swi
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.readers import read_text
 from transformer_jax.terminal import say
 
 OVERRIDES = ("config",)
@@ -73,7 +74,7 @@ def _compare_with_memory(config: ExperimentConfig, workdir: Path, splits: Sequen
 
     print("\nFive sentences of the test split:")
     test = source.split("test")
-    translations = (folder / "test.txt").read_text(encoding="utf-8").split("\n")
+    translations = read_text(folder / "test.txt").split("\n")
     inputs, targets = test.features["inputs"], test.features["targets"]
     for index in range(0, len(inputs), -(-len(inputs) // NUM_EXAMPLES)):
         print(f"\n  {inputs[index]}\n  -> {translations[index]}")

@@ -19,8 +19,8 @@ from typing import Any
 
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
-from transformer_jax.readers import read_bytes
+from transformer_jax.files import own_file_opener, try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.readers import open_file, read_json_object
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class ResumableFile:
         """Return the partial file, opened and locked."""
         while True:
             try:
-                raw = NamedFile(self._partial, "ab", self._flag)
+                raw = NamedFile(self._partial, "ab", self._flag, opener=own_file_opener)
             except OSError as error:
                 raise ConfigError(f"{self._flag}: cannot be written: {error.strerror}") from error
             try:
@@ -161,7 +161,7 @@ class ResumableFile:
     def _read_companion(self) -> dict[str, Any]:
         """Return the contents of the companion of a partial file that is not empty."""
         try:
-            progress = without_checksum(json.loads(read_bytes(self._companion)))
+            progress = without_checksum(read_json_object(self._companion))
             kinds = {"bytes": int, "lines": int, "input_sha256": str, "made_with": dict, "notes": dict}
             valid = all(type(progress[name]) is kind for name, kind in kinds.items())
             valid = valid and 0 < progress["bytes"] <= self._partial.stat().st_size and progress["lines"] > 0
@@ -176,7 +176,7 @@ class ResumableFile:
         return progress
 
     def _is_same_output(self, progress: Mapping[str, Any]) -> bool:
-        with self._partial.open("rb") as file:
+        with open_file(self._partial) as file:
             left = progress["bytes"]
             while left and (data := file.read(min(left, 1 << 20))):
                 self._output_digest.update(data)

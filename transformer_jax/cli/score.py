@@ -48,7 +48,7 @@ def run(arguments: Arguments) -> int:
     with contextlib.ExitStack() as files:
         source, name = open_input("input", values.input, files)
         if values.text is not None:
-            source, name = [values.text.encode()], "--text"
+            source, name = [values.text.encode(errors="surrogatepass")], "--text"
 
         from transformer_jax.compilation_cache import use_compilation_cache
         from transformer_jax.evaluation.loading import load_language_model

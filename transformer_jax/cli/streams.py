@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 STDOUT = "stdout"
+logger = logging.getLogger(__name__)
+Opener = Callable[[str, int], int]
 
 
 class NamedFile(io.FileIO):
     """A file whose write errors contain its name; Python itself names only files that it cannot open."""
 
-    def __init__(self, file: Path | int, mode: str, label: str, closefd: bool = True) -> None:
-        """label: name of the file in errors."""
-        super().__init__(file, mode, closefd)
+    def __init__(
+        self, file: Path | int, mode: str, label: str, closefd: bool = True, opener: Opener | None = None
+    ) -> None:
+        """label: name of the file in errors. The other arguments are those of `open`."""
+        super().__init__(file, mode, closefd, opener)
         self._label = label
 
     def write(self, data) -> int:
@@ -25,6 +32,38 @@ class NamedFile(io.FileIO):
         except OSError as error:
             error.filename = self._label
             raise
+
+
+class _ClosedStdout(io.RawIOBase):
+    """In place of a stdout that was closed before this process started; what is written is lost, which is told once."""
+
+    _has_told = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        if not self._has_told:
+            self._has_told = True
+            logger.warning("stdout is closed, so the output of this command is lost; direct it to a file")
+        return len(data)
+
+
+def open_closed_streams() -> None:
+    """Replace standard streams that were closed before this process started.
+
+    Their descriptors become those of the null device: otherwise a file that is opened later would get the number 1 or
+    2, and a library's messages would be written into it. Writing to stdout is a warning; stdin stays None.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_ClosedStdout()), "utf-8", write_through=False)
+    if sys.stderr is None:  # Python would print messages for it on stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def name_stdout() -> None:
@@ -45,7 +84,7 @@ def name_stdout() -> None:
 
 def release_stdout() -> None:
     """Drop the output that stdout could not write, which Python would try to write again at exit."""
-    if sys.stdout is None or sys.stdout.closed:
+    if sys.stdout.closed:
         return
     try:
         sys.stdout.flush()

@@ -10,8 +10,9 @@ import importlib.util
 import sys
 import typing
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
+
+from transformer_jax.readers import read_text
 
 if typing.TYPE_CHECKING:
     # None until the config is resolved. All other code sees resolved configs, and so a value.
@@ -67,7 +68,7 @@ def names_in_source(path: str) -> tuple[str, ...]:
     spec = importlib.util.find_spec(module)
     assert spec is not None, module
     assert spec.origin is not None, module
-    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+    for node in ast.parse(read_text(spec.origin)).body:
         targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             table = next(part for part in ast.walk(node) if isinstance(part, ast.Dict))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
 from transformer_jax.config.model import TRANSFORMERS
+from transformer_jax.config.patterns import check_pattern
 
 MAX_STEPS = 2**31 - 1  # steps are counted in int32
 
@@ -132,7 +132,8 @@ class FreezeRule(NamedTuple):
 def parse_freeze(text: str) -> tuple[FreezeRule, ...]:
     """Return the rules of `optimizer.freeze`, as in "a,b:2" -> (("a", None), ("b", 2)).
 
-    Raises: ValueError, whose text says why, if a rule is empty, has no layers or is no regular expression.
+    Raises: ValueError, whose text says why, if a rule is empty, has no layers or has a pattern that `check_pattern`
+    refuses.
     """
     rules = []
     for part in (part.strip() for part in text.split(",")) if text.strip() else ():
@@ -142,10 +143,7 @@ def parse_freeze(text: str) -> tuple[FreezeRule, ...]:
             raise ValueError("expected regular expressions separated by commas, found an empty one")
         if rule.layers == 0:
             raise ValueError(f"'{part}' freezes no layer; expected a number of at least 1 after ':'")
-        try:
-            re.compile(rule.pattern)
-        except re.error as error:
-            raise ValueError(f"'{rule.pattern}' is no regular expression: {error}; it cannot contain commas") from error
+        check_pattern(rule.pattern)
         rules.append(rule)
     return tuple(rules)
 

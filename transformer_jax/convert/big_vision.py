@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from transformer_jax.convert.folder_config import listing
 from transformer_jax.convert.tables import Family
 from transformer_jax.data.tokenizers import NoText
 from transformer_jax.errors import CheckpointError
+from transformer_jax.readers.arrays import open_npz
 
 SUFFIX = ".npz"
 _PIXELS = 224
@@ -77,9 +77,9 @@ class BigVisionFile(Folder):
 def open_big_vision(path: Path) -> BigVisionFile:
     """Read a file and the sizes of its model; raises CheckpointError if it cannot be read, or is another model."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        with open_npz(path) as stored:
+            arrays = {name: stored.read(name) for name in stored.names}
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read as an .npz file: {error}") from error
     ignored: dict[str, str] = {}
     if any(name.startswith("params/") for name in arrays):

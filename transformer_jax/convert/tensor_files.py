@@ -1,9 +1,9 @@
 """Reading and writing of `model.safetensors`, in one file or in shards, one tensor at a time.
 
 The format: 8 bytes with the length of the header, the header in JSON with type, shape and place of every tensor, then
-the numbers (https://github.com/huggingface/safetensors, README). The library `safetensors` checks the header: its
-length, that no tensors overlap, and that they fill the file. The numbers are mapped from the file and written to it
-directly, since the library would hold a copy of all of them.
+the numbers (https://github.com/huggingface/safetensors, README). `readers.tensors` checks the header: its length and
+types, that no tensors overlap, and that they fill the file. The numbers are mapped from the file and written to it
+directly, since the library `safetensors` would hold a copy of all of them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
-import safetensors
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.readers import check_regular
+from transformer_jax.readers import read_json_object
+from transformer_jax.readers.arrays import map_numbers
+from transformer_jax.readers.tensors import read_tensor_places
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -72,9 +73,10 @@ class TensorFiles:
                 f"{tensor.file}: the tensor '{name}' has the type {tensor.dtype}; we read {', '.join(READ_TYPES)}"
             )
         dtype = READ_TYPES[tensor.dtype]
-        if not math.prod(tensor.shape):
-            return np.zeros(tensor.shape, dtype)
-        return np.memmap(tensor.file, dtype, "r", tensor.start, tensor.shape)
+        try:
+            return map_numbers(tensor.file, dtype, tensor.shape, tensor.start)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{tensor.file}: cannot be read: {error}") from error
 
     @property
     def nbytes(self) -> int:
@@ -99,37 +101,29 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
             )
         raise CheckpointError(f"{folder}: has neither {SINGLE} nor {INDEX}")
     try:
-        places = json.loads(index.read_bytes())["weight_map"]
-        files: dict[Path, list[str]] = {}
-        for name, file in places.items():
-            if Path(file).name != file:
-                raise CheckpointError(f"{index}: the file name {file!r} of '{name}' has a path in it")
-            files.setdefault(folder / file, []).append(name)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: is not an index of tensors: {error!r}") from error
+        places = read_json_object(index).get("weight_map")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{index}: is not an index of tensors: {error}") from error
+    if not isinstance(places, dict) or not all(isinstance(file, str) and file for file in places.values()):
+        raise CheckpointError(f"{index}: is not an index of tensors: expected 'weight_map', tensors with their files")
+    files: dict[Path, list[str]] = {}
+    for name, file in places.items():
+        if Path(file).name != file or "\0" in file:
+            raise CheckpointError(f"{index}: the file name {file!r} of '{name}' has a path in it")
+        files.setdefault(folder / file, []).append(name)
     if missing := [file.name for file in files if not file.is_file()]:
         raise CheckpointError(f"{folder}: {len(missing)} of {len(files)} files are missing: {', '.join(missing)}")
     return {file: list(names) for file, names in files.items()}
 
 
 def _read_header(file: Path) -> dict[str, Stored]:
-    """Return the tensors of a file by name, after the library has checked its header."""
+    """Return the tensors of a file by name, after its header has been checked."""
     try:
-        check_regular(file)
-        with safetensors.safe_open(file, framework="numpy"):
-            pass
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(length))
-    except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{file}: is damaged or cut short: {error}") from error
-    except (OSError, ValueError, struct.error) as error:
+        return {name: Stored(file, *place) for name, place in read_tensor_places(file).items()}
+    except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error}") from error
-    return {
-        name: Stored(file, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }
+    except ValueError as error:
+        raise CheckpointError(f"{file}: is damaged or cut short: {error}") from error
 
 
 class Outgoing(NamedTuple):

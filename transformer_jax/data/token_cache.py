@@ -33,9 +33,11 @@ from transformer_jax.errors import DataError
 from transformer_jax.files import json_sha256, sha256_of
 from transformer_jax.kill_points import kill_point
 from transformer_jax.progress import progress_bar
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import read_json_object
+from transformer_jax.readers.arrays import map_numbers
 
 _FORMAT = 2
+_OFFSETS = "<i8"
 _CHUNK = 1 << 15  # examples that are in memory as text, at most
 _CHUNK_BYTES = 1 << 28  # and bytes of arrays, such as images
 # A build writes something every few seconds; a folder untouched for an hour belongs to a process that was killed.
@@ -124,7 +126,7 @@ def _why(directory: Path, name: str, parts: Mapping[str, Any]) -> str:
     """Return a note about a cache of this split from another corpus; "" if there is none."""
     for meta in sorted(directory.glob(f"{name}-*/meta.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            before = json.loads(read_bytes(meta))["parts"]
+            before = read_json_object(meta)["parts"]
             if before["tokenizer"] == parts["tokenizer"] and before["source"] != parts["source"]:
                 return f"; {meta.parent} is for another corpus"
     return ""
@@ -135,30 +137,49 @@ def _open(folder: Path, key: str, columns: Sequence[Column], tokenizer: Tokenize
     if not folder.is_dir():
         raise FileNotFoundError(folder)
     try:
-        meta = json.loads(read_bytes(folder / "meta.json"))
+        meta = read_json_object(folder / "meta.json")
         if meta.pop("sha256", None) != json_sha256(meta):
             raise _DamagedCacheError("meta.json does not match its checksum")
         if meta["key"] != key:
             raise _DamagedCacheError("meta.json belongs to another cache")
-        arrays = {}
-        for name, entry in meta["files"].items():
-            path = folder / name
-            if sha256_of(path) != entry["sha256"]:
-                raise _DamagedCacheError(f"{name} does not match its checksum")
-            if np.dtype(entry["dtype"]).hasobject:  # its bytes would be taken for addresses of Python's objects
-                raise _DamagedCacheError(f"{name} has the type {entry['dtype']!r}, not one of numbers")
-            # An empty file (examples without ids) cannot be mapped.
-            stored = np.memmap(path, entry["dtype"], "r") if path.stat().st_size else np.zeros(0, entry["dtype"])
-            arrays[name] = stored.reshape(-1, *entry["shape"])
-        stored_columns = {
-            column.name: RaggedIds(arrays[f"{column.name}.ids"], arrays[f"{column.name}.offsets"])
-            if column.ragged
-            else arrays[f"{column.name}.array"]
-            for column in columns
-        }
+        files = meta["files"]
+        stored_columns = {column.name: _stored(folder, files, column, tokenizer) for column in columns}
+        if len({len(rows) for rows in stored_columns.values()}) > 1:
+            raise _DamagedCacheError("its columns have unequally many examples")
         return EncodedSplit(stored_columns, tokenizer.special_ids, tokenizer.source.special_ids, TokenKinds(tokenizer))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise _DamagedCacheError(f"{type(error).__name__}: {error}") from error
+
+
+def _stored(folder: Path, files: Mapping[str, Any], column: Column, tokenizer: Tokenizer) -> RaggedIds | np.ndarray:
+    """Return a column that is mapped from its files; the column says their types, whatever meta.json says.
+
+    Args:
+      files: the entries of meta.json.
+    Raises: _DamagedCacheError, and the errors of readers and lookups, if a file does not match its entry or the column.
+    """
+
+    def mapped(name: str, dtype: str) -> np.ndarray:
+        path, entry = folder / name, files[name]
+        if sha256_of(path) != entry["sha256"]:
+            raise _DamagedCacheError(f"{name} does not match its checksum")
+        if entry["dtype"] != dtype:
+            raise _DamagedCacheError(f"{name} has the type {entry['dtype']}, expected {dtype}")
+        flat = map_numbers(path, dtype, (path.stat().st_size // np.dtype(dtype).itemsize,))
+        return flat.reshape(-1, *entry["shape"])
+
+    dtype = column.stored_dtype(tokenizer)
+    if not column.ragged:
+        rows = mapped(f"{column.name}.array", dtype)
+        if isinstance(column, ArrayColumn) and rows.shape[1:] != column.shape:
+            raise _DamagedCacheError(f"{column.name}.array has rows of the shape {rows.shape[1:]}")
+        return rows
+    ids, offsets = mapped(f"{column.name}.ids", dtype), mapped(f"{column.name}.offsets", _OFFSETS)
+    if ids.ndim != 1 or offsets.ndim != 1 or not len(offsets) or offsets[0] or offsets[-1] != len(ids):
+        raise _DamagedCacheError(f"{column.name}.offsets does not fit {column.name}.ids")
+    if np.any(offsets[1:] < offsets[:-1]):
+        raise _DamagedCacheError(f"{column.name}.offsets decreases")
+    return RaggedIds(ids, offsets)
 
 
 class _ArrayFile:
@@ -276,8 +297,8 @@ def _write_arrays(
                     continue
                 append(f"{name}.ids", exact(encoded.ids, dtype, column.feature), dtype)
                 if not num_chunks:
-                    append(f"{name}.offsets", np.zeros(1, np.int64), "<i8")
-                append(f"{name}.offsets", num_ids[name] + encoded.offsets[1:], "<i8")
+                    append(f"{name}.offsets", np.zeros(1, np.int64), _OFFSETS)
+                append(f"{name}.offsets", num_ids[name] + encoded.offsets[1:], _OFFSETS)
                 num_ids[name] += len(encoded.ids)
             num_chunks += 1
             num_examples += chunk.num_examples

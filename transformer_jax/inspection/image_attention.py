@@ -6,7 +6,6 @@ import base64
 import io
 import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.inspection.attention import capture
 from transformer_jax.inspection.pictures import new_figure, save
+from transformer_jax.readers import read_text
 from transformer_jax.typing import Params
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def image_page(maps: ImageMaps, shown: ImageSelection, about: Mapping[str, str])
     }
     # HTML interprets `</script>` and `<!--` within a script element, even inside a JSON string.
     written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    template = resources.files("transformer_jax.inspection").joinpath("image_page.html").read_text(encoding="utf-8")
+    template = read_text(Path(__file__).parent / "image_page.html")
     before, _, after = template.partition(_PLACE)
     return before + written + after
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.inspection.attention import KINDS, AttentionMaps, Selection
+from transformer_jax.readers import read_text
 
 _PLACE = "__DATA__"
 
@@ -27,7 +28,7 @@ def attention_page(maps: AttentionMaps, shown: Selection, about: Mapping[str, st
     }
     # HTML interprets `</script>` and `<!--` within a script element, even inside a JSON string.
     written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    template = resources.files("transformer_jax.inspection").joinpath("page.html").read_text(encoding="utf-8")
+    template = read_text(Path(__file__).parent / "page.html")
     before, _, after = template.partition(_PLACE)
     return before + written + after
 

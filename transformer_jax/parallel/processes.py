@@ -21,6 +21,7 @@ import jax
 from jax._src import distributed  # private: jax.distributed gives no access to the service that it starts
 
 from transformer_jax.errors import ConfigError, TrainingError
+from transformer_jax.readers import parse_json
 
 HEARTBEAT_SECONDS = 60
 """Time without a sign of life after which a process counts as dead, and the others end."""
@@ -265,7 +266,7 @@ def primary_first(what: str) -> Generator[None]:
 
 def _answered(key: str, what: str) -> Any:
     """Wait for the value that process 0 puts under a key, and return it; raises TrainingError if process 0 failed."""
-    answer = json.loads(_client().blocking_key_value_get(key, _WAIT_MS))
+    answer = parse_json(_client().blocking_key_value_get(key, _WAIT_MS))
     if "failed" in answer:
         raise TrainingError(f"process {jax.process_index()} ends: process 0 failed while {what}")
     return answer["result"]

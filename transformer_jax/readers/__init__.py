@@ -5,16 +5,27 @@ sockets, whose content may never end, and content that is larger or deeper than 
 OSError if a file cannot be read and ValueError if its content is damaged; the caller names the file and the remedy.
 """
 
-from transformer_jax.readers.files import check_regular, open_file, open_text, read_bytes, read_text
-from transformer_jax.readers.json_values import parse_json, read_json, read_json_object
+from transformer_jax.readers.files import (
+    check_regular,
+    lines_of,
+    open_file,
+    open_stream,
+    open_text,
+    read_bytes,
+    read_text,
+)
+from transformer_jax.readers.json_values import parse_json, read_json, read_json_object, through_json
 
 __all__ = [
     "check_regular",
+    "lines_of",
     "open_file",
+    "open_stream",
     "open_text",
     "parse_json",
     "read_bytes",
     "read_json",
     "read_json_object",
     "read_text",
+    "through_json",
 ]

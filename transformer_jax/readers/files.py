@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
+import itertools
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 MAX_BYTES = 1 << 30
 """Largest file that is read into memory at once, in bytes."""
+MAX_LINE_BYTES = 1 << 26
+"""Longest line of a stream, in bytes."""
 
 
 def check_regular(path: Path | str) -> None:
@@ -17,12 +23,13 @@ def check_regular(path: Path | str) -> None:
 
     A folder passes: opening it raises an OSError that says what it is.
     """
-    _refuse_endless(os.stat(path).st_mode, path)
+    check_regular_mode(os.stat(path).st_mode, path)
 
 
-def _refuse_endless(mode: int, path: Path | str) -> None:
+def check_regular_mode(mode: int, path: Path | str) -> None:
+    """Raise OSError as `check_regular`; mode: `st_mode` of the path or of an open descriptor."""
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        raise OSError(errno.ENXIO, "it is a pipe or a device, not a file", str(path))
 
 
 def open_file(path: Path | str) -> io.BufferedReader:
@@ -36,13 +43,44 @@ def open_file(path: Path | str) -> io.BufferedReader:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         mode = os.fstat(descriptor).st_mode
-        _refuse_endless(mode, path)
+        check_regular_mode(mode, path)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_stream(path: Path | str) -> io.BufferedReader:
+    """Return a file or a pipe that the user has named, opened for reading bytes; it waits for a pipe's writer.
+
+    For inputs that are read line by line, such as `--input=<(zcat FILE)`; never for a file that something else names.
+
+    Raises: OSError if it cannot be opened or is a folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        return os.fdopen(descriptor, "rb")  # refuses a folder
+    except BaseException:
+        with contextlib.suppress(OSError):  # closed already
+            os.close(descriptor)
+        raise
+
+
+def lines_of(stream: io.BufferedIOBase | IO[bytes], most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
+    """Yield the lines of a stream with their ends.
+
+    Raises: ValueError, which names the line, for a line of more than `most` bytes, since an endless one would fill the
+    memory.
+    """
+    for number in itertools.count(1):
+        line = stream.readline(most + 1)
+        if len(line) > most:
+            raise ValueError(f"line {number} has more than {most:,} bytes")
+        if not line:
+            return
+        yield line
 
 
 def open_text(path: Path | str, errors: str = "strict") -> io.TextIOWrapper:

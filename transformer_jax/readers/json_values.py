@@ -50,6 +50,11 @@ def read_json_object(path: Path | str, most: int = MAX_JSON_BYTES) -> dict[str, 
     return values
 
 
+def through_json(values: Any) -> Any:
+    """Return values as they come back from JSON, with lists in place of tuples and texts in place of other keys."""
+    return json.loads(json.dumps(values))
+
+
 def _kind(values: Any) -> str:
     names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     return names.get(type(values), "a number")

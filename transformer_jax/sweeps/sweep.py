@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from transformer_jax import exit_codes
+from transformer_jax.readers import read_text
 from transformer_jax.sweeps.executors.base import Executor, Job
 from transformer_jax.sweeps.results import (
     OUTPUT,
@@ -213,7 +214,7 @@ class Sweep:
 
 def _last_line(file: Path) -> str:
     try:
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_text(file, errors="replace").splitlines()
     except OSError:
         return "no output"
     return lines[-1] if lines else "no output"

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from transformer_jax.errors import CheckpointError
+from transformer_jax.files import own_file_opener
 from transformer_jax.metrics_file import NAME, cut_back, format_line, num_unchecked
 
 _log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class MetricLog:
                     _log.warning(
                         "%s: %d lines of an earlier version have no checksum and are not checked", self._path, unchecked
                     )
-                self._file = opened.enter_context(self._path.open("a", encoding="utf-8"))
+                self._file = opened.enter_context(open(self._path, "a", encoding="utf-8", opener=own_file_opener))
             with _named_errors(events):
                 self._events = opened.enter_context(contextlib.closing(_Events(events, step)))
             self._opened = opened.pop_all()

@@ -20,6 +20,7 @@ from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batching import Batch, BatchShape, TrainingBatches
 from transformer_jax.kill_points import kill_point
 from transformer_jax.parallel.processes import gathered
+from transformer_jax.readers import parse_json
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.metric_window import MetricWindow
@@ -124,7 +125,7 @@ class TrainingSession:
         """Score parameters and log the result; if that ends training, log the current window too."""
         # With several processes, all use the numbers of process 0: theirs may differ by rounding.
         metrics = gathered(json.dumps(self.parts.evaluate(params)))[0]
-        self.best_so_far.record_validation(json.loads(metrics))
+        self.best_so_far.record_validation(parse_json(metrics))
         kill_point("inside_evaluation", step)
         self._log.write(step, "valid", self.best_so_far.metrics)
         self._progress.say(f"step {step}  valid  " + _summary(self.best_so_far.metrics))

@@ -15,6 +15,7 @@ from transformer_jax.data.downloads.table import RemoteFile
 from transformer_jax.errors import DataError
 from transformer_jax.files import sha256_of
 from transformer_jax.progress import ByteProgress
+from transformer_jax.readers import check_regular, read_bytes
 from transformer_jax.terminal import say
 
 TIMEOUT_SECONDS = 30.0
@@ -44,6 +45,8 @@ def fetch(file: RemoteFile, folder: Path, progress: ByteProgress) -> None:
     """
     part = folder / f"{file.name}.part"
     with local_errors(part):
+        if part.exists():
+            check_regular(part)  # writing into a pipe would wait for its reader
         progress.start_at(_size(part))
         try:
             for _ in range(_ATTEMPTS):
@@ -96,7 +99,7 @@ def _transfer(file: RemoteFile, part: Path, progress: ByteProgress) -> bool:
     start = _size(part)
     headers = {"User-Agent": "transformer-jax"}
     validator = _validator_file(part)
-    known = validator.read_text(encoding="latin-1") if validator.exists() else ""
+    known = read_bytes(validator).decode("latin-1") if validator.exists() else ""
     if start and (known or file.sha256):
         headers["Range"] = f"bytes={start}-"
         if known:

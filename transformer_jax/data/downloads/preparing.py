@@ -12,7 +12,7 @@ from typing import NamedTuple
 from transformer_jax.data.downloads.fetching import UnreachableError, check, fetch, local_errors
 from transformer_jax.data.downloads.table import CORPORA, Corpus
 from transformer_jax.errors import DataError
-from transformer_jax.files import try_lock
+from transformer_jax.files import open_own_file, try_lock
 from transformer_jax.progress import byte_progress
 from transformer_jax.terminal import doing
 
@@ -63,7 +63,7 @@ def _is_finished(folder: Path, corpus: Corpus) -> bool:
 @contextlib.contextmanager
 def _locked(path: Path, name: str) -> Generator[None]:
     with local_errors(path):
-        file = path.open("ab")
+        file = open_own_file(path)
     with file:
         if try_lock(file) == "in use":
             raise DataError(f"{path}: another process is preparing {name}; run the command again when that has ended")

@@ -7,19 +7,16 @@ nothing is written to a path that an archive chooses.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import io
 import itertools
 import re
-import stat
-import zipfile
-import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping
-from pathlib import Path, PurePosixPath
-from typing import IO, cast
+from pathlib import Path
 
 from transformer_jax.errors import DataError
+from transformer_jax.readers import open_file
+from transformer_jax.readers.archives import CompressedError, open_gzip, open_zip
 
 Unpack = Callable[[Mapping[str, Path]], Iterator[tuple[str, Iterator[bytes]]]]
 """A function from downloaded files by name to (name in `data.dir`, content); it raises DataError for a bad file."""
@@ -30,13 +27,12 @@ MAX_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 20
 _IN_AND_OUT = re.compile(rb"IN: (\S.*) OUT: (\S.*)")
-_UNIX = 3  # `create_system` of zip members whose external attributes hold a Unix file mode
 
 
 def unchanged(files: Mapping[str, Path]) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the files as they are."""
     for name, path in files.items():
-        yield name, _content(path, lambda path: path.open("rb"))
+        yield name, _content(path, open_file)
 
 
 def renamed(names: Mapping[str, str]) -> Unpack:
@@ -52,7 +48,7 @@ def renamed(names: Mapping[str, str]) -> Unpack:
 def gunzipped(files: Mapping[str, Path]) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the .gz files decompressed, without their suffix; DataError for a damaged or too large one."""
     for name, path in files.items():
-        yield name.removesuffix(".gz"), _content(path, gzip.GzipFile)
+        yield name.removesuffix(".gz"), _content(path, open_gzip)
 
 
 def members(archive: str, names: Mapping[str, str]) -> Unpack:
@@ -118,7 +114,7 @@ def in_and_out(names: Mapping[str, str]) -> Unpack:
 
 
 def _side_of_lines(path: Path, side: int) -> Iterator[bytes]:
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         for number, line in enumerate(_lines(path, stream), 1):
             match = _IN_AND_OUT.fullmatch(line.strip())
             if match is None:
@@ -127,28 +123,16 @@ def _side_of_lines(path: Path, side: int) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _member(path: Path, name: str) -> Generator[zipfile.ZipExtFile]:
+def _member(path: Path, name: str) -> Generator[io.BufferedIOBase]:
     """Open one file of a zip archive; raise DataError for an archive with unsafe members, or without this one."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                _check_safe(path, info)
-            if name not in archive.namelist():
-                raise DataError(f"{path} has no file {name}; it has {', '.join(archive.namelist()[:5]) or 'none'}")
+        with open_zip(path) as archive:
+            if name not in archive.names:
+                raise DataError(f"{path} has no file {name}; it has {', '.join(archive.names[:5]) or 'none'}")
             with archive.open(name) as stream:
-                yield cast(zipfile.ZipExtFile, stream)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a zip archive, or is damaged: {error}; delete it and run again") from error
-
-
-def _check_safe(path: Path, info: zipfile.ZipInfo) -> None:
-    """Raise DataError for a member with an absolute path, a `..` or a link."""
-    name = info.filename.replace("\\", "/")
-    parts = PurePosixPath(name).parts
-    is_link = info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16)
-    if name.startswith("/") or ".." in parts or ":" in name or is_link:
-        kind = "a link" if is_link else "a path that leaves the folder"
-        raise DataError(f"{path}: the member {info.filename!r} is {kind}; the archive is not used, delete it")
+                yield stream
+    except CompressedError as error:
+        raise _damaged(path, error) from error
 
 
 def _lines(path: Path, stream: io.BufferedIOBase) -> Iterator[bytes]:
@@ -160,17 +144,23 @@ def _lines(path: Path, stream: io.BufferedIOBase) -> Iterator[bytes]:
         yield line
 
 
-def _content(path: Path, open_file: Callable[[Path], IO[bytes] | gzip.GzipFile]) -> Iterator[bytes]:
+def _content(
+    path: Path, opened: Callable[[Path], contextlib.AbstractContextManager[io.BufferedIOBase]]
+) -> Iterator[bytes]:
     size = 0
-    with open_file(path) as stream:
-        try:
+    try:
+        with opened(path) as stream:
             while block := stream.read(_BLOCK_BYTES):
                 size += len(block)
                 if size > MAX_BYTES:
                     raise _too_large(path)
                 yield block
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise DataError(f"{path} is not gzip, or is damaged: {error}; delete it and run again") from error
+    except CompressedError as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: CompressedError) -> DataError:
+    return DataError(f"{path} cannot be used: {error}; delete it and run again")
 
 
 def _too_large(path: Path) -> DataError:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import codecs
 import contextlib
 import functools
-import gzip
 import hashlib
 import io
 import stat
-import zlib
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.config import close_names
 from transformer_jax.errors import DataError
+from transformer_jax.readers import open_file
+from transformer_jax.readers.archives import CompressedError, open_gzip
 
 MAX_LINE_CHARACTERS = 100_000
+MAX_LINE_BYTES = 1 << 26
+"""Longest line of a document: longer ones are hardly text, and would fill the memory."""
 _NAMED_LINES = 5  # line numbers that an error message lists
 _BLOCK_BYTES = 1 << 20
 
@@ -78,8 +80,12 @@ class TextFile:
         """Yield blocks of lines. see: called with the bytes of each block."""
         offset, number = 0, 0
         with _opened(self.path) as file:
-            while lines := file.readlines(_BLOCK_BYTES):
-                content = b"".join(lines)
+            while content := file.read(_BLOCK_BYTES):
+                rest = b"" if content.endswith(b"\n") else file.readline(MAX_LINE_BYTES)
+                if len(rest) == MAX_LINE_BYTES:
+                    line = number + content.count(b"\n") + 1
+                    raise DataError(f"{self.path}, line {line} has more than {MAX_LINE_BYTES:,} bytes: it is not text")
+                content += rest
                 see(content)
                 block = self._decoded(content, offset, number)
                 self._check(block, number)
@@ -153,9 +159,9 @@ def find(folder: Path, name: str) -> Path:
 @contextlib.contextmanager
 def _opened(path: Path) -> Generator[io.BufferedIOBase]:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_gzip(path) if path.suffix == ".gz" else open_file(path) as file:
             yield file
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is a damaged or incomplete .gz file: {error}") from error
+    except CompressedError as error:
+        raise DataError(f"{path}: {error}") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error

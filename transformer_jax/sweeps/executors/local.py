@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from transformer_jax.files import open_own_file
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import python_path
 from transformer_jax.sweeps.results import OUTPUT
@@ -57,7 +58,7 @@ class Local:
             sharing = -(-self.num_workers // len(self._gpus))
             if sharing > 1:
                 environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{0.9 / sharing:.2f}")
-        with (folders[0] / OUTPUT).open("ab") as output:
+        with open_own_file(folders[0] / OUTPUT) as output:
             # A separate session: Ctrl-C reaches only the sweep, which then makes all workers save.
             return _Process(
                 subprocess.Popen(

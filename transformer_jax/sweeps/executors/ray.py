@@ -20,6 +20,7 @@ from typing import Any
 
 from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import own_file_opener
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import python_path, start_worker
 from transformer_jax.sweeps.results import OUTPUT, SPEC
@@ -131,7 +132,7 @@ class _Job:
         ray.kill(self._actor)
 
     def _say(self, message: str) -> None:
-        with self._output.open("a", encoding="utf-8") as file:
+        with open(self._output, "a", encoding="utf-8", opener=own_file_opener) as file:
             file.write(f"{message}\n")
 
 

@@ -27,7 +27,8 @@ from typing import Any
 
 from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import own_file_opener, write_atomically
+from transformer_jax.readers import read_json_object
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT
@@ -167,7 +168,7 @@ class _Job:
         return 1
 
     def _say(self, message: str) -> None:
-        with self._output.open("a", encoding="utf-8") as file:
+        with open(self._output, "a", encoding="utf-8", opener=own_file_opener) as file:
             file.write(f"{message}\n")
 
 
@@ -233,7 +234,7 @@ class Slurm:
     def _earlier_job(self, folder: Path) -> str | None:
         """Return the number of the job that an earlier sweep has submitted for a trial, if it still waits or runs."""
         try:
-            values = json.loads((folder / JOB).read_text(encoding="utf-8"))
+            values = read_json_object(folder / JOB)
             cluster, number = values["cluster"], values["job"]
         except (OSError, ValueError, KeyError, TypeError):
             return None

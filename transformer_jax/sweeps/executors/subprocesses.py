@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 import transformer_jax
+from transformer_jax.files import open_own_file
 
 _SAVE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -32,7 +33,7 @@ def start_worker(
       environment: variables in addition to those of this process.
       cwd: current folder of the worker, to which relative paths refer; by default that of this process.
     """
-    with output.open("ab") as file:
+    with open_own_file(output) as file:
         file.write(note.encode())
         file.flush()
         return subprocess.Popen(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from transformer_jax.readers import read_text
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.formatting import (
@@ -49,7 +50,7 @@ def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figu
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", question),
         element("link", rel="icon", href="data:,"),
-        element("style", Html((Path(__file__).parent / "style.css").read_text(encoding="utf-8"))),
+        element("style", Html(read_text(Path(__file__).parent / "style.css"))),
     )
     main = element(
         "main",

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import try_lock, write_atomically
+from transformer_jax.files import open_own_file, try_lock, write_atomically
+from transformer_jax.readers import read_text
 
 HEARTBEAT_SECONDS = 60
 GRACE_SECONDS = 600
@@ -121,7 +122,7 @@ def identity(workdir: Path) -> str:
     file = workdir / ".search_identity"
     if not file.exists():
         write_atomically(file, uuid.uuid4().hex.encode())
-    return file.read_text(encoding="utf-8")
+    return read_text(file)
 
 
 def locked(workdir: Path) -> IO[bytes]:
@@ -129,7 +130,7 @@ def locked(workdir: Path) -> IO[bytes]:
 
     On a file system without locks this always succeeds.
     """
-    file = (workdir / ".search_lock").open("ab")
+    file = open_own_file(workdir / ".search_lock")
     if try_lock(file) == "in use":
         file.close()
         raise ConfigError(

@@ -8,10 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from transformer_jax.data.images import Picture, converted
 from transformer_jax.data.sources.images.base import MODES, Example, ImageSource, parts_of
 from transformer_jax.data.sources.parts import field_of
 from transformer_jax.errors import DataError
+from transformer_jax.readers.arrays import ArrayFile, open_npz
 
 
 def npz_source(config: DataConfig) -> ImageSource:
@@ -50,9 +49,9 @@ class _ArraySet:
     def __init__(self, path: Path, name: str, mode: str | None) -> None:
         self._name, self._mode = name, mode
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with open_npz(path) as arrays:
                 images, labels = (_array(path, arrays, name, letter) for letter in "xy")
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read as an .npz file: {error}") from error
         if images.dtype != np.uint8 or images.ndim not in (3, 4):
             raise DataError(
@@ -91,14 +90,11 @@ class _ArraySet:
         return digest.hexdigest()
 
 
-def _array(path: Path, arrays: Any, name: str, letter: str) -> np.ndarray:
+def _array(path: Path, arrays: ArrayFile, name: str, letter: str) -> np.ndarray:
     """Return the array NAME_LETTER or LETTER_NAME of a file."""
     wanted = (f"{name}_{letter}", f"{letter}_{name}")
     for key in wanted:
-        if key in arrays.files:
-            try:
-                return arrays[key]
-            except ValueError as error:  # an array of objects
-                raise DataError(f"{path}: {key} is no array of numbers; are its images of unequal sizes?") from error
+        if key in arrays.names:
+            return arrays.read(key)
     kind = {"x": "images", "y": "labels"}[letter]
-    raise DataError(f"{path}: has no {kind} of '{name}', {wanted[0]} or {wanted[1]}; it has {', '.join(arrays.files)}")
+    raise DataError(f"{path}: has no {kind} of '{name}', {wanted[0]} or {wanted[1]}; it has {', '.join(arrays.names)}")

@@ -7,7 +7,6 @@ catalogue.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import shlex
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config import close_names
 from transformer_jax.errors import DataError
-from transformer_jax.readers import parse_json, read_json
+from transformer_jax.readers import parse_json, read_json, read_json_object
 from transformer_jax.trust import check, reading
 
 ARRAY_RECORD = "array_record"
@@ -109,7 +108,7 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
 def _check_same(folder: Path, dataset: str) -> None:
     """Raise DataError if a folder does not hold the dataset of that name; an empty name is not checked."""
     try:
-        info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+        info = read_json_object(folder / "dataset_info.json")
         held = DatasetName(info["name"], info.get("configName", ""), info["version"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}/dataset_info.json cannot be read: {error}") from error
