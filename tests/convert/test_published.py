@@ -1,5 +1,6 @@
 """Published config.json files: which are read, as what, and which keys are ignored."""
 
+import dataclasses
 import json
 
 import jax
@@ -9,13 +10,17 @@ from published_support import CLASSES, FOLDER, config_of, reduced, write_folder
 from safetensors.numpy import load_file, save_file
 
 from transformer_jax.checkpoints.checksums import by_path
+from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.cli.main import main
+from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.convert import folder_config, keys
 from transformer_jax.convert.families import CLASSES as TABLES
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder import _shapes, describe, from_pretrained, open_folder
 from transformer_jax.convert.tables import COMMON_IGNORED, COMMON_REQUIRED, LABEL_KEYS
 from transformer_jax.errors import CheckpointError
+from transformer_jax.tasks.base import param_shapes
+from transformer_jax.training.init_from import open_pretrained
 
 OTHERS = {path.stem for path in FOLDER.glob("*.json")} - {*CLASSES}
 SCALED = {"Llama-3.2-1B": "rope_scaling with rope_type='llama3'", "Meta-Llama-3.1-8B": "rope_type='llama3'"}
@@ -282,3 +287,30 @@ def test_a_later_transformers_is_named(version, warns, tmp_path, capsys):
     assert (f"transformers {version} wrote it, and we know the keys of transformers 5.23.0" in out) == warns
     assert ("warnings:" in out) == warns
     assert "\n  summary_type: of the head for classification\n" in out
+
+
+def test_a_run_starts_from_a_base_model_with_new_outputs(tmp_path, capsys):
+    config = reduced(config_of("all-MiniLM-L6-v2"))
+    write_folder(tmp_path / "folder", config)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    (tmp_path / "folder" / "vocab.txt").write_text("\n".join(words) + "\n")
+    run = tmp_path / "run"
+    assert main(["convert", f"--from={tmp_path / 'folder'}", f"--workdir={run}"]) == 0
+    said = capsys.readouterr().err
+    assert "a base model: head/output/kernel, head/output/bias are zeros" in said
+    assert "ignored: _name_or_path, architectures, " in said
+    converted = ExperimentConfig.from_config_dict(json.loads((run / "config.json").read_text()))
+    training = dataclasses.replace(converted.training, init_from=str(run))
+    outputs = {"head/output/kernel", "head/output/bias"}
+    for task, new in (
+        (dataclasses.replace(converted.task, num_labels=5), outputs),
+        (TaskConfig(name="tagging", num_labels=5), outputs),
+        (TaskConfig(name="span_qa"), outputs),
+    ):
+        own = dataclasses.replace(converted, task=task, training=training)
+        with open_workdir(tmp_path / task.name, own.to_dict()) as directory:
+            found = open_pretrained(own, directory, param_shapes(own))
+        assert {*found.new} == new
+        assert ("head/pooler/kernel" in found.loaded) == (task.name == "classification")
+        assert not outputs & {*found.unused}
+        found.check_labels(["x", "y", "z", "u", "v"])  # those of the folder are of no trained head
