@@ -27,6 +27,20 @@ from typing import Any, NamedTuple
 from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError
 from transformer_jax.files import sha256_of
+from transformer_jax.readers import parse_json, read_bytes
+from transformer_jax.readers.records import (
+    COUNT,
+    INTEGER,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    either,
+    expect,
+    fields_of,
+    list_of,
+    object_of,
+    or_null,
+)
 
 RECORD = "record.json"
 SUMS = "SHA256SUMS"
@@ -58,6 +72,24 @@ class Leaf(NamedTuple):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+_FIELDS = {
+    "step": COUNT,
+    "record": OBJECT,
+    "metrics": or_null(object_of(NUMBER)),
+    "leaves": object_of(fields_of({"shape": list_of(COUNT), "dtype": TEXT, "checksum": COUNT})),
+}
+_CORPUS = or_null(fields_of({"sha256": TEXT, "versions": object_of(TEXT)}))
+_RUN_FIELDS = {
+    "window": list_of(object_of(NUMBER)),
+    "window_seconds": NUMBER,
+    "metrics": object_of(either(NUMBER, OBJECT)),
+    "validations": fields_of({"metric": TEXT, "best": or_null(NUMBER), "stale": COUNT}),
+    "skipped_updates": COUNT,
+    "versions": OBJECT,
+}
+"""Kinds of the fields of record.json, and of those that training adds."""
+
+
 class Manifest(NamedTuple):
     """The content of record.json."""
 
@@ -73,17 +105,26 @@ class Manifest(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Manifest":
-        """Parse record.json; raises CheckpointError for a newer format, and the errors of `json` and of lookups."""
-        values = json.loads(data)
+        """Parse record.json; raises CheckpointError for a newer format, and ValueError for other content."""
+        values = expect(parse_json(data), {"format": INTEGER})
         if values["format"] > FORMAT:
             raise CheckpointError(
                 f"written by a newer version of this program (format {values['format']}, known up to {FORMAT}); "
                 "upgrade transformer-jax"
             )
+        expect(values, _FIELDS)
         leaves = {
             path: Leaf(tuple(leaf["shape"]), leaf["dtype"], leaf["checksum"]) for path, leaf in values["leaves"].items()
         }
         return cls(values["step"], values["record"], values["metrics"], leaves)
+
+
+def run_record(record: Any) -> dict[str, Any]:
+    """Return the record of a training run's checkpoint; raises CheckpointError if a part has another type."""
+    try:
+        return expect(record, {"config": OBJECT, "corpus": _CORPUS}, _RUN_FIELDS)
+    except ValueError as error:
+        raise CheckpointError(f"{RECORD}: is not the record of a training run: {error}") from error
 
 
 def seal(folder: Path, record: bytes, side_files: Mapping[str, bytes]) -> None:
@@ -144,8 +185,8 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.from_bytes(data)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{folder / RECORD}: not written by this program ({error!r})") from error
+    except ValueError as error:
+        raise CheckpointError(f"{folder / RECORD}: not written by this program: {error}") from error
 
 
 def read_checked(folder: Path, name: str) -> bytes:
@@ -172,7 +213,7 @@ def _read_sums(folder: Path) -> dict[str, str]:
 
 def _read(folder: Path, name: str) -> bytes:
     with _named_errors(folder, name):
-        return _inside(folder, name).read_bytes()
+        return read_bytes(_inside(folder, name))
 
 
 def _check(folder: Path, name: str, digest: str) -> None:

@@ -49,6 +49,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import sha256_of
 from transformer_jax.progress import progress_bar
 from transformer_jax.readers import lines_of, open_file, open_stream
+from transformer_jax.readers.records import COUNT, list_of
 from transformer_jax.tasks.lines import Line, LineOutputs, on_one_line
 
 OVERRIDES = ("evaluation", "decode")
@@ -104,7 +105,7 @@ def run(arguments: Arguments) -> int:
         lines: Iterable[bytes] = source
         if file is not None:
             of_models = fingerprint(generator.tokenizer, *generator.members)
-            file.begin(_made_with(generator.config, of_models, values))
+            file.begin(_made_with(generator.config, of_models, values), _NOTES)
             lines = file.remaining(source)
         done = 0 if file is None else file.lines
         notes = _LineNotes(name, {} if file is None else file.notes)
@@ -176,6 +177,9 @@ def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagVal
         "output": values.output,
         "prompts": values.prompts and sha256_of(values.prompts),
     }
+
+
+_NOTES = {"failed": COUNT, "unfinished": COUNT, "first_unfinished": list_of(COUNT)}
 
 
 class _LineNotes:

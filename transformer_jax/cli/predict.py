@@ -50,6 +50,7 @@ from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
 from transformer_jax.progress import progress_bar
 from transformer_jax.readers import parse_json
+from transformer_jax.readers.records import COUNT
 from transformer_jax.tasks.lines import ONE_TEXT, Line, on_one_line
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def run(arguments: Arguments) -> int:
                 "probabilities": values.probabilities,
                 **({"resize": predictor.config.data.resize} if reads == "images" else {}),
             }
-            file.begin(made_with)
+            file.begin(made_with, {"failed": COUNT})
             lines = file.remaining(source)
         done, failed = (0, 0) if file is None else (file.lines, file.notes.get("failed", 0))
         numbered = enumerate(read_lines(lines, None, done), done + 1)

@@ -21,8 +21,13 @@ from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
 from transformer_jax.files import own_file_opener, try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.readers import open_file, read_json_object
+from transformer_jax.readers.records import COUNT, OBJECT, TEXT, Kind, expect
 
 logger = logging.getLogger(__name__)
+
+
+_FIELDS = {"bytes": COUNT, "lines": COUNT, "input_sha256": TEXT, "made_with": OBJECT, "notes": OBJECT}
+"""Kinds of the fields of the companion."""
 
 
 class ResumableFile:
@@ -55,11 +60,11 @@ class ResumableFile:
             self.close()
             raise
 
-    def begin(self, made_with: Mapping[str, Any]) -> None:
+    def begin(self, made_with: Mapping[str, Any], notes: Mapping[str, Kind] | None = None) -> None:
         """Continue the partial file, or start a new one if there is none.
 
         Args:
-          made_with: everything except the input that determines the output, as JSON.
+          made_with: everything except the input that determines the output, as JSON. notes: the kinds of notes.
         Raises: ConfigError if the partial file was made with something else.
         """
         self._made_with, earlier = made_with, self._earlier
@@ -69,6 +74,10 @@ class ResumableFile:
             if changed:
                 raise self._of_something_else(f"another {', '.join(changed)}")
             self.lines, self._size, self.notes = earlier["lines"], earlier["bytes"], earlier["notes"]
+            try:
+                expect(self.notes, {}, notes)
+            except ValueError as error:
+                raise self._damaged() from error
         else:
             self._companion.unlink(missing_ok=True)  # its partial file is gone
         self._file.truncate(self._size)
@@ -162,18 +171,20 @@ class ResumableFile:
         """Return the contents of the companion of a partial file that is not empty."""
         try:
             progress = without_checksum(read_json_object(self._companion))
-            kinds = {"bytes": int, "lines": int, "input_sha256": str, "made_with": dict, "notes": dict}
-            valid = all(type(progress[name]) is kind for name, kind in kinds.items())
-            valid = valid and 0 < progress["bytes"] <= self._partial.stat().st_size and progress["lines"] > 0
+            expect(progress, _FIELDS)
+            valid = 0 < progress["bytes"] <= self._partial.stat().st_size and progress["lines"] > 0
             valid = valid and self._is_same_output(progress)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError):
             valid = False
         if not valid:
-            raise ConfigError(
-                f"{self._flag}: {self._partial} exists, but {self._companion.name} is missing, or one of them "
-                "is damaged; delete the partial file"
-            )
+            raise self._damaged()
         return progress
+
+    def _damaged(self) -> ConfigError:
+        return ConfigError(
+            f"{self._flag}: {self._partial} exists, but {self._companion.name} is missing, or one of them "
+            "is damaged; delete the partial file"
+        )
 
     def _is_same_output(self, progress: Mapping[str, Any]) -> bool:
         with open_file(self._partial) as file:

@@ -23,7 +23,8 @@ from transformer_jax.data.sources import Source
 from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import replace_file
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
+from transformer_jax.readers.records import TEXT, expect, list_of
 
 LABELS_FILE = "labels.json"
 _CHUNK = 1 << 14
@@ -128,10 +129,10 @@ def labels_bytes(names: Sequence[str]) -> bytes:
 def parse_labels(content: bytes) -> tuple[str, ...]:
     """Return the names of `labels.json`; raise DataError if it is damaged."""
     try:
-        names = json.loads(content)["labels"]
-        if not names or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
+        names = expect(parse_json(content), {"labels": list_of(TEXT)})["labels"]
+        if not names or len({*names}) < len(names):
             raise ValueError
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise DataError(f"{LABELS_FILE} is damaged: expected different names of labels") from error
     return tuple(names)
 

@@ -14,7 +14,7 @@ import jax
 from transformer_jax.checkpoints import folders, opening
 from transformer_jax.checkpoints.averaging import average_params
 from transformer_jax.checkpoints.checksums import by_path, checksums
-from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError
+from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError, run_record
 from transformer_jax.checkpoints.opening import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore, again_if_vanished
 from transformer_jax.config import (
@@ -36,6 +36,7 @@ from transformer_jax.data.tokenizers import (
 )
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.nn.batch_norm import STATISTICS, with_running
+from transformer_jax.readers.records import INTEGER, OBJECT, expect, fields_of
 from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes, statistics_shapes
 from transformer_jax.tasks.continuation import LanguageModel
 from transformer_jax.tasks.predictor import Predictor
@@ -215,8 +216,9 @@ def _load(path: Path, overrides: Mapping[str, Any]) -> Loaded:
 
 def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path, name: str | None) -> Loaded:
     checkpoint = store.open(step)
+    record = run_record(checkpoint.record)
     with reading(checkpoint.directory / RECORD):
-        config = apply_overrides(checkpoint.record["config"], overrides)
+        config = apply_overrides(record["config"], overrides)
     template = param_shapes(config)
     count = config.evaluation.average_checkpoints
     if count == 1:
@@ -240,7 +242,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
     tokenizer = tokenizer_of_files({file: checkpoint.side_files[file] for file in expected})
     stored = checkpoint.side_files.get(LABELS_FILE)
     labels = () if stored is None else parse_labels(stored)
-    return Loaded(config, params, tokenizer, steps, checkpoint.record["corpus"], store.directory, name, labels)
+    return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory, name, labels)
 
 
 def _evaluated(store: CheckpointStore, step: int, params: Params, statistics: Params) -> Params:
@@ -254,12 +256,22 @@ def _evaluated(store: CheckpointStore, step: int, params: Params, statistics: Pa
     return with_running(state[PARAMS], state["extra"][STATISTICS] if statistics else {})
 
 
+_SECTIONS = {
+    "model": OBJECT,
+    "training": fields_of({"keep_last": INTEGER}),
+    "evaluation": fields_of({"average_checkpoints": INTEGER}),
+}
+
+
 def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> ExperimentConfig:
     """Return the config of a checkpoint with overrides of fields that do not change the trained model.
 
     Raises: ConfigError for any other field.
     """
-    sections = with_moved_fields(values)
+    try:
+        sections = expect(with_moved_fields(values), _SECTIONS, {"data": OBJECT, "decode": OBJECT})
+    except ValueError as error:
+        raise CheckpointError(f"the config of the checkpoint is damaged: {error}") from error
     known = [f"{section}.{field}" for section, cls in _OVERRIDABLE.items() for field in field_types(cls)]
     known += ["data.dir", "data.cache_dir", "data.test_sets", "data.resize"]
     for dotted, value in overrides.items():
