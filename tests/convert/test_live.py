@@ -1,6 +1,7 @@
 """Models of transformers against ours, with random configs. Runs only where torch and transformers are installed."""
 
 import importlib.util
+import itertools
 from typing import Any
 
 import jax
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import random_params, tiny
 
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
 from transformer_jax.models.architecture import ARCHITECTURES
+from transformer_jax.nn.positions import relative_buckets
 from transformer_jax.tasks.base import TASKS
 
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
@@ -19,6 +22,7 @@ if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transf
 
 import torch
 import transformers
+from transformers.models.t5.modeling_t5 import T5Attention
 
 CLASSES = {
     "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
@@ -145,3 +149,64 @@ def test_random_configs_in_both_directions(family, data, seed, tmp_path_factory)
     assert not any(found.values()), found
     again.set_attn_implementation("eager")
     np.testing.assert_array_equal(logits_of(again.eval(), batch), expected)
+
+
+LIKE = {
+    "gpt2": {"architecture": "decoder_only", "norm_position": "pre", "position_encoding": "learned"},
+    "llama": {"architecture": "decoder_only", "norm_position": "pre", "norm": "rmsnorm", "position_encoding": "rotary"},
+    "marian": {"norm_epsilon": 1e-5},
+    "t5": {"norm_position": "pre", "norm": "rmsnorm", "position_encoding": "relative", "use_bias": False},
+    "bart": {"norm_epsilon": 1e-5, "position_encoding": "learned", "embedding_norm": True},
+}
+LIKE["gpt2"] |= {"scale_embeddings": False}
+LIKE["llama"] |= {"scale_embeddings": False, "activation": "swiglu"}
+LIKE["t5"] |= {"scale_embeddings": False, "attention_scale": False}
+TABLES = [
+    ("gpt2", {"tie_output": True}),
+    ("gpt2", {"tie_output": False}),
+    ("llama", {"tie_output": True}),
+    ("llama", {"tie_output": False}),
+    *(
+        ("marian", {"tie_output": tied, "share_embeddings": shared, "source_vocab_size": size})
+        for tied in (True, False)
+        for shared, size in ((True, None), (False, None), (False, 23))
+    ),
+    ("t5", {"tie_output": True, "scale_logits": True}),
+    ("t5", {"tie_output": False}),
+    ("bart", {}),
+]
+
+
+@pytest.mark.parametrize(("family", "fields"), TABLES)
+def test_tables_of_embeddings(family, fields, tmp_path):
+    """Nothing is missing, nothing is filled at random, and nothing is left over."""
+    config = tiny(**LIKE[family] | fields)
+    params = random_params(config)
+    save_pretrained(tmp_path / "ours", config, params, family=family)
+    model, found = CLASSES[family][1].from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(found.values()), found
+    model.set_attn_implementation("eager")
+    batch = batch_of(family, {"vocab_size": config.source_vocab_size, "decoder_vocab_size": config.vocab_size}, 0)
+    batch = {name: x[:, :11] for name, x in batch.items()}
+    expected = logits_of(model.eval(), batch)
+    batch = jax.tree.map(jnp.asarray, batch)
+
+    def check(config, params):
+        module = ARCHITECTURES[config.architecture].module(config, None)
+        actual = jax.jit(module.apply)({"params": params}, batch)[0]
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+    check(config, params)
+    model.save_pretrained(tmp_path / "theirs")
+    again = from_pretrained(tmp_path / "theirs")
+    check(again.config, again.params)
+
+
+def test_relative_buckets_of_t5():
+    distances, compute = np.arange(-1100, 1101), T5Attention._relative_position_bucket
+    for bidirectional, buckets, longest in itertools.product(
+        (True, False), (4, 6, 8, 16, 20, 32), (20, 72, 100, 128, 200, 512, 1024)
+    ):
+        expected = compute(torch.tensor(distances), bidirectional, buckets, longest)
+        actual = relative_buckets(jnp.asarray(distances), bidirectional, buckets, longest)
+        np.testing.assert_array_equal(actual, expected.numpy(), err_msg=str((bidirectional, buckets, longest)))

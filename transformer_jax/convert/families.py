@@ -183,8 +183,12 @@ MARIAN = Family(
     ignored={**bart.IGNORED, "bos_token_id": "Marian has no begin-of-sequence"},
     repeats={"decoder_vocab_size": "vocab_size"},
     copies=bart.COPIES,
-    computed={r"model\.(encoder|decoder)\.embed_positions\.weight": "the sinusoids, which are computed"},
+    computed={
+        r"model\.(encoder|decoder)\.embed_positions\.weight": "the sinusoids, which are computed",
+        r"model\.shared\.weight": "not used: encoder and decoder have tables of their own",
+    },
     zeros={"final_logits_bias": "output_bias"},
+    own_tables=("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
     sines_first=True,
 )
 

@@ -66,6 +66,8 @@ class Family:
     - zeros: tensors that are written as zeros if our model lacks them, with the field that says so.
     - untied_by: a tensor that makes the output projection one of its own, whatever config.json says, if it is there and
       differs from those that it could be a copy of.
+    - own_tables: copies that are tables of their own there if the output projection is not tied. They are written too;
+      read, each side gets a table of its own if one differs.
     - sines_first: whether their sinusoidal positions hold all sines before all cosines.
     - rope: whether the base of rotary positions is a key, in the forms of versions 4 and 5 of transformers.
     """
@@ -93,6 +95,7 @@ class Family:
     renamed: tuple[tuple[str, str], ...] = ()
     zeros: Mapping[str, str] = dataclasses.field(default_factory=dict)
     untied_by: str = ""
+    own_tables: tuple[str, ...] = ()
     sines_first: bool = False
     rope: bool = False
 
