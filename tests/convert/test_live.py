@@ -1,7 +1,9 @@
 """Models of transformers against ours, with random configs. Runs only where torch and transformers are installed."""
 
+import dataclasses
 import importlib.util
 import itertools
+import tempfile
 from typing import Any
 
 import jax
@@ -12,7 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import random_params, tiny
 
+from transformer_jax.config import DecodeConfig
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
+from transformer_jax.convert.generation import generation_settings
+from transformer_jax.decoding.generate import Request, generate
+from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.positions import relative_buckets
 from transformer_jax.tasks.base import TASKS
@@ -210,3 +216,43 @@ def test_relative_buckets_of_t5():
         expected = compute(torch.tensor(distances), bidirectional, buckets, longest)
         actual = relative_buckets(jnp.asarray(distances), bidirectional, buckets, longest)
         np.testing.assert_array_equal(actual, expected.numpy(), err_msg=str((bidirectional, buckets, longest)))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "marian"])
+def test_beam_search_in_which_cut_hypotheses_compete(family):
+    """Short limits, so that some hypotheses end and others are cut off; `last` would give other outputs."""
+    config = tiny(**LIKE[family], vocab_size=12)
+    params, folder = random_params(config), tempfile.mkdtemp()
+    save_pretrained(folder, config, params, family=family)
+    model = CLASSES[family][1].from_pretrained(folder).eval()
+    decoder, rng = ARCHITECTURES[config.architecture].decoder(config), np.random.default_rng(0)
+    inputs, mask, prompts = rng.integers(2, 12, (24, 4)), np.ones((24, 4), bool), [[config.decoder_start_id]] * 24
+    batch: dict[str, Any] = {"inputs": inputs.astype(np.int32), "inputs_mask": mask}
+    if family == "gpt2":
+        prompts, batch = inputs.tolist(), {}
+    request = Request(batch, prompts, np.full(24, 5), 5)
+    found = {}
+    for rank in ("compete", "last"):
+        decode = DecodeConfig(
+            beam_size=3, num_best=3, length_penalty="average", max_new_tokens=5, cut_hypotheses=rank, forbidden_ids="0"
+        )
+        found[rank] = generate((decoder,), [decoder.prepare(params)], decode, Ends(1, ()), request)
+    settings = generation_settings(config, dataclasses.replace(decode, cut_hypotheses="compete"))
+    assert settings.left_out == []
+    with torch.no_grad():
+        theirs = model.generate(
+            input_ids=torch.tensor(inputs),
+            attention_mask=torch.tensor(mask).long(),
+            generation_config=transformers.GenerationConfig(
+                **settings.keys, eos_token_id=1, pad_token_id=0, decoder_start_token_id=config.decoder_start_id
+            ),
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+    start = inputs.shape[1] if family == "gpt2" else 1
+    expected = np.pad(theirs.sequences[:, start:].numpy(), ((0, 0), (0, 5)))[:, :5].reshape(24, 3, 5)
+    for rank, same in (("compete", True), ("last", False)):
+        kept = np.arange(5) < np.asarray(found[rank].lengths)[..., None]
+        assert np.array_equal(np.where(kept, found[rank].ids, 0), expected) == same
+    np.testing.assert_allclose(found["compete"].scores.reshape(-1), theirs.sequences_scores, atol=1e-5)
+    assert 0 < np.asarray(found["compete"].finished).mean() < 1
