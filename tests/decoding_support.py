@@ -131,7 +131,8 @@ def reference(log_probs_of, width, limit, rules, alpha, may_come, stops=True, en
                 found.append(Hypothesis(new, ids, known, token == end_id))
         found = sorted(found, key=lambda h: -h.score)[: 2 * width]
         for hypothesis in found[: width if rules.end_among == "beam" else None]:
-            if hypothesis.finished and (rules.early_stop == "bound" or num_ended < width):
+            at_limit = rules.cut_hypotheses == "compete" and steps + 1 == limit
+            if hypothesis.finished and (rules.early_stop == "bound" or num_ended < width or at_limit):
                 ended.append(hypothesis)
                 num_ended += 1
         ended = sorted(ended, key=lambda h: -ranked(h))[:width]
@@ -145,4 +146,7 @@ def reference(log_probs_of, width, limit, rules, alpha, may_come, stops=True, en
             bound = scores_of([live[0].score], limit, rules, alpha)
             if ranked(ended[rules.num_best - 1]) >= bound:
                 break
-    return [h._replace(score=ranked(h)) for h in (ended + live)[: rules.num_best]], steps
+    found = ended + live
+    if rules.cut_hypotheses == "compete":
+        found = sorted(ended + (live if steps == limit else []), key=lambda h: -ranked(h))
+    return [h._replace(score=ranked(h)) for h in found[: rules.num_best]], steps

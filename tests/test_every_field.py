@@ -505,6 +505,11 @@ DECODE = {
     "max_new_tokens": (None, 2, {}),
     "min_length": (0, 9, {}),
     "at_limit": ("cut", "end", {"max_new_tokens": 1}),
+    "cut_hypotheses": (
+        "last",
+        "compete",
+        {"max_new_tokens": 2, "beam_size": 8, "end_among": "candidates", "length_penalty": "average"},
+    ),
     "forbidden_ids": ("", "4,5,6,7,8,9,10,11", {}),
     "prefix_ids": ("", "4,5", {}),
 }

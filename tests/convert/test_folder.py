@@ -488,9 +488,11 @@ def test_settings_of_generation(tokenizers):
             **{"do_sample": False, "max_new_tokens": 8, "min_new_tokens": 3, "suppress_tokens": [5, 7]},
             **{"num_beams": 4, "early_stopping": "never"},
         },
-        ["decode.prefix_ids='9'", "decode.length_penalty='gnmt'"],
+        ["decode.prefix_ids='9'", "decode.length_penalty='gnmt'", "decode.cut_hypotheses='last'"],
     )
-    average = dataclasses.replace(beam, length_penalty="average", prefix_ids="", early_stop="first")
+    average = dataclasses.replace(
+        beam, length_penalty="average", prefix_ids="", early_stop="first", cut_hypotheses="compete"
+    )
     keys, left_out = generation_settings(config, average)
     assert (keys["length_penalty"], keys["early_stopping"], left_out) == (1.0, True, [])
     assert generation_settings(tiny(), DecodeConfig()).keys["max_new_tokens"] == 11

@@ -12,6 +12,7 @@ from transformer_jax.convert import folder_config
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder import from_pretrained, save_pretrained
 from transformer_jax.convert.layouts import Layout, halved, interleaved
+from transformer_jax.convert.tensor_files import SINGLE, Outgoing, TensorFiles, write_tensors
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models import presets
 from transformer_jax.tasks.base import TASKS
@@ -101,6 +102,43 @@ def test_export_and_import_is_bitwise_the_same_tree(family, fields, tmp_path):
     assert again.labels == labels
     if task is not None:
         assert again.task == task
+
+
+MARIAN_TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+
+
+@pytest.mark.parametrize("tie_output", [True, False])
+@pytest.mark.parametrize("share_embeddings", [True, False])
+def test_tables_that_transformers_reads(tie_output, share_embeddings, tmp_path):
+    """Without a tied output, it has three tables beside the output: only those of the two sides are used."""
+    config = like("marian", tie_output=tie_output, share_embeddings=share_embeddings)
+    params = random_params(config)
+    save_pretrained(tmp_path / "folder", config, params)
+    files = TensorFiles(tmp_path / "folder")
+    shared, tables = {"model.shared.weight"}, {*MARIAN_TABLES}
+    expected = (shared if tie_output else shared | tables) if share_embeddings else tables
+    assert {name for name in files.tensors if "embed_tokens" in name or "shared" in name} == expected
+    assert ("lm_head.weight" in files.tensors) == (not tie_output)
+    if share_embeddings:
+        for name in expected:
+            np.testing.assert_array_equal(files.read(name), halved(np.asarray(params["embedding"]["embedding"]), 1))
+
+
+def test_tables_of_an_untied_marian_that_differ(tmp_path):
+    """transformers reads those of the two sides, whatever the third one holds."""
+    config = like("marian", tie_output=False)
+    save_pretrained(tmp_path / "folder", config, random_params(config))
+    files = TensorFiles(tmp_path / "folder")
+    arrays = {name: np.array(files.read(name)) for name in files.tensors}
+    for name, number in zip(("model.shared.weight", *MARIAN_TABLES), (7, 8, 9), strict=True):
+        arrays[name][0] = number
+    (tmp_path / "folder" / SINGLE).unlink()
+    write_tensors(tmp_path / "folder", [Outgoing(n, x.shape, lambda x=x: x) for n, x in arrays.items()])
+    model = from_pretrained(tmp_path / "folder")
+    assert (model.config.share_embeddings, model.config.source_vocab_size) == (False, config.vocab_size)
+    assert model.params["source_embedding"]["embedding"][0, 0] == 8
+    assert model.params["embedding"]["embedding"][0, 0] == 9
+    assert model.ignored["model.shared.weight"] == "not used: encoder and decoder have tables of their own"
 
 
 def test_every_field_of_the_model_is_in_the_table_or_has_no_meaning_in_the_family():

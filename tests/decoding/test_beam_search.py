@@ -3,6 +3,7 @@
 With real models, it is compared to an enumeration of all sequences.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -287,6 +288,22 @@ def test_equals_a_search_in_plain_python(length_penalty, end_among, early_stop):
     )
 
 
+@pytest.mark.parametrize(
+    ("length_penalty", "end_among", "early_stop"),
+    [("average", "beam", "bound"), pytest.param("gnmt", "candidates", "first", marks=pytest.mark.slow)],
+)
+def test_cut_hypotheses_that_compete(length_penalty, end_among, early_stop):
+    """At the limit, the best continuations win if they score higher than the ended hypotheses."""
+    rules = Rules(length_penalty, end_among, early_stop, num_best=2, cut_hypotheses="compete")
+    max_lengths, tables = [LIMIT, 3, 0, 1, *[LIMIT] * 20], make_tables(24)
+    found, _ = check_against_reference(tables, max_lengths, rules, 3, 2.0)
+    last, _ = search(tables, max_lengths, dataclasses.replace(rules, cut_hypotheses="last"), 3, 2.0)
+    better = found.scores[:, 0] > last.scores[:, 0]
+    assert better.any()
+    assert (last.finished & ~found.finished)[better, 0].all()
+    np.testing.assert_array_equal(found.ids[~better, 0], last.ids[~better, 0])
+
+
 def test_every_output_begins_with_the_prefix():
     rules, max_lengths = Rules("gnmt", "beam", "bound", 3), [LIMIT] * 8
     result, _ = check_against_reference(make_tables(8, 1), max_lengths, rules, 3, 1.0, forbidden=(5,), prefix=(5, 2))
@@ -411,14 +428,17 @@ def all_sequences(params, source, limit, with_cut):
     return found
 
 
-EXHAUSTIVE = list(itertools.product(("gnmt", "average", "none"), ("end", "cut")))
+EXHAUSTIVE = [
+    *(fields for fields in itertools.product(("gnmt", "average", "none"), ("end", "cut"), ("last",))),
+    ("average", "cut", "compete"),
+]
 
 
 @pytest.mark.parametrize(
-    ("length_penalty", "at_limit"),
+    ("length_penalty", "at_limit", "cut_hypotheses"),
     [EXHAUSTIVE[0], *[pytest.param(*fields, marks=pytest.mark.slow) for fields in EXHAUSTIVE[1:]]],
 )
-def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(length_penalty, at_limit):
+def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(length_penalty, at_limit, cut_hypotheses):
     """At most three tokens: 9 hypotheses exist before the last one, 27 after it."""
     size, limit = (9 if at_limit == "end" else 27), 3
     alpha = {"none": 0.0, "gnmt": 0.6, "average": 1.3}[length_penalty]
@@ -434,6 +454,7 @@ def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(lengt
             num_best=size,
             max_new_tokens=limit,
             at_limit=at_limit,
+            cut_hypotheses=cut_hypotheses,
             length_penalty=length_penalty,
             length_penalty_alpha=alpha,
             end_among="candidates",
@@ -442,7 +463,8 @@ def test_a_beam_with_room_for_every_prefix_finds_the_best_of_all_sequences(lengt
         for row in (0, 1, 3):
             known = all_sequences(params, SOURCES[row], limit, at_limit == "cut")
             scores = {ids: scores_of(known[ids], len(ids), rules, alpha) for ids in known}
-            order = sorted(scores, key=lambda ids: (ids[-1] != EOS_ID, -scores[ids]))[:size]
+            cut_last = cut_hypotheses == "last"
+            order = sorted(scores, key=lambda ids: (cut_last and ids[-1] != EOS_ID, -scores[ids]))[:size]
             # In any order for those that float32 cannot distinguish.
             np.testing.assert_allclose(result.scores[row], [scores[ids] for ids in order], atol=1e-4)
             found = [tuple(ids[:n]) for ids, n in zip(result.ids[row], result.lengths[row], strict=True)]

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import jax
@@ -8,7 +9,14 @@ import reference
 from support import assert_close, forward, make_batch, random_params, tiny
 
 from transformer_jax.errors import DataError
-from transformer_jax.nn.positions import LearnedPositions, RelativeBias, relative_buckets, rotary, sinusoidal
+from transformer_jax.nn.positions import (
+    LearnedPositions,
+    RelativeBias,
+    bucket_starts,
+    relative_buckets,
+    rotary,
+    sinusoidal,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -97,6 +105,40 @@ def test_buckets_of_t5_by_hand():
     for table, bidirectional in ((both, True), (causal, False)):
         actual = relative_buckets(jnp.array(list(table)), bidirectional, 32, 128)
         assert dict(zip(table, actual.tolist(), strict=True)) == table
+
+
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance", "distance", "bidirectional", "expected"),
+    [
+        # of transformers 5.23, on a CPU
+        (8, 200, 20, True, [7, 3]),
+        (6, 100, 10, True, [5, 2]),
+        (4, 200, 20, False, [0, 3]),
+        (10, 54, 18, True, [9, 4]),
+        (10, 54, 17, True, [8, 3]),
+        (28, 896, 224, True, [26, 12]),
+        (36, 648, 108, False, [0, 27]),
+        (54, 468, 78, True, [47, 20]),
+    ],
+)
+def test_a_distance_where_a_bucket_begins(num_buckets, max_distance, distance, bidirectional, expected):
+    """There the logarithms are equal, and those of float32 were rounded below the bucket."""
+    actual = relative_buckets(jnp.array([distance, -distance]), bidirectional, num_buckets, max_distance)
+    assert actual.tolist() == expected
+
+
+def test_buckets_begin_at_the_integers_of_their_definition():
+    for num_buckets, max_distance in itertools.product(range(2, 65, 3), [33, 50, 81, 128, 200, 576, 889, 1024]):
+        exact = num_buckets // 2
+        n, distances = num_buckets - exact, range(max_distance + 1)
+        powers = [max_distance**k * exact ** (n - k) for k in range(n)]
+        expected = [next(d for d in distances if d**n >= power) for power in powers]
+        assert bucket_starts(num_buckets, max_distance) == (*range(exact), *expected)
+
+
+def test_buckets_of_any_size_are_quick():
+    assert bucket_starts(4, 10**30) == (0, 1, 2, 2**31 - 1)
+    assert len(bucket_starts(20_000, 10**6)) == 20_000
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

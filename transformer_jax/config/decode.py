@@ -88,6 +88,13 @@ class DecodeConfig:
     at_limit: str = choice(
         "cut", ("cut", "end"), "at the length limit, an output is cut off (cut) or gets an end-of-sequence (end)"
     )
+    cut_hypotheses: str = choice(
+        "last",
+        ("last", "compete"),
+        "hypotheses cut off at the length limit: below every ended one (last), or ranked by their scores (compete), as "
+        "in Hugging Face",
+        read_by=_SEARCH,
+    )
     forbidden_ids: str = field("", "ids that no output contains, separated by commas")
     prefix_ids: str = field("", "ids that every output begins with, separated by commas")
 
@@ -121,6 +128,8 @@ class DecodeConfig:
                 f"length_penalty_alpha={self.length_penalty_alpha} is not read with length_penalty='none', "
                 "which is the default with beam_size=1"
             )
+        if self.cut_hypotheses == "compete" and self.at_limit == "end":
+            yield "cut_hypotheses='compete' has no effect with at_limit='end': no hypothesis is cut off"
         if self.num_best > self.beam_size:
             yield f"num_best={self.num_best} exceeds beam_size={self.beam_size}"
         if self.max_new_tokens is not None and self.min_length > self.max_new_tokens:

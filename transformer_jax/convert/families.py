@@ -207,9 +207,13 @@ MARIAN = Family(
     },
     repeats={"decoder_vocab_size": "vocab_size"},
     copies=bart.COPIES,
-    computed={r"model\.(encoder|decoder)\.embed_positions\.weight": "the sinusoids, which are computed"},
+    computed={
+        r"model\.(encoder|decoder)\.embed_positions\.weight": "the sinusoids, which are computed",
+        r"model\.shared\.weight": "not used: encoder and decoder have tables of their own",
+    },
     zeros={"final_logits_bias": "output_bias"},
     prefix="model.",
+    own_tables=("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
     sines_first=True,
 )
 

@@ -207,7 +207,8 @@ def _original(family: Family, name: str, stored: Mapping[str, str]) -> str | Non
 def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFiles) -> ModelConfig:
     """Return the config with the fields of those tensors that a model without them would not have.
 
-    These are tensors other than zeros, and an output projection that is not a copy of the embedding.
+    These are tensors other than zeros, an output projection that is not a copy of the embedding, and tables of encoder
+    and decoder that differ from the one of both.
     """
     stored = _with_prefix(family, files.tensors)
     said = {field: True for name, field in family.zeros.items() if name in stored and np.any(files.read(stored[name]))}
@@ -217,7 +218,21 @@ def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFile
     if family.untied_by and original is not None:
         equal = np.array_equal(files.read(stored[family.untied_by]), files.read(stored[original]))
         said |= {} if equal else {"tie_output": False}
-    return dataclasses.replace(config, **said)
+    config = dataclasses.replace(config, **said)
+    if _has_own_tables(family, config) and all(name in files.tensors for name in family.own_tables):
+        tables = [files.read(name) for name in family.own_tables]
+        originals = [_original(family, name, {name: name for name in files.tensors}) for name in family.own_tables]
+        if not all(
+            name is not None and np.array_equal(table, files.read(name))
+            for table, name in zip(tables, originals, strict=True)
+        ):
+            return dataclasses.replace(config, share_embeddings=False, source_vocab_size=config.vocab_size)
+    return config
+
+
+def _has_own_tables(family: Family, config: ModelConfig) -> bool:
+    """Return whether transformers has more tables than our model, which has one for both sides and the output."""
+    return bool(family.own_tables) and config.share_embeddings and not config.tie_output
 
 
 def outgoing(family: Family, config: ModelConfig, leaves: Leaves) -> list[Outgoing]:
@@ -242,6 +257,10 @@ def outgoing(family: Family, config: ModelConfig, leaves: Leaves) -> list[Outgoi
         for tensor in match.tensors
         for layer, name in enumerate(match.names(tensor))
     ]
+    if _has_own_tables(family, config):
+        by_name = {tensor.name: tensor for tensor in result}
+        originals = {name: next(x for x in family.copies[name] if x in by_name) for name in family.own_tables}
+        result += [by_name[original]._replace(name=name) for name, original in originals.items()]
     written = {tensor.name for tensor in result}
     for name in family.zeros:
         if name not in written:

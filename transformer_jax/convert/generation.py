@@ -37,6 +37,9 @@ def generation_settings(config: ModelConfig, decode: DecodeConfig | None) -> Gen
     if decode.method == "search" and "length_penalty" not in said:
         left_out = [x for x in left_out if not x.startswith("decode.length_penalty=")]
         left_out.append(f"decode.length_penalty='{decode.resolved().length_penalty}'")
+    are_cut = decode.method == "search" and decode.beam_size > 1 and decode.at_limit == "cut"
+    if are_cut and decode.cut_hypotheses == "last":  # they compete there
+        left_out.append("decode.cut_hypotheses='last'")
     return Generation(keys, left_out)
 
 
@@ -63,6 +66,8 @@ def _said(config: ModelConfig, decode: DecodeConfig) -> Iterator[tuple[str, dict
     if decode.beam_size == 1:
         yield "length_penalty", {}
         return
+    if decode.cut_hypotheses == "compete":
+        yield "cut_hypotheses", {}
     yield "early_stop", {"early_stopping": True if decode.early_stop == "first" else "never"}
     full = decode.resolved()
     if full.length_penalty != "gnmt":  # transformers does not have it

@@ -72,6 +72,8 @@ class Family:
     - zeros: tensors that are written as zeros if our model lacks them, with the field that says so.
     - untied_by: the output projection, if tensors and not config.json say whether it is the embedding. It is one of its
       own if it is there, and differs from those that it could be a copy of or config.json says so.
+    - own_tables: copies that are tables of their own there if the output projection is not tied. They are written too;
+      read, each side gets a table of its own if one differs.
     - sines_first: whether their sinusoidal positions hold all sines before all cosines.
     - read_only: whether no model is written as this class: its head would be lost.
     - rope: whether the base of rotary positions is a key, in the forms of versions 4 and 5 of transformers.
@@ -105,6 +107,7 @@ class Family:
     renamed: tuple[tuple[str, str], ...] = ()
     zeros: Mapping[str, str] = dataclasses.field(default_factory=dict)
     untied_by: str = ""
+    own_tables: tuple[str, ...] = ()
     sines_first: bool = False
     rope: bool = False
     read_only: bool = False

@@ -16,7 +16,11 @@ Implementations differ in three rules, which are named here. A hypothesis Y ends
   its maximum length (tensor2tensor).
 - `first`: W hypotheses have ended (fairseq).
 
-An input is also done when its hypotheses reach the length limit. Unfinished hypotheses rank below finished ones.
+An input is also done when its hypotheses reach the length limit without an end.
+
+`cut_hypotheses`: the rank of these hypotheses.
+- `last`: below every ended one.
+- `compete`: by their scores, as the ended ones (Hugging Face). The W best continuations of the last step count.
 """
 
 from __future__ import annotations
@@ -43,13 +47,15 @@ class Rules:
     end_among: str = "beam"
     early_stop: str = "bound"
     num_best: int = 1
+    cut_hypotheses: str = "last"
 
 
 class Beam(NamedTuple):
     """State of a beam search.
 
     scores: [B, W] float32, log P of every live hypothesis, best first; -inf for one that does not exist.
-    ended: the W best hypotheses that have ended, best first. num_ended: [B] int32, number of all ended hypotheses.
+    ended: the W best hypotheses that have ended, best first; with `compete` also those cut at the limit. num_ended: [B]
+    int32, number of all of them.
     done: [B] bool.
     """
 
@@ -175,7 +181,8 @@ def search(
         logits, possible, hypotheses = propose(step, state.hypotheses, constraints, max_lengths)
         found = candidates(logits, possible, state.scores)
         is_end = found.tokens == constraints.end_id
-        state = _end(state._replace(hypotheses=hypotheses), found, is_end, constraints.end_id, rules, alpha)
+        at_limit = hypotheses.length + 1 >= max_lengths
+        state = _end(state._replace(hypotheses=hypotheses), found, is_end, at_limit, rules, alpha)
         state = _continue(state, found, is_end, reorder)
         done = state.done | (state.hypotheses.length >= max_lengths) | jnp.isneginf(state.scores[:, 0])
         if rules.early_stop == "first":
@@ -191,24 +198,37 @@ def search(
 
 
 def _end(
-    state: Beam, found: Candidates, is_end: Bool[Array, "B E"], end_id: ArrayLike, rules: Rules, alpha: ArrayLike
+    state: Beam,
+    found: Candidates,
+    is_end: Bool[Array, "B E"],
+    at_limit: Bool[Array, " B"],
+    rules: Rules,
+    alpha: ArrayLike,
 ) -> Beam:
-    """Add the candidates that are end-of-sequence to the best ended hypotheses."""
+    """Add the candidates that are end-of-sequence to the best ended hypotheses.
+
+    Args:
+      at_limit: whether the candidates have the maximum length; with `compete` all of them then end.
+    """
     width, length = state.scores.shape[1], state.hypotheses.length
-    ends = is_end & ~jnp.isneginf(found.scores) & ~state.done[:, None]
+    cuts = {"last": jnp.zeros_like(at_limit), "compete": at_limit}[rules.cut_hypotheses][:, None]
+    ends = (is_end | cuts) & ~jnp.isneginf(found.scores) & ~state.done[:, None]
     if rules.end_among == "beam":
         ends = ends & (jnp.arange(ends.shape[1]) < width)[None]
     elif rules.end_among != "candidates":
         raise ValueError(f"end_among='{rules.end_among}' is not implemented")
     if rules.early_stop == "first":
-        ends = ends & (state.num_ended[:, None] + jnp.cumsum(ends, axis=1) <= width)
+        ends = ends & (cuts | (state.num_ended[:, None] + jnp.cumsum(ends, axis=1) <= width))
     scores = jnp.where(ends, found.scores / penalty(rules, length + 1, alpha), -jnp.inf)
     # Write only the hypotheses that are kept: writing 2W new ones of `limit` tokens would cost more than the search.
     kept, places = jax.lax.top_k(jnp.concatenate([state.ended.scores, scores], axis=1), width)
     new = places >= width
-    parents = jnp.take_along_axis(found.parents, jnp.maximum(places - width, 0), axis=1)
-    last = jnp.take_along_axis(found.log_probs, jnp.maximum(places - width, 0), axis=1)
     old = jnp.minimum(places, width - 1)
+
+    def of_new(x: Array) -> Array:
+        return jnp.take_along_axis(x, jnp.maximum(places - width, 0), axis=1)
+
+    parents = of_new(found.parents)
 
     def chosen(ended: Array, live: Array, end: Array) -> Array:
         before = jnp.take_along_axis(ended, old[..., None], axis=1)
@@ -217,11 +237,12 @@ def _end(
         return jnp.where(new[..., None], after, before)
 
     ended = Generated(
-        ids=chosen(state.ended.ids, state.hypotheses.ids, jnp.full_like(places, end_id)),
+        ids=chosen(state.ended.ids, state.hypotheses.ids, of_new(found.tokens)),
         lengths=jnp.where(new, length + 1, jnp.take_along_axis(state.ended.lengths, old, axis=1)),
-        log_probs=chosen(state.ended.log_probs, state.hypotheses.log_probs, last),
+        log_probs=chosen(state.ended.log_probs, state.hypotheses.log_probs, of_new(found.log_probs)),
         scores=kept,
-        finished=~jnp.isneginf(kept),
+        finished=jnp.where(new, of_new(is_end), jnp.take_along_axis(state.ended.finished, old, axis=1))
+        & ~jnp.isneginf(kept),
     )
     return state._replace(ended=ended, num_ended=state.num_ended + ends.sum(1, dtype=jnp.int32))
 
@@ -246,7 +267,10 @@ def _continue(state: Beam, found: Candidates, is_end: Bool[Array, "B E"], reorde
 
 
 def outputs(state: Beam, rules: Rules, max_lengths: Int[Array, " B"], alpha: ArrayLike = 1.0) -> Generated:
-    """Return the `num_best` best hypotheses of every input: first ended ones, then those cut off at the limit."""
+    """Return the `num_best` best hypotheses of every input, as `Rules.cut_hypotheses` ranks those cut at the limit."""
+    if rules.cut_hypotheses == "compete":  # they are among the ended ones
+        best = Generated(*(x[:, : rules.num_best] for x in state.ended))
+        return _existing(best, ~jnp.isneginf(best.scores) & (max_lengths > 0)[:, None])
     live = state.hypotheses
     lengths = jnp.broadcast_to(jnp.minimum(live.length, max_lengths)[:, None], state.scores.shape)
     cut = Generated(
@@ -261,6 +285,11 @@ def outputs(state: Beam, rules: Rules, max_lengths: Int[Array, " B"], alpha: Arr
     order = jnp.argsort(jnp.where(exists, ~both.finished, 2), axis=1, stable=True)[:, : rules.num_best]
     exists = jnp.take_along_axis(exists, order, axis=1)
     best = Generated(*(jnp.take_along_axis(x, order.reshape(order.shape + (1,) * (x.ndim - 2)), axis=1) for x in both))
+    return _existing(best, exists)
+
+
+def _existing(best: Generated, exists: Bool[Array, "B N"]) -> Generated:
+    """Return outputs with zeros, and a score of -inf, in place of those that do not exist."""
     return Generated(
         ids=jnp.where(exists[..., None], best.ids, 0),
         lengths=jnp.where(exists, best.lengths, 0),

@@ -71,7 +71,9 @@ def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> SplitSettings:
     greedy = (decode.beam_size, decode.length_penalty, decode.end_among) == (1, "none", "beam")
     rules = None
     if not sample and not greedy:
-        rules = Rules(decode.length_penalty, decode.end_among, decode.early_stop, decode.num_best)
+        rules = Rules(
+            decode.length_penalty, decode.end_among, decode.early_stop, decode.num_best, decode.cut_hypotheses
+        )
     settings = Settings(rules, sample, decode.num_hypotheses, decode.top_k if sample else None)
     forbidden = np.zeros(vocab_size, bool)
     forbidden[[*parse_ids(decode.forbidden_ids), *ends.never]] = True

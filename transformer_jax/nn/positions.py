@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,6 +20,9 @@ from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
 from transformer_jax.nn.initialisation import bias_table_init, table_init
 from transformer_jax.typing import Activations, Array, Batch, Heads, Ids, Positions
+
+_LARGEST = 2**31 - 1
+"""No distance exceeds it: positions are int32."""
 
 
 def sinusoidal(positions: Int[Array, "*batch"], dim: int) -> Float[Array, "*batch D"]:
@@ -86,17 +90,39 @@ def relative_buckets(
       distances: [...] int32.
     Returns: [...] int32 in [0, num_buckets).
     """
-    offset = jnp.zeros_like(distances)
     if bidirectional:
         num_buckets //= 2
-        offset = jnp.where(distances > 0, num_buckets, 0)
-        distance = jnp.abs(distances)
+        distance, offset = jnp.abs(distances), jnp.where(distances > 0, num_buckets, 0)
     else:
-        distance = jnp.maximum(-distances, 0)
+        distance, offset = jnp.maximum(-distances, 0), 0
+    starts = jnp.array(bucket_starts(num_buckets, max_distance), jnp.int32)
+    # XLA fuses comparison and sum, so that no array [..., buckets] is made.
+    reached = distance[..., None] >= starts.reshape((1,) * distance.ndim + (-1,))
+    return offset + reached.sum(-1, dtype=jnp.int32) - 1
+
+
+@functools.lru_cache
+def bucket_starts(num_buckets: int, max_distance: int) -> tuple[int, ...]:
+    """Return the smallest distance of every bucket of one direction; of several with the same, only the last is used.
+
+    With e = num_buckets // 2 and n = num_buckets - e, bucket e + k begins at the smallest integer d with
+    log(d / e) / log(max_distance / e) >= k / n, which is d^n >= max_distance^k e^(n-k). Integers decide it exactly.
+    Logarithms in float32 put d = 20 below its bucket for 4 buckets and max_distance = 200, where both sides are equal.
+    """
     exact = num_buckets // 2
-    ratio = jnp.log(jnp.maximum(distance, 1).astype(jnp.float32) / exact) / jnp.log(max_distance / exact)
-    logarithmic = exact + (ratio * (num_buckets - exact)).astype(jnp.int32)
-    return offset + jnp.where(distance < exact, distance, jnp.minimum(logarithmic, num_buckets - 1))
+    n = num_buckets - exact
+    return (*range(exact), *(_log_start(exact, max_distance, k, n) for k in range(n)))
+
+
+def _log_start(exact: int, max_distance: int, k: int, n: int) -> int:
+    """Return the smallest d with d^n >= max_distance^k exact^(n - k)."""
+    root = exact * (max_distance / exact) ** (k / n)
+    near = round(root)
+    if abs(root - near) > 1e-9 * root:
+        return min(math.ceil(root), _LARGEST)
+    shared = math.gcd(k, n)
+    k, n = k // shared, n // shared
+    return min(near + (near**n < max_distance**k * exact ** (n - k)), _LARGEST)
 
 
 class RelativeBias(nn.Module):
