@@ -94,6 +94,38 @@ def test_a_folder_of_files(tmp_path):
     assert sorted(read(half)[1] + read(half, "valid")[1]) == sorted(features["targets"])
 
 
+def test_files_that_are_left_out_of_a_folder_are_counted_and_named(tmp_path, caplog):
+    folder = write_folder(tmp_path)
+    load("image_folder", folder)
+    assert not caplog.text
+    label = folder / "train" / "dark"
+    for name in ("notes.txt", "a.gif", "b.PNG.bak"):
+        (label / name).write_text("x")
+    (label / "more").mkdir()
+    (label / "more" / "c.png").write_bytes((label / "3.png").read_bytes())
+    (folder / "train" / ".hidden").mkdir()
+    (folder / "train" / "list.csv").write_text("x")
+    (label / "3.png").rename(label / "3.PNG")
+    source = load("image_folder", folder)
+    assert source.num_examples("train") == 9  # the suffix in any case
+    assert caplog.text.count("left out") == 1
+    assert f"{folder / 'train'}: left out 6 of its files and folders, each of which is not an image" in caplog.text
+    assert ": .hidden/, list.csv, dark/a.gif, dark/b.PNG.bak, dark/more/, ..." in caplog.text
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    folder = write_folder(tmp_path)
+    before = load("image_folder", folder).fingerprint()
+    path = folder / "train" / "dark" / "3.png"
+    path.rename(path.with_name("caf\udce9.png"))
+    source = load("image_folder", folder)
+    assert len(read(source)[0]) == 9
+    assert source.fingerprint() != before
+    (folder / "train" / "dark").rename(folder / "train" / "d\udce9")
+    with pytest.raises(DataError, match="is the folder of a label, but its name is not UTF-8; rename it"):
+        load("image_folder", folder)
+
+
 def test_shapes_follow_from_their_numbers():
     small, large = (DataConfig(source="shapes", num_train_pairs=n, num_eval_pairs=10) for n in (100, 200))
     one, other = (read(load_source(c)) for c in (small, large))

@@ -19,7 +19,7 @@ from typing import Any
 
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import json_text, try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.readers import read_bytes
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class ResumableFile:
             "made_with": self._made_with,
             "notes": self.notes,
         }
-        write_atomically(self._companion, json.dumps(with_checksum(progress)).encode())
+        write_atomically(self._companion, json_text(with_checksum(progress)).encode())
 
     def finish(self) -> None:
         """Give the complete file its name, and then release the lock."""

@@ -23,7 +23,7 @@ from transformer_jax.data.sources import Source
 from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import replace_file
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
 
 LABELS_FILE = "labels.json"
 _CHUNK = 1 << 14
@@ -128,7 +128,7 @@ def labels_bytes(names: Sequence[str]) -> bytes:
 def parse_labels(content: bytes) -> tuple[str, ...]:
     """Return the names of `labels.json`; raise DataError if it is damaged."""
     try:
-        names = json.loads(content)["labels"]
+        names = parse_json(content)["labels"]
         if not names or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
             raise ValueError
     except (ValueError, KeyError, TypeError) as error:

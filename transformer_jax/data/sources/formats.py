@@ -35,6 +35,8 @@ from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
 from transformer_jax.data.sources.lines import TextFile
 from transformer_jax.errors import DataError
+from transformer_jax.readers import parse_json
+from transformer_jax.readers.files import MAX_BYTES
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _PAIR = ("inputs", "targets")
@@ -429,8 +431,8 @@ def _picked(cells: Sequence[str], columns: Sequence[int], names: Sequence[str]) 
 def _values(line: str, keys: dict[str, str]) -> list[str]:
     """Return the texts of an object by feature; a target may also be an integer or a truth value, as labels are."""
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(line, check_text=False)
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
@@ -458,8 +460,8 @@ _Question = tuple[str, str, str, list[tuple[str, int]]]
 def _questions(file: TextFile) -> Iterator[_Question]:
     """Yield id, question, context and answers, each a text and the place of its first character."""
     try:
-        content = json.loads("\n".join(lines_of(file)))
-    except (ValueError, RecursionError) as error:
+        content = parse_json("\n".join(lines_of(file)), MAX_BYTES, check_text=False)
+    except ValueError as error:
         raise DataError(f"{file.path}: not JSON: {error}") from error
     where = "data"
     try:
