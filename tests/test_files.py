@@ -2,13 +2,23 @@
 
 import errno
 import fcntl
+import json
 import os
 import subprocess
 
 import pytest
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.files import replace_file, sha256_of, try_lock, write_atomically
+from transformer_jax.files import (
+    is_finite,
+    json_text,
+    replace_file,
+    sha256_of,
+    try_lock,
+    with_checksum,
+    without_checksum,
+    write_atomically,
+)
 
 
 def test_write_atomically_replaces(tmp_path):
@@ -101,3 +111,29 @@ def test_another_failure_of_locking_is_raised(tmp_path, monkeypatch):
 def test_sha256_is_of_the_content(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     assert sha256_of(tmp_path / "f") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"a": NAN, "b": [INF, (-INF, 1.5)]}, '{"a": null, "b": [null, [null, 1.5]]}'),
+        ({"é\udcff": "x\ud83d"}, '{"é\\\\udcff": "x\\\\ud83d"}'),
+        ([1, True, None, "é"], '[1, true, null, "é"]'),
+    ],
+)
+def test_json_is_valid_and_can_be_encoded(values, text):
+    assert json_text(values) == text
+    assert json_text(values).encode()
+    assert json.loads(json_text(values, ascii=True)) == json.loads(text)
+    assert json_text(values, ascii=True).isascii()
+    # The checksum is that of what is written.
+    assert without_checksum(json.loads(json_text(with_checksum({"v": values})))) == {"v": json.loads(text)}
+
+
+def test_finite_values():
+    assert is_finite({"a": [1, ("x", 2.0)], "b": None})
+    for bad in (NAN, [1.0, INF], {"a": {"b": (-INF,)}}):
+        assert not is_finite(bad)

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import uuid
 from collections.abc import Mapping
@@ -119,13 +120,50 @@ def sha256_of(path: Path | str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def json_text(values: Any, indent: int | None = None, ascii: bool = False) -> str:
+    """Return JSON of values as `json_values` makes them.
+
+    Args: ascii: write other characters as escapes, for a terminal or a pipe that may not be UTF-8.
+    """
+    return json.dumps(json_values(values), indent=indent, ensure_ascii=ascii, allow_nan=False)
+
+
+def is_finite(values: Any) -> bool:
+    """Return whether no number in values, however nested, is NaN or infinite."""
+    if isinstance(values, float):
+        return math.isfinite(values)
+    if isinstance(values, Mapping):
+        return all(map(is_finite, values.values()))
+    return not isinstance(values, list | tuple) or all(map(is_finite, values))
+
+
+def json_values(values: Any) -> Any:
+    """Return values that JSON and UTF-8 can hold.
+
+    A number that is not finite becomes null. Half of a surrogate pair, as in file names that are no UTF-8, becomes its
+    escape `\\udcff`.
+    """
+    if isinstance(values, float):
+        return values if math.isfinite(values) else None
+    if isinstance(values, str):
+        return values.encode("utf-8", "backslashreplace").decode()
+    if isinstance(values, Mapping):
+        return {
+            json_values(name) if isinstance(name, str) else name: json_values(value) for name, value in values.items()
+        }
+    if isinstance(values, list | tuple):
+        return [json_values(value) for value in values]
+    return values
+
+
 def json_sha256(values: Mapping[str, Any]) -> str:
     """Return the hex digest of JSON values; it does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(through_json(values), sort_keys=True).encode()).hexdigest()
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JSON values with their checksum."""
+    """Return values as `json_values` makes them, with their checksum."""
+    values = json_values(values)
     return {**values, CHECKSUM: json_sha256(values)}
 
 

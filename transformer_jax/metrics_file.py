@@ -19,7 +19,6 @@ damaged, `cut_back` keeps the old file, and a line {"split": "damaged", "lines":
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import zlib
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import DataError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import json_values, write_atomically
 from transformer_jax.readers import open_file, parse_json, read_bytes
 
 NAME = "metrics.jsonl"
@@ -44,13 +43,13 @@ _CHECKSUM = re.compile(r', "crc32": "([0-9a-f]{8})"\}$')
 
 def format_line(step: int, split: str, metrics: Mapping[str, Any]) -> str:
     """Return a line with its line break; floats that are not finite become null, since JSON has no such numbers."""
-    text = json.dumps({"step": step, "split": split, **as_logged(metrics)})
+    text = json.dumps({"step": step, "split": split, **as_logged(metrics)}, allow_nan=False)
     return f'{text[:-1]}, "crc32": "{_crc32(text)}"}}\n'
 
 
 def as_logged(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return metrics with null in place of floats that are not finite."""
-    return {name: None if _is_nonfinite(value) else value for name, value in metrics.items()}
+    return json_values(metrics)
 
 
 def read_lines(file: Path, may_be_growing: bool = False) -> list[dict[str, Any]]:
@@ -206,7 +205,3 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 def _crc32(text: str) -> str:
     return f"{zlib.crc32(text.encode()):08x}"
-
-
-def _is_nonfinite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

@@ -96,13 +96,20 @@ def signs_of_life() -> Generator[None]:
         thread.join()
 
 
-def render_table(table: Any, minimum_width: int) -> str:
-    """Return a Rich table as text, as wide as the terminal and at least `minimum_width` characters.
+_WIDEST = 1 << 16
 
-    The table is not printed by Rich, which would end the process if the reader of stdout has closed the pipe.
+
+def render_table(table: Any) -> str:
+    """Return a Rich table as text, as wide as its cells: nothing is cut or broken, in a terminal, a pipe or a file.
+
+    A terminal breaks longer lines by itself. The table is not printed by Rich, which would end the process if the
+    reader of stdout has closed the pipe.
     """
     from rich.console import Console
+    from rich.measure import Measurement
 
-    console = Console(file=io.StringIO(), width=max(Console().width, minimum_width))
+    console = Console(file=io.StringIO(), width=_WIDEST)
+    width = Measurement.get(console, console.options, table).maximum
+    console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return cast(io.StringIO, console.file).getvalue().removesuffix("\n")

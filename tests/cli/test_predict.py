@@ -1,17 +1,25 @@
 """The command around the predictor, bytes in and lines out in order; and tiny models from training to prediction."""
 
+import dataclasses
 import io
 import json
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from labelled_support import CONTEXTS, QUESTIONS, config, data_of
 from run_support import run_main
 
 from transformer_jax.cli import predict
 from transformer_jax.cli.main import main
+from transformer_jax.config import DataConfig
+from transformer_jax.data.sources import load_source
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation import loading
 from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks import predictor as predictor_module
+from transformer_jax.tasks.answer_spans import Answer
 from transformer_jax.tasks.base import TASKS
 
 PAIRS = {"source": "text", "dir": "unused", "format": "tsv", "second_feature": "3"}
@@ -23,7 +31,7 @@ def predictor(monkeypatch, tmp_path):
 
     def put(task: str, **fields):
         settings = config(task, model={"position_encoding": "learned", "max_length": 16}, **fields)
-        data = data_of(settings, tmp_path / "work")
+        data = data_of(settings, tmp_path / task)
         params = init_params(settings.model, 1, TASKS[task].head(settings.task, settings.model))
         made = TASKS[task].predictor(settings, params, data.tokenizer, data.labels)
         monkeypatch.setattr(loading, "load_predictor", lambda *args: made)
@@ -110,6 +118,110 @@ def test_answers(predictor, capsysbinary, monkeypatch):
     code, _, err = output_of(capsysbinary, monkeypatch, b"", "--probabilities")
     assert code == 2
     assert "an answer has a score and no probability" in err
+
+
+def test_text_that_cannot_be_encoded_is_named_and_the_rest_predicted(predictor, capsysbinary, monkeypatch):
+    made = predictor("span_qa")
+    monkeypatch.setattr(type(made), "attempt", lambda self, pairs: [Answer(c[:3], 0, 3, 1.0) for _, c in pairs])
+    whole = json.dumps({"question": QUESTIONS[1], "context": CONTEXTS[1]})
+    half = '{"question": "who \\ud83d ?", "context": "Ann"}'
+    pair = '{"question": "who \\ud83d\\ude00 ?", "context": "Bob saw"}'
+    lines = [whole, half, pair, '{"question": "a", "context": "b\\uDE00"}', "[" * 100_000, '{"question": NaN}', whole]
+    problem = "expected a JSON object with 'question' and 'context'"
+    for flags in ([], ["--output=jsonl"]):
+        code, out, err = output_of(capsysbinary, monkeypatch, "\n".join(lines).encode(), *flags)
+        assert code == 3
+        answers = [json.loads(line).get("answer", "") for line in out] if flags else out
+        assert answers == ["Ann", "", "Bob", "", "", "", "Ann"]
+        for text in (
+            f"line 2: {problem}: it has \\ud83d, half of",
+            f"line 4: {problem}: it has \\ude00",
+            "line 5:",
+            "line 6:",
+        ):
+            assert text in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("task", ["classification", "tagging", "span_qa"])
+def test_outputs_that_are_not_finite_are_no_prediction(predictor, capsysbinary, monkeypatch, task, bad):
+    made = predictor(task)
+
+    def outputs_of_batches(config, params, batches):
+        shape = {"classification": (3,), "tagging": (16, 5), "span_qa": (16, 2)}[task]
+        outputs = [np.zeros(shape) for _ in range(3)]
+        outputs[1][..., -1] = bad  # one of the classes, or the end of the answer, of the second line
+        return outputs
+
+    monkeypatch.setattr(predictor_module, "outputs_of_batches", outputs_of_batches)
+    given = {"question": "how ?", "context": "so dull"}
+    lines = "\n".join([json.dumps(given)] * 3 if task == "span_qa" else ["a film"] * 3).encode()
+    code, out, err = output_of(capsysbinary, monkeypatch, lines)
+    assert (code, [bool(line) for line in out]) == (3, [True, False, True])
+    assert "line 2: the model's output is not finite: its parameters are damaged" in err
+    code, out, _ = output_of(capsysbinary, monkeypatch, lines, "--output=jsonl")
+    found = [json.loads(line, parse_constant=pytest.fail) for line in out]
+    assert [*found[1]] == ["line", "problem"]
+    with pytest.raises(DataError, match="example 2: the model's output is not finite"):
+        made.predict([(given["question"], given["context"])] * 3 if task == "span_qa" else ["a film"] * 3)
+
+
+def test_words_and_texts_with_odd_spaces_are_read_as_in_training(predictor, tmp_path):
+    """A file of tagged words divides at spaces or tabs alone, and only `data.format=labelled` drops outer spaces."""
+    tagger = predictor("tagging")
+    (tmp_path / "train.conll").write_text("10\u00a0000 O\n\u3000x O\na\u2028b O\n")
+    fields = {"source": "text", "dir": str(tmp_path), "valid_split": "", "test_split": ""}
+    (words,) = load_source(DataConfig(**fields, format="conll")).split("train").features["words"]
+    assert (
+        tagger.features(" 10\u00a0000  \u3000x\ta\u2028b ")["words"] == words == ["10\u00a0000", "\u3000x", "a\u2028b"]
+    )
+    for bad, problem in (("a \u00a0 b", "has an empty word"), (" \t", "has no words")):
+        with pytest.raises(ValueError, match=problem):
+            tagger.features(bad)
+    text = "\u00a0 a  film \t"
+    (tmp_path / "train.txt").write_text(f"good {text}\n")
+    (tmp_path / "train.tsv").write_text("  a  film\u00a0\tgood\n")
+    for data, given in (({"format": "labelled"}, text), ({"format": "tsv"}, "  a  film\u00a0")):
+        for template in ("", "sst2: {inputs}!"):
+            data |= fields | {"input_template": template}
+            (read,) = load_source(DataConfig(**data)).split("train").features["inputs"]
+            assert predictor("classification", data=data).features(given)["inputs"] == read
+    pair = PAIRS | {"input_template": "a {inputs} b {second}"}
+    assert predictor("classification", data=pair).features(("x", "y")) == {
+        **{"inputs": "a x b y", "second": "y"},
+        "targets": "bad",
+    }
+
+
+def test_answers_in_contexts_with_odd_spaces_are_at_their_place(predictor):
+    context = "  Ann\u00a0 saw\t\tNew   York \u3000"
+    for answer in predictor("span_qa").predict([("  who   saw York ?", context), ("how ?\t", " \u00a0so   dull")]):
+        text = context if answer.text in context else " \u00a0so   dull"
+        assert answer.text == text[answer.first : answer.end] == answer.text.strip() != ""
+
+
+def test_texts_of_a_program_that_cannot_be_encoded_are_named(predictor):
+    for task, example in (
+        ("classification", "a \ud83d"),
+        ("span_qa", ("how ?", "\udcff")),
+        ("tagging", ["a", "\ud83d"]),
+    ):
+        with pytest.raises(DataError, match=r"example 1: has \\ud[8c][3f][df], half of a surrogate pair"):
+            predictor(task).predict([example])
+
+
+def test_a_head_with_a_bias_that_is_not_finite_predicts_nothing(predictor, capsysbinary, monkeypatch):
+    made = predictor("classification")
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, x: x * float("nan") if "head" in str(path).lower() and x.ndim == 1 else x, made.params
+    )
+    broken = dataclasses.replace(made, params=params)
+    monkeypatch.setattr(loading, "load_predictor", lambda *args: broken)
+    code, out, err = output_of(capsysbinary, monkeypatch, b"a film\nso long\n", "--output=jsonl", "--probabilities")
+    assert code == 3
+    assert [[*json.loads(line)] for line in out] == [["line", "problem"]] * 2
+    assert err.count("is not finite") == 2
 
 
 def test_an_interrupted_command_continues(predictor, capsysbinary, monkeypatch, tmp_path):

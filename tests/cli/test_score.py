@@ -63,6 +63,19 @@ def test_lines_that_are_no_utf8(score):
     assert json.loads(score(b"\xff", "--output=jsonl")[1])["problem"].startswith("not valid UTF-8")
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_probability_that_is_not_finite_is_named(score, monkeypatch, bad):
+    values = TextScores(np.array([-1.0, bad, -2.0]), np.array([2, 2, 2]))
+    monkeypatch.setattr(Counting, "score", lambda self, texts, end=True: values)
+    code, out, err = score(b"a\nb\nc\n")
+    assert (code, out) == (3, "-1.000000\t2\n\n-2.000000\t2\n")
+    assert "stdin, line 2: the model's output is not finite" in err
+    lines = [
+        json.loads(line, parse_constant=pytest.fail) for line in score(b"a\nb\nc\n", "--output=jsonl")[1].splitlines()
+    ]
+    assert [*lines[1]] == ["line", "problem"]
+
+
 def test_bad_flags(score, tmp_path):
     assert score(b"", "--text=a", "--input=b")[0] == 2
     code, _, err = score(b"", f"--input={tmp_path}/none")

@@ -133,3 +133,17 @@ def test_ends_of_lines_are_words_of_wikitext(tmp_path):
 def test_the_test_split_of_wikitext_2_has_the_published_words():
     words, tokens, _ = counts(os.environ["WIKITEXT2"], 33_280)
     assert words == tokens == 245_569
+
+
+def test_files_that_a_pattern_nearly_matches_are_counted_and_named(tmp_path, caplog):
+    for name in ("a.txt", "B.TXT", "c.txt.gz", "d.md"):
+        (tmp_path / name).write_text("x\n")
+    (tmp_path / "e.txt").mkdir()
+    fields = {"source": "text", "format": "documents", "dir": str(tmp_path), "valid_split": "", "test_split": ""}
+    assert load_source(DataConfig(**fields, train_split="*.txt")).num_examples("train") == 1
+    assert (
+        f"{tmp_path}: left out 3 of its files and folders, each of which is no file, or matches '*.txt'" in caplog.text
+    )
+    assert caplog.text.strip().endswith(": B.TXT, c.txt.gz, e.txt/")
+    with pytest.raises(DataError, match=r"no file of .* matches; it has d\.md"):
+        load_source(DataConfig(**fields, train_split="*.MD"))

@@ -2,6 +2,11 @@
 
 import dataclasses
 import io
+import os
+import re
+import struct
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -10,7 +15,16 @@ from PIL import Image
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data import sources
-from transformer_jax.data.images import ImageColumn, Picture, cropped, decoded, squashed
+from transformer_jax.data.images import (
+    ImageColumn,
+    Picture,
+    _pixels_of,
+    converted,
+    cropped,
+    decoded,
+    read_picture,
+    squashed,
+)
 from transformer_jax.data.sources import load_source, open_test_set
 from transformer_jax.data.sources.images.base import Part, parts_of
 from transformer_jax.data.sources.images.shapes import FIGURES, drawn
@@ -78,6 +92,38 @@ def test_a_folder_of_files(tmp_path):
     half = load("image_folder", tmp_path, train_split="train[:60%]", valid_split="train[60%:]")
     assert {*read(half)[1]} == {*LABELS}
     assert sorted(read(half)[1] + read(half, "valid")[1]) == sorted(features["targets"])
+
+
+def test_files_that_are_left_out_of_a_folder_are_counted_and_named(tmp_path, caplog):
+    folder = write_folder(tmp_path)
+    load("image_folder", folder)
+    assert not caplog.text
+    label = folder / "train" / "dark"
+    for name in ("notes.txt", "a.gif", "b.PNG.bak"):
+        (label / name).write_text("x")
+    (label / "more").mkdir()
+    (label / "more" / "c.png").write_bytes((label / "3.png").read_bytes())
+    (folder / "train" / ".hidden").mkdir()
+    (folder / "train" / "list.csv").write_text("x")
+    (label / "3.png").rename(label / "3.PNG")
+    source = load("image_folder", folder)
+    assert source.num_examples("train") == 9  # the suffix in any case
+    assert caplog.text.count("left out") == 1
+    assert f"{folder / 'train'}: left out 6 of its files and folders, each of which is not an image" in caplog.text
+    assert ": .hidden/, list.csv, dark/a.gif, dark/b.PNG.bak, dark/more/, ..." in caplog.text
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    folder = write_folder(tmp_path)
+    before = load("image_folder", folder).fingerprint()
+    path = folder / "train" / "dark" / "3.png"
+    path.rename(path.with_name("caf\udce9.png"))
+    source = load("image_folder", folder)
+    assert len(read(source)[0]) == 9
+    assert source.fingerprint() != before
+    (folder / "train" / "dark").rename(folder / "train" / "d\udce9")
+    with pytest.raises(DataError, match="is the folder of a label, but its name is not UTF-8; rename it"):
+        load("image_folder", folder)
 
 
 def test_shapes_follow_from_their_numbers():
@@ -163,8 +209,146 @@ def test_channels_of_files():
         decoded(encoded(grey)[:-30])
     with pytest.raises(ValueError, match="cannot be read as PNG or JPEG"):
         decoded(encoded(grey, "BMP"))
-    with pytest.raises(ValueError, match="8 bits a channel"):
-        decoded(encoded(Image.fromarray(np.full((2, 2), 5000, np.uint16))))
+
+
+def png(width: int, bits: int, kind: int, rows: bytes, *chunks: tuple[bytes, bytes], height: int = 1) -> bytes:
+    """Return a PNG file by hand; kind: 0 grey, 2 colours, 3 palette, 4 grey with alpha, 6 colours with alpha."""
+    header = struct.pack(">IIBBBBB", width, height, bits, kind, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    written = [struct.pack(">I", len(x)) + name + x + struct.pack(">I", zlib.crc32(name + x)) for name, x in parts]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(written)
+
+
+def shorts(*values: int) -> bytes:
+    return struct.pack(f">{len(values)}H", *values)
+
+
+def clear(*values: int) -> tuple[bytes, bytes]:
+    """Return the chunk of the transparent colour, or of the transparency of a palette."""
+    return b"tRNS", shorts(*values)
+
+
+PALETTE = (b"PLTE", bytes([0, 0, 0, 200, 100, 50]))
+W = 255
+
+
+@pytest.mark.parametrize(
+    ("data", "stored", "grey"),
+    [
+        # 16 bits: v * 255 / 65535, rounded. Two values may share 8 bits when only one of them is transparent.
+        (png(4, 16, 0, b"\0" + shorts(0, 1000, 60_000, 65_535)), [[0], [4], [233], [255]], [0, 4, 233, 255]),
+        (png(3, 16, 0, b"\0" + shorts(1000, 1001, 9), clear(1000)), [[W], [4], [0]], [W, 4, 0]),
+        (png(1, 16, 2, b"\0" + shorts(1000, 256, 767)), [[3, 1, 2]], [2]),
+        (png(2, 16, 2, b"\0" + shorts(512, 0, 0, 0, 0, 0), clear(512, 0, 0)), [[W] * 3, [0] * 3], [W, 0]),
+        (png(2, 16, 4, b"\0" + shorts(0, 0, 512, 65_535)), [[0] * 4, [2, 2, 2, 255]], [W, 2]),  # 4 channels by Pillow
+        # Transparency as a channel, which stays unless the colours are converted: black is laid on white.
+        (png(3, 8, 4, b"\0" + bytes([0, 0, 0, 255, 0, 51])), [[0, 0], [0, 255], [0, 51]], [W, 0, 204]),
+        (png(2, 8, 6, b"\0" + bytes([0, 0, 0, 0, 9, 9, 9, 255])), [[0] * 4, [9, 9, 9, 255]], [W, 9]),
+        # Transparency of a colour: 1, 2, 4 and 8 bits of grey, colours, and a palette.
+        (png(2, 1, 0, b"\0\x40", clear(0)), [[W], [W]], [W, W]),
+        (png(2, 1, 0, b"\0\x40", clear(1)), [[0], [W]], [0, W]),
+        (png(4, 2, 0, b"\0\x1b", clear(1)), [[0], [W], [170], [255]], [0, W, 170, 255]),
+        (png(2, 4, 0, b"\0\x03", clear(0)), [[W], [51]], [W, 51]),
+        (png(2, 8, 0, b"\0\x00\x07", clear(0)), [[W], [7]], [W, 7]),
+        (png(2, 8, 2, b"\0\1\2\3\1\2\4", clear(1, 2, 3)), [[W] * 3, [1, 2, 4]], [W, 2]),
+        (png(2, 8, 3, b"\0\x00\x01", PALETTE, (b"tRNS", b"\0")), [[W] * 3, [200, 100, 50]], [W, 124]),
+        (png(2, 8, 3, b"\0\x00\x01", PALETTE, (b"tRNS", b"\xff\x33")), [[0] * 3, [244, 224, 214]], [0, 229]),
+        (png(2, 1, 3, b"\0\x40", PALETTE), [[0] * 3, [200, 100, 50]], [0, 124]),
+    ],
+)
+def test_16_bits_and_transparency(data, stored, grey):
+    assert decoded(data).tolist() == [stored]
+    assert decoded(data, "L").tolist() == [[[value] for value in grey]]
+    colours = decoded(data, "RGB")
+    assert colours.shape == (1, len(grey), 3)
+    assert np.abs(colours.mean(-1).round().astype(int) - grey).max() <= 25  # grey weighs the colours
+    # Arrays of .npz files and TFDS, of the same pixels, are converted in the same way.
+    assert converted(decoded(data), "L").tolist() == [[[value] for value in grey]]
+
+
+def test_every_mode_of_pillow_is_read_or_refused():
+    whole = np.array([[0, 1000], [60_000, 65_535]])
+    for mode, dtype in (("I", np.int32), ("I;16", np.uint16), ("I;16B", ">u2")):
+        image = Image.fromarray(whole.astype(dtype))
+        assert (image.mode, _pixels_of(image, "L", 8).ravel().tolist()) == (mode, [0, 4, 233, 255])
+    for bad in (whole.astype(np.float32), whole.astype(np.int32) - 1, whole.astype(np.int32) + 1):
+        with pytest.raises(ValueError, match=r"mode [FI]; expected 8 or 16 bits a channel"):
+            _pixels_of(Image.fromarray(bad), "L", 8)
+    cmyk = encoded(Image.new("CMYK", (8, 8), (0, 0, 0, 255)), "JPEG")
+    assert decoded(cmyk).shape == (8, 8, 3)
+    assert decoded(cmyk, "L").max() < 5
+    assert _pixels_of(Image.new("PA", (1, 1), (0, 0)), None, 8).shape == (1, 1, 4)
+    with pytest.raises(ValueError, match="5 channels; expected 1 to 4 channels"):
+        converted(np.zeros((2, 2, 5), np.uint8), "L")
+    assert converted(np.array([[[0, 0], [0, 255]]], np.uint8), "RGB").tolist() == [[[W] * 3, [0] * 3]]
+
+
+def test_the_first_image_of_an_animation_is_read():
+    data = io.BytesIO()
+    Image.new("L", (2, 1), 10).save(data, "PNG", save_all=True, append_images=[Image.new("L", (2, 1), 99)])
+    assert decoded(data.getvalue()).ravel().tolist() == [10, 10]
+
+
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [
+        ((80_000_000, 1), "has 80,000,000 x 1 pixels; expected at most 65,536 a side and 67,108,864 in all"),
+        ((1, 80_000_000), "has 1 x 80,000,000 pixels"),
+        ((65_536, 65_536), "has 65,536 x 65,536 pixels"),
+        ((1 << 31, 1), "damaged or cut short|pixels"),
+        ((0, 1), "damaged or cut short"),
+        ((100, 100), "damaged or cut short"),  # fewer rows than it says
+    ],
+)
+def test_large_and_damaged_images_are_refused_before_they_are_decoded(tmp_path, size, problem):
+    data = png(size[0], 8, 2, b"\0\0\0\0", height=size[1])
+    (tmp_path / "a.png").write_bytes(data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=problem):
+            decoded(data, "L")
+        with pytest.raises(ValueError, match=problem):
+            read_picture(tmp_path / "a.png", "a.png").load()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+
+
+def test_every_damaged_byte_of_an_image_is_an_image_or_an_error(tmp_path):
+    whole = png(4, 8, 3, b"\0\x00\x01\1\0", PALETTE, clear(0), (b"gAMA", b"\0\0\1\0"))
+    jpeg = encoded(Image.new("RGB", (8, 8), (9, 99, 199)), "JPEG")
+    rng = np.random.default_rng(0)
+    for data in (whole, jpeg):
+        for place in range(len(data)):
+            changed = bytearray(data)
+            changed[place] ^= int(rng.integers(1, 256))
+            for damaged in (bytes(changed), data[:place]):
+                try:
+                    assert decoded(damaged, "RGB").dtype == np.uint8
+                except ValueError as error:
+                    assert re.search("PNG or JPEG|pixels", str(error))  # noqa: PT017
+
+
+def test_files_that_are_no_images_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.png")
+    for path, problem in ((tmp_path / "a.png", "a pipe or a device"), (tmp_path / "none.png", "No such file")):
+        with pytest.raises(ValueError, match=problem):
+            read_picture(path, "a").load()
+
+
+def test_a_long_strip_is_cropped_without_scaling_all_of_it():
+    """Its scaled copy would have 64 x 3,200,000 x 64 pixels and more."""
+    strip = np.zeros((1, 50_000, 1), np.uint8)
+    strip[:, 24_999:25_001] = 255
+    tracemalloc.start()
+    try:
+        centre = cropped(strip, 64)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+    assert centre.shape == (64, 64, 1)
+    assert (centre == 255).all()
+    assert (cropped(strip.swapaxes(0, 1), 64) == 255).all()
 
 
 def test_resizing():
@@ -293,7 +477,10 @@ def _damage(path):
     [
         (_another_size, "9 x 8 pixels in 1 channel, but model.image_size=8; set data.resize=crop or squash"),
         (_another_mode, "8 x 8 pixels in 3 channels, but model.image_channels=1; set it to 3, or data.colours=grey"),
-        (_damage, "cannot be read as PNG or JPEG; repair or remove it, or train with data.unfit_images=leave_out"),
+        (
+            _damage,
+            "cannot be read as PNG or JPEG: it is damaged or cut short; repair or remove it, or train with data.",
+        ),
     ],
 )
 def test_an_image_that_does_not_fit_is_named_or_left_out(tmp_path, caplog, damage, problem):

@@ -81,6 +81,34 @@ def test_tagged_words(tmp_path):
     assert (tabs["words"], tabs["tags"]) == ([["# 1", "#tag"]], [["O", "B-x"]])
 
 
+@pytest.mark.parametrize(
+    ("content", "words", "tags"),
+    [
+        # Of CoNLL-U, with as many columns as the words; two sentences, the second without a comment.
+        ("# sent_id = 1\nEU NNP B-NP B-ORG\n\nit PRP B-NP O\n", [["EU"], ["it"]], [["B-ORG"], ["O"]]),
+        ("# sent_id = web-1\n# text = EU\nEU B-ORG\n", [["EU"]], [["B-ORG"]]),
+        ("EU B-ORG\n# sent_id = 2\nis O\n", [["EU", "is"]], [["B-ORG", "O"]]),
+        ("# newpar\n# newdoc id = a\na\tO\n\n# newdoc\nb\tO\n", [["a"], ["b"]], [["O"], ["O"]]),
+        # Of MultiCoNER, between spaces and between tabs; of CoNLL-2012.
+        ("# id 52d8\tdomain=en\nEU _ _ B-ORG\nis _ _ O\n", [["EU", "is"]], [["B-ORG", "O"]]),
+        ("# id 52d8\tdomain=en\nEU\tB-ORG\n", [["EU"]], [["B-ORG"]]),
+        ("#begin document (a); part 000\na x O\n#end document\n", [["a"]], [["O"]]),
+        # Any text before the first word, with another number of columns.
+        ("## By A. Nobody\n#=====\na X O\n", [["a"]], [["O"]]),
+        # The word # with its tag, also at the beginning of a file, and a hashtag; all lines with #.
+        ("# # B-NP O\n1 CD I-NP O\n#tag NN B-NP O\n", [["#", "1", "#tag"]], [["O", "O", "O"]]),
+        ("# O\n1 O\n\na O\n# B-x\n", [["#", "1"], ["a", "#"]], [["O", "O"], ["O", "B-x"]]),
+        ("# O\n\n#\tO\n", [["#"], ["#"]], [["O"], ["O"]]),
+        ("# id\tx\tO\n#\tid\tO\n", [["# id", "#"]], [["O", "O"]]),
+        # A document begins without a blank line.
+        ("a O\n-DOCSTART- O\nb O\n -DOCSTART- -X- O\n\nc O\n", [["a"], ["b"], ["c"]], [["O"], ["O"], ["O"]]),
+    ],
+)
+def test_comments_and_the_word_hash(tmp_path, content, words, tags):
+    found = features(tmp_path, "train.conll", content, format="conll")
+    assert (found["words"], found["tags"]) == (words, tags)
+
+
 def test_coarse_and_renamed_tags(tmp_path):
     content = "a X:y\nb Z\n"
     coarse = features(tmp_path, "train.conll", content, format="conll", coarse_labels=True)
@@ -133,7 +161,19 @@ def test_questions(tmp_path):
         ("train.txt", "1 a\nNUM\n", {"format": "labelled"}, "line 2: expected a label, a space and a text"),
         ("train.conll", "a O\n\nb\n", {}, "line 3: the word 'b' has no tag: expected two columns or more"),
         ("train.conll", "a\tO\nb\t \n", {}, "line 2: column 2 is empty"),
-        ("train.conll", "a X Y O\n\nb X Y\n", {}, "line 3: expected 4 columns, as in the lines before, got 3"),
+        ("train.conll", "a X Y O\n\nb X Y\n", {}, "line 3: expected 4 columns, as in line 1, got 3"),
+        ("train.conll", "# O\n\na X Y O\n", {}, "line 1: expected 4 columns, as in line 3, got 2"),
+        ("train.conll", "# a b\na X Y O\nb X O\n", {}, "line 3: expected 4 columns, as in line 2, got 3"),
+        ("train.conll", "a O\n# B-x\n#\n", {}, "line 3: the word '#' has no tag"),
+        ("train.conll", "#\na O\n", {}, "line 1: the word '#' has no tag"),
+        (
+            "train.conll",
+            "a X O\n# of the annotator: no\nb X O\n",
+            {},
+            "line 2: begins with '#' and has 5 columns, not 3",
+        ),
+        ("train.conll", "# id 7\na X O\n", {}, "line 1: is it a comment, or the word '#' and its tag?"),
+        ("train.conll", "a O\n\n# sent_id=7\na O\n", {}, "line 3: is it a comment, or the word '#' and its tag?"),
         ("train.conll", "a O\n", {"target_feature": "3"}, "line 1: expected at least 3 columns, got 2"),
         ("train.conllu", "1\ta\tb\n", {}, "line 1: expected 10 columns, got 3"),
         ("train.conll", "", {}, " is empty"),

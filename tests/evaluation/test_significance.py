@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation import significance
 from transformer_jax.evaluation.significance import compare_statistics, paired_bootstrap_of_sums
 from transformer_jax.tasks.base import TASKS
@@ -95,3 +96,17 @@ def test_every_metric_of_a_task_that_follows_from_the_statistics():
     assert list(result.scores) == ["loss", "accuracy"]  # in the order of the task's metrics; no BLEU
     assert result.scores["accuracy"] == paired_bootstrap_of_sums(RIGHT, percent, 60, 7)
     assert result.signatures == {"loss": "bs:60|seed:7", "accuracy": "bs:60|seed:7"}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_have_no_p_value(bad):
+    broken = [RIGHT[0], RIGHT[1].copy()]
+    broken[1][3, 0] = bad
+    with pytest.raises(ValueError, match="not finite"):
+        paired_bootstrap_of_sums(broken, percent, 10, 1)
+    good = {"nll": np.ones(COUNT), "weight": np.ones(COUNT), "exact": np.ones(COUNT), "f1": np.ones(COUNT)}
+    good |= {"questions": np.ones(COUNT)}
+    other = good | {"nll": np.where(np.arange(COUNT) == 3, bad, 1.0)}
+    with pytest.raises(DataError, match=f"checkpoint 2: 'nll' of example 4 is {bad}; the model's output is not finite"):
+        compare_statistics(TASKS["span_qa"], [good, other], 10, 1)
+    compare_statistics(TASKS["span_qa"], [good, good], 10, 1)

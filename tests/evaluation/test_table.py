@@ -3,10 +3,12 @@
 import dataclasses
 
 import pytest
+from rich.table import Column, Table
 
 from transformer_jax.config import DecodeConfig
 from transformer_jax.evaluation.table import print_comparison, print_signatures, print_table
 from transformer_jax.tasks.base import TASKS, SystemScore
+from transformer_jax.terminal import render_table
 
 SPECS = TASKS["translation"].metrics
 LOSSES = {"loss": 1.23456, "perplexity": 3.4368, "accuracy": 71.239, "tokens": 1234, "over_length": 5}
@@ -94,6 +96,30 @@ def test_a_row_per_system_and_columns_per_metric(capsys):
     assert cells(lines[4])[-2:] == ["-0.59", "1.0e-05"]
     print_signatures({"sacrebleu": "nrefs:1|[bold]"})
     assert capsys.readouterr().out == "sacrebleu: nrefs:1|[bold]\n"
+
+
+@pytest.mark.parametrize("columns", ["10", "80", "300"])
+def test_four_metrics_are_readable_in_a_pipe(capsys, monkeypatch, columns):
+    """The table is wider than a pipe, which says 80 columns."""
+    monkeypatch.setenv("COLUMNS", columns)
+    specs = TASKS["tagging"].metrics
+    names = [spec.name for spec in specs if spec.direction][:4]
+    print_comparison("test, 2,000 pairs", ("runs/a", "runs/b"), {name: [FIRST, BETTER] for name in names}, specs)
+    lines = capsys.readouterr().out.splitlines()
+    assert cells(lines[1])[0] == "test, 2,000 pairs"
+    assert cells(lines[3])[0] == "runs/a"
+    row = cells(lines[4])
+    assert (row[0], row[4::4]) == ("runs/b", ["0.0127"] * 4)
+    assert [value.split(" ")[1] for value in row[2::4]] == ["±"] * 4
+    assert "…" not in "".join(lines)
+
+
+def test_a_table_is_as_wide_as_its_longest_line(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    wide = Table("name", Column("why", overflow="fold"), Column("number", justify="right"))
+    wide.add_row("n" * 300, "w " * 300, "1.25")
+    assert len(render_table(wide).splitlines()) == 5
+    assert "1.25" in render_table(wide)
 
 
 def test_the_p_value_of_always_equal_scores_is_in_parentheses(capsys):

@@ -352,3 +352,27 @@ def test_one_text_in_place_of_several(translator):
             method("a dog")
     with pytest.raises(DataError, match=r"^prompts: one text in place of a list"):
         translator.translate_all(["a dog"], "e")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", ["log_probs", "scores"])
+def test_outputs_that_are_not_finite_are_a_problem_of_their_line(translator, monkeypatch, place, bad):
+    def generated(decoders, params, decode, ends, request, numbers):
+        rows = len(numbers)
+        arrays = Generated(
+            ids=np.full((rows, 1, 3), 5, np.int32),
+            log_probs=np.full((rows, 1, 3), -0.5, np.float32),
+            lengths=np.full((rows, 1), 2, np.int32),
+            scores=np.full((rows, 1), -1.0, np.float32),
+            finished=np.ones((rows, 1), bool),
+        )
+        getattr(arrays, place)[numbers == 2] = bad
+        arrays.log_probs[..., 2] = np.nan  # beyond the length, where nothing is defined
+        return arrays
+
+    monkeypatch.setattr(text_generator, "generate", generated)
+    found = translator.generate_chunk([Line("1"), Line("2"), Line("3")], 1)
+    assert [bool(line.outputs) for line in found] == [True, False, True]
+    assert [line.problem is None for line in found] == [True, False, True]
+    with pytest.raises(DataError, match="line 2: the model's output is not finite"):
+        translator.translate_all(["1", "2", "3"])

@@ -164,4 +164,4 @@ def _table(entropies: Mapping[str, np.ndarray], shown: Selection) -> str:
     table = Table("mean entropy in nats", Column("layer", justify="right"), *heads, Column("mean", justify="right"))
     for name, layer, values in entropy_rows(entropies, shown):
         table.add_row(name, str(layer), *(f"{v:.3f}" for v in values), f"{sum(values) / len(values):.3f}")
-    return render_table(table, minimum_width=60 + 10 * len(heads))
+    return render_table(table)

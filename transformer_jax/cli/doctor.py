@@ -131,5 +131,5 @@ def _print_table(reports: list[dict[str, Any]]) -> None:
             memory,
             str(report["sum"]),
         )
-    print(render_table(table, minimum_width=100))
+    print(render_table(table))
     print(", ".join(f"{name} {version}" for name, version in reports[0]["versions"].items()))

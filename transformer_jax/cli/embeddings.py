@@ -142,4 +142,4 @@ def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
     table = Table(Column("", justify="right"), "token", Column("cosine", justify="right"))
     for rank, (_, token, similarity) in _ranked(found, matches):
         table.add_row(str(rank), Text(token), f"{similarity:.3f}")
-    print(f"{title}\n{render_table(table, minimum_width=60)}")
+    print(f"{title}\n{render_table(table)}")

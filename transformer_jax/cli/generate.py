@@ -30,7 +30,6 @@ import contextlib
 import dataclasses
 import io
 import itertools
-import json
 import logging
 import os
 import sys
@@ -46,7 +45,7 @@ from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, nearest
 from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import sha256_of
+from transformer_jax.files import json_text, sha256_of
 from transformer_jax.progress import progress_bar
 from transformer_jax.readers import lines_of, open_file, open_stream
 from transformer_jax.readers.records import COUNT, list_of
@@ -165,7 +164,7 @@ def _written(translation: LineOutputs, output_form: str, data: DataConfig) -> st
     result = {"line": translation.number, "outputs": outputs}
     if translation.problem:
         result["problem"] = translation.problem
-    return json.dumps(result, ensure_ascii=False)
+    return json_text(result)
 
 
 def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagValues) -> dict[str, object]:

@@ -13,7 +13,6 @@ keys we know.
 """
 
 import contextlib
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_fla
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.files import json_text
 from transformer_jax.trust import reading
 
 OVERRIDES = ("config",)
@@ -44,7 +44,7 @@ def run(arguments: Arguments) -> int:
         return _inspect_folder(arguments)
     report = inspection(_config(arguments), arguments.flags.compile)
     if arguments.flags.json:
-        print(json.dumps(report, indent=2))
+        print(json_text(report, indent=2, ascii=True))
     else:
         _print_tables(report)
     return exit_codes.OK
@@ -59,7 +59,7 @@ def _inspect_folder(arguments: Arguments) -> int:
 
     report = describe(Path(values.folder))
     if values.json:
-        print(json.dumps(report, indent=2))
+        print(json_text(report, indent=2, ascii=True))
         return exit_codes.OK
     for name, value in report.items():
         if isinstance(value, dict):
@@ -232,7 +232,7 @@ def _print_tables(report: Mapping[str, Any]) -> None:
     from transformer_jax.terminal import render_table
 
     for table in (_parameter_table(report), _summary_table(report)):
-        print(render_table(table, minimum_width=120))
+        print(render_table(table))
 
 
 def subtotals(parameters: list[dict[str, Any]]) -> dict[str, int]:

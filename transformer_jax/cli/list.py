@@ -7,12 +7,11 @@
 `--config` and `--study` take these names or paths; a file or folder of the same name in the current folder wins.
 """
 
-import json
-
 from absl import flags
 
 from transformer_jax import builtin, exit_codes
 from transformer_jax.cli.arguments import Arguments, switch
+from transformer_jax.files import json_text
 
 OVERRIDES = ()
 READS_NO_FILES = True
@@ -32,7 +31,7 @@ def run(arguments: Arguments) -> int:
             kind: {name: {"path": str(path), "description": text} for name, (path, text) in entries.items()}
             for kind, entries in found.items()
         }
-        print(json.dumps(described, indent=2))
+        print(json_text(described, indent=2, ascii=True))
         return exit_codes.OK
     width = max(len(name) for entries in found.values() for name in entries)
     for (kind, entries), flag in zip(found.items(), ("--config", "--study"), strict=True):

@@ -21,8 +21,11 @@ An image is converted to the channels of the model, and scaled if the model's co
 scales it for any model.
 
 Text is always UTF-8, whatever the locale. If a line has no prediction, because it is empty, too long for the model, not
-valid UTF-8 or of another form, or because its image cannot be read or has another size, its output line is empty (in
-JSON it has `problem`), stderr names it, the other lines are predicted, and the exit code is 3.
+valid UTF-8 or of another form, because its image cannot be read or has another size, or because the model's outputs are
+not finite numbers, its output line is empty (in JSON it has `problem`), stderr names it, the other lines are predicted,
+and the exit code is 3.
+
+Words of a sentence stand between spaces or tabs; a no-break space is part of a word, as in training.
 
 --output_file appears once it is complete. Until then the lines are in FILE.partial: after an interruption, the same
 command continues from there, if checkpoint, settings and input are the same.
@@ -33,7 +36,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 import logging
 import sys
 from collections.abc import Iterable, Sequence
@@ -48,10 +50,11 @@ from transformer_jax.cli.generate import num_lines, open_input, read_lines
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import is_finite, json_text
 from transformer_jax.progress import progress_bar
 from transformer_jax.readers import parse_json
 from transformer_jax.readers.records import COUNT
-from transformer_jax.tasks.lines import ONE_TEXT, Line, on_one_line
+from transformer_jax.tasks.lines import NOT_FINITE, ONE_TEXT, Line, on_one_line
 
 if TYPE_CHECKING:
     from transformer_jax.tasks.predictor import Predictor
@@ -182,6 +185,8 @@ class _Writer:
             found[place] = prediction
         written, problems = [], []
         for number, prediction in zip(numbers, found, strict=True):
+            if not is_finite(prediction):  # of a task from outside
+                prediction = Problem(NOT_FINITE)
             problem = isinstance(prediction, Problem)
             if problem:
                 problems.append((number, prediction.text))
@@ -189,7 +194,7 @@ class _Writer:
                 written.append("" if problem else on_one_line(self.text(prediction)))
             else:
                 values = {"problem": prediction.text} if problem else self.json(prediction)
-                written.append(json.dumps({"line": number} | values, ensure_ascii=False))
+                written.append(json_text({"line": number} | values))
         return written, problems
 
     def example(self, line: str) -> Any:
@@ -231,9 +236,11 @@ class _AnswerWriter(_Writer):
             raise ValueError("has no question")
         try:
             asked = parse_json(line)
-            pair = asked["question"], asked["context"]
-        except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise ValueError("expected a JSON object with 'question' and 'context'") from error
+        except ValueError as error:
+            raise ValueError(f"expected a JSON object with 'question' and 'context': {error}") from error
+        if not isinstance(asked, dict) or not {"question", "context"} <= asked.keys():
+            raise ValueError("expected a JSON object with 'question' and 'context'")
+        pair = asked["question"], asked["context"]
         if not all(isinstance(side, str) for side in pair):
             raise ValueError("'question' and 'context' must be texts")
         return pair
@@ -250,7 +257,7 @@ class _JsonWriter(_Writer):
     """The predictions of a task from outside of the package: named tuples."""
 
     def text(self, prediction: Any) -> str:
-        return json.dumps(prediction._asdict(), ensure_ascii=False)
+        return json_text(prediction._asdict())
 
     def json(self, prediction: Any) -> dict[str, Any]:
         return prediction._asdict()

@@ -6,7 +6,6 @@
 Needs no files and no network. The same command run again resumes the training; if that is complete, it only scores.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, swi
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import json_text
 from transformer_jax.readers import read_text
 from transformer_jax.terminal import say
 
@@ -70,7 +70,7 @@ def _compare_with_memory(config: ExperimentConfig, workdir: Path, splits: Sequen
             memory.predict(split.features["inputs"]), split.features["targets"]
         )
         print(f"  {name:<12} exact match {scores['exact_match']:.2f} %, sacreBLEU {scores['sacrebleu']:.2f}")
-    (folder / "nearest_neighbour.json").write_text(json.dumps(baseline, indent=2) + "\n", encoding="utf-8")
+    (folder / "nearest_neighbour.json").write_text(json_text(baseline, indent=2) + "\n", encoding="utf-8")
 
     print("\nFive sentences of the test split:")
     test = source.split("test")

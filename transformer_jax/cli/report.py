@@ -43,6 +43,6 @@ def run(arguments: Arguments) -> int:
     results = collect(workdir, study_folder(values.study) if values.study else None)
     rows, found = summarise(results), contrasts(results)
     written = write_report(results, rows, found, Path(values.output) if values.output else workdir / "report")
-    print(summary_json(rows, found) if values.json else tables(results, rows, found))
+    print(summary_json(rows, found, ascii=True) if values.json else tables(results, rows, found))
     print("\n".join(map(str, written)), file=sys.stderr)
     return exit_codes.OK

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +18,14 @@ from typing import Any
 
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import own_file_opener, try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import (
+    json_text,
+    own_file_opener,
+    try_lock,
+    with_checksum,
+    without_checksum,
+    write_atomically,
+)
 from transformer_jax.readers import open_file, read_json_object
 from transformer_jax.readers.records import COUNT, OBJECT, TEXT, Kind, expect
 
@@ -121,7 +127,7 @@ class ResumableFile:
             "made_with": self._made_with,
             "notes": self.notes,
         }
-        write_atomically(self._companion, json.dumps(with_checksum(progress)).encode())
+        write_atomically(self._companion, json_text(with_checksum(progress)).encode())
 
     def finish(self) -> None:
         """Give the complete file its name, and then release the lock."""

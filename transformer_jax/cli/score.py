@@ -8,14 +8,14 @@ between. Both include the end of the text, unless --without_end is given. A line
 scored in windows, as in `evaluate`. With --output=jsonl, line n is an object with `line`, `log_prob`, `tokens` and
 `perplexity` (per token).
 
-Text is UTF-8. If a line is not valid UTF-8, its output line is empty, stderr names it, and the exit code is 3.
+Text is UTF-8. If a line is not valid UTF-8, or its probability is not a finite number, its output line is empty, stderr
+names it, and the exit code is 3.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import math
 from pathlib import Path
@@ -26,6 +26,8 @@ from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, choice_flag, path_flag, switch, text
 from transformer_jax.cli.generate import open_input, read_lines
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import json_text
+from transformer_jax.tasks.lines import NOT_FINITE
 
 OVERRIDES = ("evaluation",)
 
@@ -59,10 +61,11 @@ def run(arguments: Arguments) -> int:
         while chunk := list(itertools.islice(numbered, _CHUNK)):
             scores = model.score([line.text for _, line in chunk], end=not values.without_end)
             for (number, line), log_prob, tokens in zip(chunk, *scores, strict=True):
-                if line.problem:
-                    logger.warning("%s, line %d: %s", name, number, line.problem)
+                problem = line.problem or (None if math.isfinite(log_prob) else NOT_FINITE)
+                if problem:
+                    logger.warning("%s, line %d: %s", name, number, problem)
                     failed += 1
-                print(_written(number, line.problem, float(log_prob), int(tokens), values.output))
+                print(_written(number, problem, float(log_prob), int(tokens), values.output))
     return exit_codes.SOME_FAILED if failed else exit_codes.OK
 
 
@@ -70,6 +73,6 @@ def _written(number: int, problem: str | None, log_prob: float, tokens: int, for
     if form == "text":
         return "" if problem else f"{log_prob + 0.0:.6f}\t{tokens}"
     if problem:
-        return json.dumps({"line": number, "problem": problem}, ensure_ascii=False)
+        return json_text({"line": number, "problem": problem}, ascii=True)
     perplexity = math.exp(min(-log_prob / tokens, 700.0)) if tokens else None
-    return json.dumps({"line": number, "log_prob": log_prob, "tokens": tokens, "perplexity": perplexity})
+    return json_text({"line": number, "log_prob": log_prob, "tokens": tokens, "perplexity": perplexity})

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,11 +30,11 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import Loaded, fingerprint, load
 from transformer_jax.evaluation.table import print_confusions, print_table
-from transformer_jax.files import with_checksum, without_checksum, write_atomically
+from transformer_jax.files import json_text, with_checksum, without_checksum, write_atomically
 from transformer_jax.kill_points import kill_point
 from transformer_jax.readers import read_bytes
 from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.lines import ONE_TEXT, on_one_line
+from transformer_jax.tasks.lines import NOT_FINITE, ONE_TEXT, on_one_line
 from transformer_jax.terminal import doing, say
 
 logger = logging.getLogger(__name__)
@@ -156,6 +157,7 @@ class Scorer:
         try:
             with doing(f"scoring {split}"):
                 scores = self.evaluator.score(self.loaded.params, split, generate)
+            check_finite(f"{self.loaded.directory}: split '{split}'", scores.metrics)
         finally:
             self.evaluator.forget()  # a copy of the parameters on one device; `compare` loads several checkpoints
         metrics |= scores.metrics
@@ -249,8 +251,17 @@ class Scorer:
         return self.folder / f"{split}.json", self.folder / f"{split}.txt"
 
 
+def check_finite(name: str, metrics: Mapping[str, Any]) -> None:
+    """Raise CheckpointError, which names the metric, if a score is NaN or infinite."""
+    for metric, value in metrics.items():
+        if isinstance(value, Mapping):
+            check_finite(f"{name}, {metric}", value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise CheckpointError(f"{name}: {metric} is {value}; {NOT_FINITE}; score an earlier checkpoint")
+
+
 def _write_scores(file: Path, scores: Mapping[str, Any]) -> None:
-    _write(file, (json.dumps(with_checksum(scores), indent=2, ensure_ascii=False) + "\n").encode())
+    _write(file, (json_text(with_checksum(scores), indent=2) + "\n").encode())
 
 
 def _read_scores(file: Path) -> dict[str, Any]:

@@ -24,7 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
+from transformer_jax.errors import DataError
 from transformer_jax.tasks.base import SAMPLES, SEED, PairedBootstrap, SystemScore, Task
+from transformer_jax.tasks.lines import NOT_FINITE
 
 _DRAWN_TOGETHER = 1 << 22
 """Number of drawn examples whose statistics are in memory at once."""
@@ -42,7 +44,7 @@ def paired_bootstrap_of_sums(
       systems: two or more; k statistics of each example, which add up.
       from_sums: the metric as a function of statistics [..., k], summed over examples.
       samples: N, at least 1. seed: of the draws, at least 1, as in sacreBLEU.
-    Raises: ValueError for other arguments.
+    Raises: ValueError for other arguments, and for statistics or a metric that are not finite.
     """
     shapes = [statistics.shape for statistics in systems]
     if len(shapes) < 2 or len(set(shapes)) > 1 or not shapes[0][0]:
@@ -59,6 +61,8 @@ def paired_bootstrap_of_sums(
         sums.append([[column[draws].sum(-1) for column in system.T] for system in stacked])
     drawn = from_sums(np.moveaxis(np.concatenate(sums, axis=-1), 1, -1))  # [systems, k, draws] -> [systems, draws]
     whole = from_sums(stacked.sum(1))  # [systems]
+    if not (np.isfinite(whole).all() and np.isfinite(drawn).all()):
+        raise ValueError("statistics, or the metric of a draw, that are not finite")
     found = []
     for system, (score, on_draws) in enumerate(zip(whole, drawn, strict=True)):
         mean, interval = float(on_draws.mean()), _interval(on_draws)
@@ -83,8 +87,15 @@ def compare_statistics(
 
     Args:
       systems: the result of `Task.statistics` for each system.
+    Raises: DataError, which names system and example, for a number that is not finite.
     """
     names = list(systems[0])
+    for number, system in enumerate(systems, start=1):
+        for name, values in system.items():
+            if (bad := np.flatnonzero(~np.isfinite(values))).size:
+                raise DataError(
+                    f"checkpoint {number}: '{name}' of example {bad[0] + 1:,} is {values[bad[0]]}; {NOT_FINITE}"
+                )
     stacked = [np.stack([system[name] for name in names], axis=-1) for system in systems]
     there = task.from_sums(dict(zip(names, stacked[0].sum(0), strict=True)))
 

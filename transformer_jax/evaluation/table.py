@@ -20,14 +20,14 @@ def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[Metric
       specs: the task's metrics, in the order of the columns.
     """
     from rich.table import Table
+    from rich.text import Text
 
     first = next(iter(results.values()))
     columns = [spec for spec in specs if spec.heading and spec.name in first]
     table = Table("split", *(spec.column for spec in columns), title=None)
     for split, metrics in results.items():
-        table.add_row(split, *(spec.format.format(metrics[spec.name]) for spec in columns))
-    # Do not let Rich cut headings short; a terminal wraps long lines by itself.
-    print(render_table(table, minimum_width=120))
+        table.add_row(Text(split), *(spec.format.format(metrics[spec.name]) for spec in columns))
+    print(render_table(table))
     if "decode" in first:
         print(f"decode: {described(first['decode'])}")
     names = {spec.name: f"{spec.name}_signature" for spec in specs}
@@ -49,7 +49,7 @@ def print_confusions(results: Mapping[str, Mapping[str, Any]]) -> None:
         table = Table(Column(f"{split}: label", no_wrap=True), *headings, title="predicted label")
         for name, row in confusion.items():
             table.add_row(name, *(str(row.get(predicted, "")) for predicted in confusion))
-        print(render_table(table, minimum_width=20 + sum(len(name) + 8 for name in confusion)))
+        print(render_table(table))
 
 
 def described(decode: Mapping[str, Any]) -> str:
@@ -81,7 +81,7 @@ def print_comparison(
             cells += [shown(score.score), f"{shown(score.mean)} ± {shown(score.interval)}"]
             cells += ["" if score.difference is None else _signed(shown(score.difference)), _p_value(score)]
         table.add_row(Text(system), *cells)  # Text: Rich would read brackets in a path as markup
-    print(render_table(table, minimum_width=120 + max(map(len, systems))))  # the numbers are narrower than 120
+    print(render_table(table))
 
 
 def print_signatures(signatures: Mapping[str, str]) -> None:

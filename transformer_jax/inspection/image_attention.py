@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +13,7 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import json_text
 from transformer_jax.inspection.attention import capture
 from transformer_jax.inspection.pictures import new_figure, save
 from transformer_jax.readers import read_text
@@ -158,7 +158,7 @@ def image_page(maps: ImageMaps, shown: ImageSelection, about: Mapping[str, str])
         "rollout": maps.rollout.round(6).tolist(),
     }
     # HTML interprets `</script>` and `<!--` within a script element, even inside a JSON string.
-    written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    written = json_text(data).replace("<", "\\u003c")
     template = read_text(Path(__file__).parent / "image_page.html")
     before, _, after = template.partition(_PLACE)
     return before + written + after

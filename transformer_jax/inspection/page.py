@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from transformer_jax.files import json_text
 from transformer_jax.inspection.attention import KINDS, AttentionMaps, Selection
 from transformer_jax.readers import read_text
 
@@ -27,7 +27,7 @@ def attention_page(maps: AttentionMaps, shown: Selection, about: Mapping[str, st
         "kinds": [_kind(maps, kind, shown) for kind, layers in shown.layers.items() if layers],
     }
     # HTML interprets `</script>` and `<!--` within a script element, even inside a JSON string.
-    written = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    written = json_text(data).replace("<", "\\u003c")
     template = read_text(Path(__file__).parent / "page.html")
     before, _, after = template.partition(_PLACE)
     return before + written + after

@@ -95,8 +95,11 @@ def read_bytes(path: Path | str, most: int = MAX_BYTES) -> bytes:
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        # The size of some files, such as those of /proc, is said to be 0: one more byte than allowed shows the rest.
-        data = b"" if size > most else file.read(most + 1)
+        # The size of some files, such as those of /proc, is said to be 0: one more byte than that shows the rest. A
+        # buffer as large as `most` would be allocated before anything is read.
+        data = b"" if size > most else file.read(size + 1)
+        if len(data) > size:
+            data += file.read(most + 1 - size)
     if size > most or len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes, too many for such a file", str(path))
     return data

@@ -17,9 +17,10 @@ MAX_DEPTH = 64
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def parse_json(data: bytes | str, most: int = MAX_JSON_BYTES) -> Any:
+def parse_json(data: bytes | str, most: int = MAX_JSON_BYTES, check_text: bool = True) -> Any:
     """Return the values of a JSON text; a byte order mark before it is no part of it.
 
+    Args: check_text: False if the caller reads some texts only, and checks them itself.
     Raises: ValueError if it is no JSON, is longer than `most`, is nested deeper than `MAX_DEPTH`, has a number of
     more digits than Python converts, or has half of a surrogate pair, which no file or terminal can encode.
     """
@@ -32,7 +33,7 @@ def parse_json(data: bytes | str, most: int = MAX_JSON_BYTES) -> Any:
         raise ValueError(f"its objects and lists are nested deeper than {MAX_DEPTH}") from None
     if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(values)
-    if _SURROGATE.search(text):
+    if check_text and _SURROGATE.search(text):
         _check_encodable(values)
     return values
 

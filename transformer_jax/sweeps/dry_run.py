@@ -152,7 +152,7 @@ def print_plan(trials: Sequence[Trial], programs: Sequence[Program], notes: Sequ
             *(variant, count, str(number), f"{cost.parameters:,}", flops[0], f"{steps:,}", flops[1]),
             f"{cost.minutes(steps):.1f}",
         )
-    print(render_table(table, minimum_width=140))
+    print(render_table(table))
     for note in notes:
         print(note)
     minutes = sum(program.minutes for program in programs)

@@ -14,13 +14,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import json_text, try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.metrics_file import is_number
 from transformer_jax.readers import read_bytes
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
@@ -52,7 +53,8 @@ class Result:
         since other trials were better by then. `failed`: it cannot be run, and another attempt would fail in the same
         way.
       why: the reason, if it is not finished; else empty.
-      metrics: numbers by SPLIT/METRIC; none if it is not finished.
+      metrics: numbers by SPLIT/METRIC; none if it is not finished. One that is not finite is null in the file, and NaN
+        when it is read.
       steps: the last step in the log.
       seconds: time of the training steps in the log, without validation, saving and scoring. Trials that train together
         share it. 0 for a trial that uses the training of another.
@@ -186,7 +188,9 @@ def read_result(folder: Path) -> Result | None:
         return None
     cure = "delete it; the trial is then scored again from its checkpoint"
     try:
-        return Result(**read_object(folder / RESULT, _RESULT_FIELDS))
+        values = read_object(folder / RESULT, _RESULT_FIELDS)
+        numbers = {name: math.nan if number is None else number for name, number in values["metrics"].items()}
+        return dataclasses.replace(Result(**values), metrics=numbers)
     except TypeError as error:
         raise DataError(f"{folder / RESULT}: is not the result of a trial: {error}; {cure}") from error
     except DataError as error:
@@ -243,7 +247,7 @@ def _texts(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> bool:
-    return isinstance(value, dict) and all(is_number(number) for number in value.values())
+    return isinstance(value, dict) and all(number is None or is_number(number) for number in value.values())
 
 
 def _text(value: Any) -> bool:
@@ -315,5 +319,5 @@ def read_object(file: Path, fields: _Fields) -> dict[str, Any]:
 
 
 def _write(file: Path, values: Mapping[str, Any]) -> None:
-    text = json.dumps(with_checksum(values), indent=2, ensure_ascii=False)
+    text = json_text(with_checksum(values), indent=2)
     write_atomically(file, f"{text}\n".encode())

@@ -180,6 +180,8 @@ def _numbers(folder: Path, spec: Spec, trained: Path) -> dict[str, int | float]:
         for name, value in numbers.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and not name.endswith("/step")
     }
+    if missing := [name for name, value in numbers.items() if not math.isfinite(value)]:
+        print(f"warning: {folder}: not finite, and so unknown: {', '.join(missing)}", file=sys.stderr)
     for metric in spec.metrics:
         if metric.name not in numbers:
             split = metric.name.rpartition("/")[0] + "/"

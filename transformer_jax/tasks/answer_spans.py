@@ -146,13 +146,17 @@ def window_arrays(
 def window_losses(windows: Windows, logits: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the cross-entropy of both ends in every window, in nats, and the number of ends; float64 [windows].
 
+    It is NaN for logits that are not finite, whether the window has the answer or not.
+
     Args:
       logits: of every window, [S, 2].
     """
     nll, weight = np.zeros((2, len(logits)))
     for window, (size, row) in enumerate(zip(windows.lengths, logits, strict=True)):
         targets = windows.targets[window]
-        if targets[0] != _NO_ANSWER:
+        if not np.isfinite(row[:size]).all():
+            nll[window] = np.nan
+        elif targets[0] != _NO_ANSWER:
             log_probs = log_softmax(row[:size].T)  # [2, tokens]
             nll[window], weight[window] = -log_probs[np.arange(2), targets].sum(), 2
     return nll, weight
@@ -161,7 +165,9 @@ def window_losses(windows: Windows, logits: Sequence[np.ndarray]) -> tuple[np.nd
 def best_answers(
     task: TaskConfig, split: EncodedSplit, windows: Windows, logits: Sequence[np.ndarray], contexts: Sequence[str]
 ) -> list[Answer]:
-    """Return the best answer to every question over all its windows; "" for a context without tokens.
+    """Return the best answer to every question over all its windows.
+
+    It is "", with the score -inf, for a context without tokens, and with NaN if a logit of the context is not finite.
 
     Args:
       logits: of every window, [S, 2].
@@ -172,8 +178,12 @@ def best_answers(
         first, end, place = windows.firsts[window], windows.ends[window], windows.places[window]
         if first == end:
             continue
-        begin, last, score = best_span(logits[window][place : place + end - first], task.max_answer_length)
-        if score > best[example].score:
+        of_context = logits[window][place : place + end - first]
+        if not np.isfinite(of_context).all():
+            best[example] = Answer("", 0, 0, np.nan)
+            continue
+        begin, last, score = best_span(of_context, task.max_answer_length)
+        if score > best[example].score:  # never above NaN
             characters = int(_row(starts, example)[first + begin]), int(_row(ends, example)[first + last])
             text = contexts[example][slice(*characters)]
             # The token of a word may begin with the space before it.

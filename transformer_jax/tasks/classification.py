@@ -175,7 +175,7 @@ class Classification(Task):
         metrics["over_length"] = self.num_over_length(evaluator, split)
         counts = [[totals[f"{kind}_{i}"] for kind in KINDS] for i in range(len(names))]
         metrics["by_label"] = label_prediction.by_name(names, counts)
-        return Scores(metrics, [names[i] for i in predicted] if generate else None)
+        return Scores(metrics, [names[i] if i >= 0 else "" for i in predicted] if generate else None)
 
     def _statistics(
         self, evaluator: Evaluation, params: Params, split: str
@@ -183,13 +183,13 @@ class Classification(Task):
         """Return additive numbers of every example, and the predicted classes."""
         import numpy as np
 
-        from transformer_jax.tasks.head_outputs import log_softmax, outputs_of_split
+        from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_split
         from transformer_jax.tasks.label_metrics import class_counts
 
         log_probs = log_softmax(np.stack(outputs_of_split(evaluator, params, split)))
         everything = np.arange(len(log_probs))
         true = evaluator.data.splits[split].values("labels", everything)
-        predicted = log_probs.argmax(-1)
+        predicted = best_classes(log_probs)
         counts = class_counts(true, predicted, log_probs.shape[1])
         by_class = {
             f"{kind}_{number}": values[:, number]

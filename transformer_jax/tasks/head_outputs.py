@@ -59,10 +59,19 @@ def outputs_of_split(evaluator: Evaluation, params: Params, split: str) -> list[
     return outputs_of_batches(evaluator.config, here, evaluator.batches(here, split))
 
 
+def best_classes(log_probs: np.ndarray) -> np.ndarray:
+    """Return the most probable class, int [...], of natural logarithms [..., C]; -1 where one of them is not finite."""
+    return np.where(np.isfinite(log_probs).all(-1), log_probs.argmax(-1), -1)
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Return natural logarithms of probabilities, float64 [..., C], of logits [..., C]."""
+    """Return natural logarithms of probabilities, float64 [..., C], of logits [..., C].
+
+    Some of them are not finite if, and only if, some of the logits are not.
+    """
     logits = np.asarray(logits, np.float64)
-    shifted = logits - logits.max(-1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
+        shifted = logits - logits.max(-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 

@@ -202,9 +202,10 @@ class Images(Task):
         confusion: dict[str, dict[str, int]] = {name: {} for name in names}
         pairs, numbers = np.unique(np.stack([true, predicted]), axis=1, return_counts=True)
         for row, column, number in zip(*pairs, numbers, strict=True):
-            confusion[names[row]][names[column]] = int(number)
+            if column >= 0:
+                confusion[names[row]][names[column]] = int(number)
         metrics["confusion"] = confusion
-        return Scores(metrics, [names[i] for i in predicted] if generate else None)
+        return Scores(metrics, [names[i] if i >= 0 else "" for i in predicted] if generate else None)
 
     def _statistics(
         self, evaluator: Evaluation, params: Params, split: str
@@ -212,18 +213,18 @@ class Images(Task):
         """Return additive numbers of every image, and the true and predicted classes."""
         import numpy as np
 
-        from transformer_jax.tasks.head_outputs import log_softmax, outputs_of_split
+        from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_split
 
         log_probs = log_softmax(np.stack(outputs_of_split(evaluator, params, split)))
         everything = np.arange(len(log_probs))
         true = evaluator.data.splits[split].values("labels", everything)
-        predicted = log_probs.argmax(-1)
+        predicted = best_classes(log_probs)
         gold = log_probs[everything, true]
         statistics = {
             "nll": -gold,
             "weight": np.ones(len(true)),
             "correct": (predicted == true).astype(np.float64),
-            "among_top": ((log_probs > gold[:, None]).sum(-1) < TOP).astype(np.float64),
+            "among_top": ((predicted >= 0) & ((log_probs > gold[:, None]).sum(-1) < TOP)).astype(np.float64),
         }
         return statistics, true, predicted
 

@@ -11,6 +11,10 @@ ONE_TEXT = (
 """The end of a warning of texts with a tab, which may be pairs."""
 
 
+NOT_FINITE = "the model's output is not finite: its parameters are damaged, or its training has diverged"
+"""The reason why there is no output, label, answer or score of an example."""
+
+
 class Line(NamedTuple):
     """A text to translate.
 

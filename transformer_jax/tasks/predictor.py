@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -14,15 +15,17 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.data.images import ImageColumn, Picture, read_picture
 from transformer_jax.data.labels import NamedLabels
+from transformer_jax.data.sources.rewriting import filled
 from transformer_jax.data.token_cache import encode_in_memory
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import DataError
 from transformer_jax.nn.batch_norm import num_parameters
 from transformer_jax.tasks.answer_spans import Answer, best_answers, windows_of
 from transformer_jax.tasks.base import TASKS, Task
-from transformer_jax.tasks.head_outputs import log_softmax, outputs_of_batches
+from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_batches
 from transformer_jax.tasks.label_prediction import rows_of
 from transformer_jax.tasks.lengths import length_problems, position_table_rows
+from transformer_jax.tasks.lines import NOT_FINITE
 from transformer_jax.tasks.text_generator import check_several
 from transformer_jax.typing import Params
 
@@ -98,6 +101,7 @@ class Predictor(abc.ABC, Generic[T]):
         rows: dict[int, dict[str, Any]] = {}
         for number, example in enumerate(examples):
             try:
+                check_text(example)
                 rows[number] = self.features(example)
             except ValueError as error:
                 found[number] = Problem(str(error))
@@ -125,8 +129,11 @@ class Predictor(abc.ABC, Generic[T]):
     @abc.abstractmethod
     def _predictions(
         self, rows: Sequence[Mapping[str, Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
-    ) -> list[T]:
-        """Return the predictions of examples. outputs: of the head, one per row of `Task.evaluation_batches`."""
+    ) -> Sequence[T | Problem]:
+        """Return the predictions of examples, or why there is none, as for logits that are not finite.
+
+        Args: outputs: of the head, one per row of `Task.evaluation_batches`.
+        """
 
     def _encoded(self, rows: Sequence[Mapping[str, Any]]) -> EncodedSplit:
         columns = tuple(
@@ -142,7 +149,10 @@ class Predictor(abc.ABC, Generic[T]):
 
 
 class Classifier(Predictor[Label]):
-    """A model that predicts a label for each text, or for each pair of texts (a tuple) if it was trained on pairs."""
+    """A model that predicts a label for each text, or for each pair of texts (a tuple) if it was trained on pairs.
+
+    Texts are changed as in training: `data.input_template` is filled, and `data.format=labelled` drops outer spaces.
+    """
 
     def features(self, example: Any) -> dict[str, Any]:
         texts = (example,) if isinstance(example, str) else tuple(example)
@@ -151,14 +161,22 @@ class Classifier(Predictor[Label]):
             raise ValueError(f"{len(texts)} texts; the model reads {len(names)}")
         if not all(text.strip() for text in texts):
             raise ValueError("has no text")
-        return dict(zip(names, texts, strict=True)) | {"targets": self.labels[0]}
+        data, read = self.config.data, dict(zip(names, texts, strict=True))
+        if data.format == "labelled" and data.source == "text":  # such a corpus has texts without outer spaces
+            read = {name: text.strip() for name, text in read.items()}
+        if data.input_template:
+            read["inputs"] = filled(data.input_template, {f"{{{name}}}": text for name, text in read.items()})
+        return read | {"targets": self.labels[0]}
 
     def _predictions(
         self, rows: Sequence[Mapping[str, Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
-    ) -> list[Label]:
-        found = []
-        for row in np.exp(log_softmax(np.stack(outputs))):
-            best = int(row.argmax())
+    ) -> list[Label | Problem]:
+        found: list[Label | Problem] = []
+        for log_probs in log_softmax(np.stack(outputs)):
+            best, row = int(best_classes(log_probs)), np.exp(log_probs)
+            if best < 0:
+                found.append(Problem(NOT_FINITE))
+                continue
             found.append(Label(self.labels[best], float(row[best]), _by_label(self.labels, row)))
         return found
 
@@ -188,21 +206,29 @@ class ImageClassifier(Classifier):
 
 
 class Tagger(Predictor[Tags]):
-    """A model that predicts a tag for each word; an example is a list of words, or a text with spaces between words."""
+    """A model that predicts a tag for each word; an example is a list of words, or a text with spaces between words.
+
+    Only spaces and tabs divide a text, as in files of tagged words; a no-break space is part of a word.
+    """
 
     def features(self, example: Any) -> dict[str, Any]:
-        words = example.split() if isinstance(example, str) else [*example]
+        words = [word for word in re.split("[ \t]", example) if word] if isinstance(example, str) else [*example]
         if not words or not all(word.strip() for word in words):
             raise ValueError("has an empty word" if words else "has no words")
         return {"words": words, "tags": [self.labels[0]] * len(words)}
 
     def _predictions(
         self, rows: Sequence[Mapping[str, Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
-    ) -> list[Tags]:
-        found, firsts = [], rows_of(encoded, "firsts", np.arange(len(rows)))
+    ) -> list[Tags | Problem]:
+        found: list[Tags | Problem] = []
+        firsts = rows_of(encoded, "firsts", np.arange(len(rows)))
         for row, places, logits in zip(rows, firsts, outputs, strict=True):
-            probabilities = np.exp(log_softmax(logits[places + 1]))  # [words, labels]
-            tags = [self.labels[i] for i in probabilities.argmax(-1)]
+            log_probs = log_softmax(logits[places + 1])  # [words, labels]
+            best, probabilities = best_classes(log_probs), np.exp(log_probs)
+            if best.min() < 0:
+                found.append(Problem(NOT_FINITE))
+                continue
+            tags = [self.labels[i] for i in best]
             found.append(Tags(row["words"], tags, [_by_label(self.labels, p) for p in probabilities]))
         return found
 
@@ -228,9 +254,26 @@ class Answerer(Predictor[Answer]):
 
     def _predictions(
         self, rows: Sequence[Mapping[str, Any]], encoded: EncodedSplit, outputs: Sequence[np.ndarray]
-    ) -> list[Answer]:
+    ) -> list[Answer | Problem]:
         windows = windows_of(self.config, encoded)
-        return best_answers(self.config.task, encoded, windows, outputs, [row["contexts"] for row in rows])
+        answers = best_answers(self.config.task, encoded, windows, outputs, [row["contexts"] for row in rows])
+        return [self._problem(answer) or answer for answer in answers]
+
+    def _problem(self, answer: Answer) -> Problem | None:
+        if np.isfinite(answer.score):
+            return None
+        return Problem(NOT_FINITE if np.isnan(answer.score) else "its context has no tokens for this tokenizer")
+
+
+def check_text(example: Any) -> None:
+    """Raise ValueError for half of a surrogate pair in a text, or in one of several texts; UTF-8 has no such thing."""
+    for text in [example] if isinstance(example, str) else example if isinstance(example, list | tuple) else []:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"has \\u{ord(text[error.start]):04x}, half of a surrogate pair") from None
+        except AttributeError:  # no text; `features` says what is expected
+            return
 
 
 def _by_label(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:

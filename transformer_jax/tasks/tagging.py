@@ -183,7 +183,7 @@ class Tagging(Task):
         import numpy as np
 
         from transformer_jax.tasks.chunks import count_chunks
-        from transformer_jax.tasks.head_outputs import log_softmax, outputs_of_split
+        from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_split
 
         names, has_chunks = evaluator.data.labels, evaluator.config.task.chunks
         outputs = outputs_of_split(evaluator, params, split)
@@ -194,11 +194,11 @@ class Tagging(Task):
         predictions = []
         for logits, firsts, tags in zip(outputs, all_firsts, all_tags, strict=True):
             log_probs = log_softmax(logits[firsts + 1])  # [words, labels]
-            predicted = log_probs.argmax(-1)
+            predicted = best_classes(log_probs)
             sums["nll"].append(-log_probs[np.arange(len(tags)), tags].sum())
             sums["correct"].append((predicted == tags).sum())
             sums["weight"].append(len(tags))
-            predictions.append([names[i] for i in predicted])
+            predictions.append([names[i] if i >= 0 else "" for i in predicted])
             if not has_chunks:
                 continue
             counts = count_chunks([names[i] for i in tags], predictions[-1])

@@ -18,11 +18,12 @@ from transformer_jax.data.tokenizers import Tokenizer, sizes_text
 from transformer_jax.decoding.generate import Request, generate
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.files import is_finite
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.tasks.decode_requests import ends_of
 from transformer_jax.tasks.lengths import position_table_rows
-from transformer_jax.tasks.lines import Line, LineOutputs, Output
+from transformer_jax.tasks.lines import NOT_FINITE, Line, LineOutputs, Output
 from transformer_jax.typing import Params
 
 CHUNK = 2_000
@@ -136,7 +137,10 @@ class TextGenerator(abc.ABC):
             generated = generate(self._decoders, self._decoding_params, self.config.decode, ends, request, numbers)
             begins = [reading.begins[i] for i in chosen]
             for index, found in zip(chosen, self._outputs(jax.device_get(generated), begins), strict=True):
-                outputs[index] = found
+                if all(is_finite([output.score, output.log_probs]) for output in found):
+                    outputs[index] = found
+                else:
+                    problems[index] = NOT_FINITE
         return [LineOutputs(first_number + i, outputs[i], problems.get(i)) for i in range(len(lines))]
 
     @abc.abstractmethod

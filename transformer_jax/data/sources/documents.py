@@ -13,9 +13,11 @@ are files, of the characters of every file.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from transformer_jax.config import DataConfig
 from transformer_jax.config.data import CORPUS_SPLITS
 from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.lines import TextFile, find
-from transformer_jax.data.sources.parts import FilesPart, field_of, parse_slice
+from transformer_jax.data.sources.parts import FilesPart, field_of, parse_slice, warn_of_left_out
 from transformer_jax.errors import DataError
 
 
@@ -70,9 +72,15 @@ class DocumentSource:
 
     def _find(self, field: str, name: str) -> list[Path]:
         if "*" in name or "?" in name:
-            found = sorted(path for path in self._folder.glob(name) if path.is_file())
+            matching = sorted(self._folder.glob(name))
+            found = [path for path in matching if path.is_file()]
+            others = sorted({*matching, *_nearly_matching(self._folder, name)} - {*found})
             if not found:
-                raise DataError(f"{field}: no file of {self._folder} matches")
+                nearest = f"; it has {', '.join(path.name for path in others[:3])}" if others else ""
+                raise DataError(f"{field}: no file of {self._folder} matches{nearest}")
+            warn_of_left_out(
+                self._folder, f"is no file, or matches '{name}' only with other letter case or .gz", others
+            )
             return found
         for exact in (name, f"{name}.gz"):
             if (self._folder / exact).is_file():
@@ -132,6 +140,15 @@ class DocumentSource:
             return
         documents = itertools.chain.from_iterable(map(UNITS[self._unit], part.files))
         yield from itertools.islice(documents, *self._range(part))
+
+
+def _nearly_matching(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a folder that match a pattern if letter case and a last .gz do not count."""
+    parent = folder / os.path.dirname(pattern)
+    if any(mark in str(parent) for mark in "*?") or not parent.is_dir():
+        return []
+    matches = re.compile(fnmatch.translate(os.path.basename(pattern)), re.IGNORECASE).match
+    return sorted(path for path in parent.iterdir() if path.is_file() and matches(path.name.removesuffix(".gz")))
 
 
 def _lines(file: TextFile) -> Iterator[str]:

@@ -11,8 +11,9 @@
 | `squad`       | `train.json`                | a question on a context, and its answers, as in SQuAD 1.1       |
 
 The columns of `tsv` have numbers, from 1; or names, which then stand in the first line of the file. Those of `conll`
-stand between tabs, or in a line without tabs between spaces; lines that begin with -DOCSTART- are skipped. In `conllu`,
-ranges of words (3-4) and nodes without text (8.1) are skipped.
+stand between tabs, or in a line without tabs between spaces. A line that begins with -DOCSTART- ends a sentence and is
+skipped, and so are comments; see `comment_kind`. In `conllu`, lines that begin with # are comments, and ranges of words
+(3-4) and nodes without text (8.1) are skipped.
 
 All have the features `inputs` and `targets`, texts; a label is the text of `targets`. With `data.second_feature`, `tsv`
 and `jsonl` also have `second`. Sentences of tagged words have `words` and `tags`, lists of equal length, and are joined
@@ -28,7 +29,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
@@ -211,48 +212,123 @@ class _Blocks(Format):
     def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
         words: list[str] = []
         tags: list[str] = []
-        width = 0
+        expected = self.expected_width(files[0])
         for number, line in enumerate(itertools.chain(lines_of(files[0]), [""]), 1):
-            if not line.strip():
+            if not line.strip() or self.begins_document(line):
                 if words:
                     yield " ".join(words), " ".join(tags), words, tags
                 words, tags = [], []
                 continue
             try:
-                found = self.word_and_tag(line)
+                found = self.word_and_tag(line, expected, bool(words))
             except ValueError as error:
                 raise _at(files[0], number, str(error)) from error
             if found:
-                width = width or self.width(line)
-                if self.width(line) != width:
-                    raise _at(
-                        files[0], number, f"expected {width} columns, as in the lines before, got {self.width(line)}"
-                    )
                 words.append(found[0])
                 tags.append(found[1])
 
-    @abc.abstractmethod
-    def width(self, line: str) -> int:
-        """Return the number of columns of a line."""
+    def begins_document(self, line: str) -> bool:
+        """Return whether a line stands between two documents, and so between two sentences."""
+        return False
+
+    def expected_width(self, file: TextFile) -> Width:
+        """Return the number of columns of every line with a word."""
+        return Width(len(CONLLU_COLUMNS), 0)
 
     @abc.abstractmethod
-    def word_and_tag(self, line: str) -> tuple[str, str] | None:
-        """Return a word and its tag; None for a line without a word. Raise ValueError with the problem."""
+    def word_and_tag(self, line: str, expected: Width, inside: bool) -> tuple[str, str] | None:
+        """Return a word and its tag; None for a line without a word. Raise ValueError with the problem.
+
+        Args:
+          expected: the columns of the file. inside: whether the sentence has a word already.
+        """
+
+
+class Width(NamedTuple):
+    """The number of columns of a file, and the line that says so; 0 for both if no line does."""
+
+    columns: int
+    line: int
+
+
+_KEY = r"[^\W\d][\w.:\[\]-]*"
+_PLAIN_COMMENT = re.compile(
+    rf"# (?:{_KEY}(?: id)? =(?: |$)|newdoc$|newpar$|id \S+\s+{_KEY}=)|#(?:begin|end) document\b"
+)
+"""Comments whatever the columns are: those of CoNLL-U, of MultiCoNER, and of CoNLL-2012."""
+_UNCLEAR = re.compile(rf"# (?:id [^\t]|{_KEY}: |[a-z_]+=)")
+_OF_TAGS = re.compile(r"O|[BIES]-\S+")
+
+
+def comment_kind(line: str, cells: Sequence[str], columns: int, inside: bool) -> bool | str:
+    """Return whether a line of a `conll` file that begins with # is a comment; or the reason why nobody can say.
+
+    | line                                                          | it is                                       |
+    |---------------------------------------------------------------|---------------------------------------------|
+    | `# sent_id = 1`, `# newdoc id = a`, `# newpar`                | a comment, as in CoNLL-U                    |
+    | `# id 5239d808` and a tab and `domain=en`                     | a comment, as in MultiCoNER                 |
+    | `#begin document (a); part 0`, `#end document`                | a comment, as in CoNLL-2012                 |
+    | `# NN B-NP O`, `#tag O`, with the columns of the other lines  | the word `#` or `#tag`, and its tag         |
+    | any other text with # at its start, before the first word     | a comment                                   |
+    | `# O`, `# B-x` in a file of four columns; `#` alone           | a word without all of its columns: an error |
+    | `# id 7`, `# id: 7`, `# id=7`, with the columns of the others | unclear: an error                           |
+    | any other number of columns, within a sentence                | unclear: an error                           |
+
+    Args:
+      columns: of lines with words; 0 if every line begins with #. inside: whether the sentence has a word already.
+    """
+    if _PLAIN_COMMENT.match(line):
+        return True
+    if len(cells) == 1 and cells[0] == "#":
+        return False
+    if not columns or len(cells) == columns:
+        if columns and "\t" not in line and _UNCLEAR.match(line):
+            return (
+                "is it a comment, or the word '#' and its tag? Write a comment as '# key = value', and a word with "
+                "tabs between the columns"
+            )
+        return False
+    if _OF_TAGS.fullmatch(cells[-1]):
+        return False
+    if inside:
+        return (
+            f"begins with '#' and has {len(cells)} columns, not {columns}: is it a comment, or a word? A comment "
+            "stands before the first word of a sentence"
+        )
+    return True
 
 
 class _Conll(_Blocks):
-    def width(self, line: str) -> int:
-        return len(self._cells(line))
+    def begins_document(self, line: str) -> bool:
+        return line.lstrip().startswith("-DOCSTART-")
 
     def _cells(self, line: str) -> list[str]:
         return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
 
-    def word_and_tag(self, line: str) -> tuple[str, str] | None:
+    def expected_width(self, file: TextFile) -> Width:
+        """Return the columns of the first line with a word; a line that begins with # says it only if all do."""
+        of_hash = Width(0, 0)
+        for number, line in enumerate(lines_of(file), 1):
+            if not line.strip() or self.begins_document(line):
+                continue
+            if not line.startswith("#"):
+                return Width(len(self._cells(line)), number)
+            if not of_hash.columns and comment_kind(line, self._cells(line), 0, False) is False:
+                of_hash = Width(len(self._cells(line)), number)
+        return of_hash
+
+    def word_and_tag(self, line: str, expected: Width, inside: bool) -> tuple[str, str] | None:
         cells = self._cells(line)
-        if cells[0].startswith("-DOCSTART-"):
-            return None
+        if line.startswith("#"):
+            kind = comment_kind(line, cells, expected.columns, inside)
+            if isinstance(kind, str):
+                raise ValueError(kind)
+            if kind:
+                return None
         if len(cells) < 2:
             raise ValueError(f"the word {line.strip()!r} has no tag: expected two columns or more")
+        if len(cells) != expected.columns:
+            raise ValueError(f"expected {expected.columns} columns, as in line {expected.line}, got {len(cells)}")
         places = [int(name) if name else len(cells) for name in self.names]
         word, tag = _picked(cells, [place - 1 for place in places], [*map(str, places)])
         return word, tag
@@ -261,15 +337,12 @@ class _Conll(_Blocks):
 class _Conllu(_Blocks):
     word_column, last = "FORM", "UPOS"
 
-    def width(self, line: str) -> int:
-        return len(CONLLU_COLUMNS)  # `word_and_tag` refuses any other
-
-    def word_and_tag(self, line: str) -> tuple[str, str] | None:
+    def word_and_tag(self, line: str, expected: Width, inside: bool) -> tuple[str, str] | None:
         if line.startswith("#"):
             return None
         cells = line.split("\t")
-        if len(cells) != len(CONLLU_COLUMNS):
-            raise ValueError(f"expected {len(CONLLU_COLUMNS)} columns, got {len(cells)}")
+        if len(cells) != expected.columns:
+            raise ValueError(f"expected {expected.columns} columns, got {len(cells)}")
         if not cells[0].isdecimal():  # a range of words, such as 3-4, or a node without text, such as 8.1
             return None
         places = [CONLLU_COLUMNS.index(name) if name in CONLLU_COLUMNS else int(name) - 1 for name in self.names]
@@ -358,8 +431,8 @@ def _picked(cells: Sequence[str], columns: Sequence[int], names: Sequence[str]) 
 def _values(line: str, keys: dict[str, str]) -> list[str]:
     """Return the texts of an object by feature; a target may also be an integer or a truth value, as labels are."""
     try:
-        value = parse_json(line)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(line, check_text=False)
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
@@ -387,8 +460,8 @@ _Question = tuple[str, str, str, list[tuple[str, int]]]
 def _questions(file: TextFile) -> Iterator[_Question]:
     """Yield id, question, context and answers, each a text and the place of its first character."""
     try:
-        content = parse_json("\n".join(lines_of(file)), MAX_BYTES)
-    except (ValueError, RecursionError) as error:
+        content = parse_json("\n".join(lines_of(file)), MAX_BYTES, check_text=False)
+    except ValueError as error:
         raise DataError(f"{file.path}: not JSON: {error}") from error
     where = "data"
     try:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.config.data import CORPUS_SPLITS
@@ -10,6 +13,19 @@ from transformer_jax.data.sources.lines import TextFile
 from transformer_jax.errors import DataError
 
 _SLICE = re.compile(r"(?P<name>[^\[\]]+)(\[((?P<first>\d{1,3})%)?:((?P<last>\d{1,3})%)?\])?")
+
+
+_NAMED = 5
+"""Most files that a warning names."""
+_log = logging.getLogger(__name__)
+
+
+def warn_of_left_out(folder: Path, why: str, paths: Sequence[Path]) -> None:
+    """Warn of what a source leaves out of a folder, with the number and the first names; `why` is said of each."""
+    if paths:
+        names = [path.relative_to(folder).as_posix() + ("/" if path.is_dir() else "") for path in paths]
+        shown = ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+        _log.warning("%s: left out %d of its files and folders, each of which %s: %s", folder, len(names), why, shown)
 
 
 class Slice(NamedTuple):

@@ -66,7 +66,7 @@ class _RewrittenSource:
                     f"data.input_template={template!r}: the corpus has no second text; set data.second_feature"
                 )
             changed["inputs"] = [
-                _filled(template, dict(zip(texts, values, strict=True))) for values in zip(*texts.values(), strict=True)
+                filled(template, dict(zip(texts, values, strict=True))) for values in zip(*texts.values(), strict=True)
             ]
         return changed
 
@@ -82,7 +82,7 @@ class _RewrittenSource:
         return self._names[label]
 
 
-def _filled(template: str, texts: dict[str, str]) -> str:
+def filled(template: str, texts: dict[str, str]) -> str:
     """Return the template with texts in place of their marks; marks within a text stay."""
     parts, rest = [], template
     while rest:

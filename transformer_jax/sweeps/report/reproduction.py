@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import json_text
 from transformer_jax.sweeps.report.collect import StudyResults, collect
 from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of, overrides_of
 from transformer_jax.sweeps.report.variants import Variant
@@ -99,4 +99,4 @@ def exact_config(variant: Variant) -> str:
     for name, value in fields_of(config_of(variant)).items():
         section, _, leaf = name.rpartition(".")
         (sections.setdefault(section, {}) if section else sections)[leaf] = value
-    return json.dumps(sections, indent=2, ensure_ascii=False)
+    return json_text(sections, indent=2)

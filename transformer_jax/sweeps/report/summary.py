@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformer_jax.files import json_text
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.number_text import digits_apart
 from transformer_jax.sweeps.report.variants import NO_RESULT, NOT_BEGUN, Variant
@@ -166,12 +166,15 @@ def contrast_records(found: Sequence[Contrast]) -> list[dict[str, Any]]:
     ]
 
 
-def summary_json(rows: Sequence[Row], found: Sequence[Contrast] = ()) -> str:
-    """Return the records of the variants as JSON, or an object of variants and contrasts if there are contrasts."""
+def summary_json(rows: Sequence[Row], found: Sequence[Contrast] = (), ascii: bool = False) -> str:
+    """Return the records of the variants as JSON, or an object of variants and contrasts if there are contrasts.
+
+    Args: ascii: as of `json_text`.
+    """
     records: Any = summary_records(rows)
     if found:
         records = {"variants": records, "contrasts": contrast_records(found)}
-    return json.dumps(records, indent=2, ensure_ascii=False)
+    return json_text(records, indent=2, ascii=ascii)
 
 
 def summary_csv(rows: Sequence[Row]) -> str:
@@ -205,7 +208,7 @@ def _difference(found: Difference | None, corrected: float) -> Mapping[str, Any]
 
 
 def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return value if math.isfinite(value) else None
 
 
 def csv_text(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:

@@ -1,7 +1,8 @@
 """Folders with one sub-folder per label: DIR/SET/LABEL/FILE.png, also .jpg and .jpeg.
 
 The order within a set is that of a hash of the files' names, so that a part such as `train[:90%]` has images of every
-label. Files of other kinds are ignored; a folder of a label without an image is an error, and so is a label that the
+label. Other files, folders within the folder of a label, and folders whose name begins with a dot are left out, with a
+warning; a folder of a label without an image is an error, and so is a label that the
 training set lacks.
 """
 
@@ -16,7 +17,7 @@ from pathlib import Path
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.data.images import SUFFIXES, read_picture
 from transformer_jax.data.sources.images.base import MODES, Example, ImageSource, Part, parts_of
-from transformer_jax.data.sources.parts import field_of
+from transformer_jax.data.sources.parts import field_of, warn_of_left_out
 from transformer_jax.errors import DataError
 from transformer_jax.files import sha256_of
 
@@ -64,15 +65,23 @@ class _FolderSet:
             raise DataError(f"{stray} has no label; expected it in a sub-folder of {folder}, with the label's name")
         self._root, self._mode = root, mode
         self._files: list[tuple[Path, str]] = []
-        self.labels = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        inside = sorted(folder.iterdir())
+        self.labels = [path for path in inside if path.is_dir() and not path.name.startswith(".")]
+        left_out = sorted({*inside} - {*self.labels})
         for label in self.labels:
-            files = [path for path in label.iterdir() if _is_image(path)]
+            if not _is_text(label.name):
+                raise DataError(f"{label} is the folder of a label, but its name is not UTF-8; rename it")
+            inside = sorted(label.iterdir())
+            files: list[Path] = []
+            for path in inside:
+                (files if _is_image(path) else left_out).append(path)
             if not files:
                 raise DataError(f"{label} is the folder of a label, but has no image; delete it, or add .png files")
             self._files += [(path, label.name) for path in files]
         if not self._files:
             raise DataError(f"{folder} has no sub-folders; expected one per label, with .png or .jpg files")
-        self._files.sort(key=lambda file: hashlib.sha256(self._name(file[0]).encode()).digest())
+        self._files.sort(key=lambda file: hashlib.sha256(os.fsencode(self._name(file[0]))).digest())
+        warn_of_left_out(folder, "is not an image in the folder of a label", left_out)
 
     def __len__(self) -> int:
         return len(self._files)
@@ -87,13 +96,21 @@ class _FolderSet:
         digest = hashlib.sha256()
         for path, _ in self._files:
             try:
-                digest.update(f"{self._name(path)} {sha256_of(path)}\n".encode())
+                digest.update(os.fsencode(f"{self._name(path)} {sha256_of(path)}\n"))
             except OSError as error:
                 raise DataError(f"cannot read {path}: {error.strerror or error}") from error
         return digest.hexdigest()
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_image(path: Path) -> bool:
