@@ -18,8 +18,9 @@ from transformer_jax.config import DecodeConfig, ExperimentConfig, TaskConfig
 from transformer_jax.convert.folder import from_pretrained, open_folder, save_pretrained
 from transformer_jax.convert.generation import generation_settings
 from transformer_jax.convert.tensor_files import INDEX, SINGLE, Outgoing, TensorFiles, write_tensors
-from transformer_jax.convert.tokenizer_files import read_folder_tokenizer, tokenizer_files
-from transformer_jax.data.tokenizers import SpecialIds, TokenizerPair, train_tokenizer
+from transformer_jax.convert.tokenizer_export import tokenizer_files
+from transformer_jax.convert.tokenizer_files import read_folder_tokenizer
+from transformer_jax.data.tokenizers import Frame, SpecialIds, TokenizerPair, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation.loading import load
 from transformer_jax.tasks.base import TASKS
@@ -271,7 +272,7 @@ def test_an_interrupted_conversion_leaves_nothing_that_looks_whole(tmp_path, tok
 )
 def test_tokenizers_there_and_back(kind, encoder_decoder, tmp_path, tokenizers):
     tokenizer = tokenizers[kind]
-    files = tokenizer_files(tokenizer, encoder_decoder, 40)
+    files = tokenizer_files(tokenizer, 40, Frame(end=1) if encoder_decoder else Frame(), marian=encoder_decoder)
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     assert read_folder_tokenizer(tmp_path).model_bytes == tokenizer.model_bytes
@@ -298,7 +299,7 @@ def test_a_sentence_piece_model_with_the_ids_of_llama(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(model.getvalue())
     tokenizer = read_folder_tokenizer(tmp_path)
     assert tokenizer.special_ids == SpecialIds(pad=None, eos=2, unk=0, bos=1)
-    files = tokenizer_files(tokenizer, encoder_decoder=False, max_length=40)
+    files = tokenizer_files(tokenizer, 40, Frame())
     assert json.loads(files["special_tokens_map.json"]) == {
         "eos_token": "</s>", "unk_token": "<unk>", "bos_token": "<s>"
     }  # fmt: skip
@@ -421,7 +422,7 @@ BAD_MARIAN = {
                    shutil.copy(p / "vocab.json", p / "target_vocab.json")],
         r"separate_vocabs=true, but its model has one embedding table",
     ),
-    "settings": (lambda p: (p / "tokenizer_config.json").write_text("[]"), "tokenizer_config.json: holds no object"),
+    "settings": (lambda p: (p / "tokenizer_config.json").write_text("[]"), "tokenizer_config.json: it holds a list"),
 }  # fmt: skip
 
 
@@ -438,7 +439,7 @@ def test_separate_tokenizers_that_transformers_does_not_have(tokenizers):
     pair = TokenizerPair(tokenizers["byte_bpe"], tokenizers["unigram"])
     for encoder_decoder in (True, False):
         with pytest.raises(ConfigError, match="TokenizerPair: transformers has no such tokenizer"):
-            tokenizer_files(pair, encoder_decoder, 40)
+            tokenizer_files(pair, 40, Frame(end=1), marian=encoder_decoder)
 
 
 def test_an_end_that_the_tokenizer_does_not_have_is_named(whole):

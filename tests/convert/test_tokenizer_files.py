@@ -9,8 +9,9 @@ import sentencepiece
 from tokenizer_support import TEXTS
 from tokenizers import Tokenizer
 
-from transformer_jax.convert.tokenizer_files import kind_of, read_folder_tokenizer, tokenizer_files
-from transformer_jax.data.tokenizers import AddedTokens, SpecialIds, train_tokenizer
+from transformer_jax.convert.tokenizer_export import tokenizer_files
+from transformer_jax.convert.tokenizer_files import kind_of, read_folder_tokenizer
+from transformer_jax.data.tokenizers import AddedTokens, Frame, SpecialIds, train_tokenizer
 from transformer_jax.data.tokenizers.word_piece import read_word_piece
 from transformer_jax.errors import CheckpointError, ConfigError
 
@@ -24,18 +25,23 @@ def rows(tokenizer, texts):
     return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
 
 
-def written(folder, tokenizer, encoder_decoder=True):
+def framed(tokenizer):
+    return Frame(tokenizer.special_ids.start_of_text, tokenizer.special_ids.end_of_text)
+
+
+def written(folder, tokenizer, frame=None, **fields):
     """Write the files; return the model of the library `tokenizers`, and the settings."""
     folder.mkdir(exist_ok=True)
-    for name, data in tokenizer_files(tokenizer, encoder_decoder, 40).items():
+    frame = framed(tokenizer) if frame is None else frame
+    for name, data in tokenizer_files(tokenizer, 40, frame, **fields).items():
         (folder / name).write_bytes(data)
     model = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
     return model, json.loads((folder / "tokenizer_config.json").read_text())
 
 
-def check_same(tmp_path, tokenizer):
+def check_same(tmp_path, tokenizer, frame=None, **fields):
     """The written files are read as the same tokenizer, and the library cuts texts into the same ids."""
-    model, settings = written(tmp_path / "out", tokenizer)
+    model, settings = written(tmp_path / "out", tokenizer, frame, **fields)
     again = read_folder_tokenizer(tmp_path / "out")
     assert (again.special_ids, again.vocab_size) == (tokenizer.special_ids, tokenizer.vocab_size)
     assert rows(again, TEXTS + ODD) == rows(tokenizer, TEXTS + ODD)
@@ -52,7 +58,7 @@ def check_same(tmp_path, tokenizer):
 def test_word_piece(tmp_path, lower_case):
     (tmp_path / "vocab.txt").write_text("\n".join([*PIECES, ""]))
     tokenizer = read_word_piece(tmp_path / "vocab.txt", 13, lower_case)
-    model, settings = check_same(tmp_path, tokenizer)
+    model, settings = check_same(tmp_path, tokenizer, token_types=2)
     kind = "wordpiece" if lower_case else "wordpiece_cased"
     assert kind_of(tokenizer) == kind_of(read_folder_tokenizer(tmp_path / "out")) == kind
     assert (tmp_path / "out" / "vocab.txt").read_text() == "\n".join([*PIECES, ""])
@@ -79,7 +85,7 @@ def test_trained_tokenizers_with_a_mask_and_sentinels(kind, tmp_path):
 
 
 def test_the_end_alone_follows_a_text_with_sentinels(tmp_path):
-    model, _ = written(tmp_path / "out", train_tokenizer(TEXTS, "unigram", 370, SENTINELS))
+    model, _ = written(tmp_path / "out", train_tokenizer(TEXTS, "unigram", 370, SENTINELS), Frame(end=1))
     assert model.encode("<extra_id_1>").ids == [368, 1]
     assert model.encode("<extra_id_1>", "<extra_id_0>").ids == [368, 1, 369, 1]
 
@@ -109,8 +115,8 @@ def test_t5(t5, tmp_path):
     assert tokenizer.vocab_size == 220
     assert tokenizer.special_ids == SpecialIds(0, 1, 2, sentinels=tuple(range(219, 119, -1)))
     assert kind_of(tokenizer) == "unigram"
-    model, settings = check_same(tmp_path, tokenizer)
-    assert (settings["tokenizer_class"], settings["extra_ids"]) == ("T5Tokenizer", 100)
+    model, settings = check_same(tmp_path, tokenizer, Frame(end=1), marian=True)
+    assert settings["tokenizer_class"] == "PreTrainedTokenizerFast"  # T5Tokenizer would not normalise as the pieces
     assert settings["added_tokens_decoder"]["219"]["content"] == "<extra_id_0>"
     assert model.encode("<extra_id_0><extra_id_99>").ids == [219, 120, 1]
     assert (tmp_path / "out" / "spiece.model").read_bytes() == (t5 / "spiece.model").read_bytes()
@@ -155,9 +161,9 @@ def test_bart_in_two_files(tmp_path):
     ("name", "content", "message"),
     [
         ("added_tokens.json", '{"<extra_id_0>": 121}', "added tokens do not follow those of its 120 pieces"),
-        ("added_tokens.json", "[]", "added_tokens.json: holds no object"),
-        ("tokenizer_config.json", '{"added_tokens_decoder": {"120": 3}}', "files of its tokenizer are damaged"),
-        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {"content": "y"}}}', "invalid literal"),
+        ("added_tokens.json", "[]", "added_tokens.json: it holds a list, not an object"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"120": 3}}', "decoder: 120: 3: expected an object"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"x": {"content": "y"}}}', "'x' is no id"),
     ],
 )
 def test_bad_added_tokens(t5, name, content, message):
@@ -166,10 +172,13 @@ def test_bad_added_tokens(t5, name, content, message):
         read_folder_tokenizer(t5)
 
 
-def test_what_transformers_cannot_say(t5):
+def test_t5_with_other_added_tokens(t5, tmp_path):
     tokenizer = AddedTokens(read_folder_tokenizer(t5).inner, ("<extra_id_0>", "<mask>"))
-    with pytest.raises(ConfigError, match=r"no added tokens but <extra_id_0> .* has <extra_id_0>, <mask>"):
-        tokenizer_files(tokenizer, True, 40)
+    model, _ = check_same(tmp_path, tokenizer, Frame(end=1))
+    assert model.encode("<mask><extra_id_0>").ids == [121, 120, 1]
+
+
+def test_what_transformers_cannot_say():
     words = train_tokenizer(TEXTS, "words", 50, ("<mask>",))
     with pytest.raises(ConfigError, match=r"WordTokenizer: transformers has no such tokenizer"):
-        tokenizer_files(words, True, 40)
+        tokenizer_files(words, 40, Frame())

@@ -35,7 +35,8 @@ from transformer_jax.convert.generation import generation_settings
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.convert.tables import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, WRITTEN_TYPES, TensorFiles, write_tensors
-from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer, tokenizer_files
+from transformer_jax.convert.tokenizer_export import tokenizer_files
+from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer
 from transformer_jax.data.labels import LABELS_FILE, labels_bytes
 from transformer_jax.data.tokenizers import NoText, Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
@@ -262,7 +263,9 @@ def save_pretrained(
         theirs["forced_eos_token_id"] = None
     side_files = {}
     if tokenizer is not None and not isinstance(tokenizer, NoText):
-        side_files = tokenizer_files(tokenizer, chosen.architecture == "encoder_decoder", config.max_length)
+        frame = TASKS[task.name].text_frame(config, tokenizer.source.special_ids)
+        marian = chosen.architecture == "encoder_decoder"
+        side_files = tokenizer_files(tokenizer, config.max_length, frame, marian=marian, token_types=config.token_types)
     tensors = folder_tensors.outgoing(chosen, config, by_path(params))
     with complete_folder(Path(path)) as folder:
         write_tensors(folder, tensors, dtype, shard_bytes, advance)

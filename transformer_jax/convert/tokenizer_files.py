@@ -1,63 +1,221 @@
-"""Tokenizers of Hugging Face folders, in both directions.
+"""The tokenizer of a Hugging Face folder: which of its files describe it, and what they add to each other.
 
-Byte-level BPE is stored by both sides as `tokenizer.json`. A SentencePiece model becomes the three files of Marian for
-a translation model, and a `tokenizer.json` with the same pieces for a language model. Separate tokenizers of source and
-target become the four files of a Marian with `separate_vocabs`. WordPiece has BERT's `vocab.txt`. T5's `spiece.model`
-has no sentinels; other files name them and other added tokens.
+A SentencePiece model goes before a `tokenizer.json`, which was made from it. Whatever the kind, other files may add
+tokens: `added_tokens_decoder` of `tokenizer_config.json`, `added_tokens.json`, `added_tokens` of `tokenizer.json`, and
+special tokens that are only named, in `special_tokens_map.json` or `tokenizer_config.json`.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.data.tokenizers import AddedTokens, Tokenizer, TokenizerPair, plain
-from transformer_jax.data.tokenizers.base import SPACE
-from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2
-from transformer_jax.data.tokenizers.library import LibraryTokenizer, is_word_piece
+from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2, with_prefix_space
+from transformer_jax.data.tokenizers.library import LibraryTokenizer, is_word_piece, with_more_tokens
 from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
-from transformer_jax.data.tokenizers.word_piece import VOCABULARY, WordPieceTokenizer, of_files
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.readers import read_bytes
+from transformer_jax.data.tokenizers.word_piece import VOCABULARY, WordPieceTokenizer, of_json, of_vocabulary
+from transformer_jax.errors import CheckpointError, DataError
+from transformer_jax.readers import parse_json, read_bytes, read_json_object
 
 JSON = "tokenizer.json"
 GPT2_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 MARIAN = ("source.spm", "target.spm", "vocab.json")
 TARGET_VOCABULARY = "target_vocab.json"
 SETTINGS = "tokenizer_config.json"
+SPECIAL = "special_tokens_map.json"
 ADDED = "added_tokens.json"
 PIECES = ("spiece.model", "tokenizer.model")
+EXPECTED = f"{JSON}, {VOCABULARY}, {' with '.join(GPT2_PAIRS[0])}, {', '.join(MARIAN)}, or {PIECES[0]}"
+"""The files that we read, for messages."""
 _T5_SENTINELS = 100
+_MOST_SENTINELS = 1 << 16
 _SENTINEL = re.compile(r"<extra_id_\d+>")
-_NEVER = -1e6
-"""Log probability of a piece that text is never cut into, such as `</s>`: lower than any way around it."""
+_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+# Classes of transformers that make byte-level BPE anew from its vocabulary, with the settings alone.
+_BYTE_LEVEL = ("GPT2Tokenizer", "RobertaTokenizer", "BartTokenizer")
+_BYTE_LEVEL_TYPES = ("gpt2", "roberta", "bart")
+
+
+class _Added(NamedTuple):
+    """An added token. token: the library's fields without its id. id: None if a file only names it."""
+
+    token: Mapping[str, Any]
+    id: int | None
+
+    @property
+    def name(self) -> str:
+        return self.token["content"]
+
+
+class _Files:
+    """The files of a folder; each is read and parsed once. Raises OSError, ValueError and DataError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.present = frozenset(path.name for path in folder.iterdir())
+        self._objects: dict[str, dict[str, Any]] = {}
+
+    @functools.cached_property
+    def json(self) -> bytes:
+        """The content of `tokenizer.json`; empty if there is none."""
+        return read_bytes(self.folder / JSON) if JSON in self.present else b""
+
+    @functools.cached_property
+    def json_values(self) -> dict[str, Any]:
+        return self._checked(JSON, parse_json(self.json)) if self.json else {}
+
+    def object(self, name: str) -> dict[str, Any]:
+        """Return the object of a JSON file; an empty one if there is no such file."""
+        if name not in self._objects:
+            try:
+                self._objects[name] = read_json_object(self.folder / name) if name in self.present else {}
+            except ValueError as error:
+                raise DataError(f"{name}: {error}") from error
+        return self._objects[name]
+
+    def _checked(self, name: str, values: Any) -> dict[str, Any]:
+        if not isinstance(values, dict):
+            raise DataError(f"{name}: holds no object")
+        return values
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.object(SETTINGS)
+
+    @property
+    def class_name(self) -> str:
+        """The class of transformers, without `Fast`; empty if no file names it."""
+        return _text(self.settings, "tokenizer_class", SETTINGS).removesuffix("Fast")
+
+    @property
+    def model_type(self) -> str:
+        return _text(self.object("config.json"), "model_type", "config.json").lower()
+
+    @functools.cached_property
+    def added(self) -> list[_Added]:
+        """The tokens of all files in the order of their ids, then those that are only named."""
+        by_id: dict[int, dict[str, Any]] = {}
+        for id, token in _items(self.settings.get("added_tokens_decoder"), f"{SETTINGS}: added_tokens_decoder"):
+            if not id.isdecimal():
+                raise DataError(f"{SETTINGS}: added_tokens_decoder: {id!r} is no id")
+            by_id[int(id)] = _token(token, f"{SETTINGS}: added_tokens_decoder: {id}")
+        for token in _list(self.json_values.get("added_tokens"), f"{JSON}: added_tokens"):
+            id = token.get("id") if isinstance(token, dict) else None
+            by_id.setdefault(_id(id, f"{JSON}: added_tokens"), _token(token, f"{JSON}: added_tokens"))
+        named = self._named()
+        for name, id in self.object(ADDED).items():
+            special = name in named
+            token = {"content": name, **dict.fromkeys(_FLAGS, False), "normalized": not special, "special": special}
+            by_id.setdefault(_id(id, f"{ADDED}: {name}"), token)
+        result = [_Added(token, id) for id, token in sorted(by_id.items())]
+        have = {token.name for token in result}
+        return [*result, *(_Added(token, None) for name, token in named.items() if name not in have)]
+
+    def _named(self) -> dict[str, dict[str, Any]]:
+        """Return the special tokens that the settings name; `special_tokens_map.json` counts without a decoder."""
+        sources = [(SETTINGS, self.settings)]
+        if "added_tokens_decoder" not in self.settings:
+            sources.append((SPECIAL, self.object(SPECIAL)))
+        named: dict[str, dict[str, Any]] = {}
+        for file, values in sources:
+            places = [(role, values[role]) for role in _ROLES if values.get(role) is not None]
+            for key in _LISTS:
+                listed = values.get(key) or []
+                listed = [*listed.values()] if isinstance(listed, dict) else _list(listed, f"{file}: {key}")
+                places += [(key, value) for value in listed]
+            for key, value in places:
+                token = _token({"content": value} if isinstance(value, str) else value, f"{file}: {key}")
+                named.setdefault(token["content"], token | {"special": True})
+        return named
+
+
+def _text(values: Mapping[str, Any], key: str, file: str) -> str:
+    value = values.get(key)
+    if not isinstance(value, str | None):
+        raise DataError(f"{file}: {key}={value!r}: expected a text")
+    return value or ""
+
+
+def _items(values: Any, where: str) -> list[tuple[str, Any]]:
+    if not isinstance(values, dict | None):
+        raise DataError(f"{where}: {values!r:.100}: expected an object")
+    return [*(values or {}).items()]
+
+
+def _list(values: Any, where: str) -> list[Any]:
+    if not isinstance(values, list | None):
+        raise DataError(f"{where}: {values!r:.100}: expected a list")
+    return values or []
+
+
+def _id(id: Any, where: str) -> int:
+    if type(id) is not int or id < 0:
+        raise DataError(f"{where}: {id!r:.100} is no id")
+    return id
+
+
+def _token(token: Any, where: str) -> dict[str, Any]:
+    """Return the fields of an added token in the form of the library."""
+    if not isinstance(token, dict) or not isinstance(token.get("content"), str) or not token["content"]:
+        raise DataError(f"{where}: {token!r:.100}: expected an object with a text `content`")
+    flags = {flag: token.get(flag, False) for flag in _FLAGS}
+    if wrong := [flag for flag, value in flags.items() if not isinstance(value, bool)]:
+        raise DataError(f"{where}: {wrong[0]}={flags[wrong[0]]!r}: expected true or false")
+    return {"content": token["content"], **flags}
 
 
 def read_folder_tokenizer(folder: Path) -> Tokenizer | None:
     """Return the tokenizer of a folder; None if it has no file of one. Raises CheckpointError if we cannot use it."""
-    present = {path.name for path in folder.iterdir()}
     try:
-        if present.intersection(MARIAN[:2]):
-            return _of_marian(folder)
-        for name in PIECES:
-            if name in present:
-                return _with_added_tokens(SentencePieceTokenizer(read_bytes(folder / name)), folder)
-        if VOCABULARY in present or (JSON in present and is_word_piece(read_bytes(folder / JSON))):
-            return of_files(folder)
-        if JSON in present:
-            return ByteBPETokenizer(read_bytes(folder / JSON))
-        for pair in GPT2_PAIRS:
-            if present.issuperset(pair):
-                return of_gpt2(folder, pair)
+        return _read(_Files(folder))
     except (DataError, OSError, ValueError) as error:
         raise CheckpointError(f"{folder}: {error}") from error
     except (LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder}: the files of its tokenizer are damaged: {error!r}") from error
+
+
+def _read(files: _Files) -> Tokenizer | None:
+    folder, present = files.folder, files.present
+    if present.intersection(MARIAN[:2]):
+        return _with_added_tokens(_of_marian(files), files)
+    for name in PIECES:
+        if name in present:
+            return _with_added_tokens(SentencePieceTokenizer(read_bytes(folder / name)), files)
+    if JSON in present and is_word_piece(files.json):
+        own = of_json(files.json, files.settings)
+        return WordPieceTokenizer(_with_library_tokens(own, "WordPiece", files))
+    if VOCABULARY in present:
+        own = of_vocabulary(read_bytes(folder / VOCABULARY), files.settings)
+        return WordPieceTokenizer(_with_library_tokens(own, "WordPiece", files))
+    if JSON in present:
+        data = with_prefix_space(files.json, _adds_space(files)) if _is_made_anew(files) else files.json
+        return ByteBPETokenizer(_with_library_tokens(ByteBPETokenizer(data), "byte-level BPE", files))
+    for pair in GPT2_PAIRS:
+        if present.issuperset(pair):
+            own = of_gpt2(folder, pair)
+            data = with_prefix_space(own.model_bytes, _adds_space(files))
+            return ByteBPETokenizer(_with_library_tokens(ByteBPETokenizer(data), "byte-level BPE", files))
     return None
+
+
+def _is_made_anew(files: _Files) -> bool:
+    """Return whether transformers reads from `tokenizer.json` the vocabulary alone, and the rest from the settings."""
+    named = files.class_name
+    return bool(files.settings) and (named in _BYTE_LEVEL or (not named and files.model_type in _BYTE_LEVEL_TYPES))
+
+
+def _adds_space(files: _Files) -> bool:
+    value = files.settings.get("add_prefix_space", False)
+    if not isinstance(value, bool):
+        raise DataError(f"{SETTINGS}: add_prefix_space={value!r}: expected true or false")
+    return value
 
 
 def kind_of(tokenizer: Tokenizer) -> str:
@@ -70,43 +228,75 @@ def kind_of(tokenizer: Tokenizer) -> str:
     return "byte_bpe"
 
 
-def _with_added_tokens(tokenizer: SentencePieceTokenizer, folder: Path) -> Tokenizer:
-    """Return the tokenizer with the tokens that the other files add behind its pieces.
+def _room(files: _Files, size: int) -> int:
+    """Return how many more tokens the embedding has rows for, by `config.json`."""
+    rows = files.object("config.json").get("vocab_size")
+    return rows - size if type(rows) is int else 0
 
-    T5's tokenizer has 100 sentinels if no file says how many.
+
+def _further(tokenizer: Tokenizer, files: _Files) -> list[_Added]:
+    """Return the tokens beyond those of a tokenizer, in the order of their ids.
+
+    Those that are only named follow the others, as in transformers, if the embedding has rows for them.
+
+    Raises: DataError if ids are left out.
     """
-    size, settings = tokenizer.vocab_size, _object(folder / SETTINGS)
-    names = {int(id): token["content"] for id, token in settings.get("added_tokens_decoder", {}).items()}
-    names |= {token["id"]: token["content"] for token in _object(folder / JSON).get("added_tokens", [])}
-    names |= {id: name for name, id in _object(folder / ADDED).items()}
-    kind = settings.get("tokenizer_class") or _object(folder / "config.json").get("model_type", "")
-    if kind.lower().startswith(("t5", "mt5", "umt5")) and not any(map(_SENTINEL.fullmatch, names.values())):
-        listed = [name for name in settings.get("additional_special_tokens") or [] if _SENTINEL.fullmatch(name)]
-        count = settings.get("extra_ids", len(listed) or _T5_SENTINELS)
+    size = tokenizer.vocab_size
+    have = {*(tokenizer.names if isinstance(tokenizer, LibraryTokenizer) else pieces_of(tokenizer))}
+    further = [added for added in files.added if added.id is not None and added.id >= size and added.name not in have]
+    _check_follow({added.id: added.name for added in further if added.id is not None}, size)
+    have |= {added.name for added in further}
+    named = [added for added in files.added if added.id is None and added.name not in have]
+    return [*further, *(named if len(named) <= _room(files, size + len(further)) else [])]
+
+
+def _with_library_tokens(tokenizer: ByteBPETokenizer | WordPieceTokenizer, kind: str, files: _Files) -> bytes:
+    """Return the bytes of a model of the library with the tokens that other files add."""
+    return with_more_tokens(tokenizer.model_bytes, kind, [added.token for added in _further(tokenizer, files)])
+
+
+def _with_added_tokens(tokenizer: Tokenizer, files: _Files) -> Tokenizer:
+    """Return the tokenizer with the tokens that the other files add behind its pieces."""
+    if isinstance(tokenizer, TokenizerPair):
+        return tokenizer
+    kind = files.class_name.lower() or files.model_type
+    if kind.startswith(("t5", "mt5", "umt5")):
+        names = _of_t5(tokenizer.vocab_size, files)
+    else:
+        names = [added.name for added in _further(tokenizer, files)]
+    return AddedTokens(tokenizer, names) if names else tokenizer
+
+
+def _of_t5(size: int, files: _Files) -> list[str]:
+    """Return the added tokens of T5's tokenizer; it has 100 sentinels if no file says how many."""
+    names = {added.id: added.name for added in files.added if added.id is not None}
+    if not any(map(_SENTINEL.fullmatch, names.values())):
+        named = [added for added in files.added if added.id is None and _SENTINEL.fullmatch(added.name)]
+        count = files.settings.get("extra_ids", len(named) or _T5_SENTINELS)
+        if type(count) is not int or not 0 <= count <= _MOST_SENTINELS:
+            raise DataError(f"{SETTINGS}: extra_ids={count!r}: expected a number up to {_MOST_SENTINELS}")
         names |= {size + count - 1 - k: f"<extra_id_{k}>" for k in range(count)}
-    added = [names[id] for id in sorted(names) if id >= size]
-    if any(size + place not in names for place in range(len(added))):
-        raise DataError(f"the ids of its added tokens do not follow those of its {size} pieces: {sorted(names)}")
-    return AddedTokens(tokenizer, added) if added else tokenizer
+    further = {id: name for id, name in sorted(names.items()) if id >= size}
+    _check_follow(further, size)
+    return [*further.values()]
 
 
-def _object(file: Path) -> dict[str, Any]:
-    """Return the object of a JSON file; an empty one if there is no such file."""
-    values = json.loads(read_bytes(file)) if file.exists() else {}
-    if not isinstance(values, dict):
-        raise DataError(f"{file.name}: holds no object")
-    return values
+def _check_follow(added: Mapping[int, str], size: int) -> None:
+    """Raise DataError if the ids of added tokens, sorted, do not follow those of the tokenizer's own."""
+    if [*added] != [*range(size, size + len(added))]:
+        raise DataError(f"the ids of its added tokens do not follow those of its {size} pieces: {dict(added)}")
 
 
-def _of_marian(folder: Path) -> Tokenizer:
-    settings = _object(folder / SETTINGS)
-    separate = settings.get("separate_vocabs", False)
+def _of_marian(files: _Files) -> Tokenizer:
+    separate = files.settings.get("separate_vocabs", False)
+    if not isinstance(separate, bool):
+        raise DataError(f"{SETTINGS}: separate_vocabs={separate!r}: expected true or false")
     names = (*MARIAN, TARGET_VOCABULARY) if separate else MARIAN
-    if missing := [name for name in names if not (folder / name).is_file()]:
+    if missing := [name for name in names if not (files.folder / name).is_file()]:
         raise DataError(f"its Marian tokenizer lacks {' and '.join(missing)}; expected {', '.join(names)}")
-    source, target, vocabulary = (read_bytes(folder / name) for name in MARIAN)
+    source, target, vocabulary = (read_bytes(files.folder / name) for name in MARIAN)
     if separate:
-        target_vocabulary = read_bytes(folder / TARGET_VOCABULARY)
+        target_vocabulary = read_bytes(files.folder / TARGET_VOCABULARY)
         return TokenizerPair(_with_ids(vocabulary, source), _with_ids(target_vocabulary, target))
     return _with_ids(vocabulary, target, source)
 
@@ -120,212 +310,9 @@ def _with_ids(vocabulary: bytes, model: bytes, source_model: bytes | None = None
     if numbered.source is not numbered:
         return numbered
     own = SentencePieceTokenizer(model)
-    return own if json.loads(vocabulary) == _pieces(own) else numbered
+    return own if parse_json(vocabulary) == pieces_of(own) else numbered
 
 
-def _pieces(tokenizer: Tokenizer) -> dict[str, int]:
+def pieces_of(tokenizer: Tokenizer) -> dict[str, int]:
+    """Return the ids of all tokens."""
     return {token: id for id, token in enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))}
-
-
-def tokenizer_files(tokenizer: Tokenizer, encoder_decoder: bool, max_length: int) -> dict[str, bytes]:
-    """Return the files with which transformers cuts a text into the same ids, by name.
-
-    Args:
-      encoder_decoder: write Marian's files, whose tokenizer ends a text with end-of-sequence.
-      max_length: positions of the model.
-    Raises: ConfigError if transformers has no such tokenizer.
-    """
-    named, own = _special_tokens(tokenizer), plain(tokenizer)
-    added = dict(enumerate(tokenizer.names, own.vocab_size)) if isinstance(tokenizer, AddedTokens) else {}
-    settings: dict[str, Any] = {**named, "model_max_length": max_length, "clean_up_tokenization_spaces": False}
-    if encoder_decoder and (marian := _marian_files(tokenizer)):
-        files = marian
-        settings |= {"tokenizer_class": "MarianTokenizer", "separate_vocabs": TARGET_VOCABULARY in files}
-        settings.pop("bos_token", None)
-    elif isinstance(own, SentencePieceTokenizer) and _is_t5(own):
-        files = {JSON: _t5_json(own, named.values(), added.values()), PIECES[0]: own.model_bytes}
-        settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": len(tokenizer.special_ids.sentinels)}
-        _check_t5(tokenizer)
-    elif isinstance(own, SentencePieceTokenizer):
-        special = {**dict.fromkeys(named.values()), **dict.fromkeys(added.values())}
-        model = _sentence_piece_json(own, special)
-        files = {JSON: _framed(model, tokenizer), PIECES[0]: own.model_bytes}
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    elif isinstance(own, WordPieceTokenizer):
-        files = {JSON: _with_special_tokens(own, added), VOCABULARY: "\n".join([*_pieces(tokenizer), ""]).encode()}
-        settings |= {"tokenizer_class": "BertTokenizer", **own.settings}
-    elif isinstance(own, ByteBPETokenizer):
-        files = {JSON: _framed(_with_special_tokens(own, added), tokenizer)}
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    else:
-        raise ConfigError(
-            f"{type(own).__name__}: transformers has no such tokenizer; we write those with "
-            "data.tokenizer=unigram, bpe, byte_bpe, wordpiece or wordpiece_cased, and separate ones of unigram or bpe "
-            "for a translation model. --without_tokenizer writes the model alone"
-        )
-    # Names of special tokens in a text are ordinary text, as here, unless users write the names of masks or sentinels.
-    ids = tokenizer.special_ids
-    settings["split_special_tokens"] = ids.mask is None and not ids.sentinels
-    if added:
-        settings["added_tokens_decoder"] = {str(id): _added_token(name) for id, name in added.items()}
-    if ids.sentinels:
-        settings["additional_special_tokens"] = tokenizer.tokens(ids.sentinels)
-    return files | {SETTINGS: _json(settings), "special_tokens_map.json": _json(named)}
-
-
-def _marian_files(tokenizer: Tokenizer) -> dict[str, bytes] | None:
-    """Return the files of Marian's tokenizer but for its settings; None if it cannot be said with them."""
-    if isinstance(tokenizer, TokenizerPair):
-        source, target = _marian_files(tokenizer.source), _marian_files(tokenizer.target)
-        if source is None or target is None:
-            return None
-        own = {"source.spm": source["source.spm"], "vocab.json": source["vocab.json"]}
-        return own | {"target.spm": target["target.spm"], TARGET_VOCABULARY: target["vocab.json"]}
-    if isinstance(tokenizer, NumberedPieces):
-        models = (tokenizer.source_model, tokenizer.target_model)
-        return dict(zip(MARIAN, (*models, tokenizer.vocabulary), strict=True))
-    if isinstance(tokenizer, SentencePieceTokenizer):
-        models = (tokenizer.model_bytes, tokenizer.model_bytes)
-        return dict(zip(MARIAN, (*models, _json(_pieces(tokenizer))), strict=True))
-    return None
-
-
-def _special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    ids = tokenizer.special_ids
-    roles = {"pad": ids.pad, "eos": ids.eos, "unk": ids.unk, "bos": ids.bos, "mask": ids.mask}
-    if ids.mask is not None:
-        roles |= {"cls": ids.start_of_text, "sep": ids.end_of_text}
-    if isinstance(plain(tokenizer), WordPieceTokenizer):  # BERT's tokenizer has no names for these two
-        del roles["eos"], roles["bos"]
-        roles |= {"cls": ids.cls, "sep": ids.sep}
-    return {f"{role}_token": tokenizer.tokens([id])[0] for role, id in roles.items() if id is not None}
-
-
-def _added_token(name: str) -> dict[str, Any]:
-    flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word"), False)
-    return {"content": name, **flags, "special": True}
-
-
-def _is_t5(tokenizer: SentencePieceTokenizer) -> bool:
-    """Return whether transformers reads the model as T5's: unigram, with normalised text and T5's ids."""
-    ids = tokenizer.special_ids
-    return tokenizer.normalises and not tokenizer.is_bpe and (ids.pad, ids.eos, ids.unk) == (0, 1, 2)
-
-
-def _check_t5(tokenizer: Tokenizer) -> None:
-    """Raise ConfigError if the added tokens are not those of T5's tokenizer: sentinels with descending ids."""
-    sentinels, own = tokenizer.special_ids.sentinels, plain(tokenizer).vocab_size
-    if sentinels != tuple(range(tokenizer.vocab_size - 1, own - 1, -1)):
-        names = ", ".join(tokenizer.tokens(range(own, tokenizer.vocab_size)))
-        raise ConfigError(
-            "the SentencePiece model normalises text, which we write as T5's tokenizer alone; that has no added tokens "
-            f"but <extra_id_0> and so on with descending ids, and this one has {names}"
-        )
-
-
-def _with_special_tokens(tokenizer: LibraryTokenizer, added: Mapping[int, str]) -> bytes:
-    """Return a model of the library `tokenizers` with more special tokens."""
-    if not added:
-        return tokenizer.model_bytes
-    values = json.loads(tokenizer.model_bytes)
-    values["added_tokens"] += [{"id": id, **_added_token(name)} for id, name in added.items()]
-    return json.dumps(values, ensure_ascii=False).encode("utf-8")
-
-
-def _framed(model: bytes, tokenizer: Tokenizer) -> bytes:
-    """Return a model of the library that puts the tokens around one or two texts that the tokenizer's task puts there.
-
-    With a mask, as in BART, these are start and end; with sentinels alone, as in T5, it is the end. A model that has
-    such a rule keeps it, and other tokenizers get none.
-    """
-    from tokenizers import Tokenizer as LibraryModel
-    from tokenizers import processors
-
-    ids, result = tokenizer.special_ids, LibraryModel.from_str(model.decode("utf-8"))
-    has_rule = not isinstance(result.post_processor, processors.ByteLevel | None)
-    if has_rule or (ids.mask is None and not ids.sentinels):
-        return model
-    start = [] if ids.mask is None or ids.start_of_text is None else [ids.start_of_text]
-    frame = [*start, ids.required("eos") if ids.end_of_text is None else ids.end_of_text]
-    *first, last = tokenizer.tokens(frame)
-    single, named = [*first, "$A", last], list(zip([*first, last], frame, strict=True))
-    result.post_processor = processors.TemplateProcessing(
-        single=single, pair=[*single, "$B", last], special_tokens=named
-    )
-    return result.to_str().encode("utf-8")
-
-
-def _sentence_piece_json(tokenizer: SentencePieceTokenizer, special: Iterable[str]) -> bytes:
-    """Return the pieces of a SentencePiece model as a model of the library `tokenizers`.
-
-    Args:
-      special: names of the special tokens.
-    """
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-
-    unk = tokenizer.special_ids.required("unk")
-    pieces = [(piece, _NEVER if score is None else score) for piece, score in tokenizer.scored_pieces()]
-    if tokenizer.is_bpe:
-        ids = {piece: id for id, (piece, _) in enumerate(pieces)}
-        model = models.BPE(ids, _merges(pieces), unk_token=pieces[unk][0], fuse_unk=True, byte_fallback=True)
-    else:
-        model = models.Unigram(pieces, unk, byte_fallback=True)
-    result = Tokenizer(model)
-    # SentencePiece puts a space before every text, even before one that begins with a space.
-    result.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    # The library would find `</s>` and `<0x41>` in a text too; a cut after `<` hides them.
-    names = "|".join([*(re.escape(name.removeprefix("<")) for name in special), "0x[0-9A-F]{2}>"])
-    result.pre_tokenizer = pre_tokenizers.Split(Regex(f"<(?={names})"), "merged_with_previous")
-    result.decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    result.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in special])
-    return result.to_str().encode("utf-8")
-
-
-def _t5_json(tokenizer: SentencePieceTokenizer, special: Iterable[str], added: Iterable[str]) -> bytes:
-    """Return the pieces of T5's tokenizer as a model of the library `tokenizers`, which normalises text as it does."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-    ids = tokenizer.special_ids
-    pieces = [(piece, 0.0 if score is None else score) for piece, score in tokenizer.scored_pieces()]
-    result = Tokenizer(models.Unigram(pieces, ids.required("unk"), byte_fallback=False))
-    if rules := tokenizer.character_rules:
-        result.normalizer = normalizers.Precompiled(rules)
-    # The library would find `</s>` in a text too; a cut before `>` hides it.
-    names = "|".join(re.escape(name.removesuffix(">")) for name in special)
-    hidden = pre_tokenizers.Split(Regex(f"(?<={names})>"), "merged_with_next")
-    result.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, "always"), hidden]
-    )
-    result.decoder = decoders.Metaspace(SPACE, "always")
-    end = tokenizer.tokens([ids.required("eos")])[0]
-    result.post_processor = processors.TemplateProcessing(
-        single=["$A", end], pair=["$A", end, "$B", end], special_tokens=[(end, ids.required("eos"))]
-    )
-    result.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in (*special, *added)])
-    return result.to_str().encode("utf-8")
-
-
-def _merges(pieces: Sequence[tuple[str, float]]) -> list[tuple[str, str]]:
-    """Return the merges of a BPE model, which SentencePiece stores only as their results, best first.
-
-    SentencePiece merges the two neighbours whose joint piece has the highest score, however it was made in training. So
-    every way to make a piece of two others is a merge, of the rank of the piece.
-    """
-    scores = {piece: score for piece, score in pieces if score > _NEVER}
-    found = [
-        (-score, piece[:cut], piece[cut:])
-        for piece, score in scores.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
-    return [(left, right) for _, left, right in sorted(found, key=lambda merge: merge[0])]
-
-
-def _json(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
-
-
-EXPECTED = f"{JSON}, {VOCABULARY}, {' with '.join(GPT2_PAIRS[0])}, {', '.join(MARIAN)}, or {PIECES[0]}"
-"""The files that we read, for messages."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, EvaluationBatches, Rows, TrainingBatches
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
-    from transformer_jax.data.tokenizers import Tokenizer
+    from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.text_generator import TextGenerator
@@ -228,6 +228,12 @@ class Task(abc.ABC):
         have no room for them: the task must check that the role has an id.
         """
         return ()
+
+    def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
+        """Return the tokens around a text in the batches; an exported tokenizer puts them there. Default: none."""
+        from transformer_jax.data.tokenizers.base import Frame
+
+        return Frame()
 
     @abc.abstractmethod
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, Rows, TrainingBatches
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
-    from transformer_jax.data.tokenizers import Tokenizer
+    from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.base import Sums
@@ -58,6 +58,12 @@ class Classification(Task):
 
         second = (TextColumn("second", "second", end=False),) if config.data.second_feature else ()
         return TextColumn("first", "inputs", end=False), *second, LabelColumn("labels", "targets")
+
+    def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
+        """Return the tokens of `framing.marks`."""
+        from transformer_jax.tasks.framing import text_frame
+
+        return text_frame(model, special_ids)
 
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
         """Return the tokens of every sequence, with its marks, int32 [examples]; cut if the config says so."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.batching import Batch, BatchShape, EvaluationBatches, Rows, TrainingBatches
 from transformer_jax.data.columns import Column, EncodedSplit, Ragged, TextColumn
 from transformer_jax.data.order import CORRUPTION_STREAM
 from transformer_jax.data.packing import numbers_within
-from transformer_jax.data.tokenizers.base import SpecialIds
+from transformer_jax.data.tokenizers.base import Frame, SpecialIds
 from transformer_jax.data.windows import IdWindows, WindowPlan, in_windows
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.tasks import corruption, token_prediction
@@ -68,6 +68,10 @@ class CorruptedText(Task):
         Args:
           texts: the windows, in the column `targets`. text_keys: keys of the texts of `rows.examples`.
         """
+
+    def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
+        """Return the start and the end of a text, if the tokenizer has these tokens; see `framed`."""
+        return Frame(special_ids.start_of_text, special_ids.end_of_text)
 
     # Windows and batches.
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import Batch, Rows
-from transformer_jax.data.tokenizers.base import SpecialIds
+from transformer_jax.data.tokenizers.base import Frame, SpecialIds
 from transformer_jax.errors import ConfigError
 
 
@@ -28,9 +28,7 @@ def marks(config: ExperimentConfig, special_ids: SpecialIds) -> Marks:
 
     Raises: ConfigError if the tokenizer lacks one of them.
     """
-    start, end = special_ids.start_of_text, special_ids.end_of_text
-    if is_causal(config):
-        start = config.model.decoder_start_id
+    start, end, *_ = text_frame(config.model, special_ids)
     for id, role in ((start, "the beginning of a text (cls or bos)"), (end, "the end of a text (sep or eos)")):
         if id is None:
             raise ConfigError(
@@ -40,6 +38,12 @@ def marks(config: ExperimentConfig, special_ids: SpecialIds) -> Marks:
     assert start is not None
     assert end is not None
     return Marks(start, end, special_ids.pad or 0)
+
+
+def text_frame(model: ModelConfig, special_ids: SpecialIds) -> Frame:
+    """Return the ids around texts as `marks`; None for one that the tokenizer lacks."""
+    start = model.decoder_start_id if model.form == "decoder_only" else special_ids.start_of_text
+    return Frame(start, special_ids.end_of_text, pairs=True)
 
 
 def is_causal(config: ExperimentConfig) -> bool:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import RECURRENT, ExperimentConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from transformer_jax.data.batching import BatchShape, EvaluationBatches, Rows, TrainingBatches
     from transformer_jax.data.columns import Column, EncodedSplit
-    from transformer_jax.data.tokenizers import Tokenizer
+    from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.base import Sums
@@ -73,6 +73,12 @@ class LanguageModelTask(Task):
         from transformer_jax.tasks.window_batches import scoring_windows
 
         return scoring_windows(config, split, stream=config.data.batching == "windows")
+
+    def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
+        """Return no token; the start token, which a row begins with, may be there."""
+        from transformer_jax.data.tokenizers.base import Frame
+
+        return Frame(optional_start=model.decoder_start_id)
 
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
         """Return the tokens of every window of scoring, int32 [windows]."""

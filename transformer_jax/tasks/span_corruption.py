@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import RECURRENT, ExperimentConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig
 from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import MetricSpec
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from transformer_jax.data.batching import BatchShape, Rows
     from transformer_jax.data.columns import EncodedSplit
-    from transformer_jax.data.tokenizers import SpecialIds, Tokenizer
+    from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.tasks.filler import Filler
     from transformer_jax.typing import Params
 
@@ -41,6 +41,12 @@ class SpanCorruption(CorruptedText):
 
         longest = longest_text(config.data.max_length, config.task.mask_rate, config.task.mean_span_length)
         return tuple(f"<extra_id_{i}>" for i in range(int(self._sizes(config, longest).spans) if longest else 1))
+
+    def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
+        """Return the end of a text alone, as in T5."""
+        from transformer_jax.data.tokenizers.base import Frame
+
+        return Frame(end=special_ids.required("eos"))
 
     def text_length(self, config: ExperimentConfig, special_ids: SpecialIds, width: int) -> int:
         """Return the length of the longest text; raises DataError if the tokenizer has too few sentinels for it."""

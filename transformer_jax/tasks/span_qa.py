@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, EvaluationBatches, Rows, TrainingBatches
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
-    from transformer_jax.data.tokenizers import Tokenizer
+    from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.answer_spans import Answer
@@ -68,6 +68,12 @@ class SpanQA(Task):
             IdsColumn("answer_starts", "answer_starts"),
             TextLengthsColumn("answer_lengths", "answers"),
         )
+
+    def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
+        """Return the tokens of `framing.marks`."""
+        from transformer_jax.tasks.framing import text_frame
+
+        return text_frame(model, special_ids)
 
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
         """Return the tokens of every window, with marks, int32 [windows]."""

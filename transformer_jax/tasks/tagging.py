@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, Rows, TrainingBatches
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
-    from transformer_jax.data.tokenizers import Tokenizer
+    from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.base import Sums
@@ -69,6 +69,12 @@ class Tagging(Task):
         from transformer_jax.data.labels import TagsColumn
 
         return WordsColumn("ids", "words"), FirstTokensColumn("firsts", "words"), TagsColumn("tags", "tags")
+
+    def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
+        """Return the tokens of `framing.marks`."""
+        from transformer_jax.tasks.framing import text_frame
+
+        return text_frame(model, special_ids)._replace(pairs=False)
 
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
         """Return the tokens of every sentence, with start and end, int32 [examples]."""

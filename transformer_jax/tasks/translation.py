@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import RECURRENT, ExperimentConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores, Task
 from transformer_jax.tasks.pair_template import pair_template, row_template
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, Rows
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
-    from transformer_jax.data.tokenizers import Tokenizer
+    from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.base import Sums
@@ -58,6 +58,12 @@ class Translation(Task):
         from transformer_jax.data.columns import TextColumn
 
         return TextColumn("inputs", "inputs", side="source"), TextColumn("targets", "targets")
+
+    def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
+        """Return the end of a source; none in the rows of a decoder, where the target follows."""
+        from transformer_jax.data.tokenizers.base import Frame
+
+        return Frame() if model.form == "decoder_only" else Frame(end=special_ids.required("eos"))
 
     def lengths(self, config: ExperimentConfig, split: EncodedSplit) -> Mapping[str, np.ndarray]:
         """Return the tokens of `inputs` and `targets`, with eos; int32 [examples] each.

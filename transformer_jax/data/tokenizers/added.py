@@ -5,6 +5,7 @@ Their ids follow those of the model. No text is encoded to such an id, even if i
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Collection, Iterable, Sequence
 
@@ -22,6 +23,7 @@ from transformer_jax.data.tokenizers.base import (
 )
 from transformer_jax.data.tokenizers.pair import TokenizerPair
 from transformer_jax.errors import DataError
+from transformer_jax.readers import parse_json
 
 MAGIC = b"added tokens\n"
 
@@ -36,9 +38,15 @@ class AddedTokens(ModelBytes):
     def __init__(self, inner: Tokenizer, names: Sequence[str]) -> None:
         super().__init__(MAGIC + json.dumps(list(names)).encode() + b"\n" + inner.model_bytes)
         self.inner = inner
+        self.reading = getattr(inner, "reading", b"")
         self.names = tuple(names)
         ids = {name: id for id, name in enumerate(names, inner.vocab_size)}
         self.special_ids = with_named_roles(inner.special_ids, ids)
+
+    @functools.cached_property
+    def source(self) -> AddedTokens:
+        """The tokenizer of source texts, with the same added tokens."""
+        return self if self.inner.source is self.inner else AddedTokens(self.inner.source, self.names)
 
     @property
     def vocab_size(self) -> int:
@@ -72,8 +80,8 @@ def unpack(model_bytes: bytes) -> tuple[bytes, list[str]]:
     """Return the inner model bytes, and the names; raises DataError if they are damaged."""
     line, found, inner = model_bytes.removeprefix(MAGIC).partition(b"\n")
     try:
-        names = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        names = parse_json(line)
+    except ValueError as error:
         raise DataError(f"tokenizer: the names of added tokens are damaged: {error}") from error
     ok = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
     if not found or not ok or len({*names}) < len(names):

@@ -55,6 +55,19 @@ class SpecialIds(NamedTuple):
         return id
 
 
+class Frame(NamedTuple):
+    """The tokens around one or two texts in the batches of a task: [start] a [end], or [start] a [end] b [end].
+
+    start, end: ids; None for no token. optional_start: an id that may be the start as well, since users may put it
+    there. pairs: whether the task has pairs of texts.
+    """
+
+    start: int | None = None
+    end: int | None = None
+    optional_start: int | None = None
+    pairs: bool = False
+
+
 OWN_SPECIAL_IDS = SpecialIds(pad=0, eos=1, unk=2, bos=3)
 """The special ids of every tokenizer that this project trains."""
 RESERVED = {0: "<pad>", 1: "</s>", 2: "<unk>", 3: "<s>"}
@@ -142,7 +155,7 @@ class Tokenizer(Protocol):
 
     @property
     def sha256(self) -> str:
-        """Hex digest of `model_bytes`."""
+        """Hex digest of `model_bytes`, and of how they are read where that has changed."""
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
@@ -175,6 +188,8 @@ class ModelBytes:
     """The common part of this project's tokenizers: special ids, model bytes, and a digest."""
 
     special_ids = OWN_SPECIAL_IDS
+    reading = b""
+    """Part of the digest: not empty if older versions cut texts into other ids with the same bytes."""
 
     def __init__(self, model_bytes: bytes) -> None:
         self._model_bytes = bytes(model_bytes)
@@ -189,7 +204,7 @@ class ModelBytes:
 
     @functools.cached_property
     def sha256(self) -> str:
-        return hashlib.sha256(self._model_bytes).hexdigest()
+        return hashlib.sha256(self._model_bytes + self.reading).hexdigest()
 
 
 def concatenated(rows: Sequence[Sequence[int]]) -> EncodedTexts:

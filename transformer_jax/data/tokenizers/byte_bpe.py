@@ -31,7 +31,7 @@ from transformer_jax.data.tokenizers.base import (
 )
 from transformer_jax.data.tokenizers.library import LibraryTokenizer
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
 
 _SMALLEST = 256 + len(RESERVED)
 # Usual names of special tokens, by role: of this project, of GPT-2 and of Llama 3.
@@ -150,12 +150,14 @@ def of_gpt2(folder: Path, files: tuple[str, str] = _GPT2_FILES) -> ByteBPETokeni
     """Return the tokenizer of a folder with two files, of ids by token and of merges; raises DataError, OSError."""
     encoder, merges = (_content(folder, name, files) for name in files)
     try:
-        vocabulary = json.loads(encoder)
+        vocabulary = parse_json(encoder)
         lines = merges.decode("utf-8").split("\n")
         merged = [line.split() for line in lines if line and not line.startswith("#version")]
         pairs = [(first, second) for first, second in merged]
         model = models.BPE(vocab=vocabulary, merges=pairs)
-    except Exception as error:  # the library raises no other class
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # the library raises no other class than Exception, or panics
         raise DataError(f"{' and '.join(files)} are no vocabulary of byte-level BPE: {error}") from error
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -163,6 +165,16 @@ def of_gpt2(folder: Path, files: tuple[str, str] = _GPT2_FILES) -> ByteBPETokeni
     special = next((names for names in _SPECIAL_TOKENS if vocabulary.keys() >= {*names}), ())
     tokenizer.add_special_tokens(list(special))
     return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
+
+
+def with_prefix_space(model_bytes: bytes, adds_space: bool) -> bytes:
+    """Return a model whose plain `ByteLevel` puts a space in front of a text or not; another model as it is."""
+    values = parse_json(model_bytes)
+    before = values.get("pre_tokenizer") if isinstance(values, dict) else None
+    if not isinstance(before, dict) or before.get("type") != "ByteLevel" or before["add_prefix_space"] == adds_space:
+        return model_bytes
+    before["add_prefix_space"] = adds_space
+    return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
 
 def _content(folder: Path, name: str, files: tuple[str, str]) -> bytes:

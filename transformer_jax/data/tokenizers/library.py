@@ -5,14 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
 from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, ModelBytes, concatenated, with_spans
 from transformer_jax.errors import DataError
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
 
 
 class LibraryTokenizer(ModelBytes):
@@ -26,16 +27,35 @@ class LibraryTokenizer(ModelBytes):
 
     def __init__(self, model_bytes: bytes, kind: str) -> None:
         super().__init__(model_bytes)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_str(self._model_bytes.decode("utf-8"))
-        except Exception as error:  # the library raises no other class
-            raise DataError(f"tokenizer: {len(self._model_bytes)} bytes are not a model of {kind}: {error}") from error
+        self._tokenizer = library_model(self._model_bytes, kind)
+        if self._tokenizer.truncation or self._tokenizer.padding:
+            # Published files have these settings of the library; they are no part of how a text is cut.
+            self.reading = b"\nwithout truncation and padding"
+            self._tokenizer.no_truncation()
+            self._tokenizer.no_padding()
         # Names of special tokens are text. The model's bytes do not store this setting.
         self._tokenizer.encode_special_tokens = True
+        ids = sorted(self._tokenizer.get_vocab().values())
+        if wrong := [(id, place) for place, id in enumerate(ids) if id != place]:
+            id, place = wrong[0]
+            problem = f"two tokens have the id {id}" if id < place else f"no token has the id {place}"
+            raise DataError(f"tokenizer: {problem}; {len(ids)} tokens must have the ids 0 to {len(ids) - 1}")
+
+    def plain_json(self) -> bytes:
+        """Return the model's bytes without the settings that are not read: `truncation` and `padding`."""
+        if not self.reading:
+            return self._model_bytes
+        values = parse_json(self._model_bytes) | {"truncation": None, "padding": None}
+        return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
     def special_tokens(self) -> dict[str, int]:
         """Return the ids of the special tokens, by name."""
         return {t.content: id for id, t in self._tokenizer.get_added_tokens_decoder().items() if t.special}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tokens, as the library stores them."""
+        return self._tokenizer.get_vocab().keys()
 
     @property
     def vocab_size(self) -> int:
@@ -51,13 +71,44 @@ class LibraryTokenizer(ModelBytes):
         return with_spans(ids, spans, texts)
 
 
+def library_model(model_bytes: bytes, kind: str) -> tokenizers.Tokenizer:
+    """Return the library's model of its JSON; raises DataError for other bytes."""
+    try:
+        parse_json(model_bytes)  # bounds its size and depth
+        return tokenizers.Tokenizer.from_str(model_bytes.decode("utf-8"))
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as error:  # the library raises no other class, and for some damage a panic, no Exception
+        raise DataError(f"tokenizer: {len(model_bytes)} bytes are not a model of {kind}: {error}") from error
+
+
 def is_word_piece(model_bytes: bytes) -> bool:
     """Return whether the library's JSON is a model of WordPiece; older files do not name the type."""
     try:
-        model = json.loads(model_bytes)["model"]
-        return model.get("type", "WordPiece") == "WordPiece" and "max_input_chars_per_word" in model
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        values = parse_json(model_bytes)
+    except ValueError:
         return False
+    model = values.get("model") if isinstance(values, dict) else None
+    return (
+        isinstance(model, dict)
+        and model.get("type", "WordPiece") == "WordPiece"
+        and "max_input_chars_per_word" in model
+    )
+
+
+def with_more_tokens(model_bytes: bytes, kind: str, tokens: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return a model with more added tokens: objects of the library's `added_tokens` without their ids.
+
+    The ids follow those of the model. Tokens that it has are left out; without others the bytes stay as they are.
+    """
+    have = library_model(model_bytes, kind).get_vocab()
+    new = [token for token in tokens if token["content"] not in have]
+    if not new:
+        return model_bytes
+    values = parse_json(model_bytes)
+    listed = values.get("added_tokens") or []
+    values["added_tokens"] = [*listed, *({"id": id, **token} for id, token in enumerate(new, len(have)))]
+    return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
 
 def content(path: Path) -> bytes:

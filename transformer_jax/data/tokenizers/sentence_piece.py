@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 import io
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import sentencepiece
@@ -30,6 +32,32 @@ _TRAINING_THREADS = 8
 # More threads do not help, since Python lists of the ids are made serially.
 ENCODING_THREADS = min(8, os.cpu_count() or 1)
 _BYTES_AND_SPECIALS = 256 + 4
+
+
+class PieceKind(enum.Enum):
+    """What a piece is, with the numbers of SentencePiece's files."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+class NormalizerSpec(NamedTuple):
+    """How a model changes text before it cuts it.
+
+    character_rules: the table by which characters are replaced; empty if none is. adds_space: one space is added in
+    front of every text, or with space_behind at its end. squeezes_spaces: spaces at both ends and behind another are
+    removed. escapes_spaces: spaces are written `SPACE`.
+    """
+
+    character_rules: bytes
+    adds_space: bool
+    space_behind: bool
+    squeezes_spaces: bool
+    escapes_spaces: bool
 
 
 class SentencePieceTokenizer(ModelBytes):
@@ -56,15 +84,24 @@ class SentencePieceTokenizer(ModelBytes):
         """Whether the pieces are merged by rank instead of chosen by their probabilities."""
         return is_bpe(self._model_bytes)
 
-    @property
-    def normalises(self) -> bool:
-        """Whether text is changed before it is cut, as by T5's models: NFKC, and one space for several."""
-        return bool(self.character_rules) or _model_proto(self._model_bytes).normalizer_spec.remove_extra_whitespaces
+    @functools.cached_property
+    def model_type(self) -> str:
+        """How text is cut: unigram, bpe, word or char."""
+        spec = _model_proto(self._model_bytes).trainer_spec
+        return type(spec).ModelType.Name(spec.model_type).lower()
 
-    @property
-    def character_rules(self) -> bytes:
-        """The table by which characters are replaced before text is cut; empty if none is."""
-        return _model_proto(self._model_bytes).normalizer_spec.precompiled_charsmap
+    @functools.cached_property
+    def normalizer_spec(self) -> NormalizerSpec:
+        """How text is changed before it is cut."""
+        proto = _model_proto(self._model_bytes)
+        spec, trainer = proto.normalizer_spec, proto.trainer_spec
+        return NormalizerSpec(
+            spec.precompiled_charsmap,
+            spec.add_dummy_prefix,
+            trainer.treat_whitespace_as_suffix,
+            spec.remove_extra_whitespaces,
+            spec.escape_whitespaces,
+        )
 
     def _declared_pieces(self) -> dict[str, int]:
         """Return the ids of the pieces that the trainer was told, which are not learnt from text.
@@ -76,17 +113,9 @@ class SentencePieceTokenizer(ModelBytes):
         named = [(piece, id) for id, piece in enumerate(pieces) if piece.startswith(("<", "["))]
         return {piece: id for piece, id in named if processor.is_control(id) or not processor.get_score(id)}
 
-    def scored_pieces(self) -> list[tuple[str, float | None]]:
-        """Return every piece with its log probability, in the order of ids; None for one that no text contains."""
-        processor = self._processor
-        return [
-            (processor.id_to_piece(id), None if self._is_no_text(id) else processor.get_score(id))
-            for id in range(self.vocab_size)
-        ]
-
-    def _is_no_text(self, id: int) -> bool:
-        processor = self._processor
-        return processor.is_control(id) or processor.is_unknown(id) or processor.is_byte(id)
+    def all_pieces(self) -> list[tuple[str, float, PieceKind]]:
+        """Return every piece in the order of ids, with its score, a log probability or a negative rank."""
+        return [(p.piece, p.score, PieceKind(p.type)) for p in _model_proto(self._model_bytes).pieces]
 
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         num_threads = ENCODING_THREADS if len(texts) >= 64 else 1

@@ -24,6 +24,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformer_jax.data.tokenizers.base import SpecialIds, training_lines, with_named_roles, with_text
 from transformer_jax.data.tokenizers.library import LibraryTokenizer, content, either, is_word_piece
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.readers import parse_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The first ids of a vocabulary that is trained here."""
@@ -65,6 +66,16 @@ class WordPieceTokenizer(LibraryTokenizer):
         """Whether letters are written small."""
         normalizer = self._tokenizer.normalizer
         return isinstance(normalizer, normalizers.BertNormalizer) and normalizer.lowercase
+
+    @property
+    def is_of_bert(self) -> bool:
+        """Whether words are found as in BERT: by its rules for characters, at spaces and punctuation."""
+        rules, before = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        return (
+            isinstance(rules, normalizers.BertNormalizer)
+            and rules.clean_text
+            and isinstance(before, pre_tokenizers.BertPreTokenizer)
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -167,7 +178,8 @@ def _repeated(words: Mapping[str, int], private: Mapping[str, str]) -> Iterator[
 
 
 def _normalizer(settings: Mapping[str, Any]) -> normalizers.BertNormalizer:
-    """Return BERT's rules for characters, with the settings of a `tokenizer_config.json`."""
+    """Return BERT's rules for characters, with the settings of a `tokenizer_config.json`; raises DataError."""
+    _check_settings(settings)
     return normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
@@ -238,21 +250,54 @@ def of_files(path: Path, lower_case: bool = True) -> WordPieceTokenizer:
     if settings_file.is_file():
         settings = _object(content(settings_file), SETTINGS)
     if not file.name.removesuffix(".gz").endswith(".json"):
-        return _of_pieces(_pieces_of(content(file)), {"do_lower_case": lower_case} | settings)
-    data = content(file)
+        return of_vocabulary(content(file), {"do_lower_case": lower_case} | settings)
+    return of_json(content(file), settings)
+
+
+def of_vocabulary(data: bytes, settings: Mapping[str, Any]) -> WordPieceTokenizer:
+    """Return the tokenizer of a `vocab.txt` and the settings beside it; raises DataError."""
+    return _of_pieces(_pieces_of(data), settings)
+
+
+def of_json(data: bytes, settings: Mapping[str, Any]) -> WordPieceTokenizer:
+    """Return the tokenizer of a `tokenizer.json` and the settings beside it; raises DataError.
+
+    BERT's classes in transformers take the rules for characters from the settings, and their own defaults for those
+    that are not there. Another class, and a file without settings, has the rules of the file.
+    """
     if not is_word_piece(data):
         raise DataError(f"{len(data)} bytes are not a model of WordPiece")
     values = _object(data, JSON)
     normalizer = values.get("normalizer") or {}
-    if normalizer.get("type") == "BertNormalizer" and "do_lower_case" in settings:  # transformers does the same
-        normalizer["lowercase"] = settings["do_lower_case"]
-        data = json.dumps(values, ensure_ascii=False).encode("utf-8")
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" and _is_of_bert(settings):
+        _check_settings(settings)
+        rules = {
+            "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+            "strip_accents": settings.get("strip_accents"),
+            "lowercase": settings.get("do_lower_case", True),
+        }
+        if "do_lower_case" in settings or any(normalizer.get(name) != rule for name, rule in rules.items()):
+            normalizer |= rules
+            data = json.dumps(values, ensure_ascii=False).encode("utf-8")
     return WordPieceTokenizer(data)
+
+
+def _is_of_bert(settings: Mapping[str, Any]) -> bool:
+    name = settings.get("tokenizer_class") or "BertTokenizer"
+    return bool(settings) and str(name).removesuffix("Fast").endswith(("BertTokenizer", "ElectraTokenizer"))
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Raise DataError for a setting of the rules for characters that is neither true nor false."""
+    for name in ("do_lower_case", "tokenize_chinese_chars", "strip_accents"):
+        value = settings.get(name)
+        if not (isinstance(value, bool) or (value is None and name == "strip_accents") or name not in settings):
+            raise DataError(f"{SETTINGS}: {name}={value!r}: expected true or false")
 
 
 def _object(data: bytes, name: str) -> dict[str, Any]:
     try:
-        values = json.loads(data)
+        values = parse_json(data)
     except ValueError as error:
         raise DataError(f"{name} is no JSON: {error}") from error
     if not isinstance(values, dict):
