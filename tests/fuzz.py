@@ -165,6 +165,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of a single case of `inputs`")
+    parser.add_argument("--verbose", action="store_true", help="show the end of every case")
     arguments = parser.parse_args()
     if arguments.only is not None and arguments.kind != "inputs":
         parser.error("--only: the cases of `damage` depend on those before them; repeat all")
@@ -177,6 +178,8 @@ def main() -> int:
         fuzzed = fuzz_inputs(folder, cases, seed) if inputs else fuzz_damage(folder, arguments.cases, seed)
         for number, (what, outcome, problem) in zip(cases, fuzzed, strict=True):
             counts[what if inputs else "damage", "problem" if problem else str(outcome.code)] += 1
+            if arguments.verbose:
+                print(f"{number}, {what}: {outcome.code}, {outcome.err.strip()[-200:]!r}", flush=True)
             if problem:
                 repeat = f": python tests/fuzz.py inputs --seed={seed} --only={number}" if inputs else ""
                 found.append(f"case {number}, {what}{repeat}")
