@@ -4,9 +4,13 @@
     python tests/fuzz.py inputs --seed=1 --only=17
     python tests/fuzz.py damage --cases=400 --seed=1
 
-`inputs`: flags, configs, studies, test files, stdin and prompts that are wrong. A command must end with exit code 0, 2
-or 3, and change nothing in the run. `damage`: one file that a command reads back is changed at a byte, cut or deleted.
-The command must end like on the undamaged files, or say something (a warning, or an error with exit code 2).
+`inputs`: flags, configs, studies, lines, files of data, images and Hugging Face folders that are wrong. A command must
+end with exit code 0, 2 or 3, in bounded time and memory, and change nothing in the run. Its output must be whole. A
+case depends on its number and the seed alone, so that --only repeats it. The makers of cases are in fuzz_commands.py,
+fuzz_tasks.py and fuzz_folders.py.
+
+`damage`: one file that a command reads back is changed at a byte, cut or deleted. The command must end like on the
+undamaged files, or say something (a warning, or an error with exit code 2).
 """
 
 from __future__ import annotations
