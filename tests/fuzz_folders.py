@@ -43,7 +43,7 @@ FOLDERS: dict[str, tuple[dict[str, Any], TaskConfig | None, str]] = {
     "masked_lm": (_BERT | {"output_bias": True}, TaskConfig(name="masked_lm"), "wordpiece"),
     "classification": (_BERT, TaskConfig(name="classification", num_labels=3, pooler=True), "wordpiece"),
     "tagging": (_BERT, TaskConfig(name="tagging", num_labels=3), "wordpiece"),
-    "span_qa": (_BERT, TaskConfig(name="span_qa"), "wordpiece"),
+    "span_qa": (_BERT | {"max_length": 100}, TaskConfig(name="span_qa"), "wordpiece"),
     "t5": (
         {
             **{"norm_position": "pre", "norm": "rmsnorm", "position_encoding": "relative", "use_bias": False},
@@ -333,12 +333,21 @@ def written(case: Case) -> Outcome:
 
 
 def used(case: Case) -> Outcome:
-    """Start a training from a folder with a wrong file, or from a folder of another family."""
-    folder = _folder(case, case.choice(["tagging", "classification", "masked_lm", "gpt2"]))
+    """Convert a folder with a wrong file, and predict, score or generate with the result."""
+    name = case.choice(["tagging", "classification", "gpt2", "marian"])
+    folder = _folder(case, name)
     case.corrupted(case.choice(sorted(folder.iterdir())))
-    corpus = case.bench.corpus("classification")
-    flags = [f"--config.data.dir={corpus}", f"--config.training.init_from={folder}"]
-    return Outcome(["train", f"--config={corpus / 'tiny.py'}", f"--workdir={case.folder / 'run'}", *flags])
+    first = Outcome(["convert", f"--from={folder}", f"--workdir={case.folder / 'run'}"])
+    if first.code != 0:
+        return first
+    commands = {"tagging": ["predict"], "classification": ["predict"], "gpt2": ["score"]}
+    words = commands.get(name, ["generate", "--decode.max_new_tokens=2"])
+    outcome = Outcome([*words, f"--checkpoint={case.folder / 'run'}"], b"the ax p\n\nthe bee\n")
+    if outcome.code in (0, 3) and outcome.out.count(b"\n") != 3:
+        outcome.faults.append(f"3 lines have the output {outcome.out!r}")
+    if outcome.code in (0, 3) and re.search(rb"\bnan\b", outcome.out):
+        outcome.faults.append(f"wrote NaN: {outcome.out!r}")
+    return outcome
 
 
 MAKERS: tuple[Maker, ...] = (
