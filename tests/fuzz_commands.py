@@ -111,6 +111,8 @@ def json_config(case: Case) -> Outcome:
         values[section] = wrong
     else:
         values[section][case.choice([*values[section], "nothing"])] = wrong
+    if values.pop(CHECKSUM, None) is not None and case.chance(0.9):
+        values = with_checksum(values)
     file.write_text(json.dumps(values))
     if case.chance(0.3):
         file.write_bytes(case.bytes(file.read_bytes()))
