@@ -26,6 +26,7 @@ from transformer_jax.files import (
     without_checksum,
     write_atomically,
 )
+from transformer_jax.kill_points import kill_point
 from transformer_jax.readers import open_file, read_json_object
 from transformer_jax.readers.records import COUNT, OBJECT, TEXT, Kind, expect
 
@@ -85,7 +86,8 @@ class ResumableFile:
             except ValueError as error:
                 raise self._damaged() from error
         else:
-            self._companion.unlink(missing_ok=True)  # its partial file is gone
+            # Before the first output: a process that dies between its output and its companion can then be continued.
+            self._write_companion()
         self._file.truncate(self._size)
 
     def remaining(self, lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -119,6 +121,10 @@ class ResumableFile:
         self._size += len(data)
         self._output_digest.update(data)
         self.notes = dict(notes)
+        kill_point("inside_output", self.lines)
+        self._write_companion()
+
+    def _write_companion(self) -> None:
         progress = {
             "lines": self.lines,
             "bytes": self._size,
@@ -131,7 +137,9 @@ class ResumableFile:
 
     def finish(self) -> None:
         """Give the complete file its name, and then release the lock."""
+        kill_point("before_finish", self.lines)
         self._partial.replace(self._path)
+        kill_point("inside_finish", self.lines)
         self._begun = True
         self._companion.unlink(missing_ok=True)  # last: without it, a complete output would look like a part
         self._file.close()
@@ -141,7 +149,8 @@ class ResumableFile:
         if self._file.closed:
             return
         if not self._begun:
-            self._partial.unlink(missing_ok=True)
+            self._companion.unlink(missing_ok=True)
+            self._partial.unlink(missing_ok=True)  # last: without it, another process may write a companion
         with contextlib.suppress(OSError):  # a full disk, which has been reported already
             self._file.close()
 
@@ -178,7 +187,8 @@ class ResumableFile:
         try:
             progress = without_checksum(read_json_object(self._companion))
             expect(progress, _FIELDS)
-            valid = 0 < progress["bytes"] <= self._partial.stat().st_size and progress["lines"] > 0
+            valid = 0 <= progress["bytes"] <= self._partial.stat().st_size
+            valid = valid and (progress["lines"] > 0) == (progress["bytes"] > 0)
             valid = valid and self._is_same_output(progress)
         except (OSError, ValueError):
             valid = False
