@@ -9,8 +9,10 @@ from run_support import run_main, trained_folder
 from support import tiny
 
 from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.cli.attention import _check_finite
 from transformer_jax.cli.main import main
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation.loading import load
 from transformer_jax.inspection.attention import KINDS, capture
 from transformer_jax.models.architecture import init_params
@@ -191,3 +193,11 @@ def test_a_word_that_the_vocabulary_lacks(tmp_path, refused):
     message = refused("embeddings", f"--checkpoint={tmp_path}", "--neighbours=thre")
     assert message == "the vocabulary has no 'thre' (did you mean 'three'?)"
     assert not (tmp_path / "embeddings").exists()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_attention_weights_that_are_not_finite_are_not_drawn(bad):
+    weights = {"cross_attention": np.full((1, 1, 2, 2), 0.5), "decoder_self_attention": np.array([0.5, bad])}
+    with pytest.raises(DataError, match="decoder_self_attention: a weight is no number; the model's output is not"):
+        _check_finite(weights)
+    _check_finite({"cross_attention": weights["cross_attention"]})

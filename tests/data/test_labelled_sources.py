@@ -4,11 +4,13 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tfds_support import prepare
 
 from transformer_jax.config import DataConfig, ExperimentConfig
 from transformer_jax.data import sources
+from transformer_jax.data.labels import LabelColumn, parse_labels, with_names
 from transformer_jax.data.sources import load_source, open_test_set
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.tasks.chunks import check_tags, chunks
@@ -318,3 +320,13 @@ def test_the_embedded_corpus_has_labels(locales):
             assert context[starts[0] : starts[0] + len(answers[0])] == answers[0]
     with pytest.raises(DataError, match=r"data\.target_feature='phrase': the embedded corpus has families, phrases"):
         load_source(DataConfig(target_feature="phrase"))
+
+
+def test_labels_that_cannot_be_written_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", train_x=np.zeros((2, 2, 2), np.uint8), train_y=np.array(["a", "b\ud83d"]))
+    source = load_source(DataConfig(source="npz", dir=str(tmp_path), valid_split="", test_split=""))
+    with pytest.raises(DataError, match=r"the label 'b\\ud83d' cannot be written as UTF-8; give it another name"):
+        with_names([LabelColumn("labels", "targets")], None, source, tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+    with pytest.raises(DataError, match=r"labels\.json is damaged"):
+        parse_labels(b'{"labels": ["a", "\\ud83d"]}')

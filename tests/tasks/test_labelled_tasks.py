@@ -20,11 +20,13 @@ from labelled_support import (
     data_of,
 )
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.data import sources
 from transformer_jax.data.alignment import align
+from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.labels import LABELS_FILE, parse_labels, read_labels
 from transformer_jax.data.tokenizers import train_tokenizer
+from transformer_jax.data.tokenizers.base import SpecialIds
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator, make_validate
 from transformer_jax.evaluation.loading import Loaded
@@ -33,12 +35,12 @@ from transformer_jax.evaluation.significance import compare_statistics
 from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
 from transformer_jax.nn.dropout import Dropout, DropoutRates
 from transformer_jax.tasks.answer_metrics import best_over, exact_match, word_f1
-from transformer_jax.tasks.answer_spans import best_answers, best_span, windows_of
+from transformer_jax.tasks.answer_spans import Windows, best_answers, best_span, window_losses, windows_of
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.batches import evaluation_batches, training_batches
 from transformer_jax.tasks.chunks import count_chunks
 from transformer_jax.tasks.classification import cut_sizes
-from transformer_jax.tasks.head_outputs import outputs_of_split
+from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_split
 from transformer_jax.tasks.loss_sums import split_for_evaluation
 from transformer_jax.tasks.predictor import Answerer, Classifier, Problem, Tagger
 from transformer_jax.training.hyper import split
@@ -481,3 +483,26 @@ def test_probabilities_are_those_of_the_logits(tmp_path):
     ):
         np.testing.assert_allclose([label.probabilities[name] for name in data.labels], row, rtol=1e-5)
         assert label.probability == max(label.probabilities.values())
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_no_class_and_no_answer(bad):
+    logits = np.zeros((3, 4))
+    logits[0, 2], logits[1, 3] = 5.0, bad
+    assert best_classes(log_softmax(logits)).tolist() == [2, -1, 0]
+    assert log_softmax(logits)[0] == pytest.approx(logits[0] - np.log(np.exp(logits[0]).sum()))
+    # Three windows of two questions, each of two tokens; one logit of the second window is no number.
+    ones = np.ones(3, np.int64)
+    windows = Windows(np.array([0, 0, 1]), 0 * ones, 2 * ones, 2 * ones, np.array([[2, 3], [0, 0], [2, 2]]))
+    of_windows = [np.zeros((5, 2)) for _ in range(3)]
+    of_windows[1][3, 0] = bad
+    nll, weight = window_losses(windows, of_windows)
+    assert np.isnan(nll).tolist() == [False, True, False]
+    spans = RaggedIds(np.array([0, 2, 0, 2]), np.array([0, 2, 4]))
+    ends = RaggedIds(np.array([1, 3, 1, 3]), np.array([0, 2, 4]))
+    split = EncodedSplit({"token_starts": spans, "token_ends": ends}, SpecialIds())
+    task = TaskConfig(name="span_qa", max_answer_length=2)
+    first, second = best_answers(task, split, windows, of_windows, ["a b", "c d"])
+    assert (first.text, np.isnan(first.score)) == ("", True)
+    assert (second.text, second.first, second.end, second.score) == ("c", 0, 1, 0.0)
+    assert weight[2] == 2

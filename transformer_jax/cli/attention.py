@@ -104,6 +104,7 @@ def _of_image(loaded: Loaded, values: flags.FlagValues, folder: Path) -> int:
     predictor = TASKS[config.task.name].predictor(config, loaded.params, loaded.tokenizer, loaded.labels)
     (prediction,) = predictor.predict([values.image])
     maps = image_maps(config.model, loaded.params, predictor.features(values.image)["inputs"].load())
+    _check_finite({"encoder_self_attention": maps.weights})
     about = {
         "image": values.image,
         "prediction": f"{prediction.label}, {prediction.probability:.4f}",
@@ -139,6 +140,7 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
     from transformer_jax.inspection.heat_maps import write_heat_maps
     from transformer_jax.inspection.page import attention_page
 
+    _check_finite(maps.weights)
     pictures = write_heat_maps(maps, shown, folder)
     write_atomically(folder / "attention.html", attention_page(maps, shown, about).encode())
     arrays = io.BytesIO()
@@ -152,6 +154,17 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
         print("the translation was cut off at the length limit; raise it with --decode.max_extra_length")
     print(_table({kind: mean_entropy(weights) for kind, weights in maps.weights.items()}, shown))
     print(f"{folder}: attention.html, attention.npz, {', '.join(path.name for path in pictures)}")
+
+
+def _check_finite(weights: Mapping[str, np.ndarray]) -> None:
+    """Raise DataError for a weight that is NaN or infinite."""
+    import numpy as np
+
+    from transformer_jax.tasks.lines import NOT_FINITE
+
+    for kind, of_kind in weights.items():
+        if not np.isfinite(of_kind).all():
+            raise DataError(f"{kind}: a weight is no number; {NOT_FINITE}")
 
 
 def _table(entropies: Mapping[str, np.ndarray], shown: Selection) -> str:

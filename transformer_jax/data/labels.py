@@ -156,6 +156,11 @@ def _names_of(column: NamedLabels, source: Source) -> list[str]:
                 f"{', '.join(chunk.features)}"
             )
         names.update(column.labels(chunk.features[column.feature]))
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(f"the label {name!r} cannot be written as UTF-8; give it another name") from error
     numbers = all(name.isdecimal() for name in names)
     return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
 
