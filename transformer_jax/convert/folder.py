@@ -38,6 +38,7 @@ from transformer_jax.data.labels import LABELS_FILE, labels_bytes
 from transformer_jax.data.tokenizers import NoText, Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params
+from transformer_jax.readers import read_json
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.typing import Params
 from transformer_jax.versions import library_versions
@@ -376,7 +377,7 @@ def complete_folder(path: Path) -> Generator[Path]:
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(file.read_bytes())
+        values = read_json(file)
     except FileNotFoundError as error:
         raise CheckpointError(f"{file.parent}: has no {CONFIG}") from error
     except (OSError, ValueError) as error:

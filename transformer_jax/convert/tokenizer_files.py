@@ -22,7 +22,7 @@ from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.data.tokenizers.word_piece import VOCABULARY, WordPieceTokenizer, of_files
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
 
 JSON = "tokenizer.json"
 GPT2_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
@@ -92,7 +92,7 @@ def _with_added_tokens(tokenizer: SentencePieceTokenizer, folder: Path) -> Token
 
 def _object(file: Path) -> dict[str, Any]:
     """Return the object of a JSON file; an empty one if there is no such file."""
-    values = json.loads(read_bytes(file)) if file.exists() else {}
+    values = parse_json(read_bytes(file)) if file.exists() else {}
     if not isinstance(values, dict):
         raise DataError(f"{file.name}: holds no object")
     return values
@@ -120,7 +120,7 @@ def _with_ids(vocabulary: bytes, model: bytes, source_model: bytes | None = None
     if numbered.source is not numbered:
         return numbered
     own = SentencePieceTokenizer(model)
-    return own if json.loads(vocabulary) == _pieces(own) else numbered
+    return own if parse_json(vocabulary) == _pieces(own) else numbered
 
 
 def _pieces(tokenizer: Tokenizer) -> dict[str, int]:
@@ -227,7 +227,7 @@ def _with_special_tokens(tokenizer: LibraryTokenizer, added: Mapping[int, str]) 
     """Return a model of the library `tokenizers` with more special tokens."""
     if not added:
         return tokenizer.model_bytes
-    values = json.loads(tokenizer.model_bytes)
+    values = parse_json(tokenizer.model_bytes)
     values["added_tokens"] += [{"id": id, **_added_token(name)} for id, name in added.items()]
     return json.dumps(values, ensure_ascii=False).encode("utf-8")
 

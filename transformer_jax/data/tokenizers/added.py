@@ -22,6 +22,7 @@ from transformer_jax.data.tokenizers.base import (
 )
 from transformer_jax.data.tokenizers.pair import TokenizerPair
 from transformer_jax.errors import DataError
+from transformer_jax.readers import parse_json
 
 MAGIC = b"added tokens\n"
 
@@ -72,7 +73,7 @@ def unpack(model_bytes: bytes) -> tuple[bytes, list[str]]:
     """Return the inner model bytes, and the names; raises DataError if they are damaged."""
     line, found, inner = model_bytes.removeprefix(MAGIC).partition(b"\n")
     try:
-        names = json.loads(line)
+        names = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"tokenizer: the names of added tokens are damaged: {error}") from error
     ok = isinstance(names, list) and names and all(isinstance(name, str) for name in names)

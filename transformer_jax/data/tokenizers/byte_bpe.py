@@ -10,10 +10,7 @@ special ids are those of the special tokens with usual names, such as `<|endofte
 
 from __future__ import annotations
 
-import gzip
 import itertools
-import json
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,7 +28,9 @@ from transformer_jax.data.tokenizers.base import (
 )
 from transformer_jax.data.tokenizers.library import LibraryTokenizer
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
+from transformer_jax.readers.archives import CompressedError, read_gzip
+from transformer_jax.readers.json_values import MAX_JSON_BYTES
 
 _SMALLEST = 256 + len(RESERVED)
 # Usual names of special tokens, by role: of this project, of GPT-2 and of Llama 3.
@@ -137,7 +136,7 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
     """
     try:
         tokenizer = of_gpt2(path) if path.is_dir() else ByteBPETokenizer(read_bytes(path))
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, CompressedError) as error:
         raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
     except DataError as error:
         raise DataError(f"data.vocabulary_file: {path}: {error}") from error
@@ -150,7 +149,7 @@ def of_gpt2(folder: Path, files: tuple[str, str] = _GPT2_FILES) -> ByteBPETokeni
     """Return the tokenizer of a folder with two files, of ids by token and of merges; raises DataError, OSError."""
     encoder, merges = (_content(folder, name, files) for name in files)
     try:
-        vocabulary = json.loads(encoder)
+        vocabulary = parse_json(encoder)
         lines = merges.decode("utf-8").split("\n")
         merged = [line.split() for line in lines if line and not line.startswith("#version")]
         pairs = [(first, second) for first, second in merged]
@@ -168,5 +167,5 @@ def of_gpt2(folder: Path, files: tuple[str, str] = _GPT2_FILES) -> ByteBPETokeni
 def _content(folder: Path, name: str, files: tuple[str, str]) -> bytes:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
-            return gzip.decompress(read_bytes(path)) if path.suffix == ".gz" else read_bytes(path)
+            return read_gzip(path, MAX_JSON_BYTES) if path.suffix == ".gz" else read_bytes(path)
     raise DataError(f"the folder has no {name} or {name}.gz; expected {' and '.join(files)}")

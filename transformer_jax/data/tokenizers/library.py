@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +9,9 @@ import tokenizers
 
 from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, ModelBytes, concatenated, with_spans
 from transformer_jax.errors import DataError
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
+from transformer_jax.readers.archives import read_gzip
+from transformer_jax.readers.json_values import MAX_JSON_BYTES
 
 
 class LibraryTokenizer(ModelBytes):
@@ -54,7 +53,7 @@ class LibraryTokenizer(ModelBytes):
 def is_word_piece(model_bytes: bytes) -> bool:
     """Return whether the library's JSON is a model of WordPiece; older files do not name the type."""
     try:
-        model = json.loads(model_bytes)["model"]
+        model = parse_json(model_bytes)["model"]
         return model.get("type", "WordPiece") == "WordPiece" and "max_input_chars_per_word" in model
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
@@ -63,9 +62,8 @@ def is_word_piece(model_bytes: bytes) -> bool:
 def content(path: Path) -> bytes:
     """Return the content of a file, which may be compressed if its name ends in .gz; raises DataError."""
     try:
-        data = read_bytes(path)
-        return gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
+        return read_gzip(path, MAX_JSON_BYTES) if path.suffix == ".gz" else read_bytes(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
 
 

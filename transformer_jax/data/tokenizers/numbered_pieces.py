@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import re
 from collections.abc import Iterable, Sequence
 
@@ -26,6 +25,7 @@ from transformer_jax.data.tokenizers.base import (
 )
 from transformer_jax.data.tokenizers.sentence_piece import ENCODING_THREADS, is_bpe, pieces_and_spans, processor_of
 from transformer_jax.errors import DataError
+from transformer_jax.readers import parse_json
 
 MAGIC = b"numbered pieces\n"
 _SIZES = re.compile(rb"([0-9]{1,12}) ([0-9]{1,12}) ([0-9]{1,12})\n")
@@ -123,7 +123,7 @@ def _language_code(text: str) -> tuple[list[str], str]:
 
 def _ids_and_tokens(vocabulary: bytes) -> tuple[dict[str, int], list[str]]:
     try:
-        ids = json.loads(vocabulary)
+        ids = parse_json(vocabulary)
     except ValueError as error:
         raise DataError(f"tokenizer: vocab.json is no JSON: {error}") from error
     if not isinstance(ids, dict) or any(type(id) is not int for id in ids.values()):

@@ -24,6 +24,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from transformer_jax.data.tokenizers.base import SpecialIds, training_lines, with_named_roles, with_text
 from transformer_jax.data.tokenizers.library import LibraryTokenizer, content, either, is_word_piece
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.readers import parse_json
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The first ids of a vocabulary that is trained here."""
@@ -252,7 +253,7 @@ def of_files(path: Path, lower_case: bool = True) -> WordPieceTokenizer:
 
 def _object(data: bytes, name: str) -> dict[str, Any]:
     try:
-        values = json.loads(data)
+        values = parse_json(data)
     except ValueError as error:
         raise DataError(f"{name} is no JSON: {error}") from error
     if not isinstance(values, dict):
