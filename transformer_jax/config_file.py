@@ -30,13 +30,15 @@ from transformer_jax.config import (
     outside_parts,
 )
 from transformer_jax.errors import ConfigError
-from transformer_jax.readers import read_bytes, read_json
+from transformer_jax.readers import read_bytes, read_json, read_stream
 from transformer_jax.tasks.base import best_metric
 from transformer_jax.trust import UntrustedError, own, reading, trust_modules
 
 if TYPE_CHECKING:
     import ml_collections
 
+_CONFIG_FILE = "config file"
+_MAX_SOURCE = 1 << 24  # bytes of a Python file
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}
 _EXPECTED: dict[type, str] = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 
@@ -257,7 +259,7 @@ def _parsed(text: str, annotation: Any) -> Any:
     return expected(text)
 
 
-def run_file(path: Path, what: str = "config file") -> types.ModuleType:
+def run_file(path: Path, what: str = _CONFIG_FILE) -> types.ModuleType:
     """Execute a Python file and return its module.
 
     The file is not imported, so that no cache is written beside it and equal names do not clash.
@@ -267,7 +269,8 @@ def run_file(path: Path, what: str = "config file") -> types.ModuleType:
     Raises: ConfigError, which names the file and the line, if the file cannot be read or raises an error.
     """
     try:
-        source = read_bytes(path)
+        # The user names a config file, which may be a pipe: --config=<(...). A study's file is one of a folder.
+        source = read_stream(path, _MAX_SOURCE) if what == _CONFIG_FILE else read_bytes(path, _MAX_SOURCE)
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such {what}{_files_near(path)}") from None
     except IsADirectoryError:

@@ -75,6 +75,14 @@ def drop_tensor(path):
     write_tensors(path, [Outgoing(n, x.shape, lambda x=x: x) for n, x in kept.items()])
 
 
+def with_nan(path):
+    """Put NaN into the third number of a tensor, in its file."""
+    tensor = TensorFiles(path).tensors["transformer.ln_f.bias"]
+    with tensor.file.open("r+b") as file:
+        file.seek(tensor.start + 8)
+        file.write(struct.pack("<f", np.nan))
+
+
 def add_tensor(path, dtype="F32", shape=(2,)):
     file = path / "model-extra.safetensors"
     header = json.dumps({"strange": {"dtype": dtype, "shape": shape, "data_offsets": [0, 8]}}).encode()
@@ -105,6 +113,10 @@ BAD = {
     "rotary positions of no object": (
         lambda p: edit(p / "config.json", **LLAMA, rope_scaling="linear"),
         "rope_scaling='linear': expected an object",
+    ),
+    "numbers that are not finite": (
+        with_nan,
+        r"parameters are not finite: transformer\.ln_f\.bias: 1 of 8 numbers, the first is nan at \[2\]",
     ),
     "no folder": (shutil.rmtree, "there is no such folder"),
     "no config": (lambda p: (p / "config.json").unlink(), r"has no config\.json"),
@@ -512,3 +524,10 @@ def test_labels_that_a_classifier_cannot_have_are_refused(tmp_path):
         edit(tmp_path / "other" / "config.json", **values)
         with pytest.raises(CheckpointError, match=message):
             open_folder(tmp_path / "other")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_tensors_that_are_not_finite_are_not_written(tmp_path, dtype):
+    tensors = [Outgoing("a", (2,), lambda: np.float32([1, np.inf]))]
+    with pytest.raises(CheckpointError, match=r"a: 1 of 2 numbers, the first is inf at \[1\]"):
+        write_tensors(tmp_path, tensors, dtype)

@@ -222,6 +222,16 @@ def test_a_file_of_big_vision_without_positions_and_with_the_optimizer(tmp_path)
         ({"head/bias": np.zeros(4, np.float32)}, "head/output/bias: (4,), expected (5,)"),
         ({"Transformer/encoderblock_1/LayerNorm_0/bias": None}, "has the layers [0], expected 0 to 1"),
         ({"pos_embedding": np.zeros((1, 6, 8))}, "positions for 5 patches, which are no square"),
+        ({"pos_embedding": np.zeros(8)}, "pos_embedding: has the shape (8,), expected one row of tokens"),
+        ({"cls": np.zeros((2, 1, 8))}, "cls: has the shape (2, 1, 8)"),
+        ({"cls": np.array(1.0)}, "cls: has the shape ()"),
+        ({"embedding/kernel": np.zeros(8)}, "embedding/projection/kernel has the shape (8,), expected 4 sizes"),
+        ({"head/kernel": np.zeros(8)}, "head/output/kernel has the shape (8,), expected 2 sizes"),
+        ({"head/kernel": np.zeros((8, 0))}, "has arrays without numbers"),
+        ({"head/bias": np.array(["a"] * 5)}, "has arrays without numbers"),
+        ({"head/bias": np.array([None] * 5)}, "it holds Python objects"),
+        ({"Transformer/encoderblock_1/LayerNorm_0/bias": np.zeros(3)}, "has different shapes in different layers"),
+        ({"head/bias": np.array([0, 0, np.inf, 0, 0])}, "head/output/bias: 1 of 5 numbers, the first is inf at [2]"),
     ],
 )
 def test_bad_files_of_big_vision(tmp_path, changed, problem):

@@ -235,3 +235,35 @@ def test_other_overrides_are_refused(name, hint):
 def test_a_bad_value_is_named():
     with pytest.raises(ConfigError, match=r"evaluation\.tokens_per_batch=3: expected at least 16"):
         apply_overrides(CONFIG.to_dict(), {"evaluation.tokens_per_batch": 3})
+
+
+@pytest.fixture(scope="module")
+def not_finite(tmp_path_factory):
+    """Return a work directory like the trained one, with one parameter of the newest checkpoint NaN."""
+    folder = copy_of_trained(tmp_path_factory.mktemp("not_finite") / "copy") / "run"
+    store = CheckpointStore(folder / "checkpoints")
+    template = jax.eval_shape(lambda: init_params(trained_config().model, 0))
+    opened = store.open(8)
+    params = store.restore_params(template, 8).state
+    embedding = params["embedding"]["embedding"]
+    params["embedding"]["embedding"] = embedding.at[3, 2].set(np.nan)
+    with store:
+        store.save(9, {"params": params}, opened.record, opened.side_files)
+    return folder
+
+
+@pytest.mark.parametrize("overrides", [{}, {AVERAGE: 2}])
+def test_parameters_that_are_not_finite_are_named(not_finite, overrides):
+    message = r"step (8, )?9: parameters are not finite: embedding/embedding: 1 of [\d,]+ numbers, .* nan at \[3, 2\]"
+    with pytest.raises(CheckpointError, match=message):
+        load(not_finite, overrides)
+    assert load(not_finite / "checkpoints" / "8").steps == (8,)
+
+
+@pytest.mark.slow
+def test_a_run_does_not_start_from_parameters_that_are_not_finite(not_finite, tmp_path, capsys):
+    from run_support import argv, run_main, write_corpus
+
+    words = argv("train", write_corpus(tmp_path), f"--config.training.init_from={not_finite}")
+    assert run_main(words) == 2
+    assert "step 9: parameters are not finite: params/embedding/embedding" in capsys.readouterr().err

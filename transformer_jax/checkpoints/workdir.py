@@ -11,8 +11,8 @@ from typing import Any
 
 from transformer_jax.config import completed, is_bookkeeping, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.files import try_lock, write_atomically
-from transformer_jax.readers import read_bytes, through_json
+from transformer_jax.files import own_file_opener, try_lock, write_atomically
+from transformer_jax.readers import parse_json, read_bytes, through_json
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ def read_config(workdir: Path) -> dict[str, Any] | None:
     """Return config.json of a work directory; None if there is none. Raises CheckpointError if it cannot be read."""
     file = workdir / CONFIG
     try:
-        config = json.loads(read_bytes(file))
+        config = parse_json(read_bytes(file))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -158,7 +158,7 @@ def _lock(path: Path) -> int:
     """Lock the directory for this process, and return the descriptor; closing it unlocks the directory."""
     file = path / LOCK
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = own_file_opener(str(file), os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from error
     try:

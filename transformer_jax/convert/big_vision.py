@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.checkpoints.checksums import by_path
+from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.config import ModelConfig, TaskConfig
 from transformer_jax.convert.folder import Advance, Folder, Pretrained, tree_of
 from transformer_jax.convert.folder_config import listing
@@ -30,7 +31,7 @@ from transformer_jax.readers.arrays import open_npz
 SUFFIX = ".npz"
 _PIXELS = 224
 _POSITIONS = ("pos_embedding", "Transformer/pos_embedding", "Transformer/posembed_input/pos_embedding")
-_BLOCK = re.compile(r"Transformer/encoderblock(?:_(\d+))?/(.+)")
+_BLOCK = re.compile(r"Transformer/encoderblock(?:_(\d{1,6}))?/(.+)")
 _PARTS = {  # of a layer: ours by theirs, without the numbers that differ between generations
     r"LayerNorm_0/(scale|bias)": "self_attention_residual/norm/{}",
     r"MultiHeadDotProductAttention_\d/(query|key|value|out)/(kernel|bias)": "self_attention/{}/{}",
@@ -44,6 +45,17 @@ _OUTSIDE = {  # of layers
     r"pre_logits/(kernel|bias)": "head/pooler/{}",
     r"head/(kernel|bias)": "head/output/{}",
 }
+
+
+_TABLE = "encoder/position_embedding/learned/embedding"
+_RANKS = {
+    "embedding/projection/kernel": 4,
+    "encoder/layers/self_attention/query/kernel": 4,
+    "encoder/layers/feed_forward/hidden/kernel": 3,
+    "head/output/kernel": 2,
+    _TABLE: 2,
+}
+"""Number of sizes of the arrays that say how large the model is."""
 
 
 class NpzArrays(NamedTuple):
@@ -69,6 +81,7 @@ class BigVisionFile(Folder):
         problems += [f"{path}: this model has no such array" for path in ours.keys() - shapes.keys()]
         if problems:
             raise CheckpointError(listing(f"{self.path}: does not fit the model of its sizes", problems))
+        check_finite(ours, str(self.path))
         advance(self.files.nbytes)
         params = tree_of({path: jnp.asarray(ours[path], jnp.float32) for path in shapes})
         return Pretrained(self.config, params, self.tokenizer, self.task, self.labels, self.ignored)
@@ -85,11 +98,16 @@ def open_big_vision(path: Path) -> BigVisionFile:
     if any(name.startswith("params/") for name in arrays):
         ignored = dict.fromkeys((n for n in arrays if not n.startswith("params/")), "of training, not of the model")
         arrays = {name.removeprefix("params/"): x for name, x in arrays.items() if name.startswith("params/")}
+    if others := [name for name, x in arrays.items() if x.dtype.kind not in "fiu" or not x.size]:
+        raise CheckpointError(listing(f"{path}: has arrays without numbers", others))
     ours = _named(path, arrays)
     missing = [name for name in ("embedding/projection/kernel", "head/output/kernel") if name not in ours]
-    layers = "encoder/layers/self_attention/query/kernel"
-    if missing or layers not in ours:
-        raise CheckpointError(f"{path}: is no ViT of big_vision with a head: lacks {', '.join(missing) or layers}")
+    missing += [name for name in _RANKS if name.startswith("encoder/layers") and name not in ours]
+    if missing:
+        raise CheckpointError(f"{path}: is no ViT of big_vision with a head: lacks {', '.join(missing)}")
+    for name, rank in _RANKS.items():
+        if name in ours and ours[name].ndim != rank:
+            raise CheckpointError(f"{path}: {name} has the shape {ours[name].shape}, expected {rank} sizes")
     config, task = _sizes(path, ours)
     family = Family(
         name="big_vision",
@@ -114,13 +132,16 @@ def _named(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     layers: dict[str, dict[int, np.ndarray]] = {}
     problems = []
     for name, x in arrays.items():
+        if name in (*_POSITIONS, "cls") and (x.ndim != 3 or len(x) != 1):
+            problems.append(f"{name}: has the shape {x.shape}, expected one row of tokens")
+            continue
         block = _BLOCK.fullmatch(name)
         table, rest = (_PARTS, block[2]) if block else (_OUTSIDE, name)
         found = next(
             (form.format(*m.groups()) for pattern, form in table.items() if (m := re.fullmatch(pattern, rest))), None
         )
         if name in _POSITIONS:
-            ours["encoder/position_embedding/learned/embedding"] = x[0]
+            ours[_TABLE] = x[0]
         elif name == "cls":
             ours["embedding/class_token"] = x[0, 0]
         elif found is None:
@@ -135,11 +156,13 @@ def _named(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
     for name, by_layer in layers.items():
         if sorted(by_layer) != [*range(count)]:
             raise CheckpointError(f"{path}: {name} has the layers {sorted(by_layer)}, expected 0 to {count - 1}")
+        if len({x.shape for x in by_layer.values()}) > 1:
+            raise CheckpointError(f"{path}: {name} has different shapes in different layers")
         ours[f"encoder/layers/{name}"] = np.stack([by_layer[i] for i in range(count)])
-    if "embedding/class_token" in ours and "encoder/position_embedding/learned/embedding" in ours:
-        table = ours["encoder/position_embedding/learned/embedding"]
+    if "embedding/class_token" in ours and _TABLE in ours:
+        table = ours[_TABLE]
         if math.isqrt(len(table)) ** 2 == len(table):  # newer files add positions to the patches alone
-            ours["encoder/position_embedding/learned/embedding"] = np.concatenate([np.zeros_like(table[:1]), table])
+            ours[_TABLE] = np.concatenate([np.zeros_like(table[:1]), table])
     return ours
 
 
@@ -147,7 +170,7 @@ def _sizes(path: Path, ours: Mapping[str, np.ndarray]) -> tuple[ModelConfig, Tas
     """Return the model and the task that arrays of these shapes belong to."""
     patch, _, channels, width = ours["embedding/projection/kernel"].shape
     num_layers, _, heads, head_dim = ours["encoder/layers/self_attention/query/kernel"].shape
-    table, has_class = ours.get("encoder/position_embedding/learned/embedding"), "embedding/class_token" in ours
+    table, has_class = ours.get(_TABLE), "embedding/class_token" in ours
     count = (_PIXELS // patch) ** 2 if table is None else len(table) - has_class
     if math.isqrt(count) ** 2 != count:
         raise CheckpointError(f"{path}: has positions for {count} patches, which are no square")

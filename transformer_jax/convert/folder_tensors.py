@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.config import ModelConfig
 from transformer_jax.convert.folder_config import listing
 from transformer_jax.convert.layouts import halved, interleaved
@@ -86,6 +87,7 @@ def read_params(
         arrays = [_aligned(match.shapes[path]) for path in tensor.ours]
         for layer, name in enumerate(match.names(tensor)):
             x = files.read(stored[name])
+            check_finite({stored[name]: x}, str(files.folder))
             start = 0
             for array, shape in zip(arrays, match.parts(tensor), strict=True):
                 axis = tensor.layout.features_axis

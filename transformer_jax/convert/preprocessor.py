@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from transformer_jax.config import ModelConfig
 from transformer_jax.config.model import parse_pixel_values
 from transformer_jax.errors import CheckpointError
+from transformer_jax.readers import read_json
 
 _BILINEAR = 2
 _RESCALE = 1 / 255
@@ -42,7 +42,7 @@ def read_preprocessor(path: Path, config: ModelConfig) -> tuple[dict[str, str], 
     if not path.exists():
         return {"pixel_mean": "0.5", "pixel_std": "0.5"}, {}
     try:
-        values = json.loads(path.read_bytes())
+        values = read_json(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     if not isinstance(values, Mapping):

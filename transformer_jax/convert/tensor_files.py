@@ -19,6 +19,7 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
+from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.errors import CheckpointError
 from transformer_jax.readers import read_json_object
 from transformer_jax.readers.arrays import map_numbers
@@ -179,11 +180,12 @@ def _shards(tensors: Iterable[Outgoing], size: int, shard_bytes: int) -> Iterato
 
 
 def _narrowed(tensor: Outgoing, numpy_type: np.dtype) -> np.ndarray:
-    """Return the numbers of a tensor in another type; raise CheckpointError if one becomes infinite."""
+    """Return the numbers of a tensor in another type; raise CheckpointError if one is or becomes infinite."""
     numbers = np.asarray(tensor.numbers())
+    check_finite({tensor.name: numbers}, "the tensors to write")
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(numbers, numpy_type)
-    if narrow.dtype != numbers.dtype and not np.array_equal(np.isfinite(narrow), np.isfinite(numbers)):
+    if narrow.dtype != numbers.dtype and not np.isfinite(narrow).all():
         raise CheckpointError(f"{tensor.name}: has numbers too large for {numpy_type}; use bfloat16 or float32")
     return narrow
 

@@ -14,6 +14,7 @@ import jax
 from transformer_jax.checkpoints import folders, opening
 from transformer_jax.checkpoints.averaging import average_params
 from transformer_jax.checkpoints.checksums import by_path, checksums
+from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError, run_record
 from transformer_jax.checkpoints.opening import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore, again_if_vanished
@@ -236,6 +237,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
             DamagedCheckpointError
         ) as error:  # do not fall back to other checkpoints: their average would be another model
             raise CheckpointError(str(error)) from error
+    check_finite(by_path(params), f"{path}: step {', '.join(map(str, steps))}")
     expected = [TOKENIZER_FILE, *([SOURCE_TOKENIZER_FILE] if config.data.separate_tokenizers else [])]
     for missing in set(expected) - checkpoint.side_files.keys():
         raise CheckpointError(f"{checkpoint.directory}: {missing} is missing")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
 import logging
 import math
 import sys
@@ -32,7 +31,7 @@ from transformer_jax.evaluation.loading import Loaded, fingerprint, load
 from transformer_jax.evaluation.table import print_confusions, print_table
 from transformer_jax.files import json_text, with_checksum, without_checksum, write_atomically
 from transformer_jax.kill_points import kill_point
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.lines import NOT_FINITE, ONE_TEXT, on_one_line
 from transformer_jax.terminal import doing, say
@@ -270,7 +269,7 @@ def _read_scores(file: Path) -> dict[str, Any]:
     Files of earlier versions have no checksum; they are read unchecked.
     """
     try:
-        return without_checksum(json.loads(read_bytes(file)))
+        return without_checksum(parse_json(read_bytes(file)))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, RecursionError) as error:

@@ -12,6 +12,7 @@ from transformer_jax.readers.files import (
     open_stream,
     open_text,
     read_bytes,
+    read_stream,
     read_text,
 )
 from transformer_jax.readers.json_values import parse_json, read_json, read_json_object, through_json
@@ -26,6 +27,7 @@ __all__ = [
     "read_bytes",
     "read_json",
     "read_json_object",
+    "read_stream",
     "read_text",
     "through_json",
 ]

@@ -68,6 +68,18 @@ def open_stream(path: Path | str) -> io.BufferedReader:
         raise
 
 
+def read_stream(path: Path | str, most: int) -> bytes:
+    """Return the content of a file or a pipe that the user has named.
+
+    Raises: OSError as `open_stream`, and for a content of more than `most` bytes.
+    """
+    with open_stream(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, _too_large(most), str(path))
+    return data
+
+
 def lines_of(stream: io.BufferedIOBase | IO[bytes], most: int = MAX_LINE_BYTES) -> Iterator[bytes]:
     """Yield the lines of a stream with their ends.
 
@@ -101,10 +113,14 @@ def read_bytes(path: Path | str, most: int = MAX_BYTES) -> bytes:
         if len(data) > size:
             data += file.read(most + 1 - size)
     if size > most or len(data) > most:
-        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes, too many for such a file", str(path))
+        raise OSError(errno.EFBIG, _too_large(most), str(path))
     return data
 
 
 def read_text(path: Path | str, most: int = MAX_BYTES, errors: str = "strict") -> str:
     """Return the content of a UTF-8 file; raises OSError as `read_bytes`, and ValueError if it is not UTF-8."""
     return read_bytes(path, most).decode("utf-8", errors)
+
+
+def _too_large(most: int) -> str:
+    return f"it has more than {most:,} bytes, too many for such a file"

@@ -21,9 +21,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import json_text, try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import json_text, open_own_file, try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.metrics_file import is_number
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
 from transformer_jax.sweeps.trials import TRIALS, Trial
 from transformer_jax.trust import UntrustedError, reading
@@ -239,7 +239,7 @@ def is_running(folder: Path) -> bool:
 
 
 def _locked(folder: Path, opened: contextlib.ExitStack) -> bool:
-    return try_lock(opened.enter_context((folder / LOCK).open("ab"))) != "in use"
+    return try_lock(opened.enter_context(open_own_file(folder / LOCK))) != "in use"
 
 
 def _texts(value: Any) -> bool:
@@ -297,7 +297,7 @@ def read_object(file: Path, fields: _Fields) -> dict[str, Any]:
     Raises: DataError, which names the file and the field, if it is missing or damaged, or a field has another type.
     """
     try:
-        values = json.loads(read_bytes(file))
+        values = parse_json(read_bytes(file))
     except FileNotFoundError as error:
         raise DataError(f"{file}: is missing") from error
     except (ValueError, OSError, RecursionError) as error:

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from transformer_jax.checkpoints.checksums import by_path, path_of
+from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore
@@ -30,6 +31,7 @@ from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.batch_norm import RUNNING, STATISTICS
 from transformer_jax.nn.positions import resized_table
 from transformer_jax.parallel.processes import from_primary
+from transformer_jax.readers.records import OBJECT, expect
 from transformer_jax.tasks.base import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.resume import check_tokenizer, read_stored_labels, read_stored_tokenizer
@@ -101,6 +103,7 @@ class Pretrained:
                     folder = folder.setdefault(parent, {})
                 folder[name] = jax.ShapeDtypeStruct(leaf_of.shape, leaf.dtype, sharding=leaf.sharding)
         found = by_path(self.store.restore_parts(template, self.step, partial=True).state)
+        check_finite(found, f"{self.name}: step {self.step}")
         stored = {_path_in_model(path): leaf for path, leaf in found.items()}
         if self.positions is not None:
             stored[_POSITIONS] = jax.device_put(self.positions(stored[_POSITIONS]), stored[_POSITIONS].sharding)
@@ -147,12 +150,12 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
             step = from_primary(store.newest_good, "choosing the checkpoint of training.init_from")
         stored, tokenizer = store.leaves(step, PARAMS), read_stored_tokenizer(store, step)
         stored |= store.leaves(step, f"extra/{STATISTICS}")
-        whole_record = store.read_record(step)
+        whole_record = expect(store.read_record(step), {}, {"config": OBJECT})
         record = whole_record.get("config", {})
-        source = completed(record, config.to_dict())
+        source = expect(completed(record, config.to_dict()), dict.fromkeys(("model", "task", "data"), OBJECT))
         # Records of earlier versions may lack the kind.
         kind = record.get("data", {}).get("tokenizer", config.data.tokenizer)
-    except CheckpointError as error:
+    except (CheckpointError, ValueError) as error:
         raise CheckpointError(f"{name}: {error}") from error
     # A converted base model has no such numbers, only zeros in their place.
     given = whole_record.get("untrained", [])

@@ -81,7 +81,7 @@ def unpack(model_bytes: bytes) -> tuple[bytes, list[str]]:
     line, found, inner = model_bytes.removeprefix(MAGIC).partition(b"\n")
     try:
         names = parse_json(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"tokenizer: the names of added tokens are damaged: {error}") from error
     ok = isinstance(names, list) and names and all(isinstance(name, str) for name in names)
     if not found or not ok or len({*names}) < len(names):

@@ -10,10 +10,8 @@ special ids are those of the special tokens with usual names, such as `<|endofte
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -32,6 +30,8 @@ from transformer_jax.data.tokenizers.base import (
 from transformer_jax.data.tokenizers.library import LibraryTokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.readers import parse_json, read_bytes
+from transformer_jax.readers.archives import CompressedError, read_gzip
+from transformer_jax.readers.json_values import MAX_JSON_BYTES
 
 _SMALLEST = 256 + len(RESERVED)
 # Usual names of special tokens, by role: of this project, of GPT-2 and of Llama 3.
@@ -137,7 +137,7 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
     """
     try:
         tokenizer = of_gpt2(path) if path.is_dir() else ByteBPETokenizer(read_bytes(path))
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, CompressedError) as error:
         raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
     except DataError as error:
         raise DataError(f"data.vocabulary_file: {path}: {error}") from error
@@ -180,5 +180,5 @@ def with_prefix_space(model_bytes: bytes, adds_space: bool) -> bytes:
 def _content(folder: Path, name: str, files: tuple[str, str]) -> bytes:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
-            return gzip.decompress(read_bytes(path)) if path.suffix == ".gz" else read_bytes(path)
+            return read_gzip(path, MAX_JSON_BYTES) if path.suffix == ".gz" else read_bytes(path)
     raise DataError(f"the folder has no {name} or {name}.gz; expected {' and '.join(files)}")

@@ -24,6 +24,7 @@ from transformer_jax.data.tokenizers.base import (
     with_text,
 )
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.readers import parse_json
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class CharTokenizer(ModelBytes):
         try:
             if not self._model_bytes.startswith(CHARACTERS_MAGIC) or not self._model_bytes.endswith(b"\n"):
                 raise ValueError("it is incomplete")
-            characters = json.loads(self._model_bytes.removeprefix(CHARACTERS_MAGIC))
+            characters = parse_json(self._model_bytes.removeprefix(CHARACTERS_MAGIC))
             if not isinstance(characters, str) or not characters or list(characters) != sorted(set(characters)):
                 raise ValueError("it is not a text of different characters in order")
             codes = _code_points(characters)

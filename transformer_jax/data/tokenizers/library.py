@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,8 @@ import tokenizers
 from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, ModelBytes, concatenated, with_spans
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json, read_bytes
+from transformer_jax.readers.archives import read_gzip
+from transformer_jax.readers.json_values import MAX_JSON_BYTES
 
 
 class LibraryTokenizer(ModelBytes):
@@ -114,9 +114,8 @@ def with_more_tokens(model_bytes: bytes, kind: str, tokens: Sequence[Mapping[str
 def content(path: Path) -> bytes:
     """Return the content of a file, which may be compressed if its name ends in .gz; raises DataError."""
     try:
-        data = read_bytes(path)
-        return gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
+        return read_gzip(path, MAX_JSON_BYTES) if path.suffix == ".gz" else read_bytes(path)
+    except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
 
 
