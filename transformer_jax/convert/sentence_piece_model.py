@@ -226,11 +226,10 @@ def _spaces(table: bytes) -> str:
 
 
 def _without_added_space(tokenizer: SentencePieceTokenizer) -> list[Any]:
-    from tokenizers import Regex, decoders
+    """Return the decoder that takes a space off in front; as in SentencePiece, one behind a text stays."""
+    from tokenizers import decoders
 
     spec = tokenizer.normalizer_spec
-    if spec.space_behind:  # the library's Strip fails at the end of an empty text
-        return [decoders.Replace(Regex(r" \z"), "")] if spec.adds_space else []
     return [decoders.Strip(" ", 1, 0)] if spec.adds_space or spec.squeezes_spaces else []
 
 
