@@ -34,7 +34,8 @@ _ALONE = (
 )
 
 
-def read_rules(table: bytes) -> dict[str, str]:
+@functools.lru_cache(maxsize=4)
+def read_rules(table: bytes) -> Mapping[str, str]:
     """Return what the rules of a SentencePiece model replace, and by what.
 
     The table has the size of a double-array trie of UTF-8 bytes, the trie, and the replacements, each ended by 0.

@@ -8,7 +8,7 @@ What the two do differently is said by normalizers, or the model is refused by n
 - It knows the names of control tokens and bytes, such as `</s>` and `<0x41>`, in no text. The library has them among
   its pieces, so texts with such names are changed where no piece can tell, or cut where no piece can be.
 - BPE has no list of merges: two neighbours become the piece of the highest score that they spell.
-- User-defined symbols are never cut. In unigram models they have a score that the library does not compute.
+- User-defined symbols are not merged, and in unigram models they have scores that are not in the file.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class _Pieces:
 
     @functools.cached_property
     def symbol_scores(self) -> dict[str, float]:
-        """The scores of user-defined symbols, which follow from their lengths in bytes."""
-        return {symbol: float(np.float32(len(symbol.encode()) * self.range[1])) - 0.1 for symbol in self.symbols}
+        """The scores of user-defined symbols in SentencePiece 0.2.3, which follow from their lengths in bytes."""
+        return {symbol: float(np.float32(0.1 * (len(symbol.encode()) - 1))) for symbol in self.symbols}
 
     @functools.cached_property
     def unknown_is_forced(self) -> bool:
@@ -210,11 +210,14 @@ def _rules(table: bytes, symbols: Sequence[str]) -> Sequence[Any]:
     steps = rule_normalizers(table, tuple(sorted(symbols)))
     if steps and symbols:
         rules = normalizers.Sequence(list(steps))
+        firsts = {key[0] for key in read_rules(table) if len(key) > 1}
         for symbol in symbols:
-            others = [other for other in symbols if any(symbol.endswith(other[:n]) for n in range(1, len(other)))]
-            if rules.normalize_str(" " + symbol) != " " + symbol or others:
-                reason = f"the user-defined symbol {symbol!r} beside character rules that change it"
-                raise ConfigError(_cannot(reason if not others else f"{reason} or meet {others[0]!r} in it"))
+            if rules.normalize_str(" " + symbol) != " " + symbol:
+                raise ConfigError(_cannot(f"the user-defined symbol {symbol!r} beside character rules that change it"))
+            meeting = [other for other in symbols if any(symbol.endswith(other[:n]) for n in range(1, len(other)))]
+            if symbol[-1] in firsts and meeting:
+                pair = f"{symbol!r} and {meeting[0]!r}"
+                raise ConfigError(_cannot(f"character rules and the user-defined symbols {pair}, which may overlap"))
     return steps
 
 
@@ -223,11 +226,10 @@ def _spaces(table: bytes) -> str:
 
 
 def _without_added_space(tokenizer: SentencePieceTokenizer) -> list[Any]:
-    from tokenizers import Regex, decoders
+    """Return the decoder that takes a space off in front; as in SentencePiece, one behind a text stays."""
+    from tokenizers import decoders
 
     spec = tokenizer.normalizer_spec
-    if spec.space_behind:  # the library's Strip fails at the end of an empty text
-        return [decoders.Replace(Regex(r" \z"), "")] if spec.adds_space else []
     return [decoders.Strip(" ", 1, 0)] if spec.adds_space or spec.squeezes_spaces else []
 
 
@@ -305,11 +307,8 @@ def _unigram_scores(tokenizer: SentencePieceTokenizer, pieces: _Pieces, hidden: 
     between `<unk>` and pieces, they may have a lower one.
     """
     of_names = pieces.unknown_score * _SCALE + 10
-    lower = [symbol for symbol, score in pieces.symbol_scores.items() if score * _SCALE < of_names]
     if hidden.low:
         of_names = math.floor(float(pieces.range[0]) * max(map(len, hidden.low)) - 11) * _SCALE
-    elif lower and not pieces.unknown_is_forced:
-        raise ConfigError(_cannot(f"the user-defined symbol {lower[0]!r}, and pieces with characters that are none,"))
     scores = {PieceKind.NORMAL: pieces.texts, PieceKind.USER_DEFINED: pieces.symbol_scores}
     return [
         (piece, scores[kind][piece] * _SCALE if kind in scores else of_names)

@@ -52,7 +52,8 @@ def tokenizer_files(
     settings: dict[str, Any] = {**named, "model_max_length": max_length, "clean_up_tokenization_spaces": False}
     ids = tokenizer.special_ids
     # Names of special tokens in a text are ordinary text, as here, unless users write the names of masks or sentinels.
-    named_in_text = ids.mask is not None or bool(ids.sentinels)
+    found = own.symbol_ids if isinstance(own, SentencePieceTokenizer) else frozenset()
+    named_in_text = not found.issuperset([id for id in (ids.mask, *ids.sentinels) if id is not None])
     typed = token_types > 1
     ends = frame == Frame(end=tokenizer.source.special_ids.eos)
     of_marian = marian and ends and (not added or isinstance(own, NumberedPieces))

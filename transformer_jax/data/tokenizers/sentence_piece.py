@@ -117,6 +117,11 @@ class SentencePieceTokenizer(ModelBytes):
         """Return every piece in the order of ids, with its score, a log probability or a negative rank."""
         return [(p.piece, p.score, PieceKind(p.type)) for p in _model_proto(self._model_bytes).pieces]
 
+    @functools.cached_property
+    def symbol_ids(self) -> frozenset[int]:
+        """The ids of user-defined symbols, which text is cut into wherever it has their names."""
+        return frozenset(id for id, (_, _, kind) in enumerate(self.all_pieces()) if kind is PieceKind.USER_DEFINED)
+
     def encode_batch(self, texts: Sequence[str]) -> EncodedTexts:
         num_threads = ENCODING_THREADS if len(texts) >= 64 else 1
         rows = self._processor.encode(list(texts), out_type=int, num_threads=num_threads)
