@@ -31,7 +31,7 @@ ALLOWED = {
     "registry": {"config", "errors"},
     "config": {"errors"},
     "builtin": {"config", "errors", "readers"},
-    "config_file": {"builtin", "config", "errors", "tasks", "readers"},
+    "config_file": {"builtin", "config", "errors", "tasks", "readers", "files"},
     "kill_points": {"errors"},
     "exit_codes": set(),
     "metrics_file": {"errors", "files", "readers"},

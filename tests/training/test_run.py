@@ -13,6 +13,7 @@ from run_support import (
     TOTAL,
     assert_same_run,
     at,
+    copy_of_trained,
     metric_lines,
     run_main,
     saved_steps,
@@ -110,6 +111,40 @@ def test_without_a_config_file_the_config_of_the_checkpoint_counts(tmp_path, cap
     assert "seed: 0 in checkpoint 8, 7 now" in capsys.readouterr().err
     assert saved_steps(folder)[-1] == 9
     assert json.loads((folder / "run" / "config.json").read_text())["seed"] == 7
+
+
+def test_an_edited_config_file_is_refused_and_other_ways_work(tmp_path, capsys):
+    folder = copy_of_trained(tmp_path / "copy")
+    run, words = folder / "run", ["train", f"--workdir={folder / 'run'}"]
+    file = run / "config.json"
+    assert run_main(words) == 0  # all steps are done
+    assert run_main([*words, "--config.training.log_every_steps=7"]) == 0
+    text = file.read_text()
+    assert text.count('"learning_rate": 0.01,') == 1
+    capsys.readouterr()
+    for edited in (text.replace('"learning_rate": 0.01,', '"learning_rate": 0.03,'), edited_by_hand(text)):
+        file.write_text(edited)
+        before = snapshot(folder)
+        assert run_main(words) == 2
+        message = capsys.readouterr().err
+        assert f"error: {file}: " in message
+        assert "\n  - optimizer.learning_rate: 0.01 in checkpoint 8, 0.03 in config.json\n" in message
+        assert "Delete the file to resume with the config of checkpoint 8. To change a field, give it as a" in message
+        assert snapshot(folder) == before
+    # Without the checksum the file counts as the user's own, for a new run; here its checkpoint contradicts it.
+    assert run_main(["train", f"--config={file}", f"--workdir={run}"]) == 2
+    assert "  - optimizer.learning_rate: 0.01 in checkpoint 8, 0.03 now" in capsys.readouterr().err
+    file.unlink()
+    assert run_main(words) == 0
+    assert "has no config.json; the config is that of checkpoint 8" in capsys.readouterr().err
+
+
+def edited_by_hand(text):
+    """Return a config.json with another learning rate and without its checksum, as of an earlier version."""
+    values = json.loads(text)
+    del values["checksum"]
+    values["optimizer"]["learning_rate"] = 0.03
+    return json.dumps(values)
 
 
 @pytest.mark.parametrize("before", [None, '{"seed": 1}'])
