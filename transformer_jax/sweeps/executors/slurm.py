@@ -25,7 +25,8 @@ from typing import Any
 
 from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import with_checksum, without_checksum, write_atomically
+from transformer_jax.readers import read_json_object
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT
@@ -146,7 +147,11 @@ class _Job:
         """Return the exit code of the worker, or 1 if the job could not start it."""
         from submitit.core.utils import pickle_load
 
-        outcome, result = pickle_load(self._result)
+        try:
+            outcome, result = pickle_load(self._result)
+        except Exception as error:  # pickle raises a dozen types for a damaged file
+            self._say(f"job {self._number}: its result {self._result} cannot be read: {error}")
+            return 1
         if outcome == "success":
             return result
         self._say(f"job {self._number} could not run the worker, see {self._log}: {result.strip().splitlines()[-1]}")
@@ -207,7 +212,7 @@ class Slurm:
         if number is None:
             number = self._submit(command(folders, self._options), folders[0] / OUTPUT)
             values = {"cluster": self._asked.cluster, "job": number}
-            write_atomically(folders[0] / JOB, (json.dumps(values) + "\n").encode())
+            write_atomically(folders[0] / JOB, (json.dumps(with_checksum(values)) + "\n").encode())
             self._queue.look_anew()
         return _Job(number, self._folder, folders[0] / OUTPUT, self._queue, self._asked.cluster)
 
@@ -217,11 +222,19 @@ class Slurm:
                 _ = job.state  # lets submitit reap the ended child process
 
     def _earlier_job(self, folder: Path) -> str | None:
-        """Return the number of the job that an earlier sweep has submitted for a trial, if it still waits or runs."""
+        """Return the number of the job that an earlier sweep has submitted for a trial, if it still waits or runs.
+
+        A damaged file is named in a warning. If the job that it named still runs, it holds the lock of the trial.
+        """
         try:
-            values = json.loads((folder / JOB).read_text(encoding="utf-8"))
+            values = without_checksum(read_json_object(folder / JOB))
             cluster, number = values["cluster"], values["job"]
-        except (OSError, ValueError, KeyError):
+            if not isinstance(number, str) or not number.isdecimal():
+                raise ValueError("its job is no number")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError) as error:
+            logger.warning("%s: is damaged and is not used; a new job is submitted: %s", folder / JOB, error)
             return None
         if cluster != self._asked.cluster or (self._folder / f"{number}_0_result.pkl").exists():
             return None
