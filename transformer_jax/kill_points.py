@@ -1,8 +1,9 @@
 """A test hook: named places where the process can be killed as if the machine had failed.
 
 `TRANSFORMER_JAX_KILL_AT=inside_save:200` makes the process send itself SIGKILL when step 200 reaches that place, so
-that a test can check the files after a crash there. In the token cache, the number counts chunks instead of steps. The
-variable is read once, at import. Without it, as always outside such a test, a kill point is one comparison with None.
+that a test can check the files after a crash there. In the token cache, the number counts chunks instead of steps, and
+in an output file the lines that are done. The variable is read once, at import. Without it, as always outside such a
+test, a kill point is one comparison with None.
 """
 
 import os
@@ -12,7 +13,10 @@ import signal
 from transformer_jax.errors import ConfigError
 
 VARIABLE = "TRANSFORMER_JAX_KILL_AT"
-NAMES = ("after_batch", "inside_save", "before_commit", "inside_evaluation", "inside_token_cache")
+NAMES = (
+    *("after_batch", "inside_save", "before_commit", "inside_evaluation", "inside_token_cache"),
+    *("inside_output", "before_finish", "inside_finish"),
+)
 
 
 def parse(value: str | None) -> tuple[str, int] | None:

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 
+from transformer_jax.cli import resumable
 from transformer_jax.cli.generate import read_lines
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
@@ -253,6 +254,23 @@ def test_an_interrupted_file_is_continued(generate, tmp_path, monkeypatch):
     assert Shouting.seen == [5]
     assert target.read_bytes() == LINES.upper()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_a_file_of_a_process_that_died_in_the_first_chunk_is_continued(generate, tmp_path, monkeypatch):
+    """It has bytes of the output, and the record does not count them yet."""
+    argv = [f"--output_file={tmp_path / 'out'}"]
+
+    def die(name, lines):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(resumable, "kill_point", die)
+        assert generate(LINES, *argv)[0] == 130
+    assert (tmp_path / "out.partial").stat().st_size
+    assert json.loads((tmp_path / "out.partial.json").read_text())["lines"] == 0
+    assert generate(LINES, *argv)[0] == 0
+    assert (tmp_path / "out").read_bytes() == LINES.upper()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize(("name", "old", "new"), [("out.partial", b"C", b"X"), ("out.partial.json", b"4", b"3")])

@@ -20,6 +20,7 @@ from typing import Any
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
 from transformer_jax.files import try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.kill_points import kill_point
 from transformer_jax.readers import read_bytes
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,8 @@ class ResumableFile:
                 raise self._of_something_else(f"another {', '.join(changed)}")
             self.lines, self._size, self.notes = earlier["lines"], earlier["bytes"], earlier["notes"]
         else:
-            self._companion.unlink(missing_ok=True)  # its partial file is gone
+            # Before the first output: a process that dies between its output and its companion can then be continued.
+            self._write_companion()
         self._file.truncate(self._size)
 
     def remaining(self, lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -104,6 +106,10 @@ class ResumableFile:
         self._size += len(data)
         self._output_digest.update(data)
         self.notes = dict(notes)
+        kill_point("inside_output", self.lines)
+        self._write_companion()
+
+    def _write_companion(self) -> None:
         progress = {
             "lines": self.lines,
             "bytes": self._size,
@@ -116,7 +122,9 @@ class ResumableFile:
 
     def finish(self) -> None:
         """Give the complete file its name, and then release the lock."""
+        kill_point("before_finish", self.lines)
         self._partial.replace(self._path)
+        kill_point("inside_finish", self.lines)
         self._begun = True
         self._companion.unlink(missing_ok=True)  # last: without it, a complete output would look like a part
         self._file.close()
@@ -126,7 +134,8 @@ class ResumableFile:
         if self._file.closed:
             return
         if not self._begun:
-            self._partial.unlink(missing_ok=True)
+            self._companion.unlink(missing_ok=True)
+            self._partial.unlink(missing_ok=True)  # last: without it, another process may write a companion
         with contextlib.suppress(OSError):  # a full disk, which has been reported already
             self._file.close()
 
@@ -164,7 +173,8 @@ class ResumableFile:
             progress = without_checksum(json.loads(read_bytes(self._companion)))
             kinds = {"bytes": int, "lines": int, "input_sha256": str, "made_with": dict, "notes": dict}
             valid = all(type(progress[name]) is kind for name, kind in kinds.items())
-            valid = valid and 0 < progress["bytes"] <= self._partial.stat().st_size and progress["lines"] > 0
+            valid = valid and 0 <= progress["bytes"] <= self._partial.stat().st_size
+            valid = valid and (progress["lines"] > 0) == (progress["bytes"] > 0)
             valid = valid and self._is_same_output(progress)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             valid = False
