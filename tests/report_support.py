@@ -3,6 +3,8 @@
 import math
 from pathlib import Path
 
+from transformer_jax.checkpoints.workdir import open_workdir
+from transformer_jax.metrics_file import digest
 from transformer_jax.sweeps.declaration import declaration_of
 from transformer_jax.sweeps.results import TRIALS, Result, claim, write_spec
 from transformer_jax.sweeps.study import load_study
@@ -57,6 +59,8 @@ def metrics_of(index: int, seed: int) -> dict[str, float]:
 def write_trial(trial: Trial, metrics, folder: Path, index: int, status: str | None = "finished", why="") -> None:
     """Write the files of a trial; without a status it has no result."""
     write_spec(folder, trial, metrics)
+    with open_workdir(folder, trial.config.to_dict()) as opened:
+        opened.write_config()
     steps = range(10, 60 if status == "finished" else 40, 10)
     with MetricLog(folder, 0) as log:
         for step in steps:
@@ -67,7 +71,7 @@ def write_trial(trial: Trial, metrics, folder: Path, index: int, status: str | N
     machine, versions = "1 x <cpu>", {"jax": "0.10.2", "python": "3.11.9"}
     if status is not None:
         of = trial.labels, trial.seed, status, why, numbers, max(steps), 7.5, 1000 + index, machine, versions
-        Result(*of).write(folder)
+        Result(*of, digest(folder / "metrics.jsonl")).write(folder)
 
 
 def write_workdir(root: Path, fields: str = "", text: str = STUDY) -> tuple[Path, Path]:

@@ -32,7 +32,7 @@ ALLOWED = {
     "registry": {"config", "errors", "trust"},
     "config": {"errors", "readers", "trust"},
     "builtin": {"config", "errors", "readers"},
-    "config_file": {"builtin", "config", "errors", "tasks", "trust", "readers"},
+    "config_file": {"builtin", "config", "errors", "files", "readers", "tasks", "trust"},
     "kill_points": {"errors"},
     "exit_codes": set(),
     "metrics_file": {"errors", "files", "readers"},

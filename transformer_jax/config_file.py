@@ -30,6 +30,7 @@ from transformer_jax.config import (
     outside_parts,
 )
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import CHECKSUM, without_checksum
 from transformer_jax.readers import read_bytes, read_json, read_stream
 from transformer_jax.tasks.base import best_metric
 from transformer_jax.trust import UntrustedError, own, reading, trust_modules
@@ -55,9 +56,22 @@ def read_config(
     Raises: ConfigError, which names the file, every field that cannot be used, or a metric that the task lacks.
     """
     trust_modules(trust)
-    own(outside_parts(overrides or {}).values())
-    given = load(spec)
-    config = ExperimentConfig.from_config_dict(given, override(given, overrides or {}))
+    own(outside_parts(overrides or {}).values())  # before the file is read, which may name the same
+    return _overridden(load(spec), overrides or {})
+
+
+def config_of_values(values: Mapping[str, Any], where: Path, overrides: Mapping[str, Any]) -> ExperimentConfig:
+    """Return the config with these values, such as those of a config.json, with overrides; errors as `read_config`.
+
+    Args:
+      where: the file that has the values, for messages.
+    """
+    own(outside_parts(overrides).values())
+    return _overridden(_from_values(values, where).lock(), overrides)
+
+
+def _overridden(given: ml_collections.ConfigDict, overrides: Mapping[str, Any]) -> ExperimentConfig:
+    config = ExperimentConfig.from_config_dict(given, override(given, overrides))
     best_metric(config)
     return config
 
@@ -103,10 +117,21 @@ def _load_json(path: Path, arg: str) -> ml_collections.ConfigDict:
         values = read_json(path)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected the config.json of a work directory, an object with a section per key")
+    try:
+        values = without_checksum(values)
+    except ValueError:
+        raise ConfigError(
+            f"{path}: does not match its checksum, so it was edited or is damaged; change fields by flags, "
+            f"--config.FIELD=VALUE, or remove '{CHECKSUM}' from a copy that is yours"
+        ) from None
+    return _from_values(values, path)
+
+
+def _from_values(values: Mapping[str, Any], path: Path) -> ml_collections.ConfigDict:
     try:
         with reading(path):
             return ExperimentConfig.from_config_dict(values).with_derived_unset().to_config_dict()

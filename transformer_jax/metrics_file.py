@@ -11,13 +11,14 @@ damaged, `cut_back` keeps the old file, and a line {"split": "damaged", "lines":
 |-----------------------------------------|------------------------------|
 | `read_lines`                            | raises DataError             |
 | `read_lines` with `may_be_growing`      | raises, except for the last  |
-| `readable_lines`, `last_step`           | is skipped                   |
+| `readable_lines`, `last_step`, `digest` | is skipped                   |
 | `last_value`                            | is skipped                   |
 | `cut_back`                              | is removed from the file     |
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -85,6 +86,15 @@ def readable_lines(file: Path) -> list[dict[str, Any]]:
 def last_step(file: Path) -> int:
     """Return the highest step of the readable lines; 0 if there is none. Raises OSError for an unreadable file."""
     return max((line["step"] for line in readable_lines(file)), default=0)
+
+
+def digest(file: Path, step: int | None = None) -> str:
+    """Return the sha256 of the lines that can be read, up to a step if one is given; "" if there are none.
+
+    Raises OSError for an unreadable file.
+    """
+    texts = [text for text, values in _readable(file) if step is None or values["step"] <= step]
+    return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest() if texts else ""
 
 
 class LastValue(NamedTuple):

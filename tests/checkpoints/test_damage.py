@@ -16,7 +16,7 @@ import pytest
 from transformer_jax.checkpoints import manifest, orbax_io
 from transformer_jax.checkpoints import store as store_module
 from transformer_jax.checkpoints.manifest import DamagedCheckpointError, VanishedCheckpointError
-from transformer_jax.checkpoints.opening import open_checkpoint
+from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.errors import CheckpointError
 from transformer_jax.files import sha256_of
@@ -240,13 +240,95 @@ def test_an_empty_folder_with_the_name_of_a_step_is_skipped(directory, template)
     assert CheckpointStore(directory).restore(template).step == 3
 
 
-def test_a_damaged_checkpoint_is_not_the_best(tmp_path, template, helpers):
-    with CheckpointStore(tmp_path) as store:
-        for step, loss in enumerate([1.0, 2.0]):
-            store.save(step, helpers.make_state(step), {}, {}, {"loss": loss})
-    damage(tmp_path / "0" / "record.json", 0)
-    store = CheckpointStore(tmp_path, keep_last=1, keep_best=1, best_metric="loss")
-    assert store.best_step() == 1
+LOSSES = {1: 3.0, 2: 1.0, 3: 2.0, 4: 4.0}  # step 2 is the best, 3 the second best
+
+
+def ranked_store(directory, **options):
+    return CheckpointStore(directory, keep_last=1, keep_best=1, best_metric="loss", **options)
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory, helpers):
+    """Return WORKDIR/checkpoints with the checkpoints of LOSSES; tests copy it."""
+    directory = tmp_path_factory.mktemp("ranked") / "checkpoints"
+    with CheckpointStore(directory) as store:
+        for step, loss in LOSSES.items():
+            record = {"config": {"seed": 0, "training": {"best_metric": "loss"}}}
+            store.save(step, helpers.make_state(step), record, {"labels.json": b"x"}, {"loss": loss})
+    return directory
+
+
+def arrays_of(folder):
+    return max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+
+
+def other_step(file, step):
+    """Replace a file of step 2 by that of another step."""
+    other = file.parents[1] / str(step) / file.name
+    assert other.read_bytes() != file.read_bytes()
+    shutil.copy(other, file)
+
+
+DAMAGES_OF_THE_BEST = {
+    "digit": lambda best: damage_digit(best / "record.json", b'"loss": 1.0', b'"loss": 7.0'),
+    "cut record": lambda best: (best / "record.json").write_bytes(b"{"),
+    "record of another step": lambda best: other_step(best / "record.json", 3),
+    "no record": lambda best: (best / "record.json").unlink(),
+    "no sums": lambda best: (best / manifest.SUMS).unlink(),
+    "sums of another step": lambda best: other_step(best / manifest.SUMS, 3),
+    "arrays": lambda best: damage(arrays_of(best), 0),
+    "no side file": lambda best: (best / "labels.json").unlink(),
+}
+
+
+def damage_digit(file, before, after):
+    data = file.read_bytes()
+    assert data.count(before) == 1
+    file.write_bytes(data.replace(before, after))
+
+
+@pytest.mark.parametrize("kind", DAMAGES_OF_THE_BEST)
+def test_a_damaged_best_checkpoint_is_named_and_never_deleted(ranked, tmp_path, helpers, caplog, kind):
+    directory = Path(shutil.copytree(ranked, tmp_path / "checkpoints"))
+    assert resolve(directory / "best", lambda config: False).name == "2"
+    assert caplog.text == ""
+    DAMAGES_OF_THE_BEST[kind](directory / "2")
+    before = {path: path.read_bytes() for path in files_of(directory / "2")}
+    # A reader uses the next best one, and says so.
+    assert resolve(directory / "best", lambda config: False).name == "3"
+    assert f"DAMAGED CHECKPOINT {directory}/2: " in caplog.text
+    assert "the best by loss; it is not used, and it is not deleted" in caplog.text
+    assert f"{directory}/best: step 3 is the best of the undamaged checkpoints, and is used" in caplog.text
+    # A run that resumes says so too, and deletes neither the damaged best nor the next best.
+    caplog.clear()
+    with ranked_store(directory) as store:
+        store.check_best(4)
+        assert f"DAMAGED CHECKPOINT {directory}/2: " in caplog.text
+        store.save(5, helpers.make_state(5), {}, {}, {"loss": 5.0})
+        store.wait()
+        assert store.steps() == [2, 3, 5]
+        store.save(6, helpers.make_state(6), {}, {}, {"loss": 0.5})
+    assert store.steps() == [2, 6]
+    assert caplog.text.count("DAMAGED") == 1
+    assert {path: path.read_bytes() for path in files_of(directory / "2")} == before
+
+
+def test_if_every_best_checkpoint_is_damaged_none_is_used(ranked, tmp_path, caplog):
+    directory = Path(shutil.copytree(ranked, tmp_path / "checkpoints"))
+    for step in LOSSES:
+        (directory / str(step) / "labels.json").unlink()
+    with pytest.raises(CheckpointError, match=r"best: no undamaged checkpoint .* by its step: 1, 2, 3, 4$"):
+        resolve(directory / "best", lambda config: False)
+    assert caplog.text.count("DAMAGED CHECKPOINT") == 4
+
+
+def test_a_best_checkpoint_that_cannot_be_read_now_is_kept_unchecked(ranked, tmp_path, monkeypatch, caplog):
+    directory = Path(shutil.copytree(ranked, tmp_path / "checkpoints"))
+    fail_to_read(monkeypatch, errno.EMFILE, "2", "labels.json")
+    with ranked_store(directory) as store:
+        store.check_best(4)
+        assert store.best_step() == 2
+    assert "2: labels.json cannot be read: Too many open files; it is not checked" in caplog.text
 
 
 def test_the_best_is_kept_when_its_record_cannot_be_read(tmp_path, helpers, monkeypatch, caplog):

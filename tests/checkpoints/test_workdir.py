@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.checkpoints.workdir import config_differences, open_workdir, read_config
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.checkpoints.manifest import Manifest, seal
+from transformer_jax.checkpoints.workdir import config_differences, config_of_run, open_workdir, read_config
+from transformer_jax.config import ExperimentConfig, OptimizerConfig
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.files import with_checksum
 
 CONFIG = {
     "seed": 0,
@@ -196,6 +198,134 @@ def test_a_failing_write_keeps_the_old_config(tmp_path, monkeypatch):
             claim(tmp_path, changed(model__num_heads=4), allow_config_change=True)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".lock", "config.json"]
     open_workdir(tmp_path, CONFIG).close()
+
+
+# What config.json says is checked.
+
+REAL = ExperimentConfig(optimizer=OptimizerConfig(learning_rate=0.01)).resolved()
+
+
+def real(**fields):
+    """Return a valid config with other values of some fields, SECTION__FIELD."""
+    config = json.loads(json.dumps(REAL.to_dict()))
+    for name, value in fields.items():
+        section, _, field = name.rpartition("__")
+        (config[section] if section else config)[field] = value
+    return config
+
+
+def run_of(path, config, checkpoint=None, step=5):
+    """Write a work directory with a config and, if given, a checkpoint of a config; return config.json."""
+    claim(path, config)
+    if checkpoint is not None:
+        folder = path / "checkpoints" / str(step)
+        folder.mkdir(parents=True)
+        seal(folder, Manifest(step, {"config": checkpoint}, None, {}).to_bytes(), {})
+    return path / "config.json"
+
+
+def replaced(file, before, after):
+    data = file.read_bytes()
+    assert data.count(before) == 1
+    file.write_bytes(data.replace(before, after))
+
+
+def without_a_checksum(file, **fields):
+    """Write config.json as an earlier version did."""
+    file.write_text(json.dumps(real(**fields), indent=2))
+
+
+RATE = b'"learning_rate": 0.01'
+CHANGES = {
+    # name: (what is done to config.json, with a checkpoint, without one); None: the config is used
+    "nothing": (lambda file: None, None, None),
+    "digit": (
+        lambda file: replaced(file, RATE, b'"learning_rate": 0.03'),
+        "optimizer.learning_rate: 0.01 in checkpoint 5, 0.03 in config.json",
+        "there is no checkpoint to compare it with. Delete it and name the config again",
+    ),
+    "digit of an interval": (
+        lambda file: replaced(file, b'"log_every_steps": 100', b'"log_every_steps": 101'),
+        "training.log_every_steps: 100 in checkpoint 5, 101 in config.json",
+        "does not match its checksum",
+    ),
+    "cut": (lambda file: file.write_bytes(file.read_bytes()[:300]), "is damaged (", "is damaged ("),
+    "cut to nothing": (lambda file: file.write_bytes(b""), "is damaged (", "is damaged ("),
+    "of another run": (
+        lambda file: file.write_text(json.dumps(with_checksum(real(seed=1)))),
+        "is not the config of checkpoint 5: it was edited or is of another run\n  - seed: 0 in checkpoint 5, 1 in con",
+        None,  # nothing there contradicts it
+    ),
+    "of an earlier version": (without_a_checksum, None, None),
+    "of an earlier version, edited": (
+        lambda file: without_a_checksum(file, seed=1),
+        "\n  - seed: 0 in checkpoint 5, 1 in config.json\nDelete the file to resume with the config of checkpoint 5",
+        None,
+    ),
+    "of an earlier version, another interval": (
+        lambda file: without_a_checksum(file, training__log_every_steps=7),
+        None,
+        None,
+    ),
+    "checksum of another file": (
+        lambda file: file.write_text(json.dumps(real() | {"checksum": with_checksum(real(seed=1))["checksum"]})),
+        "so it was edited or is damaged\nDelete the file",
+        "so it was edited or is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_changed_config_is_not_believed(tmp_path, kind, has_checkpoint):
+    change, with_checkpoint, without = CHANGES[kind]
+    file = run_of(tmp_path, real(), real() if has_checkpoint else None)
+    change(file)
+    before = file.read_bytes()
+    message = with_checkpoint if has_checkpoint else without
+    if message is None:
+        found, config = config_of_run(tmp_path)
+        assert (found, config) == (file, {n: v for n, v in json.loads(before).items() if n != "checksum"})
+    else:
+        with pytest.raises(CheckpointError) as caught:
+            config_of_run(tmp_path)
+        assert message in str(caught.value)
+        assert str(caught.value).startswith(f"{file}: ")
+    assert file.read_bytes() == before
+
+
+def test_without_config_json_the_config_is_that_of_the_newest_checkpoint(tmp_path, caplog):
+    file = run_of(tmp_path, real(), real())
+    run_of(tmp_path, real(), real(seed=2), step=10)
+    run_of(tmp_path, real(), real(seed=3), step=20)
+    (tmp_path / "checkpoints" / "20" / "record.json").write_text("{}")
+    file.unlink()
+    assert config_of_run(tmp_path) == (tmp_path / "checkpoints" / "10", real(seed=2))
+    assert f"{tmp_path}: has no config.json; the config is that of checkpoint 10" in caplog.text
+    assert config_of_run(tmp_path / "nowhere") is None
+
+
+def test_a_config_without_checksum_or_checkpoint_is_used_with_a_warning(tmp_path, caplog):
+    without_a_checksum(run_of(tmp_path, real()), seed=1)
+    assert config_of_run(tmp_path)[1]["seed"] == 1
+    assert f"{tmp_path}/config.json: has no checksum, as in earlier versions; it is not checked" in caplog.text
+
+
+def test_a_change_that_the_user_allows_is_no_edit(tmp_path):
+    """A run that is killed between the change and its next checkpoint."""
+    run_of(tmp_path, real(), real())
+    claim(tmp_path, real(seed=1), allow_config_change=True)
+    with pytest.raises(CheckpointError, match=r"seed: 0 in checkpoint 5, 1 in config.json\n.*--allow_config_change"):
+        config_of_run(tmp_path)
+    assert config_of_run(tmp_path, allow_config_change=True)[1] == real(seed=1)
+
+
+def test_a_config_of_an_earlier_version_gets_a_checksum(tmp_path):
+    file = run_of(tmp_path, real())
+    before = file.read_bytes()
+    without_a_checksum(file)
+    claim(tmp_path, real())
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("content", ["", '{"seed": 0', "[1]", "\xff"])

@@ -182,6 +182,17 @@ def test_questions(tmp_path):
         ("train.conll", "\n\n", {}, ""),
         ("train.json", "{", {"format": "squad"}, ": not JSON"),
         ("train.json", "{}", {"format": "squad"}, ": data has no key 'data'"),
+        ("train.json", "[]", {"format": "squad"}, ": data: expected an object with the key 'data', got []"),
+        ("train.json", '{"data": 0.5}', {"format": "squad"}, ": data: 'data' is no list: 0.5"),
+        ("train.json", '{"data": ["a"]}', {"format": "squad"}, ": data: data[0] is no object: 'a'"),
+        ("train.json", '{"data": [{"paragraphs": {"context": "a"}}]}', {"format": "squad"}, ": data[0]: 'paragraphs'"),
+        (
+            "train.json",
+            squad(answers=[["a", 0]]),
+            {"format": "squad"},
+            ": data[0].paragraphs[0].qas[0]: answers[0] is no object: ['a', 0]",
+        ),
+        ("train.json", squad(answers=None), {"format": "squad"}, ".qas[0]: 'answers' is no list: None"),
         ("train.json", squad(), {"format": "squad"}, ": data[0].paragraphs[0].qas[0]: a question without answers"),
         ("train.json", squad(("a", 0), question=""), {"format": "squad"}, ": data[0].paragraphs[0].qas[0]: 'question'"),
         (

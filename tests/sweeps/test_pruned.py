@@ -8,7 +8,8 @@ import pytest
 from run_support import at, write_corpus
 
 from transformer_jax.config_file import read_config
-from transformer_jax.sweeps.results import mark_pruned, pruned_because, read_result, write_spec
+from transformer_jax.errors import DataError
+from transformer_jax.sweeps.results import PRUNED, mark_pruned, pruned_because, read_result, write_spec
 from transformer_jax.sweeps.study import Metric
 from transformer_jax.sweeps.trials import Trial
 from transformer_jax.sweeps.worker import run_trials
@@ -33,6 +34,20 @@ def test_pruned_before_it_starts(folder):
     assert result.metrics == {}
     assert result.parameters > 0
     assert not (folder / "checkpoints").exists()
+
+
+def test_the_reason_is_checked(tmp_path):
+    why = "median: valid/loss 3 at step 4\nü"
+    mark_pruned(tmp_path, why)
+    file = tmp_path / PRUNED
+    data = file.read_bytes()
+    assert pruned_because(tmp_path) == why
+    for damaged in (data.replace(b"loss 3", b"loss 8"), b"", b"\xff", data[:-9], data.replace(b"median", b"")):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=rf"{file}: (is damaged; delete it|cannot be read)"):
+            pruned_because(tmp_path)
+    file.write_text("of an earlier version")
+    assert pruned_because(tmp_path) == "of an earlier version"
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from sweep_support import tiny_study, trained
 
 from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
+from transformer_jax.files import without_checksum
 from transformer_jax.sweeps.executors import make_executor, slurm
 from transformer_jax.sweeps.executors.base import Options
 from transformer_jax.sweeps.executors.slurm import JOB, SlurmOptions, parse_more
@@ -70,7 +71,7 @@ def test_the_parameters_of_a_job(cluster):
     for option in ("partition=gpu", "time=90", "gpus-per-node=2", "cpus-per-task=8", "mem=64GB", "qos=high"):
         assert f"#SBATCH --{option}" in lines
     assert {"#SBATCH --exclusive", "#SBATCH --no-requeue", "module load x", "#SBATCH --signal=USR2@90"} <= set(lines)
-    assert json.loads((folder / JOB).read_text()) == {"cluster": "slurm", "job": "101"}
+    assert without_checksum(json.loads((folder / JOB).read_text())) == {"cluster": "slurm", "job": "101"}
 
 
 def test_a_job_ends_like_its_worker(cluster):
@@ -104,6 +105,37 @@ def test_a_restarted_sweep_finds_its_earlier_job(cluster):
     assert json.loads((folder / JOB).read_text())["job"] == "101"
     ends(cluster, 101, ("success", 0))
     assert job.poll() == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b'"101"', b'"102"'), (b'"101"', b"101"), (b"slurm", b"local"), (b"}", b""), (None, b"[]"), (None, b"")],
+)
+def test_a_damaged_number_of_a_job_is_not_believed(cluster, caplog, before, after):
+    """Another number may be another job of the user, which the sweep would wait for and cancel."""
+    _, _, folder = started(cluster)
+    (cluster / "queue").write_text("101\n102\n")
+    data = (folder / JOB).read_bytes()
+    (folder / JOB).write_bytes(after if before is None else data.replace(before, after))
+    assert (folder / JOB).read_bytes() != data
+    started(cluster)
+    assert f"{folder / JOB}: is damaged and is not used; a new job is submitted" in caplog.text
+    assert json.loads((folder / JOB).read_text())["job"] == "102"
+
+
+def test_a_job_of_an_earlier_version_is_found(cluster):
+    _, _, folder = started(cluster)
+    (folder / JOB).write_text('{"cluster": "slurm", "job": "101"}\n')
+    started(cluster)
+    assert json.loads((folder / JOB).read_text())["job"] == "101"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04", b"no pickle", pickle.dumps(3)])
+def test_a_damaged_result_of_a_job_is_the_end_of_its_worker(cluster, data):
+    _, job, folder = started(cluster)
+    (cluster / "work" / "slurm" / "101_0_result.pkl").write_bytes(data)
+    assert job.poll() == 1
+    assert "101_0_result.pkl cannot be read: " in (folder / OUTPUT).read_text()
 
 
 def test_a_stopped_job_leaves_the_queue_or_saves(cluster):

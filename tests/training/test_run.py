@@ -13,6 +13,7 @@ from run_support import (
     TOTAL,
     assert_same_run,
     at,
+    copy_of_trained,
     metric_lines,
     run_main,
     saved_steps,
@@ -24,8 +25,10 @@ from run_support import (
 )
 
 from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.metrics_file import digest, format_line
 from transformer_jax.tasks.batches import training_batches
 from transformer_jax.training import loop, prepare
+from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.resume import warn_of_lost_lines
 
 
@@ -40,11 +43,15 @@ def test_the_loss_falls():
     assert losses[-1] < losses[0] - 0.5
 
 
-def test_lost_lines_of_the_log_are_named(tmp_path, caplog):
+@pytest.mark.parametrize("is_earlier", [False, True])
+def test_lost_lines_of_the_log_are_named(tmp_path, caplog, is_earlier):
+    """Records of earlier versions have no digest of the log."""
     run, log = trained_folder() / "run", tmp_path / "metrics.jsonl"
     store = CheckpointStore(run / "checkpoints", read_only=True)
     for step in store.steps():
         record = store.read_record(step)
+        if is_earlier:
+            del record["log_sha256"]
         lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
         lines = [line for line in lines if json.loads(line)["step"] <= step]
         for count in range(len(lines) + 1):
@@ -54,7 +61,35 @@ def test_lost_lines_of_the_log_are_named(tmp_path, caplog):
             assert bool(caplog.records) == (count < len(lines)), (step, count)
         log.unlink()
         warn_of_lost_lines(tmp_path, record, step)
-        assert f"{log}: lines before step {step} are missing" in caplog.text
+        assert f"{log}: lines {'before' if is_earlier else 'up to'} step {step} are missing" in caplog.text
+
+
+LINES = [(3, "train", {"loss": 2.0}), (4, "valid", {"loss": 1.5}), (6, "train", {"loss": 1.0}), (8, "train", {})]
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_named"),
+    [
+        (LINES, False),
+        (LINES[:3], False),  # lines after the checkpoint
+        (LINES[:2], True),
+        (LINES[1:], True),
+        ([LINES[0], *LINES[2:]], True),
+        ([LINES[0], (4, "valid", {"loss": 1.25}), *LINES[2:]], True),  # of another trial: each line has its checksum
+        ([], True),
+    ],
+)
+def test_a_log_is_compared_with_the_digest_in_the_checkpoint(tmp_path, caplog, lines, is_named):
+    with MetricLog(tmp_path, 0) as log:
+        assert log.digest == ""
+        for line in LINES[:3]:
+            log.write(*line)
+        record = {"log_sha256": log.digest}
+    with MetricLog(tmp_path, 6) as log:  # a resumed run continues the digest
+        assert log.digest == record["log_sha256"] == digest(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").write_text("".join(format_line(*line) for line in lines))
+    warn_of_lost_lines(tmp_path, record, 6)
+    assert ("lines up to step 6 are missing or were changed since its checkpoint" in caplog.text) == is_named
 
 
 @pytest.mark.slow
@@ -110,6 +145,40 @@ def test_without_a_config_file_the_config_of_the_checkpoint_counts(tmp_path, cap
     assert "seed: 0 in checkpoint 8, 7 now" in capsys.readouterr().err
     assert saved_steps(folder)[-1] == 9
     assert json.loads((folder / "run" / "config.json").read_text())["seed"] == 7
+
+
+def test_an_edited_config_file_is_refused_and_other_ways_work(tmp_path, capsys):
+    folder = copy_of_trained(tmp_path / "copy")
+    run, words = folder / "run", ["train", f"--workdir={folder / 'run'}"]
+    file = run / "config.json"
+    assert run_main(words) == 0  # all steps are done
+    assert run_main([*words, "--config.training.log_every_steps=7"]) == 0
+    text = file.read_text()
+    assert text.count('"learning_rate": 0.01,') == 1
+    capsys.readouterr()
+    for edited in (text.replace('"learning_rate": 0.01,', '"learning_rate": 0.03,'), edited_by_hand(text)):
+        file.write_text(edited)
+        before = snapshot(folder)
+        assert run_main(words) == 2
+        message = capsys.readouterr().err
+        assert f"error: {file}: " in message
+        assert "\n  - optimizer.learning_rate: 0.01 in checkpoint 8, 0.03 in config.json\n" in message
+        assert "Delete the file to resume with the config of checkpoint 8. To change a field, give it as a" in message
+        assert snapshot(folder) == before
+    # Without the checksum the file counts as the user's own, for a new run; here its checkpoint contradicts it.
+    assert run_main(["train", f"--config={file}", f"--workdir={run}"]) == 2
+    assert "  - optimizer.learning_rate: 0.01 in checkpoint 8, 0.03 now" in capsys.readouterr().err
+    file.unlink()
+    assert run_main(words) == 0
+    assert "has no config.json; the config is that of checkpoint 8" in capsys.readouterr().err
+
+
+def edited_by_hand(text):
+    """Return a config.json with another learning rate and without its checksum, as of an earlier version."""
+    values = json.loads(text)
+    del values["checksum"]
+    values["optimizer"]["learning_rate"] = 0.03
+    return json.dumps(values)
 
 
 @pytest.mark.parametrize("before", [None, '{"seed": 1}'])

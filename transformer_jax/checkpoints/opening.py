@@ -1,5 +1,6 @@
 """Find the store and the step that the value of `--checkpoint=` names."""
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,11 +9,12 @@ from typing import Any, NamedTuple
 from transformer_jax.checkpoints import folders
 from transformer_jax.checkpoints.manifest import RECORD, SUMS, DamagedCheckpointError, read_manifest
 from transformer_jax.checkpoints.store import CheckpointStore
+from transformer_jax.checkpoints.workdir import CHECKPOINTS
 from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError
 
-CHECKPOINTS = "checkpoints"
 BEST = "best"
+logger = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
@@ -49,7 +51,9 @@ def resolve(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bo
     Args:
       higher_is_better: returns the direction of `training.best_metric` for the config in a checkpoint's record.
 
-    Raises CheckpointError if no checkpoint there has that metric.
+    A damaged checkpoint that is better, or may be, is named in a warning.
+
+    Raises CheckpointError if no good checkpoint there has that metric.
     """
     path = Path(os.path.abspath(os.path.expanduser(path)))
     if path.name != BEST or path.exists() or not folders.list_steps(path.parent):
@@ -62,12 +66,15 @@ def resolve(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bo
         higher_is_better=higher_is_better(config),
         read_only=True,
     )
-    step = ranking.best_step()
+    step = ranking.best_good()
     if step is None:
         steps = ", ".join(map(str, store.steps()))
+        which = "undamaged checkpoint" if ranking.damaged else "checkpoint"
         raise CheckpointError(
-            f"{path}: no checkpoint was saved with a value of training.best_metric; name one by its step: {steps}"
+            f"{path}: no {which} was saved with a value of training.best_metric; name one by its step: {steps}"
         )
+    if ranking.damaged:
+        logger.warning("%s: step %d is the best of the undamaged checkpoints, and is used", path, step)
     return path.with_name(str(step))
 
 

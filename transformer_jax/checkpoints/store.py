@@ -98,6 +98,8 @@ class CheckpointStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: tuple[Path, Future[None]] | None = None
         self._metrics: dict[int, Metrics] = {}
+        self.damaged: set[int] = set()
+        """Steps that `best_step`, `best_good`, `check_best` or the retention have found damaged."""
         orbax_io.silence_orbax()
         if not read_only:
             folders.prepare(self.directory, clean=jax.process_index() == 0)
@@ -186,8 +188,61 @@ class CheckpointStore:
         return folders.list_steps(self.directory)
 
     def best_step(self) -> int | None:
-        """Return the step of the complete checkpoint with the best `best_metric`; None if none has this metric."""
+        """Return the step of the complete checkpoint with the best `best_metric`; None if none has this metric.
+
+        A checkpoint whose record is damaged has no rank; a warning names it, since it may be the best.
+        """
         return next(iter(self._retention.ranked(self._all_metrics())), None)
+
+    def best_good(self) -> int | None:
+        """Return the step of the best checkpoint whose files are as they were written; None if there is none.
+
+        A damaged checkpoint that is better, or may be, is named in a warning.
+
+        Raises: CheckpointError if a file cannot be read now.
+        """
+        while (step := self.best_step()) is not None and not self._is_good(step):
+            pass
+        return step
+
+    def check_best(self, verified: int) -> None:
+        """Verify the best checkpoints, which a store open for writing keeps; name damaged ones in a warning.
+
+        Damaged ones stay on the disk, and do not count: the next best ones are kept as well.
+
+        Args:
+          verified: a step that was verified already.
+        """
+        good: set[int] = set()
+        while len(good) < self._retention.keep_best:
+            step = next((step for step in self._retention.ranked(self._all_metrics()) if step not in good), None)
+            if step is None:
+                return
+            try:
+                if step == verified or self._is_good(step):
+                    good.add(step)
+            except CheckpointError as error:
+                logger.warning("%s; it is not checked", error)
+                good.add(step)
+
+    def _is_good(self, step: int) -> bool:
+        """Return whether the files of a checkpoint are as they were written; if not, name the damage in a warning."""
+        try:
+            verify(self._folder(step))
+        except VanishedCheckpointError:
+            self._metrics.pop(step, None)
+            return False
+        except DamagedCheckpointError as error:
+            self._note_damage(step, error, "is")
+            return False
+        return True
+
+    def _note_damage(self, step: int, error: DamagedCheckpointError, is_best: str = "may be") -> None:
+        self._metrics.pop(step, None)
+        self.damaged.add(step)
+        metric = self._retention.best_metric
+        rank = f"it {is_best} the best by {metric}; " if metric else ""
+        logger.warning("DAMAGED CHECKPOINT %s\n  %sit is not used, and it is not deleted", error, rank)
 
     def read_record(self, step: int) -> dict[str, Any]:
         """Return the record that was passed to `save`; raises as `restore` of this step does."""
@@ -340,14 +395,17 @@ class CheckpointStore:
                 folders.delete(self._folder(step))
 
     def _all_metrics(self) -> dict[int, Metrics]:
-        """Return the metrics of each complete checkpoint, read once; those that cannot be read now are left out."""
+        """Return the metrics of each complete checkpoint, read once.
+
+        Those that cannot be read now, and damaged ones, are left out: they have no rank and are not deleted.
+        """
         steps = self.steps()
         for step in steps:
-            if step not in self._metrics:
+            if step not in self._metrics and step not in self.damaged:
                 try:
                     self._metrics[step] = read_manifest(self._folder(step)).metrics
-                except DamagedCheckpointError:
-                    self._metrics[step] = None  # never among the best
+                except DamagedCheckpointError as error:
+                    self._note_damage(step, error)
                 except CheckpointError as error:
                     logger.warning("%s; it is kept", error)
         return {step: self._metrics[step] for step in steps if step in self._metrics}
@@ -359,6 +417,7 @@ class CheckpointStore:
         for step in steps:
             target = folders.set_aside(self._folder(step))
             self._metrics.pop(step, None)
+            self.damaged.discard(step)
             logger.warning("using step %d; damaged step %d is now %s", used, step, target)
 
 

@@ -1,22 +1,36 @@
-"""The work directory of a run: its config.json, and a lock against a second process."""
+"""The work directory of a run: its config.json, and a lock against a second process.
+
+config.json has a checksum of its own. Once there are checkpoints, it must also be the config of the newest one, whose
+record is covered by SHA256SUMS: so a file of another run, or one that was edited, is not believed.
+"""
 
 import json
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from transformer_jax.checkpoints import folders
+from transformer_jax.checkpoints.manifest import read_manifest
 from transformer_jax.config import completed, is_bookkeeping, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.files import own_file_opener, try_lock, write_atomically
-from transformer_jax.readers import parse_json, read_bytes, through_json
+from transformer_jax.files import (
+    CHECKSUM,
+    own_file_opener,
+    try_lock,
+    with_checksum,
+    without_checksum,
+    write_atomically,
+)
+from transformer_jax.readers import read_json_object, through_json
 
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.json"
+CHECKPOINTS = "checkpoints"
 LOCK = ".lock"
 FLAG = "--allow_config_change"
 
@@ -34,7 +48,7 @@ class WorkDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     def check_config(self, stored: Mapping[str, Any], where: str) -> None:
         """Compare this run's config with the one that was in use here before.
@@ -52,8 +66,7 @@ class WorkDirectory:
         if not differences or _plain(stored) == self._accepted:
             return
         listing = "\n".join(f"  - {line}" for line in differences.values())
-        configs = dict(_flat(_plain(before))), dict(_flat(self._config))
-        others = [name for name in differences if not all(is_bookkeeping(name, config) for config in configs)]
+        others = _not_bookkeeping(differences, before, self._config)
         if all(map(is_rounding, others)):
             how = "with the same batches, but computed differently" if others else "the same training"
             logger.warning("%s: resuming %s\n%s", self.path, how, listing)
@@ -67,15 +80,15 @@ class WorkDirectory:
         logger.warning("%s: config changed by %s\n%s", self.path, FLAG, listing)
         self._accepted = _plain(stored)
 
-    def has_config(self) -> bool:
-        """Return whether config.json exists; `open_workdir` has then compared it with this run's config."""
-        return (self.path / CONFIG).is_file()
-
     def write_config(self) -> None:
-        """Write this run's config to config.json if it differs; raises CheckpointError if it cannot be written."""
-        stored = read_config(self.path)
-        if stored is None or config_differences(stored, self._config, CONFIG):
-            write_atomically(self.path / CONFIG, (json.dumps(self._config, indent=2) + "\n").encode())
+        """Write this run's config to config.json, with a checksum, unless the file has both already.
+
+        Raises: CheckpointError if it cannot be read or written.
+        """
+        stored = _read_object(self.path / CONFIG)
+        if stored is None or CHECKSUM not in stored or config_differences(_config_of(stored), self._config, CONFIG):
+            text = json.dumps(with_checksum(self._config), indent=2)
+            write_atomically(self.path / CONFIG, f"{text}\n".encode())
 
     def close(self) -> None:
         """Release the lock; it is also released when the process dies, even by SIGKILL."""
@@ -137,10 +150,111 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: st
 
 
 def read_config(workdir: Path) -> dict[str, Any] | None:
-    """Return config.json of a work directory; None if there is none. Raises CheckpointError if it cannot be read."""
-    file = workdir / CONFIG
+    """Return config.json of a work directory without its checksum; None if there is none.
+
+    Files of earlier versions have no checksum.
+
+    Raises: CheckpointError if the file cannot be read or does not match its checksum. The message then names the fields
+      that differ from the config of the newest checkpoint.
+    """
+    values = _read_object(workdir / CONFIG)
+    if values is None:
+        return None
     try:
-        config = parse_json(read_bytes(file))
+        return without_checksum(values)
+    except ValueError:
+        raise _edited(workdir, _config_of(values)) from None
+
+
+def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Path, dict[str, Any]] | None:
+    """Return the config of the run in a work directory, and the file that has it; None if there is none.
+
+    It is that of config.json, which must be the config of the newest checkpoint, apart from fields that may change at a
+    resume. If config.json is missing, it is that of the newest checkpoint.
+
+    Args:
+      allow_config_change: take config.json even if the newest checkpoint has another config.
+    Raises: CheckpointError if config.json cannot be read, was edited, or is of another run.
+    """
+    config, newest = read_config(workdir), _newest_config(workdir)
+    if newest is None:
+        if config is not None and CHECKSUM not in (_read_object(workdir / CONFIG) or {}):
+            logger.warning("%s: has no checksum, as in earlier versions; it is not checked", workdir / CONFIG)
+        return None if config is None else (workdir / CONFIG, config)
+    step, stored = newest
+    if config is None:
+        folder = workdir / CHECKPOINTS / str(step)
+        logger.warning("%s: has no %s; the config is that of checkpoint %d", workdir, CONFIG, step)
+        return folder, stored
+    if not allow_config_change and (lines := _changes(stored, config, step, lasting=True)):
+        raise CheckpointError(
+            f"{workdir / CONFIG}: is not the config of checkpoint {step}: it was edited or is of another run"
+            + _remedy(step, lines)
+        )
+    return workdir / CONFIG, config
+
+
+def _newest_config(workdir: Path) -> tuple[int, dict[str, Any]] | None:
+    """Return the step and the config of the newest checkpoint whose record can be read; None if there is none."""
+    for step in reversed(folders.list_steps(workdir / CHECKPOINTS)):
+        try:
+            config = read_manifest(workdir / CHECKPOINTS / str(step)).record.get("config")
+        except (CheckpointError, AttributeError):  # reading the checkpoint itself names what is wrong with it
+            continue
+        if isinstance(config, dict):
+            return step, config
+    return None
+
+
+def _changes(stored: Mapping[str, Any], config: Mapping[str, Any], step: int, lasting: bool = False) -> list[str]:
+    """Return a line per field of config.json that differs from the config of a checkpoint.
+
+    Args:
+      lasting: leave out fields that may change at a resume.
+    """
+    config = completed(config, stored)  # either may be of an earlier version
+    before = completed(stored, config)
+    found = config_differences(before, config, f"checkpoint {step}")
+    lines = {name: line.removesuffix(" now") + f" in {CONFIG}" for name, line in found.items()}
+    if not lasting:
+        return [*lines.values()]
+    return [lines[name] for name in _not_bookkeeping(lines, before, config) if not is_rounding(name)]
+
+
+def _not_bookkeeping(names: Iterable[str], *configs: Mapping[str, Any]) -> list[str]:
+    """Return the fields among `names` that are not bookkeeping with the values of one of the configs."""
+    flat = [dict(_flat(_plain(config))) for config in configs]
+    return [name for name in names if not all(is_bookkeeping(name, values) for values in flat)]
+
+
+def _edited(workdir: Path, config: Mapping[str, Any]) -> CheckpointError:
+    """Return the error for a config.json that does not match its checksum."""
+    text = f"{workdir / CONFIG}: does not match its checksum, so it was edited or is damaged"
+    newest = _newest_config(workdir)
+    if newest is None:
+        return CheckpointError(
+            f"{text}; there is no checkpoint to compare it with. Delete it and name the config again: --config=..."
+        )
+    step, stored = newest
+    return CheckpointError(text + _remedy(step, _changes(stored, config, step)))
+
+
+def _remedy(step: int, lines: Iterable[str]) -> str:
+    return (
+        "".join(f"\n  - {line}" for line in lines)
+        + f"\nDelete the file to resume with the config of checkpoint {step}. To change a field, give it as a flag, "
+        f"--config.FIELD=VALUE: here with {FLAG}, or with --config=... and another --workdir"
+    )
+
+
+def _config_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != CHECKSUM}
+
+
+def _read_object(file: Path) -> dict[str, Any] | None:
+    """Return the object in a file; None if there is no file. Raises CheckpointError if it cannot be read."""
+    try:
+        return read_json_object(file)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -149,9 +263,6 @@ def read_config(workdir: Path) -> dict[str, Any] | None:
         raise CheckpointError(
             f"{file}: is damaged ({error}); restore it, or delete it to have it written again"
         ) from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{file}: is damaged (no object); restore it, or delete it to have it written again")
-    return config
 
 
 def _lock(path: Path) -> int:

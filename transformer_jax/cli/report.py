@@ -7,7 +7,8 @@ Prints Markdown tables and writes these files to WORKDIR/report, or to --output:
 report.md; figures/; summary.csv, the mean of every metric of every variant with its 95 % interval and its paired
 difference from the reference; contrasts.csv, paired differences along the axes that the study contrasts; results.csv,
 every trial. Trials that diverged, failed or are still running are counted and marked as such. The command works at any
-time during a sweep; run it again to update the report.
+time during a sweep; run it again to update the report. If a trial has lost its log, or the result of its ended
+training, or has the log of another run, a warning names it, and the exit code is 3.
 
 The code of a study is run only if it is built in, or with --study. Without, figures that a study draws itself are left
 out, and the report has the configs in place of the command that repeats the study.
@@ -45,4 +46,4 @@ def run(arguments: Arguments) -> int:
     written = write_report(results, rows, found, Path(values.output) if values.output else workdir / "report")
     print(summary_json(rows, found, ascii=True) if values.json else tables(results, rows, found))
     print("\n".join(map(str, written)), file=sys.stderr)
-    return exit_codes.OK
+    return exit_codes.SOME_FAILED if results.lost else exit_codes.OK

@@ -3,7 +3,8 @@
     transformer-jax train --config=quickstart --workdir=runs/first --config.model.norm_position=post
     transformer-jax train --workdir=runs/first
 
-Without --config, training resumes with the config of the work directory, WORKDIR/config.json. It may be changed with
+Without --config, training resumes with the config of the work directory, WORKDIR/config.json, which must be that of the
+newest checkpoint: a file that was edited is refused. The config may be changed with
 --config.FIELD=VALUE in fields that only say when something is logged, validated or saved (such as
 training.log_every_steps), or how the same numbers are computed; other changes need --allow_config_change.
 
@@ -21,11 +22,11 @@ from pathlib import Path
 from absl import flags
 
 from transformer_jax import exit_codes
-from transformer_jax.checkpoints.workdir import CONFIG
+from transformer_jax.checkpoints.workdir import CONFIG, config_of_run
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.config_file import read_config
+from transformer_jax.config_file import config_of_values, read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.terminal import say
 
@@ -41,8 +42,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     workdir = Path(arguments.required("workdir"))
-    spec = arguments.flags.config or _stored(workdir)
-    config, job = read_config(spec, arguments.overrides), job_of(arguments)
+    config, job = _config(arguments, workdir), job_of(arguments)
     if job is None or not job.process_id:
         say(f"training in {workdir}")  # the imports that follow take seconds
     reasons = []
@@ -51,14 +51,17 @@ def run(arguments: Arguments) -> int:
     return exit_codes.OF_REASON[reasons[0]]
 
 
-def _stored(workdir: Path) -> str:
-    """Return the path of the work directory's config; raises ConfigError if there is none."""
-    file = workdir / CONFIG
-    if not file.is_file():
+def _config(arguments: Arguments, workdir: Path) -> ExperimentConfig:
+    """Return the config of --config, or else that of the work directory; raises ConfigError if there is neither."""
+    if arguments.flags.config:
+        return read_config(arguments.flags.config, arguments.overrides)
+    stored = config_of_run(workdir, arguments.flags.allow_config_change)
+    if stored is None:
         raise ConfigError(
             f"--config=... is missing, and {workdir} has no {CONFIG} to resume with; name a config (see --help)"
         )
-    return str(file)
+    file, values = stored
+    return config_of_values(values, file, arguments.overrides)
 
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:

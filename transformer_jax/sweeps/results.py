@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -23,9 +25,9 @@ from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import json_text, open_own_file, try_lock, with_checksum, without_checksum, write_atomically
 from transformer_jax.metrics_file import is_number
-from transformer_jax.readers import parse_json, read_bytes
+from transformer_jax.readers import parse_json, read_bytes, read_text
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
-from transformer_jax.sweeps.trials import TRIALS, Trial
+from transformer_jax.sweeps.trials import TRIALS, Trial, variant_name
 from transformer_jax.trust import UntrustedError, reading
 
 STUDY = "study.json"
@@ -61,6 +63,7 @@ class Result:
       parameters: number of parameters of the model.
       machine: the accelerators that it ran on, or the processor.
       versions: version by library.
+      log_sha256: `metrics_file.digest` of its log; empty if it had none, and in files of earlier versions.
     """
 
     labels: Mapping[str, str]
@@ -73,6 +76,7 @@ class Result:
     parameters: int
     machine: str
     versions: Mapping[str, str]
+    log_sha256: str = ""
 
     def write(self, folder: Path) -> None:
         _write(folder / RESULT, dataclasses.asdict(self))
@@ -186,15 +190,23 @@ def read_result(folder: Path) -> Result | None:
     """Return the result of a trial, None if it has none yet; raise DataError for a file that is not a whole result."""
     if not (folder / RESULT).exists():
         return None
-    cure = "delete it; the trial is then scored again from its checkpoint"
     try:
         values = read_object(folder / RESULT, _RESULT_FIELDS)
         numbers = {name: math.nan if number is None else number for name, number in values["metrics"].items()}
         return dataclasses.replace(Result(**values), metrics=numbers)
     except TypeError as error:
-        raise DataError(f"{folder / RESULT}: is not the result of a trial: {error}; {cure}") from error
+        raise DataError(f"{folder / RESULT}: is not the result of a trial: {error}; {_CURE}") from error
     except DataError as error:
-        raise DataError(f"{error}; {cure}") from error
+        raise DataError(f"{error}; {_CURE}") from error
+
+
+def result_of(trial: Trial, folder: Path) -> Result | None:
+    """Return the result of a trial as `read_result`; raise DataError also for the result of another trial."""
+    result = read_result(folder)
+    if result is not None and (dict(result.labels), result.seed) != (dict(trial.labels), trial.seed):
+        other = f"{variant_name(result.labels)},seed={result.seed}"
+        raise DataError(f"{folder / RESULT}: is the result of {other}, not of {trial.name}; {_CURE}")
+    return result
 
 
 def failure(trial: Trial, why: str) -> Result:
@@ -208,16 +220,37 @@ def forget_result(folder: Path) -> None:
 
 
 def mark_pruned(folder: Path, why: str) -> None:
-    """Write pruned.txt, upon which the worker of a trial, running or next, ends it as `pruned`."""
-    write_atomically(folder / PRUNED, why.encode())
+    """Write pruned.txt, upon which the worker of a trial, running or next, ends it as `pruned`.
+
+    Its last line is the sha256 of the text before.
+    """
+    write_atomically(folder / PRUNED, f"{why}\nsha256 {_text_sha256(why)}\n".encode())
 
 
 def pruned_because(folder: Path) -> str | None:
-    """Return why a trial is pruned; None if it is not."""
+    """Return why a trial is pruned; None if it is not.
+
+    Files of earlier versions have no sha256; they are read unchecked.
+
+    Raises: DataError if the file cannot be read or is damaged.
+    """
+    file = folder / PRUNED
     try:
-        return read_bytes(folder / PRUNED).decode()
+        text = read_text(file)
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    match = re.fullmatch(r"(.*)\nsha256 ([0-9a-f]+)\n?", text, re.DOTALL)
+    if match is None and text.strip():
+        return text
+    if match is None or match[2] != _text_sha256(match[1]):
+        raise DataError(f"{file}: is damaged; delete it, and the trial continues")
+    return match[1]
+
+
+def _text_sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextlib.contextmanager
@@ -266,6 +299,7 @@ def _objects(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
+_CURE = "delete it; the trial is then scored again from its checkpoint"
 _Fields = Mapping[str, Callable[[Any], bool]]
 STUDY_FIELDS: _Fields = {"study": _text}
 _SPEC_FIELDS: _Fields = {

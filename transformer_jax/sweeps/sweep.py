@@ -20,7 +20,7 @@ from transformer_jax.sweeps.results import (
     forget_result,
     is_running,
     mark_pruned,
-    read_result,
+    result_of,
     write_spec,
 )
 from transformer_jax.sweeps.search.base import Search
@@ -105,7 +105,7 @@ class Sweep:
         for trial in self._search.next(self.standings):
             standing = Standing(trial, self._folder / trial.name)
             write_spec(standing.folder, trial, self._metrics, self._study)
-            if self._is_to_be_run_again(read_result(standing.folder)):
+            if self._is_to_be_run_again(result_of(trial, standing.folder)):
                 forget_result(standing.folder)
             self._note_result(standing)
             self.standings.append(standing)
@@ -193,7 +193,7 @@ class Sweep:
             )
 
     def _note_result(self, standing: Standing) -> None:
-        result = read_result(standing.folder)
+        result = result_of(standing.trial, standing.folder)
         if result is not None:
             standing.status, standing.why = result.status, result.why
 

@@ -29,8 +29,8 @@ from transformer_jax.sweeps.results import (
     failure,
     held,
     pruned_because,
-    read_result,
     read_spec,
+    result_of,
 )
 from transformer_jax.sweeps.study import FILE, load_study
 from transformer_jax.sweeps.trials import Trial, starting_from
@@ -127,7 +127,8 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
 
     diverged = isinstance(outcome, TrainingError)
     scored = not diverged and pruned is None
-    lines = metrics_file.read_lines(folder / metrics_file.NAME)
+    log = folder / metrics_file.NAME
+    lines = metrics_file.read_lines(log)
     is_accelerated = jax.default_backend() != "cpu"
     shapes = param_shapes(spec.trial.config)
     Result(
@@ -141,12 +142,13 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
         parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
         machine=f"{jax.device_count()} x {jax.devices()[0].device_kind}" if is_accelerated else processor(),
         versions=library_versions(),
+        log_sha256=metrics_file.digest(log),
     ).write(folder)
 
 
 def _finish_trained(folder: Path, spec: Spec, trained: Path) -> None:
     """Score the parameters that another trial has trained, with the decoding and evaluation of this one."""
-    result = read_result(trained)
+    result = result_of(read_spec(trained).trial, trained)
     if result is None:
         raise DataError(f"{trained}: has no result yet; {folder} needs its checkpoint")
     if result.status == "finished":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 import socket
@@ -16,12 +17,15 @@ from typing import Any
 from transformer_jax.errors import CheckpointError
 from transformer_jax.files import own_file_opener
 from transformer_jax.metrics_file import NAME, cut_back, format_line, num_unchecked
+from transformer_jax.readers import read_bytes
 
 _log = logging.getLogger(__name__)
 
 
 class NoLog:
     """Replacement of MetricLog in a process that writes nothing."""
+
+    digest = ""
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """Do nothing."""
@@ -53,6 +57,7 @@ class MetricLog:
                     _log.warning(
                         "%s: %d lines of an earlier version have no checksum and are not checked", self._path, unchecked
                     )
+                self._sha256 = hashlib.sha256(read_bytes(self._path) if self._path.exists() else b"")
                 self._file = opened.enter_context(open(self._path, "a", encoding="utf-8", opener=own_file_opener))
             with _named_errors(events):
                 self._events = opened.enter_context(contextlib.closing(_Events(events, step)))
@@ -65,9 +70,11 @@ class MetricLog:
 
         Raises: CheckpointError if the disk is full or a file cannot be written.
         """
+        line = format_line(step, split, metrics)
         with _named_errors(self._path):
-            self._file.write(format_line(step, split, metrics))
+            self._file.write(line)
             self._file.flush()
+        self._sha256.update(line.encode())
         numbers = {
             f"{split}/{name}": value
             for name, value in metrics.items()
@@ -75,6 +82,12 @@ class MetricLog:
         }
         with _named_errors(self._events.path):
             self._events.write(step, numbers)
+
+    @property
+    def digest(self) -> str:
+        """`metrics_file.digest` of the lines so far."""
+        empty = hashlib.sha256().digest()
+        return "" if self._sha256.digest() == empty else self._sha256.hexdigest()
 
     def __enter__(self) -> MetricLog:
         return self

@@ -16,7 +16,7 @@ from transformer_jax.checkpoints.opening import CHECKPOINTS
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.labels import LABELS_FILE, parse_labels
+from transformer_jax.data.labels import LABELS_FILE, labels_bytes, parse_labels, read_labels
 from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
@@ -28,7 +28,8 @@ from transformer_jax.data.tokenizers import (
     tokenizer_of_files,
 )
 from transformer_jax.errors import CheckpointError, DataError
-from transformer_jax.parallel.processes import from_primary
+from transformer_jax.files import write_atomically
+from transformer_jax.parallel.processes import from_primary, is_primary
 from transformer_jax.training.state import TrainState
 
 _NO_LIMIT = 1 << 31  # ids of a vocabulary that is only compared
@@ -61,13 +62,33 @@ def restore_newest(
     if chosen is None and (several or not store.steps()):
         return None
     step, state, record = store.restore(template, chosen)
-    if not directory.has_config():
-        directory.check_config(record["config"], f"checkpoint {step}")
+    directory.check_config(record["config"], f"checkpoint {step}")
+    if is_primary():
+        store.check_best(step)
     tokenizer = read_stored_tokenizer(store, step)
     if tokenizer is not None:
         remedy = "restore the old file, or choose another --workdir"
         check_tokenizer(config, directory.path, tokenizer, f"checkpoint {step}", remedy)
-    return Resumed(state, record, tokenizer, read_stored_labels(store, step))
+    labels = read_stored_labels(store, step)
+    if labels is not None and is_primary():
+        restore_labels(directory.path / LABELS_FILE, labels, step)
+    return Resumed(state, record, tokenizer, labels)
+
+
+def restore_labels(file: Path, labels: tuple[str, ...], step: int) -> None:
+    """Write the names of labels of a checkpoint to the file of the work directory unless it has them.
+
+    Raises: CheckpointError if it cannot be written.
+    """
+    if file.exists():
+        try:
+            if read_labels(file) == labels:
+                return
+            problem = "other labels"
+        except DataError as error:
+            problem = str(error)
+        logger.warning("%s: is not that of checkpoint %d (%s); it is written again", file, step, problem)
+    write_atomically(file, labels_bytes(labels))
 
 
 def check_not_converted(workdir: Path) -> None:
@@ -183,17 +204,26 @@ def set_orphaned_log_aside(directory: WorkDirectory) -> None:
 
 
 def warn_of_lost_lines(workdir: Path, record: Mapping[str, Any], step: int) -> None:
-    """Warn if the log ends before its checkpoint: a part of it was deleted.
+    """Warn if the log up to a checkpoint is not as it was then: lines were deleted or changed, or it is another log.
 
     Args:
-      record, step: of the checkpoint. The log has its last validation, and the training metrics up to the window.
+      record, step: of the checkpoint. Earlier versions recorded no digest of the log; then it should have the last
+        validation, and the training metrics up to the window.
     Raises: CheckpointError if the log cannot be read.
     """
     log = workdir / metrics_file.NAME
     try:
         lines = [line for line in metrics_file.readable_lines(log) if line["step"] <= step]
+        digest = metrics_file.digest(log, step)
     except OSError as error:
         raise CheckpointError(f"{log}: cannot be read: {error.strerror}") from error
+    if "log_sha256" in record:
+        if digest != record["log_sha256"]:
+            logger.warning(
+                "%s: lines up to step %d are missing or were changed since its checkpoint; training is not affected",
+                *(log, step),
+            )
+        return
     last = {line.get("split"): line for line in lines}
     logged = step - len(record["window"]) if "window" in record else 0
     validated, in_log = metrics_file.as_logged(record.get("metrics", {})), last.get("valid", {})

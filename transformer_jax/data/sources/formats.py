@@ -28,6 +28,7 @@ import abc
 import itertools
 import json
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -465,29 +466,52 @@ def _questions(file: TextFile) -> Iterator[_Question]:
         raise DataError(f"{file.path}: not JSON: {error}") from error
     where = "data"
     try:
-        for a, article in enumerate(content["data"]):
-            for p, paragraph in enumerate(article["paragraphs"]):
+        for a, article in enumerate(_objects(_object(content), "data")):
+            where = f"data[{a}]"
+            for p, paragraph in enumerate(_objects(article, "paragraphs")):
                 where = f"data[{a}].paragraphs[{p}]"
                 context = _text(paragraph["context"], "context")
-                for q, asked in enumerate(paragraph["qas"]):
+                for q, asked in enumerate(_objects(paragraph, "qas")):
                     where = f"data[{a}].paragraphs[{p}].qas[{q}]"
-                    answers = [(_text(x["text"], "text"), _place(x["answer_start"])) for x in asked["answers"]]
+                    found = _objects(asked, "answers")
+                    answers = [(_text(x["text"], "text"), _place(x["answer_start"])) for x in found]
                     if not answers:
                         raise ValueError("a question without answers; SQuAD 2.0 is not supported")
                     yield str(asked.get("id", where)), _text(asked["question"], "question"), context, answers
     except KeyError as error:
         raise DataError(f"{file.path}: {where} has no key {error}") from error
-    except (TypeError, AttributeError, ValueError) as error:
+    except ValueError as error:
         raise DataError(f"{file.path}: {where}: {error}") from error
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object with the key 'data', got {_shown(value)}")
+    return value
+
+
+def _objects(parent: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return the list of objects that an object has for a key."""
+    values = parent[key]
+    if not isinstance(values, list):
+        raise ValueError(f"{key!r} is no list: {_shown(values)}")
+    for place, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise ValueError(f"{key}[{place}] is no object: {_shown(value)}")
+    return values
+
+
+def _shown(value: Any) -> str:
+    return reprlib.repr(value)
 
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip() or _NO_TEXT.search(value):
-        raise ValueError(f"{name!r} is no text: {value!r}")
+        raise ValueError(f"{name!r} is no text: {_shown(value)}")
     return value
 
 
 def _place(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError(f"'answer_start' is no integer: {value!r}")
+        raise ValueError(f"'answer_start' is no integer: {_shown(value)}")
     return value

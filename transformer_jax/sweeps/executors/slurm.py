@@ -27,7 +27,7 @@ from typing import Any
 
 from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import own_file_opener, write_atomically
+from transformer_jax.files import own_file_opener, with_checksum, without_checksum, write_atomically
 from transformer_jax.readers import read_json_object
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import run_worker
@@ -222,7 +222,7 @@ class Slurm:
         if number is None:
             number = self._submit(command(folders, self._options), folders[0] / OUTPUT)
             values = {"cluster": self._asked.cluster, "job": number}
-            write_atomically(folders[0] / JOB, (json.dumps(values) + "\n").encode())
+            write_atomically(folders[0] / JOB, (json.dumps(with_checksum(values)) + "\n").encode())
             self._queue.look_anew()
         return _Job(number, self._folder, folders[0] / OUTPUT, self._queue, self._asked.cluster)
 
@@ -232,13 +232,19 @@ class Slurm:
                 _ = job.state  # lets submitit reap the ended child process
 
     def _earlier_job(self, folder: Path) -> str | None:
-        """Return the number of the job that an earlier sweep has submitted for a trial, if it still waits or runs."""
+        """Return the number of the job that an earlier sweep has submitted for a trial, if it still waits or runs.
+
+        A damaged file is named in a warning. If the job that it named still runs, it holds the lock of the trial.
+        """
         try:
-            values = read_json_object(folder / JOB)
+            values = without_checksum(read_json_object(folder / JOB))
             cluster, number = values["cluster"], values["job"]
-        except (OSError, ValueError, KeyError, TypeError):
+            if not (isinstance(number, str) and _NUMBER.fullmatch(number)):  # it becomes part of a path and of commands
+                raise ValueError("its job is no number")
+        except FileNotFoundError:
             return None
-        if not (isinstance(number, str) and _NUMBER.fullmatch(number)):  # it becomes part of a path and of commands
+        except (OSError, ValueError, KeyError) as error:
+            logger.warning("%s: is damaged and is not used; a new job is submitted: %s", folder / JOB, error)
             return None
         if cluster != self._asked.cluster or (self._folder / f"{number}_0_result.pkl").exists():
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.builtin import studies
-from transformer_jax.config import nearest
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.checkpoints.workdir import CONFIG, config_differences, read_config
+from transformer_jax.config import completed, is_bookkeeping, is_rounding, nearest
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.metrics_file import is_number, num_unchecked
 from transformer_jax.sweeps.declaration import declared_study
@@ -21,18 +23,21 @@ from transformer_jax.sweeps.other_baseline import with_code
 from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import (
+    RESULT,
     SPEC,
     STUDY,
     STUDY_FIELDS,
     TRIALS,
     check_labels,
+    is_running,
     read_object,
-    read_result,
     read_spec,
+    result_of,
 )
 from transformer_jax.sweeps.search import recorded
 from transformer_jax.sweeps.search.base import SearchOptions
-from transformer_jax.sweeps.study import Axis, Study, load_study
+from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
+from transformer_jax.sweeps.trials import Trial
 from transformer_jax.tasks.base import TASKS, Task
 
 logger = logging.getLogger(__name__)
@@ -62,6 +67,14 @@ class StudyResults:
     @property
     def trials(self) -> list[TrialResult]:
         return [trial for variant in self.variants for trial in variant.trials]
+
+    @property
+    def lost(self) -> list[str]:
+        """What trials have lost, as texts: logs that are missing or not of their results, and results of a training
+        that has ended.
+        """
+        found = [trial.log_problem for trial in self.trials if trial.log_problem]
+        return found + [f"{trial.folder / RESULT} is missing" for trial in self.trials if _has_lost_its_result(trial)]
 
     @property
     def task(self) -> Task:
@@ -147,7 +160,12 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     for trial in sorted(trials, key=lambda trial: _order(trial, study)):
         by_variant.setdefault(trial.trial.variant, []).append(trial)
     variants = tuple(Variant(of[0].trial.labels, tuple(of), study.seeds) for of in by_variant.values())
-    return StudyResults(study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")), code)
+    results = StudyResults(
+        study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")), code
+    )
+    for what in results.lost:
+        logger.warning("%s; what it had is left out", what)
+    return results
 
 
 def _study_record(workdir: Path) -> dict[str, Any]:
@@ -193,10 +211,46 @@ def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Pa
 
 
 def _trial(folder: Path) -> TrialResult:
-    result = read_result(folder)
+    """Return the trial in a folder; raise DataError if its files cannot be read or are those of another trial."""
+    trial = read_spec(folder).trial
+    if trial.name != folder.name:
+        raise DataError(f"{folder / SPEC}: is of the trial {trial.name}; restore the file of this folder")
+    _check_config(trial, folder)
+    result = result_of(trial, folder)
     if result is not None and result.status not in STATUSES:
         raise DataError(f"{folder}: its result has the unknown status '{result.status}'")
-    return TrialResult(read_spec(folder)[0], folder, result)
+    return TrialResult(trial, folder, result)
+
+
+def _check_config(trial: Trial, folder: Path) -> None:
+    """Raise DataError if the run in the folder of a trial has another config than the trial."""
+    if trial.trained_by is not None:
+        return
+    try:
+        stored = read_config(folder)
+    except CheckpointError:  # training refuses it; here it only confirms trial.json
+        return
+    if stored is None:
+        return
+    config = trial.config.to_dict()
+    lines = [
+        line
+        for name, line in config_differences(completed(stored, config), config, CONFIG).items()
+        if name != INIT_FROM and not is_rounding(name) and not is_bookkeeping(name, {})
+    ]
+    if lines:
+        listing = "".join(f"\n  - {line.removesuffix(' now')} in {SPEC}" for line in lines)
+        raise DataError(f"{folder}: {SPEC} and {CONFIG} are of two trials; restore the right file{listing}")
+
+
+def _has_lost_its_result(trial: TrialResult) -> bool:
+    """Return whether a trial without a result has been trained to its end and is not being scored."""
+    if trial.result is not None or not trial.log:
+        return False
+    ended = trial.log[-1]["step"] >= trial.trial.config.training.num_train_steps
+    with contextlib.suppress(OSError):  # no permission to lock
+        return ended and not is_running(trial.folder)
+    return ended
 
 
 def _check_there_are_results(trials: Sequence[TrialResult], study: Study, folder: Path, workdir: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax import metrics_file
+from transformer_jax.errors import DataError
 from transformer_jax.sweeps.results import Result
 from transformer_jax.sweeps.trials import Trial
 from transformer_jax.tasks.base import TRAIN
@@ -54,10 +55,33 @@ class TrialResult:
 
     @functools.cached_property
     def log(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl. A half-written last line is left out if training has not ended.
+        """The lines of metrics.jsonl; none if there is a `log_problem`.
+
+        A half-written last line is left out if training has not ended.
 
         Raises: DataError for any other line that cannot be read.
         """
+        return [] if self.log_problem else self._lines
+
+    @functools.cached_property
+    def log_problem(self) -> str:
+        """Why the log is not that of the result; empty if it is, or there is no result. Raises as `log`."""
+        if self.ran is None:
+            return ""
+        file, last = self.log_file, max((line["step"] for line in self._lines), default=0)
+        if not self._lines:
+            return f"{file} is missing or empty" if self.ran.steps else ""
+        if last != self.ran.steps:
+            return f"{file} ends at step {last}, its result is of step {self.ran.steps}"
+        try:
+            if self.ran.log_sha256 and metrics_file.digest(file) != self.ran.log_sha256:
+                return f"{file} is not the one that its result was made from"
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+        return ""
+
+    @functools.cached_property
+    def _lines(self) -> list[dict[str, Any]]:
         return metrics_file.read_lines(self.log_file, may_be_growing=self.status not in ("finished", "diverged"))
 
     def logged(self, quantity: str) -> dict[int, float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import write_atomically
+from transformer_jax.files import with_checksum, write_atomically
 from transformer_jax.sweeps.results import STUDY, STUDY_FIELDS, TRIALS, read_object
 from transformer_jax.sweeps.search.base import (
     NAMES,
@@ -92,7 +92,7 @@ def _record(workdir: Path, options: SearchOptions) -> None:
         "num_trials": max(counts, default=None),
         "pruner": options.pruner,
     }
-    write_atomically(workdir / _FILE, (json.dumps(record) + "\n").encode())
+    write_atomically(workdir / _FILE, (json.dumps(with_checksum(record)) + "\n").encode())
 
 
 def _check_claim(workdir: Path, options: SearchOptions) -> None:

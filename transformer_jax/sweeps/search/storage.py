@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import uuid
 import warnings
+import zlib
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -118,11 +120,30 @@ def _without_password(url: str) -> str:
 
 
 def identity(workdir: Path) -> str:
-    """Return a unique identifier of a work directory; it is made once and stored there."""
+    """Return a unique identifier of a work directory; it is made once and stored there, with a checksum.
+
+    Files of earlier versions have no checksum.
+
+    Raises: DataError if the file is damaged or cannot be read.
+    """
     file = workdir / ".search_identity"
     if not file.exists():
-        write_atomically(file, uuid.uuid4().hex.encode())
-    return read_text(file)
+        made = uuid.uuid4().hex
+        write_atomically(file, f"{made} {_crc32(made)}".encode())
+    try:
+        found, _, checksum = read_text(file).strip().partition(" ")
+        if re.fullmatch(r"[0-9a-f]{32}", found) is None or checksum not in ("", _crc32(found)):
+            raise ValueError("it does not match its checksum")
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{file}: cannot be used: {getattr(error, 'strerror', None) or error}; delete it, and the variants that "
+            f"this work directory was trying are tried again after {GRACE_SECONDS // 60} minutes"
+        ) from error
+    return found
+
+
+def _crc32(text: str) -> str:
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def locked(workdir: Path) -> IO[bytes]:
