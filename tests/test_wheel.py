@@ -76,6 +76,11 @@ def test_the_built_in_files_are_those_of_the_repository(installed, environment):
     assert list(environment.glob("lib/python*/site-packages/transformer_jax/builtin/experiments/*/results")) == []
 
 
+def test_the_list_of_keys_is_in_the_wheel(environment):
+    (file,) = environment.glob("lib/python*/site-packages/transformer_jax/convert/keys.json")
+    assert file.read_bytes() == (ROOT / "transformer_jax" / "convert" / "keys.json").read_bytes()
+
+
 def test_quickstart(installed, tmp_path):
     assert "Five sentences of the test split" in installed("quickstart", *TINY, *CORPUS, *DECODE)
     assert (tmp_path / "empty" / "runs" / "quickstart" / "evaluation" / "test.json").exists()

@@ -108,7 +108,7 @@ BAD = {
     "no folder": (shutil.rmtree, "there is no such folder"),
     "no config": (lambda p: (p / "config.json").unlink(), r"has no config\.json"),
     "no JSON": (lambda p: (p / "config.json").write_text("{"), r"config\.json: cannot be read"),
-    "a list": (lambda p: (p / "config.json").write_text("[]"), r"config\.json: holds no object"),
+    "a list": (lambda p: (p / "config.json").write_text("[]"), r"config\.json: cannot be read: it holds a list"),
     "model_type": (lambda p: edit(p / "config.json", model_type="gptx"), r"model_type='gptx': we convert gpt2, llama"),
     "pickled": (
         lambda p: [(p / INDEX).rename(p / "pytorch_model.bin"), *(f.unlink() for f in p.glob("model-*"))],
@@ -134,7 +134,6 @@ BAD = {
     "another shape": (
         lambda p: edit(p / "config.json", n_inner=16), r"has the shape \(8, 24\), config.* says \(8, 16\)"
     ),
-    "unknown key": (lambda p: edit(p / "config.json", rope_everywhere=1), "rope_everywhere=1: we do not know"),
     "unknown activation": (
         lambda p: edit(p / "config.json", activation_function="tanh"), "activation_function='tanh': expected one of"
     ),
@@ -507,10 +506,7 @@ def test_labels_that_a_classifier_cannot_have_are_refused(tmp_path):
     task = TaskConfig(name="classification", num_labels=3, pooler=True)
     params = random_params(config, head=TASKS["classification"].head(task, config))
     save_pretrained(tmp_path / "folder", config, params, task=task, labels=("a", "b", "c"))
-    for values, message in (
-        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label has the name 'a' more than once"),
-        ({"problem_type": "regression"}, "problem_type='regression': our blocks can only say"),
-    ):
+    for values, message in (({"problem_type": "regression"}, "problem_type='regression': our blocks can only say"),):
         shutil.copytree(tmp_path / "folder", tmp_path / "other", dirs_exist_ok=True)
         edit(tmp_path / "other" / "config.json", **values)
         with pytest.raises(CheckpointError, match=message):

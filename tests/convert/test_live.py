@@ -3,6 +3,9 @@
 import dataclasses
 import importlib.util
 import itertools
+import json
+import pathlib
+import shutil
 import tempfile
 from typing import Any
 
@@ -12,6 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from published_support import CLASSES as PUBLISHED
+from published_support import config_of, reduced
 from support import random_params, tiny
 
 from transformer_jax.config import DecodeConfig
@@ -257,3 +262,149 @@ def test_beam_search_in_which_cut_hypotheses_compete(family):
         assert np.array_equal(np.where(kept, found[rank].ids, 0), np.where(kept, expected, 0)) == same
     np.testing.assert_allclose(found["compete"].scores.reshape(-1), theirs.sequences_scores, atol=1e-5)
     assert 0 < np.asarray(found["compete"].finished).mean() < 1
+
+
+def randomised(model, seed=0):
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, x in [*model.named_parameters(), *model.named_buffers()]:
+            is_computed = "inv_freq" in name or ("embed_positions" in name and "Marian" in type(model).__name__)
+            if x.is_floating_point() and not is_computed:
+                is_scale = x.dim() == 1 and name.endswith("weight")
+                x.copy_(torch.randn_like(x) * 0.2 + (1.0 if is_scale else 0.0))
+    model.set_attn_implementation("eager")
+    return model.eval()
+
+
+def of_both(ours, theirs, config):
+    """Return the outputs of both models for one random batch, as two lists of arrays."""
+    rng, given = np.random.default_rng(0), {}
+    if ours.config.inputs == "patches":
+        pixels = rng.integers(0, 256, (2, config["image_size"], config["image_size"], 3)).astype(np.uint8)
+        batch = {"inputs": pixels}
+        given["pixel_values"] = torch.tensor((pixels / 255.0 - 0.5) / 0.5).permute(0, 3, 1, 2).float()
+    else:
+        vocabulary = ours.config.vocab_size
+        batch = {"inputs": rng.integers(2, vocabulary, (2, 20)), "inputs_mask": np.arange(20) < np.array([[20], [11]])}
+        given = {
+            "input_ids": torch.tensor(batch["inputs"]),
+            "attention_mask": torch.tensor(batch["inputs_mask"]).long(),
+        }
+        if ours.config.architecture == "encoder_decoder":
+            batch["decoder_inputs"] = rng.integers(2, vocabulary, (2, 19))
+            given["decoder_input_ids"] = torch.tensor(batch["decoder_inputs"])
+        if ours.config.architecture == "decoder_only":
+            batch, given = {"decoder_inputs": batch["inputs"]}, {"input_ids": given["input_ids"]}
+        if ours.config.token_types:
+            batch["types"] = rng.integers(0, 2, (2, 20))
+            given["token_type_ids"] = torch.tensor(batch["types"])
+    head = TASKS[ours.task.name].head(ours.task, ours.config)
+    module, batch = ARCHITECTURES[ours.config.architecture].module(ours.config, head), jax.tree.map(jnp.asarray, batch)
+    with torch.no_grad():
+        expected = theirs(**given)
+    if hasattr(expected, "logits"):
+        return module.apply({"params": ours.params}, batch)[0], expected.logits.numpy()
+    return module.apply({"params": ours.params}, batch, method="features")[0], expected.last_hidden_state.numpy()
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_small_models_of_published_configs(name, tmp_path):
+    """The tensors are those that transformers saves; config.json is the published one, but for its sizes."""
+    config, model_class = reduced(config_of(name)), getattr(transformers, PUBLISHED[name])
+    saved_class = transformers.BartForSequenceClassification if name == "bart-large-mnli" else model_class
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = saved_class.config_class.from_pretrained(tmp_path)
+    randomised(saved_class(settings)).save_pretrained(tmp_path / "folder")
+    shutil.copy(tmp_path / "config.json", tmp_path / "folder")
+    theirs = model_class.from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
+    ours = from_pretrained(tmp_path / "folder")
+    close(*of_both(ours, theirs, config))
+
+
+CHANGED = [
+    *(("gpt2", {"n_layer": 3, "num_hidden_layers": 2}), ("gpt2", {"is_causal": True, "output_past": 3})),
+    ("opus-mt-en-de", {"num_hidden_layers": 1}),
+    ("opus-mt-en-de", {"num_hidden_layers": 3, "normalize_embedding": True, "static_position_embeddings": False}),
+    ("bart-large", {"num_hidden_layers": 1, "extra_pos_embeddings": 5, "static_position_embeddings": True}),
+    *(("t5-small", {"num_hidden_layers": 3}), ("t5-small", {"head_dim": 4})),
+    ("t5-small", {"dense_act_fn": "gelu_new", "is_gated_act": True}),
+    ("t5-small", {"dense_act_fn": "gelu", "is_gated_act": True}),
+    *(("flan-t5-base", {"is_gated_act": False}), ("flan-t5-base", {"dense_act_fn": "silu"})),
+    *(("t5-small", {"tie_word_embeddings": False}), ("t5-small", {"scale_decoder_outputs": False})),
+    ("flan-t5-base", {"tie_word_embeddings": False, "scale_decoder_outputs": True}),
+    ("Llama-2-7b-hf", {"rope_theta": 100.0, "rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}),
+    ("Llama-2-7b-hf", {"rope_theta": 100.0, "rope_parameters": {"rope_type": "default"}}),
+    ("Llama-2-7b-hf", {"rope_scaling": {"type": "linear", "factor": 1.0}, "rope_theta": 100.0}),
+    ("Llama-2-7b-hf", {"partial_rotary_factor": 0.5, "original_max_position_embeddings": 4, "layer_types": None}),
+    ("bert-base-uncased", {"is_causal": False, "embedding_size": 3, "hidden_dropout": 0.5}),
+    ("vit-base-patch16-224--resaved-4.57", {"image_size": [12, 12], "patch_size": [4, 4], "head_dim": 6}),
+    ("all-MiniLM-L6-v2", {"tie_word_embeddings": False, "problem_type": "regression"}),
+]
+
+
+@pytest.mark.parametrize(("name", "changes"), CHANGED)
+def test_changed_keys_mean_the_same(name, changes, tmp_path):
+    config, model_class = reduced(config_of(name)) | changes, getattr(transformers, PUBLISHED[name])
+    config["architectures"] = [PUBLISHED[name]]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = randomised(model_class(model_class.config_class.from_pretrained(tmp_path)))
+    model.save_pretrained(tmp_path / "folder")
+    shutil.copy(tmp_path / "config.json", tmp_path / "folder")
+    theirs = model_class.from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
+    ours = from_pretrained(tmp_path / "folder")
+    close(*of_both(ours, theirs, config | {"image_size": 12}))
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "whole"),
+    [
+        ("gpt2", "GPT2Model", "GPT2LMHeadModel"),
+        ("bart-large", "BartModel", "BartForConditionalGeneration"),
+        ("opus-mt-en-de", "MarianModel", "MarianMTModel"),
+        ("t5-small", "T5Model", "T5ForConditionalGeneration"),
+        ("flan-t5-base", "T5Model", "T5ForConditionalGeneration"),
+        ("Llama-2-7b-hf", "LlamaModel", "LlamaForCausalLM"),
+        ("vit-base-patch16-224--resaved-4.57", "ViTModel", "ViTModel"),
+    ],
+)
+@pytest.mark.parametrize("said", [True, False])
+def test_base_models(name, base, whole, said, tmp_path):
+    """transformers takes the embedding as the output of a base model, as we do; both without `model_type` too."""
+    config = reduced(config_of(name)) | {"architectures": [base]}
+    config |= {"tie_word_embeddings": True} if base == "LlamaModel" else {}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    classes = [getattr(transformers, class_name) for class_name in (base, whole)]
+    randomised(classes[0](classes[0].config_class.from_pretrained(tmp_path))).save_pretrained(tmp_path / "folder")
+    shutil.copy(tmp_path / "config.json", tmp_path / "folder")
+    theirs = classes[1].from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
+    if not said:
+        left = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+        (tmp_path / "folder" / "config.json").write_text(json.dumps(left))
+    close(*of_both(from_pretrained(tmp_path / "folder"), theirs, config))
+
+
+@pytest.mark.parametrize("tie_output", [True, False])
+@pytest.mark.parametrize("scale_logits", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "geglu_tanh", "geglu"])
+def test_every_t5_that_we_write_is_read_by_transformers(tie_output, scale_logits, activation, tmp_path):
+    config = tiny(
+        norm_position="pre", norm="rmsnorm", position_encoding="relative", use_bias=False, attention_scale=False,
+        scale_embeddings=False, tie_output=tie_output, scale_logits=scale_logits, activation=activation,
+    )  # fmt: skip
+    save_pretrained(tmp_path / "folder", config, random_params(config), family="t5")
+    theirs = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "folder").eval()
+    close(*of_both(from_pretrained(tmp_path / "folder"), theirs, {}))
+
+
+def test_the_list_of_keys_is_that_of_the_source():
+    """Made again by the command that is named in tests/convert/transformers_keys.py."""
+    folder = pathlib.Path(__file__).parent
+    spec = importlib.util.spec_from_file_location("transformers_keys", folder / "transformers_keys.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.OUT.read_text(encoding="utf-8") == module.text()
+    assert transformers.__version__ == "5.23.0"

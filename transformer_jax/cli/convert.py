@@ -89,8 +89,17 @@ def _read(arguments: Arguments, source: str) -> int:
 
     folder = open_big_vision(Path(source)) if source.endswith(SUFFIX) else open_folder(source)
     say(f"{folder.family.label}, {folder.num_parameters:,} parameters, {folder.files.nbytes / _MB:,.1f} MB")
+    for warning in folder.warnings:
+        say(f"warning: {warning}")
     with progress_bar("converting", folder.files.nbytes) as advance:
         write_workdir(folder, workdir, base, advance)
+    if folder.ignored:
+        say(f"ignored: {', '.join(folder.ignored)}; inspect --folder={source} says why")
+    if untrained := folder.family.lacks:
+        say(
+            f"a base model: {', '.join(untrained)} are zeros. To train them, start a run with "
+            f"--config.training.init_from={workdir}"
+        )
     say(f"{workdir}: checkpoint of step 0")
     return folder.files.nbytes
 

@@ -7,7 +7,9 @@
 Costs are those of a full training batch, with the longest sentences that `data.max_length` allows. Nothing is computed
 or allocated. With --compile, the training step is compiled and the compiler's figures for its memory are added.
 
-Of a Hugging Face folder it shows what `convert` would read: the family, the config, and what would be ignored and why.
+Of a Hugging Face folder it shows what `convert` would read: the family, the config, what would be ignored and why, and
+which parameters a base model has no numbers for. It warns if a transformers wrote it that is later than the one whose
+keys we know.
 """
 
 import contextlib
@@ -62,6 +64,8 @@ def _inspect_folder(arguments: Arguments) -> int:
         if isinstance(value, dict):
             print(f"{name}:")
             print("\n".join(f"  {key}: {text}" for key, text in value.items()) or "  none")
+        elif isinstance(value, list):
+            print("\n".join([f"{name}:", *(f"  {text}" for text in value)]))
         else:
             print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value}")
     return exit_codes.OK

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from transformer_jax.convert.layouts import HEADS_OUT, LINEAR, ROW, TABLE, Layout
 from transformer_jax.convert.tables import ACTIVATIONS, OWN_HEADS, Family, Key, Tensor, linear, norm
 
@@ -63,17 +65,17 @@ SIZES = (
 )
 """Keys that BART and MarianMT share."""
 
-REQUIRED = {
-    **{"encoder_layerdrop": (0.0, 0), "decoder_layerdrop": (0.0, 0), "is_encoder_decoder": (True,)},
-    **{"normalize_before": (False,), "add_final_layer_norm": (False,), "add_bias_logits": (False,)},
-    "is_decoder": (False,),
+_MBART = "that is mBART, whose norms stand before and after the layers"
+REQUIRED: dict[str, tuple[Any, ...]] = {
+    **{"is_encoder_decoder": (True,), "is_decoder": (False,)},
+    **{"normalize_before": (False,), "add_final_layer_norm": (False,)},
 }
-"""The same of `Family.required`."""
-
-IGNORED = {
-    "num_hidden_layers": "repeats encoder_layers",
-    **dict.fromkeys(("classif_dropout", "classifier_dropout"), "of another head"),
-}
+"""The same of `Family.required`; the last two are keys of old versions, whose models had other blocks."""
+BECAUSE = {"normalize_before": _MBART, "add_final_layer_norm": _MBART}
+"""The same of `Family.because`."""
+NOTES = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "add_bias_logits": False}
+"""The same of `Family.notes`."""
+IGNORED = dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "of training alone; we leave out no layers")
 """The same of `Family.ignored`."""
 
 COPIES = {
@@ -87,6 +89,7 @@ BART = Family(
     name="bart",
     label="BART",
     class_name="BartForConditionalGeneration",
+    also=("BartModel", "BartForSequenceClassification"),
     architecture="encoder_decoder",
     tasks=("translation", "denoising"),
     init="plain_normal",
@@ -109,13 +112,12 @@ BART = Family(
         **{"share_embeddings": True, "tie_output": True, "scale_logits": False, "token_types": 0, **OWN_HEADS},
         "num_kv_heads": lambda config: config.num_heads,
     },
-    required={**REQUIRED, "normalize_embedding": (True,), "tie_word_embeddings": (True,)},
-    ignored={
-        **IGNORED,
-        "bos_token_id": "a special id; here the tokenizer has them",
-        **dict.fromkeys(("static_position_embeddings", "extra_pos_embeddings"), "not read by transformers either"),
-        **dict.fromkeys(("gradient_checkpointing", "output_past"), "a setting of the library, not of the model"),
-    },
+    required={**REQUIRED, "tie_word_embeddings": (True,)},
+    because=BECAUSE,
+    ignored=IGNORED,
+    notes={**NOTES, "normalize_embedding": True},
+    computed={r"classification_head\.(dense|out_proj)\.(weight|bias)": "the head for labels, which is left out"},
+    prefix="model.",
     copies=COPIES,
     zeros={"final_logits_bias": "output_bias"},
 )

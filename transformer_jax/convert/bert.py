@@ -71,14 +71,11 @@ MASKED_LM = Family(
         **{"position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False,)},
         "tie_word_embeddings": (True,),
     },
+    because={"position_embedding_type": "transformers 5 has no such positions either"},
     ignored={
         "classifier_dropout": "of a head for labels, which this class does not have",
         "bos_token_id": "BERT has no begin-of-sequence",
-        **dict.fromkeys(
-            ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
-             "pooler_type", "directionality"),
-            "not read by transformers either",
-        ),
+        "embedding_size": "only loosens a check",
     },
     copies={
         "cls.predictions.decoder.weight": ("bert.embeddings.word_embeddings.weight",),
@@ -94,6 +91,7 @@ MASKED_LM = Family(
 )  # fmt: skip
 
 
+_TIED = "tie_word_embeddings"
 _ONE_LABEL = ("single_label_classification", None)
 """Values of `problem_type` for a softmax over the labels, which is also the default."""
 
@@ -117,11 +115,18 @@ def _with_head(class_name: str, task: str, tensors: tuple[Tensor, ...], pooled: 
         has_labels=has_labels,
         keys=(*MASKED_LM.keys, *([_HEAD_DROPOUT] if has_labels else [])),
         ignored={
-            name: reason
-            for name, reason in MASKED_LM.ignored.items()
-            if not (has_labels and name == _HEAD_DROPOUT.theirs)
+            **{
+                name: reason
+                for name, reason in MASKED_LM.ignored.items()
+                if not (has_labels and name == _HEAD_DROPOUT.theirs)
+            },
+            _TIED: "of the head for masked words, which this class does not have",
         },
-        required={**MASKED_LM.required, **({"problem_type": _ONE_LABEL} if pooled else {})},
+        notes={_TIED: True},
+        required={
+            **{name: values for name, values in MASKED_LM.required.items() if name != _TIED},
+            **({"problem_type": _ONE_LABEL} if pooled else {}),
+        },
         tensors=(*_stack(), *tensors),
         fixed=_FIXED,
         copies={},
@@ -129,14 +134,33 @@ def _with_head(class_name: str, task: str, tensors: tuple[Tensor, ...], pooled: 
     )
 
 
+SEQUENCE_CLASSIFICATION = _with_head(
+    "BertForSequenceClassification",
+    "classification",
+    (*linear("bert.pooler.dense", "head/pooler", LINEAR), *linear("classifier", "head/output", LINEAR)),
+    pooled=True,
+)
+
+MODEL = dataclasses.replace(
+    SEQUENCE_CLASSIFICATION,
+    label="BertModel",
+    class_name="BertModel",
+    tensors=(*_stack(), *linear("bert.pooler.dense", "head/pooler", LINEAR)),
+    lacks=("head/output/kernel", "head/output/bias"),
+    required={name: values for name, values in SEQUENCE_CLASSIFICATION.required.items() if name != "problem_type"},
+    bare=True,
+    read_only=True,
+)
+"""The encoder with its pooler, which is that of our head; the map to labels begins anew, as zeros."""
+
+MODEL_WITHOUT_POOLER = dataclasses.replace(MODEL, tensors=_stack(), task_fields={"pooling": "mean", "pooler": False})
+"""The encoder alone; the mean of its states is what a new head reads."""
+
 BERT_CLASSES = (
     MASKED_LM,
-    _with_head(
-        "BertForSequenceClassification",
-        "classification",
-        (*linear("bert.pooler.dense", "head/pooler", LINEAR), *linear("classifier", "head/output", LINEAR)),
-        pooled=True,
-    ),
+    SEQUENCE_CLASSIFICATION,
     _with_head("BertForTokenClassification", "tagging", linear("classifier", "head/output", LINEAR)),
     _with_head("BertForQuestionAnswering", "span_qa", linear("qa_outputs", "head/output", LINEAR)),
+    MODEL,
+    MODEL_WITHOUT_POOLER,
 )

@@ -18,7 +18,18 @@ from transformer_jax.convert.layouts import (
     VECTOR,
 )
 from transformer_jax.convert.t5 import T5
-from transformer_jax.convert.tables import ACTIVATIONS, OWN_HEADS, PLAIN, UNTIED, Family, Key, Tensor, linear, norm
+from transformer_jax.convert.tables import (
+    ACTIVATIONS,
+    LIBRARY,
+    OWN_HEADS,
+    PLAIN,
+    UNTIED,
+    Family,
+    Key,
+    Tensor,
+    linear,
+    norm,
+)
 from transformer_jax.convert.vit import VIT_CLASSES
 
 _D = "decoder/layers"
@@ -48,6 +59,7 @@ GPT2 = Family(
     name="gpt2",
     label="GPT-2",
     class_name="GPT2LMHeadModel",
+    also=("GPT2Model",),
     architecture="decoder_only",
     tasks=("language_model",),
     keys=(
@@ -75,11 +87,10 @@ GPT2 = Family(
     },
     required={"add_cross_attention": (False,), "scale_attn_by_inverse_layer_idx": (False,)},
     ignored={
-        **dict.fromkeys(("n_ctx",), "repeats n_positions"),
         "reorder_and_upcast_attn": "changes only the rounding of float16",
         **dict.fromkeys(
             ("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout",
-             "summary_proj_to_labels"),
+             "summary_last_dropout", "summary_proj_to_labels"),
             "of the head for classification",
         ),
     },
@@ -111,6 +122,7 @@ LLAMA = Family(
     name="llama",
     label="Llama",
     class_name="LlamaForCausalLM",
+    also=("LlamaModel",),
     architecture="decoder_only",
     tasks=("language_model",),
     keys=(
@@ -139,9 +151,17 @@ LLAMA = Family(
         # transformers refuses a width that the heads do not divide, even if head_dim is given.
         "emb_dim": lambda config: config.emb_dim // config.num_heads * config.num_heads,
     },
-    ignored={"pretraining_tp": "a way to compute the same numbers"},
+    ignored={
+        "pretraining_tp": "a way to compute the same numbers",
+        **dict.fromkeys(
+            ("original_max_position_embeddings", "partial_rotary_factor"), "of rotary positions that are scaled"
+        ),
+        "_rope_type_labels": LIBRARY,
+        "layer_types": "transformers reads it for other models",
+    },
     copies={"lm_head.weight": ("model.embed_tokens.weight",)},
     computed={r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the rotary frequencies, which are computed"},
+    prefix="model.",
     rope=True,
 )
 
@@ -152,6 +172,8 @@ MARIAN = Family(
     name="marian",
     label="MarianMT",
     class_name="MarianMTModel",
+    also=("MarianModel",),
+    once=("bart",),
     architecture="encoder_decoder",
     tasks=("translation",),
     keys=(
@@ -176,11 +198,13 @@ MARIAN = Family(
         **{"position_encoding": "sinusoidal", "use_bias": True, "attention_scale": True, **OWN_HEADS, **PLAIN},
         "num_kv_heads": lambda config: config.num_heads,
     },
-    required={
-        **bart.REQUIRED,
-        **{"normalize_embedding": (False,), "static_position_embeddings": (True,), "extra_pos_embeddings": (0,)},
-    },
+    required=bart.REQUIRED,
+    because=bart.BECAUSE,
     ignored={**bart.IGNORED, "bos_token_id": "Marian has no begin-of-sequence"},
+    notes={
+        **bart.NOTES,
+        **{"normalize_embedding": False, "static_position_embeddings": True, "extra_pos_embeddings": 0},
+    },
     repeats={"decoder_vocab_size": "vocab_size"},
     copies=bart.COPIES,
     computed={
@@ -189,6 +213,7 @@ MARIAN = Family(
     },
     zeros={"final_logits_bias": "output_bias"},
     own_tables=("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+    prefix="model.",
     sines_first=True,
 )
 

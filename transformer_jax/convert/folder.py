@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ from transformer_jax.config import (
     TrainingConfig,
 )
 from transformer_jax.convert import folder_config, folder_tensors
+from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.generation import generation_settings
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.convert.tables import Family
@@ -38,6 +40,7 @@ from transformer_jax.data.labels import LABELS_FILE, labels_bytes
 from transformer_jax.data.tokenizers import NoText, Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params
+from transformer_jax.readers import read_json_object
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.typing import Params
 from transformer_jax.versions import library_versions
@@ -75,6 +78,7 @@ class Folder:
     task: TaskConfig
     labels: tuple[str, ...]
     ignored: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -98,11 +102,16 @@ def open_folder(path: Path | str) -> Folder:
     Raises: CheckpointError if a file is missing or damaged, or says something that our blocks cannot.
     """
     path = Path(os.path.expanduser(path))
+    theirs, where = _read_config(path / CONFIG), str(path / CONFIG)
+    classes = folder_config.candidates(theirs, where)
     files = TensorFiles(path)
-    theirs = _read_config(path / CONFIG)
-    family = folder_config.family_of(theirs, str(path / CONFIG))
-    config, ignored = folder_config.read_model_config(family, theirs, str(path / CONFIG))
+    family = _chosen(classes, files, where)
+    config, ignored = folder_config.read_model_config(family, theirs, where)
+    folder_tensors.check_layers(family, config, files)
     config = folder_tensors.with_optional_tensors(family, config, files)
+    later = folder_config.later_version(theirs, where)
+    if later is not None:
+        ignored["transformers_version"] = later
     tokenizer = read_folder_tokenizer(path) if config.inputs == "tokens" else NoText()
     if config.inputs == "patches":
         pixels, reasons = read_preprocessor(path / PREPROCESSOR, config)
@@ -113,9 +122,40 @@ def open_folder(path: Path | str) -> Folder:
         if theirs.get("eos_token_id", end) not in (end, [end], None):
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
     labels = tuple(folder_config.label_names(theirs)) if family.has_labels else ()
-    if repeated := [label for label in dict.fromkeys(labels) if labels.count(label) > 1]:
-        raise CheckpointError(f"{path / CONFIG}: id2label has the name {repeated[0]!r} more than once")
-    return Folder(path, family, config, files, tokenizer, folder_config.read_task(family, theirs), labels, ignored)
+    distinct = _distinct(labels)
+    if changed := [new for old, new in zip(labels, distinct, strict=True) if old != new]:
+        ignored["id2label"] = (
+            f"{len(changed)} names are those of labels before; they get their ids, as in {changed[0]!r}"
+        )
+    labels = distinct
+    task = folder_config.read_task(family, theirs)
+    warnings = () if later is None else (later,)
+    return Folder(path, family, config, files, tokenizer, task, labels, ignored, warnings)
+
+
+def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return names of labels without doubles; the later of two gets its id, as in `crane (517)`."""
+    result: dict[str, None] = {}
+    for id, label in enumerate(labels):
+        name = label
+        while name in result or (name != label and name in labels):
+            name = f"{name} ({id})"
+        result[name] = None
+    return tuple(result)
+
+
+def _chosen(classes: Sequence[Family], files: TensorFiles, where: str) -> Family:
+    """Return the class of a folder: of those that config.json may mean, the one whose tensors it has.
+
+    Raises: CheckpointError if neither config.json nor the tensors say which family it is.
+    """
+    found = folder_tensors.fitting(classes, files.tensors)
+    if found is None and len({family.name for family in classes}) > 1:
+        raise CheckpointError(
+            f"{where}: has no model_type, and the tensors are those of none of {', '.join(FAMILIES)}; add the "
+            "model_type if you know it"
+        )
+    return classes[0] if found is None else found
 
 
 def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
@@ -147,6 +187,8 @@ def describe(path: Path | str) -> dict[str, Any]:
     return {
         "family": folder.family.label,
         "task": folder.task.name,
+        **({"warnings": list(folder.warnings)} if folder.warnings else {}),
+        **({"untrained": list(folder.family.lacks)} if folder.family.lacks else {}),
         **({"labels": list(folder.labels)} if folder.labels else {}),
         "parameters": folder.num_parameters,
         "bytes": folder.files.nbytes,
@@ -250,6 +292,7 @@ def _check_shapes(config: ModelConfig, params: Params, task: TaskConfig) -> None
             )
 
 
+@functools.lru_cache(maxsize=16)
 def _shapes(config: ModelConfig, task: TaskConfig) -> Params:
     head = TASKS[task.name].head(task, config)
     return jax.eval_shape(lambda: init_params(config, 0, head))
@@ -292,10 +335,11 @@ def write_workdir(
     config = _experiment(folder, base)
     with complete_folder(workdir) as directory:
         model = folder.load(advance)
-        record = {
+        record: dict[str, Any] = {
             "config": config.to_dict(),
             "corpus": None,
             "converted": str(folder.path),
+            "untrained": list(folder.family.lacks),
             "versions": library_versions(),
         }
         with CheckpointStore(directory / "checkpoints") as store:
@@ -376,14 +420,14 @@ def complete_folder(path: Path) -> Generator[Path]:
 
 def _read_config(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(file.read_bytes())
+        return read_json_object(file)
     except FileNotFoundError as error:
-        raise CheckpointError(f"{file.parent}: has no {CONFIG}") from error
-    except (OSError, ValueError) as error:
+        missing = f"has no {CONFIG}" if file.parent.is_dir() else "there is no such folder"
+        raise CheckpointError(f"{file.parent}: {missing}") from error
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
         raise CheckpointError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(values, Mapping):
-        raise CheckpointError(f"{file}: holds no object")
-    return dict(values)
 
 
 def tree_of(leaves: Mapping[str, Any]) -> Params:

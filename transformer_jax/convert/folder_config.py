@@ -1,41 +1,57 @@
 """config.json beside our config, in both directions, by the table of a family.
 
-Every key is used, ignored for a stated reason, or named in an error; so is every field of our config.
+Every key is used, ignored for a stated reason, or named in an error; so is every field of our config. A key that
+transformers does not read changes nothing there, so it is ignored here.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.config import DROPOUT_RATES, ModelConfig, TaskConfig, field_types, nearest
+from transformer_jax.convert import keys
 from transformer_jax.convert.families import CLASSES, FAMILIES
-from transformer_jax.convert.tables import COMMON_IGNORED, LABEL_KEYS, TRAINING_ONLY, Family
+from transformer_jax.convert.tables import (
+    COMMON_IGNORED,
+    COMMON_REQUIRED,
+    GENERATION,
+    LABEL_KEYS,
+    LIBRARY,
+    TRAINING_ONLY,
+    Family,
+)
 from transformer_jax.errors import CheckpointError, ConfigError
 
 _MAX_LISTED = 12
+_WRITTEN = [family for family in CLASSES if not family.read_only]
 
 
-def family_of(config: Mapping[str, Any], where: str) -> Family:
-    """Return the table of a config.json.
+def candidates(config: Mapping[str, Any], where: str) -> list[Family]:
+    """Return the classes that a config.json may mean, the likeliest first.
 
-    Raises: CheckpointError if we have none for its `model_type`, or none for the class that `architectures` names.
+    `architectures` names a class. Without it, all classes of its `model_type` may be meant; without both, all.
+
+    Raises: CheckpointError if we have no class for its `model_type`, or none that `architectures` names.
     """
-    name = config.get("model_type")
-    if not isinstance(name, str) or name not in FAMILIES:
+    name, named = config.get("model_type"), config.get("architectures")
+    if name is not None and (not isinstance(name, str) or name not in FAMILIES):
         raise CheckpointError(
             f"{where}: model_type={name!r}: we convert {', '.join(FAMILIES)}{nearest(str(name), FAMILIES)}"
         )
-    named, classes = config.get("architectures"), [family for family in CLASSES if family.name == name]
     if not isinstance(named, list) or not named:
-        return FAMILIES[name]
-    for family in classes:
-        if named[0] in (family.class_name, *family.also):
-            return family
-    known = ", ".join(cls for family in classes for cls in (family.class_name, *family.also))
-    raise CheckpointError(f"{where}: architectures={named}: of {FAMILIES[name].label} we convert {known}")
+        return [family for family in CLASSES if name in (None, family.name)]
+    meant = [family for family in CLASSES if named[0] in (family.class_name, *family.also)]
+    # Old MarianMT folders have the model_type of BART; transformers takes the class that the user names.
+    if found := [family for family in meant if name in (None, family.name, *family.once)]:
+        return found
+    of_type = [family for family in CLASSES if name in (None, family.name)]
+    known = ", ".join(dict.fromkeys(cls for family in of_type for cls in (family.class_name, *family.also)))
+    label = "all families" if name is None else FAMILIES[name].label
+    raise CheckpointError(f"{where}: architectures={named}: of {label} we convert {known}")
 
 
 def check_family(name: str) -> None:
@@ -50,7 +66,7 @@ def family_named(name: str, task: TaskConfig) -> Family:
     Raises: ConfigError if there is no such family, or if none of its classes has the head of the task.
     """
     check_family(name)
-    classes = [family for family in CLASSES if family.name == name]
+    classes = [family for family in _WRITTEN if family.name == name]
     if fitting := [family for family in classes if task.name in family.tasks]:
         return min(fitting, key=lambda family: len(_other_head(family, task)))
     known = ", ".join(dict.fromkeys(name for family in classes for name in family.tasks))
@@ -77,19 +93,18 @@ def label_names(theirs: Mapping[str, Any]) -> list[str]:
 def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> tuple[ModelConfig, dict[str, str]]:
     """Return our config of a config.json, resolved, and the keys that were ignored with the reasons.
 
-    Raises: CheckpointError, which names every key that we cannot express or do not know.
+    Raises: CheckpointError, which names every key that we cannot express, and every size beyond its bound.
     """
-    values = _without_rope(dict(theirs)) if family.rope else dict(theirs)
-    for name, other in family.repeats.items():
-        if values.get(name) is None and other in values:
-            values[name] = values[other]
-    problems: list[str] = [values.pop("problem")] if "problem" in values else []
+    values, ignored = _renamed(family, theirs)
+    problems = _adapt_rope(values, ignored) if family.rope else []
+    problems += family.adapt(values) if family.adapt else []
+    problems += [*_beyond(family, values)]
     # A dropout rate without a key is 0 there.
     ours: dict[str, Any] = {"architecture": family.architecture, "init": family.init, "dropout_rate": 0.0}
     if family.has_labels and all(key.ours != "head_dropout_rate" for key in family.keys):
         ours["head_dropout_rate"] = 0.0
     if family.rope:
-        ours["rotary_base"] = values.pop("rope_theta", 10_000.0)
+        ours["rotary_base"] = values.pop("rope_theta")
     ours |= {name: value for name, value in family.fixed.items() if not callable(value)}
     said: dict[str, str] = {}
     for key in family.keys:
@@ -107,19 +122,14 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
         ours[key.ours], said[key.ours] = value, key.theirs
     for key in family.keys:
         values.pop(key.theirs, None)
-    for name, allowed in family.required.items():
+    for name, (allowed, because) in _requirements(family).items():
         value = values.pop(name, allowed[0])
         if value not in allowed:
-            problems.append(f"{name}={value!r}: our blocks can only say {' or '.join(map(repr, allowed))}")
-    ignored = {}
-    reasons = {**COMMON_IGNORED, **family.ignored}
+            can = f"our blocks can only say {' or '.join(map(repr, allowed))}"
+            problems.append(f"{name}={value!r}: {can}{because and '; '}{because}")
     if family.has_labels:  # `label_names` reads them
         values = {name: value for name, value in values.items() if name not in LABEL_KEYS}
-    for name in list(values):
-        if name in reasons:
-            ignored[name] = reasons[name]
-            del values[name]
-    problems += [f"{name}={value!r}: we do not know this key" for name, value in values.items() if value is not None]
+    ignored |= {name: reason(family, name) for name in values}
     if not problems:
         problems = [*_config_problems(ours, said)]
     if problems:
@@ -127,6 +137,74 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     config = ModelConfig(**ours).resolved()
     follows = {name: value(config) for name, value in family.fixed.items() if callable(value) and name not in said}
     return dataclasses.replace(config, **follows), ignored
+
+
+def _requirements(family: Family) -> dict[str, tuple[tuple[Any, ...], str]]:
+    """Return the values of keys that we can read, and what others say; see `Family.required`."""
+    common = {name: values for name, values in COMMON_REQUIRED.items() if name != "is_causal" or family.has_decoder}
+    return common | {name: (allowed, family.because.get(name, "")) for name, allowed in family.required.items()}
+
+
+def reason(family: Family, name: str) -> str:
+    """Return why a key that is neither used nor refused is ignored."""
+    reasons = {**COMMON_IGNORED, **family.ignored}
+    if name in reasons:
+        return reasons[name]
+    if name in keys.of_generation():
+        return GENERATION
+    return LIBRARY if name in keys.of_library() else f"transformers does not read it for {family.label}"
+
+
+def later_version(theirs: Mapping[str, Any], where: str) -> str | None:
+    """Return a warning if a later transformers wrote a config.json than the one whose keys we know."""
+    written = theirs.get("transformers_version")
+    if not isinstance(written, str) or not keys.is_later(written):
+        return None
+    return (
+        f"{where}: transformers {written} wrote it, and we know the keys of transformers {keys.version()}. A newer key "
+        "that changes the model would be among the ignored ones. Compare some outputs with those of transformers, or "
+        f"save the folder again with transformers {keys.version()}"
+    )
+
+
+def _renamed(family: Family, theirs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the keys by the names of the table, and those whose value another name replaces."""
+    values, replaced = dict(theirs), {}
+    if theirs.get("model_type") in family.once and "decoder_start_token_id" not in values and "pad_token_id" in values:
+        values["decoder_start_token_id"] = values["pad_token_id"]
+    for name, other in family.repeats.items():
+        if values.get(name) is None and other in values:
+            values[name] = values[other]
+    for alias, name in keys.aliases(family.name).items():
+        if (value := values.pop(alias, None)) is None:
+            continue
+        if values.get(name, value) != value:
+            replaced[name] = f"{alias}={value!r} takes its place, as in transformers"
+        values[name] = value
+    return values, replaced
+
+
+_MOST = 2**31 - 1
+_MOST_OF = {"num_encoder_layers": 10_000, "num_decoder_layers": 10_000}
+_MOST_LABELS = 100_000
+
+
+def _beyond(family: Family, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for every size that is larger than any real one, and that would take the memory of any machine.
+
+    Sizes within the bounds are compared with the tensors before they are used.
+    """
+    for key in family.keys:
+        value, most = values.get(key.theirs), _MOST_OF.get(key.ours, _MOST)
+        if isinstance(value, int) and value > most:
+            yield f"{key.theirs}={value}: we read at most {most:,}"
+    if not family.has_labels:
+        return
+    labels = values.get("id2label")
+    ids = [int(id) for id in labels if re.fullmatch(r"[0-9]{1,30}", str(id))] if isinstance(labels, Mapping) else []
+    for name, number in (("num_labels", values.get("num_labels")), ("id2label with the id", max(ids, default=0))):
+        if isinstance(number, int) and number > _MOST_LABELS:
+            yield f"{name}={number}: we read at most {_MOST_LABELS:,} labels"
 
 
 def _config_problems(ours: Mapping[str, Any], said: Mapping[str, str]) -> Iterator[str]:
@@ -164,20 +242,31 @@ def _wrong(name: str, value: Any, annotation: Any) -> str | None:
     return None
 
 
-def _without_rope(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys with one `rope_theta` for the forms of versions 4 and 5, and a `problem` if it is not enough."""
-    new, old = values.pop("rope_parameters", None), values.pop("rope_scaling", None)
-    for name, given in (("rope_parameters", new), ("rope_scaling", old)):
+def _adapt_rope(values: dict[str, Any], ignored: dict[str, str]) -> list[str]:
+    """Replace the keys of rotary positions of versions 4 and 5 by `rope_theta`; return what is wrong with them.
+
+    As in transformers 5.23, `rope_scaling` comes before `rope_parameters`, and what they hold before `rope_theta`.
+    """
+    forms = {name: values.pop(name, None) for name in ("rope_scaling", "rope_parameters")}
+    theta, problems = values.get("rope_theta", 10_000.0), []
+    for name, given in forms.items():
         if given is not None and not isinstance(given, Mapping):
-            values["problem"] = f"{name}={given!r}: expected an object"
-            continue
-        given = dict(given or {})
+            problems.append(f"{name}={given!r}: expected an object")
+    used = next((name for name, given in forms.items() if given), None)
+    if used is not None and not problems:
+        given = dict(forms[used] or {})
         kind = given.pop("rope_type", given.pop("type", "default"))
-        if "rope_theta" in given:
-            values["rope_theta"] = given.pop("rope_theta")
-        if kind != "default" or given.pop("partial_rotary_factor", 1.0) != 1.0 or given:
-            values["problem"] = f"{name} with rope_type='{kind}': our rotary positions cannot be scaled"
-    return values
+        theta = given.pop("rope_theta", theta)
+        is_plain = kind == "default" or (kind == "linear" and given == {"factor": 1.0})
+        if not is_plain or any(isinstance(value, Mapping) for value in given.values()):
+            problems.append(f"{used} with rope_type={kind!r}: our rotary positions cannot be scaled")
+        ignored |= {f"{used}.{name}": "of rotary positions that are scaled" for name in given}
+    if theta is None:
+        theta = 10_000.0
+    if type(theta) not in (int, float) or theta <= 0:
+        problems.append(f"rope_theta={theta!r}: expected a number above 0")
+    values["rope_theta"] = theta
+    return problems
 
 
 def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) -> dict[str, Any]:
@@ -189,8 +278,8 @@ def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) ->
     """
     problems = unsaid(family, config) + _other_head(family, task)
     if problems:
-        same = (other for other in CLASSES if {*other.tasks} & {*family.tasks})
-        others = [f"--family={other.name}" for other in same if not unsaid(other, config)]
+        same = (other for other in _WRITTEN if {*other.tasks} & {*family.tasks})
+        others = dict.fromkeys(f"--family={other.name}" for other in same if not unsaid(other, config))
         advice = f"\nThis family can: {' or '.join(others)}" if others else ""
         raise ConfigError(listing(f"{family.label} cannot say what this model is", problems) + advice)
     result: dict[str, Any] = {"model_type": family.name, "architectures": [family.class_name]}
@@ -202,7 +291,8 @@ def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) ->
     if family.rope:
         result["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
         result["rope_theta"] = config.rotary_base
-    return result | {name: allowed[0] for name, allowed in family.required.items()}
+    result |= {name: allowed[0] for name, allowed in family.required.items() if allowed[0] is not None}
+    return result | dict(family.notes) | (family.also_written(config) if family.also_written else {})
 
 
 def _other_head(family: Family, task: TaskConfig) -> list[str]:
@@ -253,9 +343,9 @@ def closest(config: ModelConfig, task: TaskConfig) -> Family:
 
     Raises: ConfigError if no class has the head of the task.
     """
-    candidates = [family for family in CLASSES if task.name in family.tasks]
+    candidates = [family for family in _WRITTEN if task.name in family.tasks]
     if not candidates:
-        known = ", ".join(dict.fromkeys(name for family in CLASSES for name in family.tasks))
+        known = ", ".join(dict.fromkeys(name for family in _WRITTEN for name in family.tasks))
         raise ConfigError(f"task.name='{task.name}': no family has a head for it; there are some for {known}")
     return min(candidates, key=lambda family: len(unsaid(family, config)) + len(_other_head(family, task)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ import numpy as np
 from transformer_jax.config import ModelConfig
 from transformer_jax.convert.folder_config import listing
 from transformer_jax.convert.layouts import halved, interleaved
-from transformer_jax.convert.tables import Family, Tensor
+from transformer_jax.convert.tables import UNTIED, Family, Tensor
 from transformer_jax.convert.tensor_files import READ_TYPES, Outgoing, TensorFiles
 from transformer_jax.errors import CheckpointError
 
+_NO_HEAD = "; a base model has no output of its own, and by config.json (tie_word_embeddings) it is not the embedding"
 Leaves = Mapping[str, Any]
 """Arrays, or their shapes, by path."""
 
@@ -79,7 +80,7 @@ def read_params(
     Raises: CheckpointError, which names the tensors that are missing, unknown, or have another shape or type.
     """
     ignored = unused_tensors(family, config, shapes, files)
-    match, stored = _Match(family, config, shapes), _with_prefix(family, files)
+    match, stored = _Match(family, config, shapes), _with_prefix(family, files.tensors)
     result = {}
     for tensor in match.tensors:
         arrays = [_aligned(match.shapes[path]) for path in tensor.ours]
@@ -111,13 +112,13 @@ def _aligned(shape: tuple[int, ...]) -> np.ndarray:
 
 def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: TensorFiles) -> dict[str, str]:
     """Return the tensors that are not needed, with the reasons; raises CheckpointError as `read_params`."""
-    match, stored = _Match(family, config, shapes), _with_prefix(family, files)
+    match, stored = _Match(family, config, shapes), _with_prefix(family, files.tensors)
     problems, wanted = [], set()
     for tensor in match.tensors:
         for name in match.names(tensor):
             wanted.add(name)
             if name not in stored:
-                problems.append(f"{name}: is missing")
+                problems.append(f"{name}: is missing{_NO_HEAD if tensor.when == UNTIED else ''}")
             elif files.tensors[stored[name]].dtype not in READ_TYPES:
                 kind = files.tensors[stored[name]].dtype
                 problems.append(f"{name}: has the type {kind}; we read {', '.join(READ_TYPES)}")
@@ -145,10 +146,13 @@ def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: T
     return ignored
 
 
-def _with_prefix(family: Family, files: TensorFiles) -> dict[str, str]:
-    """Return the names in the files by the full names of today."""
+def _with_prefix(family: Family, names: Iterable[str]) -> dict[str, str]:
+    """Return the names in the files by the full names of today, for one family.
+
+    Base models, such as BertModel, are saved without the prefix that the same tensors have beside a head.
+    """
     stored = {}
-    for name in files.tensors:
+    for name in names:
         today = name
         for old, new in family.renamed:
             today = today.removesuffix(old) + new if today.endswith(old) else today
@@ -158,7 +162,41 @@ def _with_prefix(family: Family, files: TensorFiles) -> dict[str, str]:
     bare = {tensor.theirs for tensor in family.tensors if not tensor.theirs.startswith(family.prefix)} | {
         *family.copies
     }
-    return {name if name in bare else family.prefix + name: old for name, old in stored.items()}
+
+    def has_none(name: str) -> bool:
+        return name in bare or any(re.fullmatch(pattern, name) for pattern in family.computed)
+
+    return {name if has_none(name) else family.prefix + name: old for name, old in stored.items()}
+
+
+def fitting(classes: Sequence[Family], names: Iterable[str]) -> Family | None:
+    """Return the class whose tensors are all among those of a folder, of several the one with most; None without one.
+
+    Tensors that some configs lack do not count, and of the layers only the first.
+    """
+    names = list(names)
+    best, most = None, 0
+    for family in classes:
+        stored = _with_prefix(family, names)
+        wanted = [tensor.theirs.replace("{layer}", "0") for tensor in family.tensors if not tensor.when]
+        if len(wanted) > most and all(name in stored for name in wanted):
+            best, most = family, len(wanted)
+    return best
+
+
+def check_layers(family: Family, config: ModelConfig, files: TensorFiles) -> None:
+    """Raise CheckpointError if config.json has more layers than the folder; before their names are made."""
+    stored, problems = _with_prefix(family, files.tensors), []
+    for side in ("encoder", "decoder"):
+        starts = {t.theirs.partition("{layer}")[0] for t in family.tensors if t.ours[0].startswith(f"{side}/layers/")}
+        rests = [name.removeprefix(start) for start in starts for name in stored if name.startswith(start)]
+        found = {rest.partition(".")[0] for rest in rests}
+        field = f"num_{side}_layers"
+        if starts and found and getattr(config, field) > len(found):
+            key = next((key.theirs for key in family.keys if key.ours == field), field)
+            problems.append(f"{key}={getattr(config, field)}: the folder has the tensors of {len(found)} layers")
+    if problems:
+        raise CheckpointError(listing(f"{files.folder}: does not fit its config.json", problems))
 
 
 def _original(family: Family, name: str, stored: Mapping[str, str]) -> str | None:
@@ -172,18 +210,20 @@ def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFile
     These are tensors other than zeros, an output projection that is not a copy of the embedding, and tables of encoder
     and decoder that differ from the one of both.
     """
-    said = {field: True for name, field in family.zeros.items() if name in files.tensors and np.any(files.read(name))}
-    original = _original(family, family.untied_by, {name: name for name in files.tensors})
-    if family.untied_by in files.tensors and original is not None:
-        equal = np.array_equal(files.read(family.untied_by), files.read(original))
+    stored = _with_prefix(family, files.tensors)
+    said = {field: True for name, field in family.zeros.items() if name in stored and np.any(files.read(stored[name]))}
+    if family.untied_by and family.untied_by not in stored:
+        return dataclasses.replace(config, **said, tie_output=True)
+    original = _original(family, family.untied_by, stored)
+    if family.untied_by and original is not None:
+        equal = np.array_equal(files.read(stored[family.untied_by]), files.read(stored[original]))
         said |= {} if equal else {"tie_output": False}
     config = dataclasses.replace(config, **said)
-    if _has_own_tables(family, config) and all(name in files.tensors for name in family.own_tables):
-        tables = [files.read(name) for name in family.own_tables]
-        originals = [_original(family, name, {name: name for name in files.tensors}) for name in family.own_tables]
+    if _has_own_tables(family, config) and all(name in stored for name in family.own_tables):
+        originals = {name: _original(family, name, stored) for name in family.own_tables}
         if not all(
-            name is not None and np.array_equal(table, files.read(name))
-            for table, name in zip(tables, originals, strict=True)
+            original is not None and np.array_equal(files.read(stored[name]), files.read(stored[original]))
+            for name, original in originals.items()
         ):
             return dataclasses.replace(config, share_embeddings=False, source_vocab_size=config.vocab_size)
     return config

@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from transformer_jax.config import ModelConfig
 from transformer_jax.convert.layouts import HEADS_OUT, LINEAR, TABLE, VECTOR
 from transformer_jax.convert.tables import UNTIED, Family, Key, Tensor
 
 _ACTIVATIONS = {
-    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu", "gated-gelu": "geglu_tanh",
-    "gated-silu": "swiglu",
+    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu", "gated-gelu_new": "geglu_tanh",
+    "gated-silu": "swiglu", "gated-gelu": "geglu", "swish": "silu", "gated-swish": "swiglu",
 }  # fmt: skip
+"""Our activations by `dense_act_fn`, after "gated-" if `is_gated_act`."""
+
+
+def _adapt(values: dict[str, Any]) -> list[str]:
+    """Replace the three keys of the activation by one.
+
+    transformers 5.23 takes `dense_act_fn` and `is_gated_act` from `feed_forward_proj`, unless they are there too.
+    """
+    given = values.pop("feed_forward_proj", "relu")
+    parts = given.split("-") if isinstance(given, str) else []
+    if not parts or len(parts) > 2 or (len(parts) == 2 and parts[0] != "gated"):
+        return [f"feed_forward_proj={given!r}: expected ACTIVATION or gated-ACTIVATION"]
+    name = values.pop("dense_act_fn", "gelu_new" if given == "gated-gelu" else parts[-1])
+    gated = values.pop("is_gated_act", parts[0] == "gated")
+    found = f"gated-{name}" if gated else name
+    if type(gated) is not bool or not isinstance(name, str) or found not in _ACTIVATIONS:
+        known = ", ".join(repr(name) for name in _ACTIVATIONS if not name.startswith("gated-"))
+        return [f"dense_act_fn={name!r}, is_gated_act={gated!r}: expected one of {known}, gated if not 'relu'"]
+    values["feed_forward_proj"] = found
+    return []
+
+
+def _also_written(config: ModelConfig) -> dict[str, Any]:
+    """Return the key in which old versions expect "gated-gelu", and that which tells two kinds of it apart."""
+    gelu = {"geglu_tanh": "gelu_new", "geglu": "gelu"}
+    if config.activation not in gelu:
+        return {}
+    known = {"dense_act_fn": "gelu", "is_gated_act": True} if config.activation == "geglu" else {}
+    return {"feed_forward_proj": "gated-gelu", **known}
 
 
 def _attention(theirs: str, ours: str) -> tuple[Tensor, ...]:
@@ -27,8 +59,11 @@ def _stack(side: str) -> tuple[Tensor, ...]:
     )
     last = f"{layer}.2" if side == "decoder" else f"{layer}.1"
     wide, feed_forward = f"{last}.DenseReluDense", f"{ours}/feed_forward"
-    gated = [{"activation": ours} for theirs, ours in _ACTIVATIONS.items() if theirs.startswith("gated-")]
-    plain = [{"activation": ours} for theirs, ours in _ACTIVATIONS.items() if not theirs.startswith("gated-")]
+    names = {True: [], False: []}
+    for their_name, our_name in _ACTIVATIONS.items():
+        kind = names[their_name.startswith("gated-")]
+        kind += [our_name] if our_name not in kind else []
+    gated, plain = ([{"activation": name} for name in names[is_gated]] for is_gated in (True, False))
     return (
         *_attention(f"{layer}.0.SelfAttention", f"{ours}/self_attention"),
         Tensor(f"{layer}.0.layer_norm.weight", (f"{ours}/self_attention_residual/norm/scale",), VECTOR),
@@ -51,7 +86,7 @@ T5 = Family(
     name="t5",
     label="T5",
     class_name="T5ForConditionalGeneration",
-    also=("T5WithLMHeadModel",),
+    also=("T5WithLMHeadModel", "T5Model"),
     architecture="encoder_decoder",
     tasks=("translation", "span_corruption"),
     init="t5",
@@ -88,15 +123,15 @@ T5 = Family(
         **{"share_embeddings": True, "output_bias": False, "embedding_norm": False, "token_types": 0},
         "num_kv_heads": lambda config: config.num_heads,
         "value_head_dim": lambda config: config.head_dim,
-        # transformers 4 knows one key for both.
-        "scale_logits": lambda config: config.tie_output,
     },
-    required={"is_encoder_decoder": (True,), "is_decoder": (False,), "initializer_factor": (1.0, 1)},
+    required={"is_encoder_decoder": (True,), "is_decoder": (False,)},
     ignored={
-        **dict.fromkeys(("dense_act_fn", "is_gated_act"), "follows from feed_forward_proj"),
-        "classifier_dropout": "of another head",
+        "initializer_factor": "of newly initialised weights",
         "bos_token_id": "T5 has no begin-of-sequence",
     },
+    notes={"initializer_factor": 1.0},
+    adapt=_adapt,
+    also_written=_also_written,
     repeats={"scale_decoder_outputs": "tie_word_embeddings", "num_decoder_layers": "num_layers"},
     copies={
         "lm_head.weight": ("shared.weight",),
@@ -107,6 +142,7 @@ T5 = Family(
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": "not used: attention to the "
         "encoder has no positions"
     },
-    # transformers 5 always writes tie_word_embeddings=true, even beside an output projection of its own.
+    # For transformers 5, tie_word_embeddings says only whether the logits are scaled. The output is the embedding if
+    # the folder has no projection. It writes true even beside one.
     untied_by="lm_head.weight",
 )

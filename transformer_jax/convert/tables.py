@@ -50,25 +50,34 @@ class Family:
       classes that are read as this one.
     - architecture: of this package. tasks: the tasks that can train the model; the first is the default. task_fields:
       values of `TaskConfig` that the head needs. has_labels: whether the head has one output per label.
+    - once: `model_type`s under which some old files have this class.
     - init: the value of `model.init` for a model that is read.
     - keys, tensors: the table. Several keys may read or write the same one of theirs.
     - fixed: the value of every other field that the model's outputs depend on, or a function of the config.
     - required: keys whose value says something that our blocks cannot, with the values that we can read. The first
-      value is written.
-    - ignored: keys without an effect on the outputs, with the reason.
+      value is written. because: what another value says, for some of them.
+    - ignored: keys that transformers reads but that have no effect on the outputs, with the reason. Of the others that
+      are not in this table, see `COMMON_IGNORED` and `folder_config.reason`.
+    - notes: keys that are written for old versions. They are not read.
+    - adapt: changes the keys of a file to those of the table, and returns what is wrong with them.
+    - also_written: keys to write beside those of the table, for a config.
     - repeats: keys that repeat another key where they are missing.
     - copies: tensors that repeat one of others, the first that exists; not written. computed: tensors that we do not
       need, as regular expressions with the reason; not written.
     - prefix: beginning of names that some files leave out; names without it in the table never have it. bare: whether
       it is left out in the files that we write.
-    - lacks: paths of our parameters that the class has no tensor for; they are read as zeros, and not written.
+    - lacks: paths of our parameters that the class has no tensor for; they are read as zeros, and not written. A run
+      that starts from the model has new ones.
     - renamed: ends of names in old files, and what they are called now.
     - zeros: tensors that are written as zeros if our model lacks them, with the field that says so.
     - untied_by: a tensor that makes the output projection one of its own, whatever config.json says, if it is there and
       differs from those that it could be a copy of.
     - own_tables: copies that are tables of their own there if the output projection is not tied. They are written too;
       read, each side gets a table of its own if one differs.
+    - untied_by: the output projection, if tensors and not config.json say whether it is the embedding. It is one of its
+      own if it is there, and differs from those that it could be a copy of or config.json says so.
     - sines_first: whether their sinusoidal positions hold all sines before all cosines.
+    - read_only: whether no model is written as this class: its head would be lost.
     - rope: whether the base of rotary positions is a key, in the forms of versions 4 and 5 of transformers.
     """
 
@@ -81,11 +90,16 @@ class Family:
     tensors: tuple[Tensor, ...]
     fixed: Mapping[str, Any]
     required: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    because: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    adapt: Callable[[dict[str, Any]], list[str]] | None = None
+    also_written: Callable[[ModelConfig], dict[str, Any]] | None = None
     repeats: Mapping[str, str] = dataclasses.field(default_factory=dict)
     copies: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     computed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     also: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
     task_fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     has_labels: bool = False
     init: str = "normal"
@@ -98,6 +112,11 @@ class Family:
     own_tables: tuple[str, ...] = ()
     sines_first: bool = False
     rope: bool = False
+    read_only: bool = False
+
+    @property
+    def has_decoder(self) -> bool:
+        return self.architecture != "encoder_only"
 
 
 TRAINING_ONLY = (
@@ -106,29 +125,33 @@ TRAINING_ONLY = (
 )
 """Fields on which the numbers that a float32 model returns do not depend; a family may have no key for them."""
 
-_GENERATION = "a setting of generation; here those are the fields of `decode`"
 _IDS = "a special id; here the tokenizer has them"
 _BOOKKEEPING = "a note about the file"
-_LIBRARY = "a setting of the library, not of the model"
+LIBRARY = "a setting of the library, or of other models"
+GENERATION = "a setting of generation; here those are the fields of `decode`"
 LABEL_KEYS = ("id2label", "label2id", "num_labels")
 """Keys with the names of labels."""
 COMMON_IGNORED = {
     **dict.fromkeys(("architectures", "transformers_version", "_name_or_path", "model_type"), _BOOKKEEPING),
     **dict.fromkeys(("dtype", "torch_dtype"), "the type of the numbers is read from the tensors"),
+    **dict.fromkeys(("_attn_implementation", "attn_implementation"), "a way to compute the same numbers"),
+    "chunk_size_feed_forward": "a way to compute the same numbers",
     **dict.fromkeys(
-        ("use_cache", "output_attentions", "output_hidden_states", "return_dict", "torchscript",
-         "gradient_checkpointing", "chunk_size_feed_forward", "attn_implementation", "_attn_implementation"), _LIBRARY
+        ("use_cache", "output_attentions", "output_hidden_states", "return_dict"), "a setting of the library"
     ),
-    **dict.fromkeys(LABEL_KEYS, "of another head"),
-    **dict.fromkeys(("problem_type", "task_specific_params"), "of another head"),
-    **dict.fromkeys(
-        ("max_length", "min_length", "num_beams", "length_penalty", "early_stopping", "do_sample", "temperature",
-         "top_k", "top_p", "repetition_penalty", "bad_words_ids", "forced_bos_token_id", "forced_eos_token_id",
-         "num_return_sequences", "no_repeat_ngram_size"), _GENERATION
-    ),
-    **dict.fromkeys(("eos_token_id", "pad_token_id", "sep_token_id", "unk_token_id"), _IDS),
+    **dict.fromkeys((*LABEL_KEYS, "problem_type", "classifier_dropout", "hidden_dropout"), "of another head"),
+    **dict.fromkeys(("eos_token_id", "pad_token_id", "sep_token_id", "bos_token_id"), _IDS),
+    **dict.fromkeys(("forced_eos_token_id", "is_encoder_decoder"), GENERATION),
+    "auto_map": "names code of the folder, which is not run",
 }  # fmt: skip
 """Keys that every family may have, with the reason why they are not read."""
+COMMON_REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "is_causal": ((True,), "transformers lets every position attend to later ones"),
+    "quantization_config": ((None,), "the tensors are quantized; save the folder again with numbers of 16 or 32 bits"),
+    "per_layer_config": ((None, {}), "layers differ"),
+    "transformers_weights": ((None, "model.safetensors", "model.safetensors.index.json"), "names another file"),
+}
+"""Keys that every family may have, with the values that we can read and what others say; they are not written."""
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu", "silu": "silu",

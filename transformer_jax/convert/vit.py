@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from transformer_jax.convert.layouts import CONVOLUTION, HEADS_OUT, LINEAR, MATRIX_OF_ONE, VECTOR, VECTOR_OF_ONE
 from transformer_jax.convert.tables import ACTIVATIONS, OWN_HEADS, Family, Key, Tensor, linear, norm
@@ -30,6 +31,26 @@ def _stack() -> tuple[Tensor, ...]:
     )
 
 
+def _adapt(values: dict[str, Any]) -> list[str]:
+    """Replace a list of two equal sides by one number, and check the size of heads; return what is wrong."""
+    problems = []
+    for name in ("image_size", "patch_size"):
+        sides = values.get(name)
+        if isinstance(sides, list):
+            if len(sides) != 2 or sides[0] != sides[1]:
+                problems.append(f"{name}={sides!r}: we read square images and patches")
+            values[name] = sides[0] if sides else None
+    size, width, heads = (
+        values.pop("head_dim", None),
+        values.get("hidden_size", 768),
+        values.get("num_attention_heads", 12),
+    )
+    if size is not None and (type(width), type(heads)) == (int, int) and size * heads != width:
+        problems.append(f"head_dim={size!r}: a ViT here has hidden_size / num_attention_heads")
+    return problems
+
+
+_NO_POOLER = "of the pooler, which this class does not have"
 _UNUSED_POOLER = {r"vit\.pooler\.dense\.(weight|bias)": "the pooler, which this class does not have"}
 
 CLASSIFICATION = Family(
@@ -65,8 +86,9 @@ CLASSIFICATION = Family(
     required={"qkv_bias": (True,)},
     ignored={
         "encoder_stride": "of the head for masked images",
-        **dict.fromkeys(("pooler_output_size", "pooler_act"), "of the pooler, which this class does not have"),
+        **dict.fromkeys(("pooler_output_size", "pooler_act"), _NO_POOLER),
     },
+    adapt=_adapt,
     computed=_UNUSED_POOLER,
     prefix="vit.",
 )
@@ -85,4 +107,15 @@ MODEL = dataclasses.replace(
 )
 """The encoder with its pooler, which is that of our head; the map to labels begins anew, as zeros."""
 
-VIT_CLASSES = (CLASSIFICATION, MODEL)
+MODEL_WITHOUT_POOLER = dataclasses.replace(
+    CLASSIFICATION,
+    label="ViTModel",
+    class_name="ViTModel",
+    tensors=_stack(),
+    lacks=MODEL.lacks,
+    bare=True,
+    read_only=True,
+)
+"""The encoder alone."""
+
+VIT_CLASSES = (CLASSIFICATION, MODEL, MODEL_WITHOUT_POOLER)

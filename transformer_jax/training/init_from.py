@@ -147,12 +147,16 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
             step = from_primary(store.newest_good, "choosing the checkpoint of training.init_from")
         stored, tokenizer = store.leaves(step, PARAMS), read_stored_tokenizer(store, step)
         stored |= store.leaves(step, f"extra/{STATISTICS}")
-        record = store.read_record(step).get("config", {})
+        whole_record = store.read_record(step)
+        record = whole_record.get("config", {})
         source = completed(record, config.to_dict())
         # Records of earlier versions may lack the kind.
         kind = record.get("data", {}).get("tokenizer", config.data.tokenizer)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
+    # A converted base model has no such numbers, only zeros in their place.
+    untrained = {*whole_record.get("untrained", [])}
+    stored = {path: leaf for path, leaf in stored.items() if path not in untrained}
     expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
     usable: dict[str, Leaf] = {}
     differences: list[str] = []
@@ -198,7 +202,7 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         loaded={path: usable[path] for path in expected if path in usable},
         new={path: leaf for path, leaf in expected.items() if path not in usable},
         unused={path: leaf for path, leaf in stored.items() if path not in expected or path not in usable},
-        labels=read_stored_labels(store, step),
+        labels=None if untrained else read_stored_labels(store, step),
         positions=functools.partial(
             resized_table,
             size=config.model.image_size // config.model.patch_size,

@@ -1,0 +1,316 @@
+"""Published config.json files: which are read, as what, and which keys are ignored."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from published_support import CLASSES, FOLDER, config_of, reduced, write_folder
+from safetensors.numpy import load_file, save_file
+
+from transformer_jax.checkpoints.checksums import by_path
+from transformer_jax.checkpoints.workdir import open_workdir
+from transformer_jax.cli.main import main
+from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.convert import folder_config, keys
+from transformer_jax.convert.families import CLASSES as TABLES
+from transformer_jax.convert.families import FAMILIES
+from transformer_jax.convert.folder import _shapes, describe, from_pretrained, open_folder
+from transformer_jax.convert.tables import COMMON_IGNORED, COMMON_REQUIRED, LABEL_KEYS
+from transformer_jax.errors import CheckpointError
+from transformer_jax.tasks.base import param_shapes
+from transformer_jax.training.init_from import open_pretrained
+
+OTHERS = {path.stem for path in FOLDER.glob("*.json")} - {*CLASSES}
+SCALED = {"Llama-3.2-1B": "rope_scaling with rope_type='llama3'", "Meta-Llama-3.1-8B": "rope_type='llama3'"}
+REFUSED = SCALED | {"mbart-large-en-ro": r"normalize_before=True: our blocks can only say False; that is mBART"}
+PARAMETERS = {
+    **{"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "distilgpt2": 81_912_576, "gpt2--resaved-4.38": 124_439_808},
+    **{"Llama-2-7b-hf": 6_738_415_616, "Llama-2-70b-chat-hf": 68_976_648_192},
+    "TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
+    **{"t5-small": 60_506_624, "t5-small--resaved-4.40": 60_492_800, "flan-t5-base": 247_577_856},
+    "vit-base-patch16-224--resaved-4.57": 86_567_656,
+}
+"""Sizes of the published models, of families whose parameters are all here."""
+KNOWN_TO_ADAPT = {
+    "t5": {"dense_act_fn", "is_gated_act"},
+    "vit": {"head_dim"},
+    "llama": {"rope_parameters", "rope_scaling", "rope_theta"},
+}
+
+
+def read(name):
+    config = config_of(name)
+    family = folder_config.candidates(config, name)[0]
+    return family, *folder_config.read_model_config(family, config, name)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_published_configs_are_read_in_full_size(name):
+    config, class_name = config_of(name), CLASSES[name]
+    families = [f for f in folder_config.candidates(config, name) if f.class_name == class_name]
+    ours, ignored = folder_config.read_model_config(families[0], config, name)
+    used = {key.theirs for key in families[0].keys} | {*families[0].required, *keys.aliases(families[0].name)}
+    used |= KNOWN_TO_ADAPT.get(families[0].name, set())
+    assert {*config} - used - {*LABEL_KEYS} <= {*ignored}  # nothing is left out without a word
+    if name in PARAMETERS:
+        shapes = by_path(_shapes(ours, folder_config.read_task(families[0], config)))
+        assert sum(leaf.size for leaf in shapes.values()) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_our_blocks_cannot_say_is_refused_by_name(name):
+    with pytest.raises(CheckpointError, match=REFUSED[name]):
+        read(name)
+
+
+@pytest.mark.parametrize("name", sorted(OTHERS - {*REFUSED}))
+def test_other_families_are_refused_by_name(name):
+    kind = config_of(name)["model_type"]
+    assert kind not in FAMILIES
+    with pytest.raises(CheckpointError, match=rf"model_type='{kind}': we convert gpt2, llama, marian, bert, t5, bart"):
+        folder_config.candidates(config_of(name), name)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_small_models_of_published_configs_are_read(name, tmp_path):
+    config = reduced(config_of(name))
+    write_folder(tmp_path / "folder", config)
+    report = describe(tmp_path / "folder")
+    assert open_folder(tmp_path / "folder").family.class_name == CLASSES[name]
+    assert {key for key, text in report["ignored"].items() if "transformers does not read it" in text} == {
+        key for key in config if key in UNREAD
+    }
+
+
+UNREAD = {
+    *("n_special", "predict_special_tokens", "n_ctx", "finetuning_task", "pruned_heads", "torchscript"),
+    *("use_bfloat16", "output_past", "_num_labels", "add_bias_logits", "normalize_embedding", "classif_dropout"),
+    *("static_position_embeddings", "extra_pos_embeddings", "do_blenderbot_90_layernorm", "task_specific_params"),
+    *("_attn_implementation_autoset", "directionality", "pooler_fc_size", "pooler_num_attention_heads"),
+    *("pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "prefix"),
+}
+"""Keys of these files that the source of transformers 5.23 does not have."""
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.class_name}-{len(table.tensors)}")
+def test_every_key_that_transformers_reads_is_used_refused_or_ignored_for_a_reason(table):
+    known = {key.theirs for key in table.keys} | {*table.required, *COMMON_REQUIRED, *COMMON_IGNORED, *table.ignored}
+    known |= KNOWN_TO_ADAPT.get(table.name, set()) | {*keys.aliases(table.name)}
+    assert keys.of_family(table.name) - known == set()
+    # Another reason than this one would be wrong.
+    assert {*table.ignored} <= keys.of_family(table.name) | keys.of_library() | keys.of_generation()
+
+
+def test_a_key_that_transformers_does_not_read_changes_nothing():
+    theirs = {"model_type": "gpt2", "output_past": True, "auto_map": {"AutoModel": "code.Model"}, "num_beams": 3}
+    theirs |= {"notes": ["a", {"b": 1}], "is_quantized_by": None, "unpadded_vocab_size": 3}
+    config, ignored = folder_config.read_model_config(FAMILIES["gpt2"], theirs, "x")
+    assert config == folder_config.read_model_config(FAMILIES["gpt2"], {}, "x")[0]
+    assert ignored == {
+        "model_type": "a note about the file",
+        **dict.fromkeys(("output_past", "notes", "is_quantized_by"), "transformers does not read it for GPT-2"),
+        "auto_map": "names code of the folder, which is not run",
+        "num_beams": "a setting of generation; here those are the fields of `decode`",
+        "unpadded_vocab_size": "a setting of the library, or of other models",
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "found"),
+    [
+        ("gpt2", {"n_layer": 3, "num_hidden_layers": 5}, {"num_decoder_layers": 5}),
+        ("gpt2", {"num_hidden_layers": 5, "n_embd": 48}, {"num_decoder_layers": 5, "emb_dim": 48}),
+        ("marian", {"encoder_layers": 3, "num_hidden_layers": 5}, {"num_encoder_layers": 5, "num_decoder_layers": 12}),
+        ("bart", {"encoder_layers": 3, "num_hidden_layers": None}, {"num_encoder_layers": 3}),
+        ("t5", {"num_layers": 3, "num_hidden_layers": 5}, {"num_encoder_layers": 5, "num_decoder_layers": 3}),
+        ("t5", {"d_kv": 3, "head_dim": 5}, {"head_dim": 5}),
+        ("t5", {"feed_forward_proj": "gated-gelu"}, {"activation": "geglu_tanh"}),
+        ("t5", {"feed_forward_proj": "gated-gelu_new"}, {"activation": "geglu_tanh"}),
+        ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}, {"activation": "geglu"}),
+        ("t5", {"dense_act_fn": "gelu_new", "is_gated_act": True}, {"activation": "geglu_tanh"}),
+        ("t5", {"feed_forward_proj": "gated-silu", "is_gated_act": False}, {"activation": "silu"}),
+        ("t5", {"tie_word_embeddings": False}, {"scale_logits": False}),
+        ("t5", {"tie_word_embeddings": True, "scale_decoder_outputs": False}, {"scale_logits": False}),
+        ("vit", {"image_size": [32, 32], "patch_size": [8, 8]}, {"image_size": 32, "patch_size": 8}),
+        ("vit", {"head_dim": 64}, {"head_dim": 64}),
+        ("llama", {"rope_theta": 5e5, "rope_scaling": None}, {"rotary_base": 5e5}),
+        ("llama", {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 7, "factor": 2}}, {"rotary_base": 7}),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 1.0}}, {"rotary_base": 10_000.0}),
+        ("llama", {"is_causal": True, "quantization_config": None}, {}),
+        ("bert", {"is_causal": False}, {}),
+    ],
+)  # fmt: skip
+def test_keys_mean_what_they_mean_in_transformers(family, given, found):
+    config, _ = folder_config.read_model_config(FAMILIES[family], given, "x")
+    assert {name: getattr(config, name) for name in found} == found
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "message"),
+    [
+        ("llama", {"is_causal": False}, "is_causal=False: our blocks can only say True; transformers lets every"),
+        ("gpt2", {"quantization_config": {"bits": 4}}, "the tensors are quantized; save the folder again"),
+        ("bert", {"per_layer_config": {"0": {"hidden_act": "relu"}}}, "can only say None or {}; layers differ"),
+        ("llama", {"transformers_weights": "other.safetensors"}, "names another file"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling with rope_type='linear': our rot"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_parameters with rope_type='yarn'"),
+        ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "our rotary positions cannot"),
+        ("llama", {"rope_parameters": {"rope_theta": "x"}}, "rope_theta='x': expected a number above 0"),
+        ("t5", {"feed_forward_proj": "gated-relu"}, "dense_act_fn='relu', is_gated_act=True: expected one of"),
+        ("t5", {"feed_forward_proj": "gelu-gated"}, "feed_forward_proj='gelu-gated': expected ACTIVATION or gated-A"),
+        ("t5", {"dense_act_fn": ["relu"]}, r"dense_act_fn=\['relu'\]"),
+        ("vit", {"image_size": [32, 16]}, r"image_size=\[32, 16\]: we read square images"),
+        ("vit", {"image_size": []}, r"image_size=\[\]: we read square images"),
+        ("vit", {"head_dim": 32}, "head_dim=32: a ViT here has hidden_size / num_attention_heads"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key': our blocks"),
+        ("gpt2", {"n_layer": 10**8}, "n_layer=100000000: we read at most 10,000"),
+        ("marian", {"num_hidden_layers": 10**8}, "encoder_layers=100000000: we read at most 10,000"),
+        ("gpt2", {"vocab_size": 10**12}, "vocab_size=1000000000000: we read at most 2,147,483,647"),
+        ("vit", {"image_size": [10**12, 10**12]}, "image_size=1000000000000: we read at most"),
+        ("vit", {"num_labels": 10**12}, "num_labels=1000000000000: we read at most 100,000 labels"),
+        ("vit", {"id2label": {"999999999999": "cat"}}, "id2label with the id=999999999999: we read at most 100,000"),
+    ],
+)
+def test_a_value_that_changes_the_model_is_refused(family, given, message):
+    with pytest.raises(CheckpointError, match=message):
+        folder_config.read_model_config(FAMILIES[family], given, "x")
+
+
+@pytest.mark.parametrize(("key", "value"), [("n_layer", 9_999), ("vocab_size", 2**31 - 1), ("n_positions", 2**31 - 1)])
+def test_sizes_within_the_bounds_are_compared_with_the_tensors(key, value, tmp_path):
+    config = reduced(config_of("gpt2"))
+    write_folder(tmp_path / "folder", config)
+    (tmp_path / "folder" / "config.json").write_text(json.dumps(config | {key: value}))
+    expected = "n_layer=9999: the folder has the tensors of 2 layers" if key == "n_layer" else "has the shape"
+    with pytest.raises(CheckpointError, match=expected):
+        describe(tmp_path / "folder")
+
+
+BASES = {
+    "gpt2": ("GPT2Model", "gpt2"),
+    "opus-mt-en-de": ("MarianModel", "marian"),
+    "t5-small": ("T5Model", "t5"),
+    "bart-large": ("BartModel", "bart"),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("said", ["class", "model_type", "nothing"])
+def test_base_models_are_read(name, said, tmp_path):
+    class_name, kind = BASES[name]
+    config = {k: v for k, v in reduced(config_of(name)).items() if k not in ("architectures", "model_type")}
+    whole = config | {"model_type": kind}
+    write_folder(tmp_path / "whole", whole)
+    write_folder(tmp_path / "base", whole, bare=True)
+    names = {*load_file(tmp_path / "base" / "model.safetensors")}
+    assert not any(name.startswith(("transformer.", "model.")) for name in names)
+    given = {"class": whole | {"architectures": [class_name]}, "model_type": whole, "nothing": config}[said]
+    (tmp_path / "base" / "config.json").write_text(json.dumps(given))
+    folder = open_folder(tmp_path / "base")
+    assert folder.family.name == kind
+    assert folder.family.lacks == ()
+    jax.tree.map(np.testing.assert_array_equal, folder.load().params, from_pretrained(tmp_path / "whole").params)
+
+
+def test_an_output_that_a_base_model_lacks_is_named(tmp_path):
+    config = reduced(config_of("Llama-2-7b-hf")) | {"architectures": ["LlamaModel"]}
+    write_folder(tmp_path / "base", config, bare=True)
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight: is missing; a base model has no output of its own"):
+        describe(tmp_path / "base")
+    (tmp_path / "base" / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    assert describe(tmp_path / "base")["model"]["tie_output"]
+
+
+def test_t5_v1_1_without_an_output_of_its_own_uses_the_embedding(tmp_path):
+    """As transformers 5 does; config.json only says whether the logits are scaled."""
+    config = reduced(config_of("flan-t5-base"))
+    write_folder(tmp_path / "base", config, bare=True)
+    found = open_folder(tmp_path / "base").config
+    assert (found.tie_output, found.scale_logits) == (True, False)
+
+
+def test_a_classifier_of_bart_is_read_as_its_base_model(tmp_path):
+    config = reduced(config_of("bart-large-mnli"))
+    write_folder(tmp_path / "folder", config)
+    file = tmp_path / "folder" / "model.safetensors"
+    head = {"dense.weight": (24, 24), "dense.bias": (24,), "out_proj.weight": (3, 24), "out_proj.bias": (3,)}
+    arrays = load_file(file) | {f"classification_head.{n}": np.ones(s, np.float32) for n, s in head.items()}
+    save_file(arrays, file)
+    report = describe(tmp_path / "folder")
+    assert report["task"] == "translation"
+    left_out = {name for name, text in report["ignored"].items() if text == "the head for labels, which is left out"}
+    assert left_out == {f"classification_head.{name}" for name in head}
+
+
+@pytest.mark.parametrize("said", [["BertModel"], None])
+@pytest.mark.parametrize("pooler", [True, False])
+def test_the_encoder_of_bert_is_read_without_a_head(said, pooler, tmp_path):
+    config = reduced(config_of("all-MiniLM-L6-v2"))
+    write_folder(tmp_path / "folder", config)
+    file = tmp_path / "folder" / "model.safetensors"
+    arrays = {name: x for name, x in load_file(file).items() if pooler or not name.startswith("pooler")}
+    assert "embeddings.word_embeddings.weight" in arrays
+    save_file(arrays, file)
+    (tmp_path / "folder" / "config.json").write_text(json.dumps(config | {"architectures": said}))
+    report = describe(tmp_path / "folder")
+    assert (report["family"], report["task"]) == ("BertModel", "classification")
+    assert report["untrained"] == ["head/output/kernel", "head/output/bias"]
+    params = from_pretrained(tmp_path / "folder").params
+    assert ("pooler" in params["head"]) == pooler
+    assert not np.any(params["head"]["output"]["kernel"])
+
+
+def test_a_folder_that_nothing_names_is_refused(tmp_path):
+    (tmp_path / "folder").mkdir()
+    save_file({"strange": np.ones(3, np.float32)}, tmp_path / "folder" / "model.safetensors")
+    (tmp_path / "folder" / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="has no model_type, and the tensors are those of none of gpt2, llama"):
+        open_folder(tmp_path / "folder")
+
+
+def test_two_classes_with_one_name_are_told_apart(tmp_path):
+    config = reduced(config_of("vit-base-patch16-224--resaved-4.57"))
+    write_folder(tmp_path / "folder", config)
+    folder = open_folder(tmp_path / "folder")
+    assert (len(folder.labels), len({*folder.labels})) == (1000, 1000)
+    assert (folder.labels[134], folder.labels[517]) == ("crane", "crane (517)")
+    assert folder.ignored["id2label"].startswith("1 names are those of labels before")
+
+
+@pytest.mark.parametrize(("version", "warns"), [("5.23.9", False), ("5.24.0.dev0", True), ("6.0", True), ("x", False)])
+def test_a_later_transformers_is_named(version, warns, tmp_path, capsys):
+    write_folder(tmp_path / "folder", reduced(config_of("gpt2")) | {"transformers_version": version})
+    assert main(["inspect", f"--folder={tmp_path / 'folder'}"]) == 0
+    out = capsys.readouterr().out
+    assert (f"transformers {version} wrote it, and we know the keys of transformers 5.23.0" in out) == warns
+    assert ("warnings:" in out) == warns
+    assert "\n  summary_type: of the head for classification\n" in out
+
+
+def test_a_run_starts_from_a_base_model_with_new_outputs(tmp_path, capsys):
+    config = reduced(config_of("all-MiniLM-L6-v2"))
+    write_folder(tmp_path / "folder", config)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    (tmp_path / "folder" / "vocab.txt").write_text("\n".join(words) + "\n")
+    run = tmp_path / "run"
+    assert main(["convert", f"--from={tmp_path / 'folder'}", f"--workdir={run}"]) == 0
+    said = capsys.readouterr().err
+    assert "a base model: head/output/kernel, head/output/bias are zeros" in said
+    assert "ignored: _name_or_path, architectures, " in said
+    converted = ExperimentConfig.from_config_dict(json.loads((run / "config.json").read_text()))
+    training = dataclasses.replace(converted.training, init_from=str(run))
+    outputs = {"head/output/kernel", "head/output/bias"}
+    for task, new in (
+        (dataclasses.replace(converted.task, num_labels=5), outputs),
+        (TaskConfig(name="tagging", num_labels=5), outputs),
+        (TaskConfig(name="span_qa"), outputs),
+    ):
+        own = dataclasses.replace(converted, task=task, training=training)
+        with open_workdir(tmp_path / task.name, own.to_dict()) as directory:
+            found = open_pretrained(own, directory, param_shapes(own))
+        assert {*found.new} == new
+        assert ("head/pooler/kernel" in found.loaded) == (task.name == "classification")
+        assert not outputs & {*found.unused}
+        found.check_labels(["x", "y", "z", "u", "v"])  # those of the folder are of no trained head
