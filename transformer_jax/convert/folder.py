@@ -32,6 +32,7 @@ from transformer_jax.config import (
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.generation import generation_settings
+from transformer_jax.convert.labels import label_keys, read_labels
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.convert.tables import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, WRITTEN_TYPES, TensorFiles, write_tensors
@@ -121,27 +122,10 @@ def open_folder(path: Path | str) -> Folder:
         end = tokenizer.special_ids.eos
         if theirs.get("eos_token_id", end) not in (end, [end], None):
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
-    labels = tuple(folder_config.label_names(theirs)) if family.has_labels else ()
-    distinct = _distinct(labels)
-    if changed := [new for old, new in zip(labels, distinct, strict=True) if old != new]:
-        ignored["id2label"] = (
-            f"{len(changed)} names are those of labels before; they get their ids, as in {changed[0]!r}"
-        )
-    labels = distinct
-    task = folder_config.read_task(family, theirs)
+    labels = read_labels(family, theirs, folder_tensors.rows_of_head(family, files), where)
+    task = folder_config.read_task(family, len(labels.names))
     warnings = () if later is None else (later,)
-    return Folder(path, family, config, files, tokenizer, task, labels, ignored, warnings)
-
-
-def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return names of labels without doubles; the later of two gets its id, as in `crane (517)`."""
-    result: dict[str, None] = {}
-    for id, label in enumerate(labels):
-        name = label
-        while name in result or (name != label and name in labels):
-            name = f"{name} ({id})"
-        result[name] = None
-    return tuple(result)
+    return Folder(path, family, config, files, tokenizer, task, labels.names, ignored | labels.ignored, warnings)
 
 
 def _chosen(classes: Sequence[Family], files: TensorFiles, where: str) -> Family:
@@ -246,8 +230,7 @@ def save_pretrained(
     chosen = folder_config.closest(config, task) if family is None else folder_config.family_named(family, task)
     theirs = folder_config.write_model_config(chosen, config, task)
     _check_shapes(config, params, task)
-    if chosen.has_labels:
-        theirs |= _label_keys(labels or [f"LABEL_{id}" for id in range(task.num_labels)])
+    theirs |= label_keys(chosen, task, labels)
     ids = _special_ids(chosen, config, tokenizer)
     theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
     texts = {CONFIG: theirs}
@@ -296,13 +279,6 @@ def _check_shapes(config: ModelConfig, params: Params, task: TaskConfig) -> None
 def _shapes(config: ModelConfig, task: TaskConfig) -> Params:
     head = TASKS[task.name].head(task, config)
     return jax.eval_shape(lambda: init_params(config, 0, head))
-
-
-def _label_keys(labels: Sequence[str]) -> dict[str, Any]:
-    return {
-        "id2label": {str(id): label for id, label in enumerate(labels)},
-        "label2id": {label: id for id, label in enumerate(labels)},
-    }
 
 
 def _special_ids(family: Family, config: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:

@@ -204,6 +204,14 @@ def _original(family: Family, name: str, stored: Mapping[str, str]) -> str | Non
     return next((other for other in family.copies.get(name, ()) if other in stored), None)
 
 
+def rows_of_head(family: Family, files: TensorFiles) -> int | None:
+    """Return the number of outputs of a head for labels; None if the class or the folder has none."""
+    stored = _with_prefix(family, files.tensors)
+    names = [tensor.theirs for tensor in family.tensors if tensor.ours == ("head/output/bias",)]
+    shapes = [files.tensors[stored[name]].shape for name in names if name in stored]
+    return shapes[0][0] if shapes and len(shapes[0]) == 1 else None
+
+
 def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFiles) -> ModelConfig:
     """Return the config with the fields of those tensors that a model without them would not have.
 
