@@ -262,6 +262,18 @@ def test_the_encoder_of_bert_is_read_without_a_head(said, pooler, tmp_path):
     assert not np.any(params["head"]["output"]["kernel"])
 
 
+@pytest.mark.parametrize("pooler", [True, False])
+def test_the_encoder_of_a_vit_is_read_without_a_head(pooler, tmp_path):
+    config = reduced(config_of("vit-base-patch16-224--resaved-4.57")) | {"architectures": ["ViTModel"]}
+    del config["id2label"], config["label2id"]
+    write_folder(tmp_path / "folder", config)
+    file = tmp_path / "folder" / "model.safetensors"
+    save_file({n: x for n, x in load_file(file).items() if pooler or not n.startswith("pooler")}, file)
+    folder = open_folder(tmp_path / "folder")
+    assert (folder.family.label, folder.task.pooler) == ("ViTModel", pooler)
+    assert describe(tmp_path / "folder")["untrained"] == ["head/output/kernel", "head/output/bias"]
+
+
 def test_a_folder_that_nothing_names_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     save_file({"strange": np.ones(3, np.float32)}, tmp_path / "folder" / "model.safetensors")

@@ -155,7 +155,8 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
     # A converted base model has no such numbers, only zeros in their place.
-    untrained = {*whole_record.get("untrained", [])}
+    given = whole_record.get("untrained", [])
+    untrained = {path for path in given if isinstance(path, str)} if isinstance(given, list) else set()
     stored = {path: leaf for path, leaf in stored.items() if path not in untrained}
     expected = {path: Leaf(tuple(x.shape), x.dtype.name) for path, x in by_path(template).items()}
     usable: dict[str, Leaf] = {}
