@@ -86,7 +86,7 @@ def test_a_preprocessor_that_we_cannot_be(tmp_path, values, problem):
     ("values", "problem"),
     [
         ({"qkv_bias": False}, "qkv_bias=False: our blocks can only say True"),
-        ({"image_size": [8, 9]}, "image_size=[8, 9]: expected an integer"),
+        ({"image_size": [8, 9]}, "image_size=[8, 9]: we read square images"),
         ({"patch_size": 3}, "patch_size is our model.patch_size=3 does not divide image_size=8"),
         ({"architectures": ["ViTMAEModel"]}, "of ViT we convert ViTForImageClassification, ViTModel"),
     ],

@@ -53,7 +53,7 @@ def test_published_configs_are_read_in_full_size(name):
     ours, ignored = folder_config.read_model_config(families[0], config, name)
     used = {key.theirs for key in families[0].keys} | {*families[0].required, *keys.aliases(families[0].name)}
     used |= KNOWN_TO_ADAPT.get(families[0].name, set())
-    assert {*config} - used - {*LABEL_KEYS} <= {*ignored}  # nothing is left out without a word
+    assert {*config} - used - {*LABEL_KEYS, "problem_type"} <= {*ignored}  # nothing is left out without a word
     if name in PARAMETERS:
         shapes = by_path(_shapes(ours, task_of(families[0], config)))
         assert sum(leaf.size for leaf in shapes.values()) == PARAMETERS[name]
