@@ -69,7 +69,10 @@ class Pretrained(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A Hugging Face folder whose config and headers have been read and checked."""
+    """A Hugging Face folder whose config and headers have been read and checked.
+
+    resize: the value of `data.resize` with which images are scaled as there.
+    """
 
     path: Path
     family: Family
@@ -80,6 +83,7 @@ class Folder:
     labels: tuple[str, ...]
     ignored: dict[str, str]
     warnings: tuple[str, ...] = ()
+    resize: str = "squash"
 
     @property
     def num_parameters(self) -> int:
@@ -113,10 +117,10 @@ def open_folder(path: Path | str) -> Folder:
     later = folder_config.later_version(theirs, where)
     if later is not None:
         ignored["transformers_version"] = later
-    tokenizer = read_folder_tokenizer(path) if config.inputs == "tokens" else NoText()
+    tokenizer, resize = read_folder_tokenizer(path) if config.inputs == "tokens" else NoText(), "squash"
     if config.inputs == "patches":
-        pixels, reasons = read_preprocessor(path / PREPROCESSOR, config)
-        config, ignored = dataclasses.replace(config, **pixels), ignored | reasons
+        steps = read_preprocessor(path / PREPROCESSOR, config)
+        config, ignored, resize = dataclasses.replace(config, **steps.model), ignored | steps.ignored, steps.resize
     elif tokenizer is not None:
         _check_tokenizer(path, config, tokenizer)
         end = tokenizer.special_ids.eos
@@ -125,7 +129,8 @@ def open_folder(path: Path | str) -> Folder:
     labels = read_labels(family, theirs, folder_tensors.rows_of_head(family, files), where)
     task = folder_config.read_task(family, len(labels.names))
     warnings = () if later is None else (later,)
-    return Folder(path, family, config, files, tokenizer, task, labels.names, ignored | labels.ignored, warnings)
+    ignored |= labels.ignored
+    return Folder(path, family, config, files, tokenizer, task, labels.names, ignored, warnings, resize)
 
 
 def _chosen(classes: Sequence[Family], files: TensorFiles, where: str) -> Family:
@@ -206,6 +211,7 @@ def save_pretrained(
     decode: DecodeConfig | None = None,
     family: str | None = None,
     dtype: str = "float32",
+    resize: str = "squash",
     shard_bytes: int = SHARD_BYTES,
     advance: Advance = lambda nbytes: None,
 ) -> list[str]:
@@ -219,6 +225,7 @@ def save_pretrained(
       decode: settings of generation.
       family: a name of `FAMILIES`; default: the one that can express the config.
       dtype: float32, float16 or bfloat16, the type of the numbers in the files.
+      resize: how images are scaled, a value of `data.resize`; `none` is written as `squash`.
     Returns: fields for training alone and settings of generation that the folder does not hold.
     Raises: ConfigError, which names the fields that the family cannot express, if the parameters are not those of the
       config, or for another dtype; CheckpointError if the folder is not empty or cannot be written.
@@ -235,7 +242,7 @@ def save_pretrained(
     theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
     texts = {CONFIG: theirs}
     if config.inputs == "patches":
-        texts[PREPROCESSOR] = preprocessor(config)
+        texts[PREPROCESSOR] = preprocessor(config, resize)
     left_out = [*folder_config.not_written(chosen, config), *chosen.lacks]
     if chosen.architecture != "encoder_only":
         settings = generation_settings(config, decode)
@@ -336,7 +343,7 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
             data=DataConfig(
                 source="shapes",
                 colours={1: "grey", 3: "rgb"}.get(model.image_channels, "as_stored"),
-                resize="squash",  # as transformers' ViTImageProcessor
+                resize=folder.resize,
                 batching="rows",
             ),
             training=TrainingConfig(label_smoothing=0.0),
