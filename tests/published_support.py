@@ -13,6 +13,7 @@ import numpy as np
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.folder import _shapes
+from transformer_jax.convert.labels import read_labels
 from transformer_jax.convert.tensor_files import write_tensors
 
 FOLDER = pathlib.Path(__file__).parent / "convert" / "published"
@@ -79,6 +80,11 @@ def reduced(config):
     return result
 
 
+def task_of(family, config):
+    """Return the task of a config, whose head has one row for every label."""
+    return folder_config.read_task(family, len(read_labels(family, config, None, "x").names))
+
+
 def write_folder(path, config, bare=False, extra=None):
     """Write a folder with a config and random tensors of its class, without a tokenizer; return the tensors.
 
@@ -87,7 +93,7 @@ def write_folder(path, config, bare=False, extra=None):
     """
     family = folder_config.candidates(config, "x")[0]
     ours, _ = folder_config.read_model_config(family, config, "x")
-    shapes = by_path(_shapes(ours, folder_config.read_task(family, config)))
+    shapes = by_path(_shapes(ours, task_of(family, config)))
     rng = np.random.default_rng(0)
     leaves = {
         name: (rng.standard_normal(leaf.shape) * 0.3 / math.sqrt(max(leaf.shape[0], 1))).astype(np.float32)

@@ -289,8 +289,11 @@ def sweep(folder):
 
 def test_report_imports_nothing_that_a_trial_names(folder, sweep, capsys):
     workdir, _ = sweep
+    task = {"task": {"name": "evil:Task"}}
     for file in workdir.glob(f"trials/*/{SPEC}"):
-        edit(file, config=without_checksum(json.loads(file.read_text()))["config"] | {"task": {"name": "evil:Task"}})
+        edit(file, config=without_checksum(json.loads(file.read_text()))["config"] | task)
+    for file in workdir.glob("trials/*/config.json"):
+        edit(file, **task)
     assert main(["report", f"--workdir={workdir}"]) == 2
     assert f"{SPEC} names task.name='evil:Task'" in capsys.readouterr().err
     assert not imported(folder)

@@ -519,7 +519,7 @@ def test_labels_that_a_classifier_cannot_have_are_refused(tmp_path):
     task = TaskConfig(name="classification", num_labels=3, pooler=True)
     params = random_params(config, head=TASKS["classification"].head(task, config))
     save_pretrained(tmp_path / "folder", config, params, task=task, labels=("a", "b", "c"))
-    for values, message in (({"problem_type": "regression"}, "problem_type='regression': our blocks can only say"),):
+    for values, message in (({"problem_type": "regression"}, "problem_type='regression': our heads are a softmax"),):
         shutil.copytree(tmp_path / "folder", tmp_path / "other", dirs_exist_ok=True)
         edit(tmp_path / "other" / "config.json", **values)
         with pytest.raises(CheckpointError, match=message):

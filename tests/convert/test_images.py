@@ -15,6 +15,7 @@ from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.config import TaskConfig
 from transformer_jax.convert.big_vision import open_big_vision
 from transformer_jax.convert.folder import describe, from_pretrained, save_pretrained
+from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.errors import CheckpointError
 from transformer_jax.evaluation.loading import load
 from transformer_jax.models.architecture import ARCHITECTURES
@@ -67,26 +68,89 @@ def test_the_file_of_the_preprocessor(tmp_path):
     [
         ({"size": {"height": 8, "width": 9}}, "size={'height': 8, 'width': 9} differs from image_size=8"),
         ({"size": {"shortest_edge": 7}}, "differs from image_size=8 of config.json"),
-        ({"rescale_factor": 1.0}, "rescale_factor=1.0: we divide pixels by 255"),
-        ({"do_rescale": False}, "do_rescale=False"),
+        ({"size": {"shortest_edge": 8}}, "size={'shortest_edge': 8} without do_center_crop: images would not become"),
+        ({"size": 8, "default_to_square": False}, "size=8 without do_center_crop: images would not become squares"),
+        ({"size": {"shortest_edge": 9}, "do_center_crop": True, "crop_size": 8}, "differs from image_size=8"),
+        ({"size": {"height": 9, "width": 9}, "do_center_crop": True, "crop_size": 8}, "differs from image_size=8"),
+        ({"size": {"height": 8}}, "size={'height': 8} differs from image_size=8"),
+        ({"size": [8, 9]}, "size=[8, 9] differs from image_size=8"),
+        ({"size": True}, "size=True differs from image_size=8"),
+        ({"do_resize": False, "do_center_crop": True, "crop_size": 8}, "do_center_crop=True with do_resize=False"),
+        ({"do_center_crop": True, "crop_size": {"height": 8, "width": 7}}, "crop_size={'height': 8, 'width': 7} diff"),
+        ({"do_resize": "no"}, "do_resize='no': expected true or false"),
+        ({"do_pad": True}, "do_pad=True: we do not pad images"),
+        ({"rescale_factor": 0.0}, "rescale_factor=0.0: expected a number above 0"),
+        ({"rescale_factor": "1/255"}, "rescale_factor='1/255': expected a number above 0"),
+        ({"image_std": [0.5, 0.0, 0.5]}, "image_std=[0.5, 0.0, 0.5]: expected one number above 0, or 3 of them"),
+        ({"image_mean": [0.5, 0.5, float("nan")]}, "image_mean=[0.5, 0.5, nan]: expected one number, or 3 of them"),
+        (
+            {"image_processor_type": "CLIPImageProcessor", "size": ..., "image_std": ...},
+            "add size, image_std, with its",
+        ),
+        ({"crop_pct": 0.9}, "crop_pct=0.9: we do not know this key"),
         ({"image_mean": [0.5, 0.5]}, "image_mean=[0.5, 0.5]: expected one number, or 3 of them"),
-        ({"image_std": "x"}, "image_std='x': expected one number, or 3 of them"),
-        ({"do_center_crop": True}, "we do not know do_center_crop=True"),
+        ({"image_std": "x"}, "image_std='x': expected one number above 0, or 3 of them"),
+        ({"do_center_crop": True}, "crop_size=None differs from image_size=8"),
     ],
 )
 def test_a_preprocessor_that_we_cannot_be(tmp_path, values, problem):
-    folder = written(tmp_path / "a")
-    edit(folder / "preprocessor_config.json", **values)
+    config, file = tiny(**FIELDS), tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(preprocessor(config)))
+    edit(file, **values)
     with pytest.raises(CheckpointError) as raised:
-        from_pretrained(folder)
+        read_preprocessor(file, config)
     assert problem in str(raised.value)
+
+
+HALF = ("0.5", "0.5")
+
+
+@pytest.mark.parametrize(
+    ("values", "mean_std", "resize", "ignored"),
+    [
+        ({}, HALF, "squash", {"image_processor_type"}),
+        ({"size": 8}, HALF, "squash", {"image_processor_type"}),
+        ({"size": [8, 8], "resample": 3, "crop_size": 7}, HALF, "squash", {"resample", "crop_size"}),
+        ({"size": {"shortest_edge": 8}, "do_center_crop": True, "crop_size": 8}, HALF, "crop", set()),
+        ({"size": 8, "default_to_square": False, "do_center_crop": True, "crop_size": [8, 8]}, HALF, "crop", set()),
+        ({"do_center_crop": True, "crop_size": {"height": 8, "width": 8}}, HALF, "squash", set()),
+        ({"do_resize": False, "size": 99, "resample": 0}, HALF, "none", set()),
+        ({"do_convert_rgb": True, "do_pad": False, "do_center_crop": None, "crop_size": None}, HALF, "squash", set()),
+        ({"do_normalize": False}, ("0.0", "1.0"), "squash", set()),
+        ({"do_normalize": False, "rescale_factor": 2.0 / 255}, ("0.0", "0.5"), "squash", set()),
+        ({"rescale_factor": 1 / 127.5, "image_mean": [1.0] * 3, "image_std": 1.0}, HALF, "squash", set()),
+        ({"rescale_factor": 0.00392156862745098}, HALF, "squash", set()),
+        ({"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [51.0] * 3}, ("0.5", "0.2"), "squash", set()),
+        ({"image_processor_type": "ViTImageProcessorFast", "data_format": "channels_first"}, HALF, "squash", set()),
+        ({"image_processor_type": "CLIPImageProcessor"}, HALF, "squash", set()),
+        ({"feature_extractor_type": "ViTFeatureExtractor", "image_processor_type": ...}, HALF, "squash", set()),
+    ],
+)
+def test_the_steps_of_a_preprocessor(tmp_path, values, mean_std, resize, ignored):
+    """bytes * factor, minus the mean, divided by the deviation, is what the two fields of the model say."""
+    config, file = tiny(**FIELDS), tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(preprocessor(config) | {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
+    edit(file, **values)
+    found = read_preprocessor(file, config)
+    assert found.resize == resize
+    assert ignored <= {*found.ignored}
+    for name, text in zip(("pixel_mean", "pixel_std"), mean_std, strict=True):
+        assert float(found.model[name]) == pytest.approx(float(text), rel=1e-12)
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop"])
+def test_the_way_there_and_back_of_a_preprocessor(tmp_path, resize):
+    config, file = tiny(**FIELDS, pixel_mean="0.1,0.2,0.3", pixel_std="0.5"), tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(preprocessor(config, resize)))
+    found = read_preprocessor(file, config)
+    assert found[:2] == ({"pixel_mean": "0.1,0.2,0.3", "pixel_std": "0.5"}, resize)
 
 
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
         ({"qkv_bias": False}, "qkv_bias=False: our blocks can only say True"),
-        ({"image_size": [8, 9]}, "image_size=[8, 9]: expected an integer"),
+        ({"image_size": [8, 9]}, "image_size=[8, 9]: we read square images"),
         ({"patch_size": 3}, "patch_size is our model.patch_size=3 does not divide image_size=8"),
         ({"architectures": ["ViTMAEModel"]}, "of ViT we convert ViTForImageClassification, ViTModel"),
     ],

@@ -162,6 +162,108 @@ def test_random_configs_in_both_directions(family, data, seed, tmp_path_factory)
     np.testing.assert_array_equal(logits_of(again.eval(), batch), expected)
 
 
+LIKE = {
+    "gpt2": {"architecture": "decoder_only", "norm_position": "pre", "position_encoding": "learned"},
+    "llama": {"architecture": "decoder_only", "norm_position": "pre", "norm": "rmsnorm", "position_encoding": "rotary"},
+    "marian": {"norm_epsilon": 1e-5},
+    "t5": {"norm_position": "pre", "norm": "rmsnorm", "position_encoding": "relative", "use_bias": False},
+    "bart": {"norm_epsilon": 1e-5, "position_encoding": "learned", "embedding_norm": True},
+}
+LIKE["gpt2"] |= {"scale_embeddings": False}
+LIKE["llama"] |= {"scale_embeddings": False, "activation": "swiglu"}
+LIKE["t5"] |= {"scale_embeddings": False, "attention_scale": False}
+TABLES = [
+    ("gpt2", {"tie_output": True}),
+    ("gpt2", {"tie_output": False}),
+    ("llama", {"tie_output": True}),
+    ("llama", {"tie_output": False}),
+    *(
+        ("marian", {"tie_output": tied, "share_embeddings": shared, "source_vocab_size": size})
+        for tied in (True, False)
+        for shared, size in ((True, None), (False, None), (False, 23))
+    ),
+    ("t5", {"tie_output": True, "scale_logits": True}),
+    ("t5", {"tie_output": False}),
+    ("bart", {}),
+]
+
+
+@pytest.mark.parametrize(("family", "fields"), TABLES)
+def test_tables_of_embeddings(family, fields, tmp_path):
+    """Nothing is missing, nothing is filled at random, and nothing is left over."""
+    config = tiny(**LIKE[family] | fields)
+    params = random_params(config)
+    save_pretrained(tmp_path / "ours", config, params, family=family)
+    model, found = CLASSES[family][1].from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(found.values()), found
+    model.set_attn_implementation("eager")
+    batch = batch_of(family, {"vocab_size": config.source_vocab_size, "decoder_vocab_size": config.vocab_size}, 0)
+    batch = {name: x[:, :11] for name, x in batch.items()}
+    expected = logits_of(model.eval(), batch)
+    batch = jax.tree.map(jnp.asarray, batch)
+
+    def check(config, params):
+        module = ARCHITECTURES[config.architecture].module(config, None)
+        actual = jax.jit(module.apply)({"params": params}, batch)[0]
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+    check(config, params)
+    model.save_pretrained(tmp_path / "theirs")
+    again = from_pretrained(tmp_path / "theirs")
+    check(again.config, again.params)
+
+
+def test_relative_buckets_of_t5():
+    distances, compute = np.arange(-1100, 1101), T5Attention._relative_position_bucket
+    for bidirectional, buckets, longest in itertools.product(
+        (True, False), (4, 6, 8, 16, 20, 32), (20, 72, 100, 128, 200, 512, 1024)
+    ):
+        expected = compute(torch.tensor(distances), bidirectional, buckets, longest)
+        actual = relative_buckets(jnp.asarray(distances), bidirectional, buckets, longest)
+        np.testing.assert_array_equal(actual, expected.numpy(), err_msg=str((bidirectional, buckets, longest)))
+
+
+@pytest.mark.parametrize("family", ["gpt2", "marian"])
+def test_beam_search_in_which_cut_hypotheses_compete(family):
+    """Short limits, so that some hypotheses end and others are cut off; `last` would give other outputs."""
+    config = tiny(**LIKE[family], vocab_size=12, tie_output=False)
+    params, folder = random_params(config), tempfile.mkdtemp()
+    params["output"]["kernel"] *= 4
+    save_pretrained(folder, config, params, family=family)
+    model = CLASSES[family][1].from_pretrained(folder).eval()
+    decoder, rng = ARCHITECTURES[config.architecture].decoder(config), np.random.default_rng(0)
+    inputs, mask, prompts = rng.integers(2, 12, (24, 4)), np.ones((24, 4), bool), [[config.decoder_start_id]] * 24
+    batch: dict[str, Any] = {"inputs": inputs.astype(np.int32), "inputs_mask": mask}
+    if family == "gpt2":
+        prompts, batch = inputs.tolist(), {}
+    request = Request(batch, prompts, np.full(24, 5), 5)
+    found = {}
+    for rank in ("compete", "last"):
+        decode = DecodeConfig(
+            beam_size=3, num_best=3, length_penalty="average", max_new_tokens=5, cut_hypotheses=rank, forbidden_ids="0"
+        )
+        found[rank] = generate((decoder,), [decoder.prepare(params)], decode, Ends(1, ()), request)
+    settings = generation_settings(config, dataclasses.replace(decode, cut_hypotheses="compete"))
+    assert settings.left_out == []
+    with torch.no_grad():
+        theirs = model.generate(
+            input_ids=torch.tensor(inputs),
+            attention_mask=torch.tensor(mask).long(),
+            generation_config=transformers.GenerationConfig(
+                **settings.keys, eos_token_id=1, pad_token_id=0, decoder_start_token_id=config.decoder_start_id
+            ),
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+    start = inputs.shape[1] if family == "gpt2" else 1
+    expected = np.pad(theirs.sequences[:, start:].numpy(), ((0, 0), (0, 5)))[:, :5].reshape(24, 3, 5)
+    for rank, same in (("compete", True), ("last", False)):
+        kept = np.arange(5) < np.asarray(found[rank].lengths)[..., None]
+        assert np.array_equal(np.where(kept, found[rank].ids, 0), np.where(kept, expected, 0)) == same
+    np.testing.assert_allclose(found["compete"].scores.reshape(-1), theirs.sequences_scores, atol=1e-5)
+    assert 0 < np.asarray(found["compete"].finished).mean() < 1
+
+
 def randomised(model, seed=0):
     torch.manual_seed(seed)
     with torch.no_grad():
@@ -306,105 +408,3 @@ def test_the_list_of_keys_is_that_of_the_source():
     spec.loader.exec_module(module)
     assert module.OUT.read_text(encoding="utf-8") == module.text()
     assert transformers.__version__ == "5.23.0"
-
-
-LIKE = {
-    "gpt2": {"architecture": "decoder_only", "norm_position": "pre", "position_encoding": "learned"},
-    "llama": {"architecture": "decoder_only", "norm_position": "pre", "norm": "rmsnorm", "position_encoding": "rotary"},
-    "marian": {"norm_epsilon": 1e-5},
-    "t5": {"norm_position": "pre", "norm": "rmsnorm", "position_encoding": "relative", "use_bias": False},
-    "bart": {"norm_epsilon": 1e-5, "position_encoding": "learned", "embedding_norm": True},
-}
-LIKE["gpt2"] |= {"scale_embeddings": False}
-LIKE["llama"] |= {"scale_embeddings": False, "activation": "swiglu"}
-LIKE["t5"] |= {"scale_embeddings": False, "attention_scale": False}
-TABLES = [
-    ("gpt2", {"tie_output": True}),
-    ("gpt2", {"tie_output": False}),
-    ("llama", {"tie_output": True}),
-    ("llama", {"tie_output": False}),
-    *(
-        ("marian", {"tie_output": tied, "share_embeddings": shared, "source_vocab_size": size})
-        for tied in (True, False)
-        for shared, size in ((True, None), (False, None), (False, 23))
-    ),
-    ("t5", {"tie_output": True, "scale_logits": True}),
-    ("t5", {"tie_output": False}),
-    ("bart", {}),
-]
-
-
-@pytest.mark.parametrize(("family", "fields"), TABLES)
-def test_tables_of_embeddings(family, fields, tmp_path):
-    """Nothing is missing, nothing is filled at random, and nothing is left over."""
-    config = tiny(**LIKE[family] | fields)
-    params = random_params(config)
-    save_pretrained(tmp_path / "ours", config, params, family=family)
-    model, found = CLASSES[family][1].from_pretrained(tmp_path / "ours", output_loading_info=True)
-    assert not any(found.values()), found
-    model.set_attn_implementation("eager")
-    batch = batch_of(family, {"vocab_size": config.source_vocab_size, "decoder_vocab_size": config.vocab_size}, 0)
-    batch = {name: x[:, :11] for name, x in batch.items()}
-    expected = logits_of(model.eval(), batch)
-    batch = jax.tree.map(jnp.asarray, batch)
-
-    def check(config, params):
-        module = ARCHITECTURES[config.architecture].module(config, None)
-        actual = jax.jit(module.apply)({"params": params}, batch)[0]
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-
-    check(config, params)
-    model.save_pretrained(tmp_path / "theirs")
-    again = from_pretrained(tmp_path / "theirs")
-    check(again.config, again.params)
-
-
-def test_relative_buckets_of_t5():
-    distances, compute = np.arange(-1100, 1101), T5Attention._relative_position_bucket
-    for bidirectional, buckets, longest in itertools.product(
-        (True, False), (4, 6, 8, 16, 20, 32), (20, 72, 100, 128, 200, 512, 1024)
-    ):
-        expected = compute(torch.tensor(distances), bidirectional, buckets, longest)
-        actual = relative_buckets(jnp.asarray(distances), bidirectional, buckets, longest)
-        np.testing.assert_array_equal(actual, expected.numpy(), err_msg=str((bidirectional, buckets, longest)))
-
-
-@pytest.mark.parametrize("family", ["gpt2", "marian"])
-def test_beam_search_in_which_cut_hypotheses_compete(family):
-    """Short limits, so that some hypotheses end and others are cut off; `last` would give other outputs."""
-    config = tiny(**LIKE[family], vocab_size=12, tie_output=False)
-    params, folder = random_params(config), tempfile.mkdtemp()
-    params["output"]["kernel"] *= 4
-    save_pretrained(folder, config, params, family=family)
-    model = CLASSES[family][1].from_pretrained(folder).eval()
-    decoder, rng = ARCHITECTURES[config.architecture].decoder(config), np.random.default_rng(0)
-    inputs, mask, prompts = rng.integers(2, 12, (24, 4)), np.ones((24, 4), bool), [[config.decoder_start_id]] * 24
-    batch: dict[str, Any] = {"inputs": inputs.astype(np.int32), "inputs_mask": mask}
-    if family == "gpt2":
-        prompts, batch = inputs.tolist(), {}
-    request = Request(batch, prompts, np.full(24, 5), 5)
-    found = {}
-    for rank in ("compete", "last"):
-        decode = DecodeConfig(
-            beam_size=3, num_best=3, length_penalty="average", max_new_tokens=5, cut_hypotheses=rank, forbidden_ids="0"
-        )
-        found[rank] = generate((decoder,), [decoder.prepare(params)], decode, Ends(1, ()), request)
-    settings = generation_settings(config, dataclasses.replace(decode, cut_hypotheses="compete"))
-    assert settings.left_out == []
-    with torch.no_grad():
-        theirs = model.generate(
-            input_ids=torch.tensor(inputs),
-            attention_mask=torch.tensor(mask).long(),
-            generation_config=transformers.GenerationConfig(
-                **settings.keys, eos_token_id=1, pad_token_id=0, decoder_start_token_id=config.decoder_start_id
-            ),
-            return_dict_in_generate=True,
-            output_scores=True,
-        )
-    start = inputs.shape[1] if family == "gpt2" else 1
-    expected = np.pad(theirs.sequences[:, start:].numpy(), ((0, 0), (0, 5)))[:, :5].reshape(24, 3, 5)
-    for rank, same in (("compete", True), ("last", False)):
-        kept = np.arange(5) < np.asarray(found[rank].lengths)[..., None]
-        assert np.array_equal(np.where(kept, found[rank].ids, 0), np.where(kept, expected, 0)) == same
-    np.testing.assert_allclose(found["compete"].scores.reshape(-1), theirs.sequences_scores, atol=1e-5)
-    assert 0 < np.asarray(found["compete"].finished).mean() < 1

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from published_support import CLASSES, FOLDER, config_of, reduced, write_folder
+from published_support import CLASSES, FOLDER, config_of, reduced, task_of, write_folder
 from safetensors.numpy import load_file, save_file
 
 from transformer_jax.checkpoints.checksums import by_path
@@ -53,9 +53,9 @@ def test_published_configs_are_read_in_full_size(name):
     ours, ignored = folder_config.read_model_config(families[0], config, name)
     used = {key.theirs for key in families[0].keys} | {*families[0].required, *keys.aliases(families[0].name)}
     used |= KNOWN_TO_ADAPT.get(families[0].name, set())
-    assert {*config} - used - {*LABEL_KEYS} <= {*ignored}  # nothing is left out without a word
+    assert {*config} - used - {*LABEL_KEYS, "problem_type"} <= {*ignored}  # nothing is left out without a word
     if name in PARAMETERS:
-        shapes = by_path(_shapes(ours, folder_config.read_task(families[0], config)))
+        shapes = by_path(_shapes(ours, task_of(families[0], config)))
         assert sum(leaf.size for leaf in shapes.values()) == PARAMETERS[name]
 
 

@@ -26,6 +26,7 @@ from transformer_jax.files import (
     write_atomically,
 )
 from transformer_jax.readers import read_json_object, through_json
+from transformer_jax.trust import reading
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +187,9 @@ def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Pat
         folder = workdir / CHECKPOINTS / str(step)
         logger.warning("%s: has no %s; the config is that of checkpoint %d", workdir, CONFIG, step)
         return folder, stored
-    if not allow_config_change and (lines := _changes(stored, config, step, lasting=True)):
+    with reading(workdir / CONFIG):
+        lines = [] if allow_config_change else _changes(stored, config, step, lasting=True)
+    if lines:
         raise CheckpointError(
             f"{workdir / CONFIG}: is not the config of checkpoint {step}: it was edited or is of another run"
             + _remedy(step, lines)
@@ -236,7 +239,8 @@ def _edited(workdir: Path, config: Mapping[str, Any]) -> CheckpointError:
             f"{text}; there is no checkpoint to compare it with. Delete it and name the config again: --config=..."
         )
     step, stored = newest
-    return CheckpointError(text + _remedy(step, _changes(stored, config, step)))
+    with reading(workdir / CONFIG):
+        return CheckpointError(text + _remedy(step, _changes(stored, config, step)))
 
 
 def _remedy(step: int, lines: Iterable[str]) -> str:

@@ -134,6 +134,7 @@ def _write(arguments: Arguments, target: str) -> int:
             decode=loaded.config.decode,
             family=values.family,
             dtype=values.dtype,
+            resize=loaded.config.data.resize,
             shard_bytes=values.shard_mb * _MB,
             advance=advance,
         )

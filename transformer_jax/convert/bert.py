@@ -92,9 +92,6 @@ MASKED_LM = Family(
 
 
 _TIED = "tie_word_embeddings"
-_ONE_LABEL = ("single_label_classification", None)
-"""Values of `problem_type` for a softmax over the labels, which is also the default."""
-
 
 _HEAD_DROPOUT = Key("classifier_dropout", "head_dropout_rate", None)
 """None there means `hidden_dropout_prob`, as None here means `dropout_rate`."""
@@ -123,10 +120,7 @@ def _with_head(class_name: str, task: str, tensors: tuple[Tensor, ...], pooled: 
             _TIED: "of the head for masked words, which this class does not have",
         },
         notes={_TIED: True},
-        required={
-            **{name: values for name, values in MASKED_LM.required.items() if name != _TIED},
-            **({"problem_type": _ONE_LABEL} if pooled else {}),
-        },
+        required={name: values for name, values in MASKED_LM.required.items() if name != _TIED},
         tensors=(*_stack(), *tensors),
         fixed=_FIXED,
         copies={},
@@ -147,7 +141,6 @@ MODEL = dataclasses.replace(
     class_name="BertModel",
     tensors=(*_stack(), *linear("bert.pooler.dense", "head/pooler", LINEAR)),
     lacks=("head/output/kernel", "head/output/bias"),
-    required={name: values for name, values in SEQUENCE_CLASSIFICATION.required.items() if name != "problem_type"},
     bare=True,
     read_only=True,
 )

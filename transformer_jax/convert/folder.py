@@ -32,6 +32,7 @@ from transformer_jax.config import (
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.generation import generation_settings
+from transformer_jax.convert.labels import label_keys, read_labels
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.convert.tables import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, WRITTEN_TYPES, TensorFiles, write_tensors
@@ -69,7 +70,10 @@ class Pretrained(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A Hugging Face folder whose config and headers have been read and checked."""
+    """A Hugging Face folder whose config and headers have been read and checked.
+
+    resize: the value of `data.resize` with which images are scaled as there.
+    """
 
     path: Path
     family: Family
@@ -80,6 +84,7 @@ class Folder:
     labels: tuple[str, ...]
     ignored: dict[str, str]
     warnings: tuple[str, ...] = ()
+    resize: str = "squash"
 
     @property
     def num_parameters(self) -> int:
@@ -113,36 +118,20 @@ def open_folder(path: Path | str) -> Folder:
     later = folder_config.later_version(theirs, where)
     if later is not None:
         ignored["transformers_version"] = later
-    tokenizer = read_folder_tokenizer(path) if config.inputs == "tokens" else NoText()
+    tokenizer, resize = read_folder_tokenizer(path) if config.inputs == "tokens" else NoText(), "squash"
     if config.inputs == "patches":
-        pixels, reasons = read_preprocessor(path / PREPROCESSOR, config)
-        config, ignored = dataclasses.replace(config, **pixels), ignored | reasons
+        steps = read_preprocessor(path / PREPROCESSOR, config)
+        config, ignored, resize = dataclasses.replace(config, **steps.model), ignored | steps.ignored, steps.resize
     elif tokenizer is not None:
         _check_tokenizer(path, config, tokenizer)
         end = tokenizer.special_ids.eos
         if theirs.get("eos_token_id", end) not in (end, [end], None):
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
-    labels = tuple(folder_config.label_names(theirs)) if family.has_labels else ()
-    distinct = _distinct(labels)
-    if changed := [new for old, new in zip(labels, distinct, strict=True) if old != new]:
-        ignored["id2label"] = (
-            f"{len(changed)} names are those of labels before; they get their ids, as in {changed[0]!r}"
-        )
-    labels = distinct
-    task = folder_config.read_task(family, theirs)
+    labels = read_labels(family, theirs, folder_tensors.rows_of_head(family, files), where)
+    task = folder_config.read_task(family, len(labels.names))
     warnings = () if later is None else (later,)
-    return Folder(path, family, config, files, tokenizer, task, labels, ignored, warnings)
-
-
-def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """Return names of labels without doubles; the later of two gets its id, as in `crane (517)`."""
-    result: dict[str, None] = {}
-    for id, label in enumerate(labels):
-        name = label
-        while name in result or (name != label and name in labels):
-            name = f"{name} ({id})"
-        result[name] = None
-    return tuple(result)
+    ignored |= labels.ignored
+    return Folder(path, family, config, files, tokenizer, task, labels.names, ignored, warnings, resize)
 
 
 def _chosen(classes: Sequence[Family], files: TensorFiles, where: str) -> Family:
@@ -223,6 +212,7 @@ def save_pretrained(
     decode: DecodeConfig | None = None,
     family: str | None = None,
     dtype: str = "float32",
+    resize: str = "squash",
     shard_bytes: int = SHARD_BYTES,
     advance: Advance = lambda nbytes: None,
 ) -> list[str]:
@@ -236,6 +226,7 @@ def save_pretrained(
       decode: settings of generation.
       family: a name of `FAMILIES`; default: the one that can express the config.
       dtype: float32, float16 or bfloat16, the type of the numbers in the files.
+      resize: how images are scaled, a value of `data.resize`; `none` is written as `squash`.
     Returns: fields for training alone and settings of generation that the folder does not hold.
     Raises: ConfigError, which names the fields that the family cannot express, if the parameters are not those of the
       config, or for another dtype; CheckpointError if the folder is not empty or cannot be written.
@@ -247,13 +238,12 @@ def save_pretrained(
     chosen = folder_config.closest(config, task) if family is None else folder_config.family_named(family, task)
     theirs = folder_config.write_model_config(chosen, config, task)
     _check_shapes(config, params, task)
-    if chosen.has_labels:
-        theirs |= _label_keys(labels or [f"LABEL_{id}" for id in range(task.num_labels)])
+    theirs |= label_keys(chosen, task, labels)
     ids = _special_ids(chosen, config, tokenizer)
     theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
     texts = {CONFIG: theirs}
     if config.inputs == "patches":
-        texts[PREPROCESSOR] = preprocessor(config)
+        texts[PREPROCESSOR] = preprocessor(config, resize)
     left_out = [*folder_config.not_written(chosen, config), *chosen.lacks]
     if chosen.architecture != "encoder_only":
         settings = generation_settings(config, decode)
@@ -299,13 +289,6 @@ def _check_shapes(config: ModelConfig, params: Params, task: TaskConfig) -> None
 def _shapes(config: ModelConfig, task: TaskConfig) -> Params:
     head = TASKS[task.name].head(task, config)
     return jax.eval_shape(lambda: init_params(config, 0, head))
-
-
-def _label_keys(labels: Sequence[str]) -> dict[str, Any]:
-    return {
-        "id2label": {str(id): label for id, label in enumerate(labels)},
-        "label2id": {label: id for id, label in enumerate(labels)},
-    }
 
 
 def _special_ids(family: Family, config: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
@@ -363,7 +346,7 @@ def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConf
             data=DataConfig(
                 source="shapes",
                 colours={1: "grey", 3: "rgb"}.get(model.image_channels, "as_stored"),
-                resize="squash",  # as transformers' ViTImageProcessor
+                resize=folder.resize,
                 batching="rows",
             ),
             training=TrainingConfig(label_smoothing=0.0),

@@ -73,21 +73,12 @@ def family_named(name: str, task: TaskConfig) -> Family:
     raise ConfigError(f"family='{name}': has no class for task.name='{task.name}'; it has some for {known}")
 
 
-def read_task(family: Family, theirs: Mapping[str, Any]) -> TaskConfig:
-    """Return the task of a config.json, with the fields that its head needs."""
+def read_task(family: Family, num_labels: int) -> TaskConfig:
+    """Return the task of a class, with the fields that its head needs; num_labels: 0 for a head without labels."""
     fields = dict(family.task_fields)
     if family.has_labels:
-        fields["num_labels"] = len(label_names(theirs))
+        fields["num_labels"] = num_labels
     return TaskConfig(name=family.tasks[0], **fields)
-
-
-def label_names(theirs: Mapping[str, Any]) -> list[str]:
-    """Return the names of labels of a config.json in the order of their ids; two numbered ones are the default."""
-    names = theirs.get("id2label")
-    if isinstance(names, Mapping) and sorted(names) == sorted(map(str, range(len(names)))):
-        return [str(names[str(id)]) for id in range(len(names))]
-    count = theirs.get("num_labels", 2)
-    return [f"LABEL_{id}" for id in range(count if type(count) is int else 2)]
 
 
 def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> tuple[ModelConfig, dict[str, str]]:
@@ -127,8 +118,10 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
         if value not in allowed:
             can = f"our blocks can only say {' or '.join(map(repr, allowed))}"
             problems.append(f"{name}={value!r}: {can}{because and '; '}{because}")
-    if family.has_labels:  # `label_names` reads them
-        values = {name: value for name, value in values.items() if name not in LABEL_KEYS}
+    if family.has_labels:  # `labels.read_labels` reads them
+        has_kind = family.tasks[0] != "tagging" and not family.lacks
+        read = (*LABEL_KEYS, "problem_type") if has_kind else LABEL_KEYS
+        values = {name: value for name, value in values.items() if name not in read}
     ignored |= {name: reason(family, name) for name in values}
     if not problems:
         problems = [*_config_problems(ours, said)]

@@ -206,6 +206,14 @@ def _original(family: Family, name: str, stored: Mapping[str, str]) -> str | Non
     return next((other for other in family.copies.get(name, ()) if other in stored), None)
 
 
+def rows_of_head(family: Family, files: TensorFiles) -> int | None:
+    """Return the number of outputs of a head for labels; None if the class or the folder has none."""
+    stored = _with_prefix(family, files.tensors)
+    names = [tensor.theirs for tensor in family.tensors if tensor.ours == ("head/output/bias",)]
+    shapes = [files.tensors[stored[name]].shape for name in names if name in stored]
+    return shapes[0][0] if shapes and len(shapes[0]) == 1 else None
+
+
 def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFiles) -> ModelConfig:
     """Return the config with the fields of those tensors that a model without them would not have.
 
@@ -221,12 +229,11 @@ def with_optional_tensors(family: Family, config: ModelConfig, files: TensorFile
         equal = np.array_equal(files.read(stored[family.untied_by]), files.read(stored[original]))
         said |= {} if equal else {"tie_output": False}
     config = dataclasses.replace(config, **said)
-    if _has_own_tables(family, config) and all(name in files.tensors for name in family.own_tables):
-        tables = [files.read(name) for name in family.own_tables]
-        originals = [_original(family, name, {name: name for name in files.tensors}) for name in family.own_tables]
+    if _has_own_tables(family, config) and all(name in stored for name in family.own_tables):
+        originals = {name: _original(family, name, stored) for name in family.own_tables}
         if not all(
-            name is not None and np.array_equal(table, files.read(name))
-            for table, name in zip(tables, originals, strict=True)
+            original is not None and np.array_equal(files.read(stored[name]), files.read(stored[original]))
+            for name, original in originals.items()
         ):
             return dataclasses.replace(config, share_embeddings=False, source_vocab_size=config.vocab_size)
     return config

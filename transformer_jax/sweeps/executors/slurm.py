@@ -15,7 +15,6 @@ import dataclasses
 import getpass
 import json
 import logging
-import pickle
 import re
 import shutil
 import signal
@@ -29,6 +28,7 @@ from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
 from transformer_jax.files import own_file_opener, with_checksum, without_checksum, write_atomically
 from transformer_jax.readers import read_json_object
+from transformer_jax.readers.plain_pickle import read_plain_pickle
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT
@@ -79,13 +79,6 @@ def parse_more(text: str) -> dict[str, Any]:
         typed = int(value) if value.isdecimal() else {"true": True, "false": False}.get(value, value)
         values[name] = [value] if name in _LISTS else typed
     return values
-
-
-class _Plain(pickle.Unpickler):
-    """Reads the result that submitit has pickled: texts and numbers, and nothing that needs code to be run."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is neither a text nor a number")
 
 
 class _Queue:
@@ -156,11 +149,10 @@ class _Job:
     def _code(self) -> int:
         """Return the exit code of the worker, or 1 if the job could not start it."""
         try:
-            with self._result.open("rb") as file:
-                outcome, result = _Plain(file).load()
+            outcome, result = read_plain_pickle(self._result)
             if outcome == "success":
                 return int(result)
-        except (pickle.UnpicklingError, EOFError, OSError, TypeError, ValueError) as error:
+        except (OSError, TypeError, ValueError) as error:
             self._say(f"job {self._number}: its result {self._result} cannot be read: {error}")
             return exit_codes.KILLED
         last = str(result).strip().splitlines()[-1]
