@@ -145,15 +145,22 @@ def _framed(model: bytes, tokenizer: Tokenizer, frame: Frame, typed: bool) -> by
     result = LibraryModel.from_str(model.decode("utf-8"))
     if _has_frame(result, frame, typed):
         return model
-    used = {tokenizer.tokens([id])[0]: id for id in (frame.start, frame.end) if id is not None}
-    start, end = ([] if id is None else tokenizer.tokens([id]) for id in (frame.start, frame.end))
+    names = {id: _name(tokenizer, id) for id in (frame.start, frame.end) if id is not None}
+    start, end = ([names[id]] if id in names else [] for id in (frame.start, frame.end))
     second = "1" if typed else "0"
     single = [f"{token}:0" for token in (*start, "$A", *end)]
     pair = [*single, *(f"{token}:{second}" for token in ("$B", *end))]
-    if used or result.post_processor is not None:
+    if names or result.post_processor is not None:
+        tokens = [(name, id) for id, name in names.items()]
         # The library has no way to remove a rule but one that adds nothing.
-        result.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[*used.items()])
+        result.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=tokens)
     return result.to_str().encode("utf-8")
+
+
+def _name(tokenizer: Tokenizer, id: int) -> str:
+    """Return the name of a token in a template, where `$A` and `:1` mean something else."""
+    (name,) = tokenizer.tokens([id])
+    return f"<token {id}>" if name.startswith("$") or ":" in name else name
 
 
 def _has_frame(model: Any, frame: Frame, typed: bool) -> bool:
