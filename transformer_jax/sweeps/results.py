@@ -20,7 +20,14 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import open_own_file, try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import (
+    check_path_is_text,
+    open_own_file,
+    try_lock,
+    with_checksum,
+    without_checksum,
+    write_atomically,
+)
 from transformer_jax.metrics_file import is_number
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
@@ -89,6 +96,8 @@ def claim(
       config: the baseline in place of the study's own, if there is one.
       is_pretraining: the work directory is that of the study's pretraining.
     """
+    check_path_is_text(workdir)
+    check_path_is_text(study)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
