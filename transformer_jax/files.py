@@ -58,6 +58,14 @@ def write_atomically(file: Path, data: bytes) -> None:
         raise CheckpointError(f"{file}: could not be written: {error.strerror}") from error
 
 
+def check_path_is_text(path: Path) -> None:
+    """Raise CheckpointError for a path that is not UTF-8, which the library of checkpoints and JSON cannot hold."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"{path.absolute()}: the path is not UTF-8; rename its folders, or use others") from error
+
+
 def own_file_opener(path: str, flags: int) -> int:
     """Return the descriptor of a regular file; for the argument `opener` of `open`, to append to it or to lock it.
 

@@ -3,6 +3,7 @@ import errno
 import gc
 import json
 import logging
+import os
 import resource
 import threading
 from concurrent.futures import Future
@@ -495,3 +496,11 @@ def test_record_json_is_plain_and_complete(store, helpers):
     leaf = values["leaves"]["params/encoder/bias"]
     assert (leaf["shape"], leaf["dtype"]) == ([3], "bfloat16")
     assert orbax_io.STATE in {entry.name for entry in (store.directory / "1").iterdir()}
+
+
+def test_a_path_that_is_not_utf_8_is_refused_before_anything_is_made(tmp_path):
+    folder = tmp_path / os.fsdecode(b"w\xff") / "checkpoints"
+    for read_only in (False, True):
+        with pytest.raises(CheckpointError, match="the path is not UTF-8; rename"):
+            CheckpointStore(folder, read_only=read_only)
+    assert not folder.exists()

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.sweeps.results import (
     RESULT,
     SPEC,
@@ -98,3 +99,10 @@ def test_a_locked_trial_is_running(tmp_path):
         with held(folders[1:]) as again:
             assert not again
     assert not any(map(is_running, folders))
+
+
+def test_a_work_directory_whose_path_is_not_utf_8(tmp_path):
+    folder = tmp_path / os.fsdecode(b"w\xff")
+    with pytest.raises(CheckpointError, match="the path is not UTF-8; rename"):
+        claim(folder, tmp_path / "study")
+    assert not folder.exists()

@@ -29,6 +29,7 @@ from transformer_jax.checkpoints.manifest import (
 from transformer_jax.checkpoints.retention import Metrics, Retention
 from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError
+from transformer_jax.files import check_path_is_text
 from transformer_jax.kill_points import kill_point
 
 logger = logging.getLogger(__name__)
@@ -88,9 +89,10 @@ class CheckpointStore:
           read_only: nothing in the folder is created, renamed or deleted.
           alias: (step, name) of a single checkpoint whose folder is not named by its step; the store has only this one.
 
-        Raises CheckpointError if the folder cannot be created or listed.
+        Raises CheckpointError if the folder cannot be created or listed, or its path is not UTF-8.
         """
         self.directory = Path(directory).absolute()
+        check_path_is_text(self.directory)
         self._retention = Retention(keep_last, keep_best, best_metric, higher_is_better, every)
         self._retention.check()
         self._read_only = read_only

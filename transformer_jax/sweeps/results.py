@@ -23,7 +23,15 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import json_text, open_own_file, try_lock, with_checksum, without_checksum, write_atomically
+from transformer_jax.files import (
+    check_path_is_text,
+    json_text,
+    open_own_file,
+    try_lock,
+    with_checksum,
+    without_checksum,
+    write_atomically,
+)
 from transformer_jax.metrics_file import is_number
 from transformer_jax.readers import parse_json, read_bytes, read_text
 from transformer_jax.sweeps.study import FILE, Axis, Metric, Study
@@ -96,6 +104,8 @@ def claim(
       config: the baseline in place of the study's own, if there is one.
       is_pretraining: the work directory is that of the study's pretraining.
     """
+    check_path_is_text(workdir)
+    check_path_is_text(study)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
