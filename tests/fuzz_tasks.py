@@ -203,7 +203,7 @@ def _spoiled_data(case: Case, kind: str, data: bytes) -> bytes:
         rows = data.split(b"\n")
         rows.insert(case.source.randrange(len(rows)), row)
         return b"\n".join(rows)
-    if case.chance(0.3):
+    if case.chance(0.6):
         rows = data.split(b"\n")
         odd = case.choice([*_ODD, "a\tb\tc\td", "\t", "a", "text\tlabel", '"a\tb', "{}", "null", "[1]"])
         rows.insert(case.source.randrange(len(rows)), odd.encode())
