@@ -9,25 +9,22 @@ end with exit code 0, 2 or 3, in bounded time and memory, and change nothing in 
 case depends on its number and the seed alone, so that --only repeats it. The makers of cases are in fuzz_commands.py,
 fuzz_tasks.py and fuzz_folders.py.
 
-`damage`: one file that a command reads back is changed at a byte, cut or deleted. The command must end like on the
-undamaged files, or say something (a warning, or an error with exit code 2).
+`damage`: one file that a command reads back is changed at a bit or a digit, cut, deleted, or replaced by that of
+another checkpoint or trial. The command must end like on the undamaged files, or say something (a warning, or an error
+with exit code 2). The folders and commands are in fuzz_damage.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
-import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 if __name__ == "__main__":
@@ -36,11 +33,8 @@ if __name__ == "__main__":
 import fuzz_commands
 import fuzz_folders
 import fuzz_tasks
+from fuzz_damage import fuzz_damage
 from fuzz_support import Bench, Case, Outcome
-from report_support import write_workdir
-from run_support import argv, run_main, write_corpus
-
-from transformer_jax.training import loop
 
 # Wrong inputs.
 
@@ -64,105 +58,6 @@ def fuzz_inputs(folder: Path, cases: Iterable[int], seed: int) -> Iterator[tuple
         yield maker.__name__, outcome, outcome.problem or (f"changed {changed}\n{outcome.err}" if changed else "")
 
 
-# Damaged files.
-
-
-def damaged(file: Path, source: random.Random) -> str:
-    """Change a byte, cut or delete a file; return what was done."""
-    data = file.read_bytes()
-    # Without the scores of an earlier evaluation there is nothing to reuse, so a deletion of them is no damage.
-    kind = source.choice(["flip", "flip", "cut", *([] if file.parent.name == "evaluation" else ["delete"])])
-    if kind == "delete":
-        file.unlink()
-        return "deleted"
-    at = source.randrange(len(data))
-    if kind == "cut":
-        file.write_bytes(data[:at])
-        return f"cut at {at}"
-    file.write_bytes(data[:at] + bytes([data[at] ^ (1 << source.randrange(8))]) + data[at + 1 :])
-    return f"changed at {at}"
-
-
-class Damage:
-    """A stopped run and finished trials, whose files are damaged one at a time."""
-
-    def __init__(self, folder: Path, source: random.Random) -> None:
-        self.source, self.folder = source, folder
-        self.stopped = write_corpus(folder / "stopped")
-
-        def stop(name: str, step: int) -> None:
-            if (name, step) == ("after_batch", 5):
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        shared = f"--config.data.cache_dir={self.stopped / 'shared'}"
-        self.words = [*argv("train", self.stopped), shared]
-        with mock.patch.object(loop, "kill_point", stop):
-            assert run_main(self.words) == 143
-        run = self.stopped / "run"
-        assert run_main(["evaluate", f"--checkpoint={run}", "--splits=test"]) == 0
-        write_workdir(folder / "study")
-        self.expected = {kind: self._end(kind)[1] for kind in ("resume", "evaluate", "report")}
-
-    def _end(self, kind: str, damage: Callable[[Path], str] | None = None) -> tuple[Outcome, object, str]:
-        place = self.folder / "copy"
-        shutil.rmtree(place, ignore_errors=True)
-        done = ""
-        if kind == "report":
-            shutil.copytree(self.folder / "study" / "runs" / "heads", place)
-            done = damage(place) if damage else ""
-            outcome = Outcome(["report", f"--workdir={place}", f"--output={self.folder / 'report'}"])
-            file = self.folder / "report" / "results.csv"
-            return outcome, file.read_bytes() if outcome.code == 0 else None, done
-        kept = self.folder / "kept"
-        if not kept.exists():
-            shutil.copytree(self.stopped, kept)
-        shutil.rmtree(self.stopped)
-        shutil.copytree(kept, self.stopped)
-        done = damage(self.stopped) if damage else ""
-        run = self.stopped / "run"
-        if kind == "resume":
-            outcome = Outcome(self.words)
-            end = self._lines(run) if outcome.code == 0 else None
-            return outcome, end, done
-        outcome = Outcome(["evaluate", f"--checkpoint={run}", "--splits=test", "--nogenerate"])
-        scores = run / "evaluation" / "test.json"
-        return outcome, scores.read_bytes() if outcome.code == 0 else None, done
-
-    def _lines(self, run: Path) -> list[str]:
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        skipped = ("seconds", "tokens_per_s", "crc32")
-        return [json.dumps({k: v for k, v in line.items() if k not in skipped}) for line in lines]
-
-    def case(self, kind: str) -> tuple[str, Outcome, str]:
-        """Damage a file, run the command, and return what was done, its outcome and the problem, if there is one."""
-        chosen = []
-
-        def damage(place: Path) -> str:
-            patterns = {"resume": ("run", "shared"), "evaluate": ("run", "shared"), "report": (".",)}
-            files = [
-                path
-                for name in patterns[kind]
-                for path in sorted((place / name).rglob("*"))
-                if path.is_file() and path.stat().st_size and path.name != ".lock" and "tfevents" not in path.name
-            ]
-            chosen.append(self.source.choice(files))
-            return f"{chosen[0].relative_to(place)} {damaged(chosen[0], self.source)}"
-
-        outcome, end, done = self._end(kind, damage)
-        if outcome.problem:
-            return done, outcome, outcome.problem
-        said = "warning: " in outcome.err or "error: " in outcome.err or "tokenizing" in outcome.err
-        if outcome.code == 0 and end != self.expected[kind] and not said:
-            return done, outcome, "another result, without a word"
-        return done, outcome, ""
-
-
-def fuzz_damage(folder: Path, cases: int, seed: int) -> Iterator[tuple[str, Outcome, str]]:
-    damage = Damage(folder, random.Random(seed))
-    for number in range(cases):
-        yield damage.case(("resume", "evaluate", "report")[number % 3])
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("inputs", "damage"))
@@ -181,7 +76,7 @@ def main() -> int:
         inputs = arguments.kind == "inputs"
         fuzzed = fuzz_inputs(folder, cases, seed) if inputs else fuzz_damage(folder, arguments.cases, seed)
         for number, (what, outcome, problem) in zip(cases, fuzzed, strict=True):
-            counts[what if inputs else "damage", "problem" if problem else str(outcome.code)] += 1
+            counts[what if inputs else what.partition(":")[0], "problem" if problem else str(outcome.code)] += 1
             if arguments.verbose:
                 print(f"{number}, {what}: {outcome.code}, {outcome.err.strip()[-200:]!r}", flush=True)
             if problem:

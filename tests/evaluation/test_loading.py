@@ -1,5 +1,6 @@
 """Loading parameters, config and tokenizer from a path."""
 
+import json
 import shutil
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from run_support import copy_of_trained, trained_config, trained_folder
 
-from transformer_jax.checkpoints.manifest import VanishedCheckpointError
+from transformer_jax.checkpoints.manifest import RECORD, SUMS, VanishedCheckpointError, seal
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError, ConfigError
@@ -52,6 +53,22 @@ def test_the_average_of_the_newest():
     assert loaded.steps == (5, 8)
     for ours, five, eight in zip(arrays(loaded.params), stored(5), stored(8), strict=True):
         np.testing.assert_array_equal(ours, ((five.astype(np.float64) + eight) / 2).astype(np.float32))
+
+
+def test_an_average_with_a_checkpoint_of_another_run_is_named(averaging, tmp_path, caplog):
+    """As after a folder was copied to the wrong place; the arrays have the same shapes."""
+    folder = shutil.copytree(averaging, tmp_path / "run")
+    load(folder, {AVERAGE: 2})
+    assert caplog.text == ""
+    five = folder / "checkpoints" / "5"
+    record = json.loads((five / RECORD).read_text())
+    record["record"]["config"]["seed"] = 3
+    for name in (RECORD, SUMS):
+        (five / name).unlink()
+    seal(five, json.dumps(record).encode(), {})
+    load(folder, {AVERAGE: 2})
+    assert "checkpoint 5 was trained with another config than checkpoint 8, and is averaged with it" in caplog.text
+    assert "\n  - seed: 3 in checkpoint 5, 0 now" in caplog.text
 
 
 @pytest.mark.parametrize(("path", "count", "there"), [("run", 3, 2), ("run/checkpoints/5", 2, 1)])

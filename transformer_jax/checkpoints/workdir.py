@@ -188,11 +188,11 @@ def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Pat
         logger.warning("%s: has no %s; the config is that of checkpoint %d", workdir, CONFIG, step)
         return folder, stored
     with reading(workdir / CONFIG):
-        lines = [] if allow_config_change else _changes(stored, config, step, lasting=True)
+        lines = {} if allow_config_change else lasting_differences(stored, config, f"checkpoint {step}")
     if lines:
         raise CheckpointError(
             f"{workdir / CONFIG}: is not the config of checkpoint {step}: it was edited or is of another run"
-            + _remedy(step, lines)
+            + _remedy(step, lines.values())
         )
     return workdir / CONFIG, config
 
@@ -209,19 +209,19 @@ def _newest_config(workdir: Path) -> tuple[int, dict[str, Any]] | None:
     return None
 
 
-def _changes(stored: Mapping[str, Any], config: Mapping[str, Any], step: int, lasting: bool = False) -> list[str]:
-    """Return a line per field of config.json that differs from the config of a checkpoint.
+def lasting_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return `config_differences` without those that may come at a resume; either config may be of an earlier version.
 
     Args:
-      lasting: leave out fields that may change at a resume.
+      where: the place of the old config, for the lines.
     """
-    config = completed(config, stored)  # either may be of an earlier version
-    before = completed(stored, config)
-    found = config_differences(before, config, f"checkpoint {step}")
-    lines = {name: line.removesuffix(" now") + f" in {CONFIG}" for name, line in found.items()}
-    if not lasting:
-        return [*lines.values()]
-    return [lines[name] for name in _not_bookkeeping(lines, before, config) if not is_rounding(name)]
+    found = _all_differences(old, new, where)
+    return {name: found[name] for name in _not_bookkeeping(found, old, new) if not is_rounding(name)}
+
+
+def _all_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> dict[str, str]:
+    new = completed(new, old)
+    return config_differences(completed(old, new), new, where)
 
 
 def _not_bookkeeping(names: Iterable[str], *configs: Mapping[str, Any]) -> list[str]:
@@ -240,12 +240,13 @@ def _edited(workdir: Path, config: Mapping[str, Any]) -> CheckpointError:
         )
     step, stored = newest
     with reading(workdir / CONFIG):
-        return CheckpointError(text + _remedy(step, _changes(stored, config, step)))
+        lines = _all_differences(stored, config, f"checkpoint {step}").values()
+    return CheckpointError(text + _remedy(step, lines))
 
 
 def _remedy(step: int, lines: Iterable[str]) -> str:
     return (
-        "".join(f"\n  - {line}" for line in lines)
+        "".join(f"\n  - {line.removesuffix(' now')} in {CONFIG}" for line in lines)
         + f"\nDelete the file to resume with the config of checkpoint {step}. To change a field, give it as a flag, "
         f"--config.FIELD=VALUE: here with {FLAG}, or with --config=... and another --workdir"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError, run_record
 from transformer_jax.checkpoints.opening import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore, again_if_vanished
+from transformer_jax.checkpoints.workdir import lasting_differences
 from transformer_jax.config import (
     DecodeConfig,
     EvaluationConfig,
@@ -46,6 +48,7 @@ from transformer_jax.tasks.translator import Translator
 from transformer_jax.trust import reading, trust_modules
 from transformer_jax.typing import Params
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=TextGenerator)
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
 _LATER_FIELDS = (
@@ -232,6 +235,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
                 f"pass --{_AVERAGE}={len(steps)}, or name one checkpoint"
             )
         try:
+            _warn_of_other_configs(store, steps, checkpoint.record["config"])
             params = average_params(store, template, steps)
         except (
             DamagedCheckpointError
@@ -245,6 +249,16 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
     stored = checkpoint.side_files.get(LABELS_FILE)
     labels = () if stored is None else parse_labels(stored)
     return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory, name, labels)
+
+
+def _warn_of_other_configs(store: CheckpointStore, steps: Sequence[int], config: Mapping[str, Any]) -> None:
+    """Warn of checkpoints to average that were trained with another config than the newest: perhaps another run."""
+    for step in steps[:-1]:
+        if lines := lasting_differences(store.read_record(step)["config"], config, f"checkpoint {step}"):
+            logger.warning(
+                "%s: checkpoint %d was trained with another config than checkpoint %d, and is averaged with it\n%s",
+                *(store.directory, step, steps[-1], "\n".join(f"  - {line}" for line in lines.values())),
+            )
 
 
 def _evaluated(store: CheckpointStore, step: int, params: Params, statistics: Params) -> Params:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.builtin import studies
-from transformer_jax.checkpoints.workdir import CONFIG, config_differences, read_config
-from transformer_jax.config import completed, is_bookkeeping, is_rounding, nearest
+from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, read_config
+from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.metrics_file import is_number, num_unchecked
@@ -232,13 +232,8 @@ def _check_config(trial: Trial, folder: Path) -> None:
         return
     if stored is None:
         return
-    config = trial.config.to_dict()
-    lines = [
-        line
-        for name, line in config_differences(completed(stored, config), config, CONFIG).items()
-        if name != INIT_FROM and not is_rounding(name) and not is_bookkeeping(name, {})
-    ]
-    if lines:
+    found = lasting_differences(stored, trial.config.to_dict(), CONFIG)
+    if lines := [line for name, line in found.items() if name != INIT_FROM]:  # a path, relative and absolute
         listing = "".join(f"\n  - {line.removesuffix(' now')} in {SPEC}" for line in lines)
         raise DataError(f"{folder}: {SPEC} and {CONFIG} are of two trials; restore the right file{listing}")
 
