@@ -202,8 +202,8 @@ def read_result(folder: Path) -> Result | None:
         return None
     try:
         values = read_object(folder / RESULT, _RESULT_FIELDS)
-        numbers = {name: math.nan if number is None else number for name, number in values["metrics"].items()}
-        return dataclasses.replace(Result(**values), metrics=numbers)
+        values["metrics"] = {n: math.nan if number is None else number for n, number in values["metrics"].items()}
+        return Result(**values)
     except TypeError as error:
         raise DataError(f"{folder / RESULT}: is not the result of a trial: {error}; {_CURE}") from error
     except DataError as error:
