@@ -3,6 +3,10 @@
 No other module of the package opens a file for reading (tests/test_readers.py). A reader refuses pipes, devices and
 sockets, whose content may never end, and content that is larger or deeper than any real file of its kind. It raises
 OSError if a file cannot be read and ValueError if its content is damaged; the caller names the file and the remedy.
+
+`files`: bytes, text, and streams that the user names. `json_values`: JSON. `records`: the kinds of values in JSON that
+this program has written. `arrays`: .npy and .npz. `tensors`: headers of .safetensors. `archives`: gzip and zip. Modules
+that need NumPy are imported by their own names, so that a wrong flag is refused at once.
 """
 
 from transformer_jax.readers.files import (
