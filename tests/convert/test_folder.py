@@ -189,6 +189,26 @@ def test_a_bad_folder_is_refused_and_nothing_is_written(name, whole, tmp_path, c
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_special_ids_without_a_tokenizer(tmp_path, tokenizers):
+    """Those of the tokenizer are kept when it is left out, and again when the model alone is read and written."""
+    config = gpt2(tokenizers["byte_bpe"])
+    params, ids = random_params(config), tokenizers["byte_bpe"].special_ids
+    save_pretrained(tmp_path / "known", config, params, special_ids=ids)
+    model = from_pretrained(tmp_path / "known")
+    assert model.tokenizer is None
+    assert model.special_ids == SpecialIds(pad=ids.pad, eos=ids.eos)
+    save_pretrained(tmp_path / "again", model.config, model.params, special_ids=model.special_ids)
+    save_pretrained(tmp_path / "unknown", config, params)
+    for file in ("config.json", "generation_config.json"):
+        known, again, unknown = (
+            json.loads((tmp_path / name / file).read_text()) for name in ("known", "again", "unknown")
+        )
+        assert (known["pad_token_id"], known["eos_token_id"]) == (ids.pad, ids.eos)
+        assert again == known
+        assert (unknown["pad_token_id"], unknown["eos_token_id"]) == (None, None)
+    assert from_pretrained(tmp_path / "unknown").special_ids == SpecialIds()
+
+
 def test_a_type_that_we_do_not_read_is_named(tmp_path, tokenizers):
     config = gpt2(tokenizers["byte_bpe"])
     save_pretrained(tmp_path / "folder", config, random_params(config))

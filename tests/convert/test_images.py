@@ -87,7 +87,10 @@ def test_the_file_of_the_preprocessor(tmp_path):
             {"image_processor_type": "CLIPImageProcessor", "size": ..., "image_std": ...},
             "add size, image_std, with its",
         ),
-        ({"crop_pct": 0.9}, "crop_pct=0.9: we do not know this key"),
+        (
+            {"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0.9},
+            "crop_pct=0.9: we do not know this key of 'ConvNextImageProcessor'",
+        ),
         ({"image_mean": [0.5, 0.5]}, "image_mean=[0.5, 0.5]: expected one number, or 3 of them"),
         ({"image_std": "x"}, "image_std='x': expected one number above 0, or 3 of them"),
         ({"do_center_crop": True}, "crop_size=None differs from image_size=8"),
@@ -123,6 +126,7 @@ HALF = ("0.5", "0.5")
         ({"do_rescale": False, "image_mean": [127.5] * 3, "image_std": [51.0] * 3}, ("0.5", "0.2"), "squash", set()),
         ({"image_processor_type": "ViTImageProcessorFast", "data_format": "channels_first"}, HALF, "squash", set()),
         ({"image_processor_type": "CLIPImageProcessor"}, HALF, "squash", set()),
+        ({"crop_pct": 0.9, "note": {"a": 1}}, HALF, "squash", {"crop_pct", "note"}),
         ({"feature_extractor_type": "ViTFeatureExtractor", "image_processor_type": ...}, HALF, "squash", set()),
     ],
 )

@@ -437,6 +437,8 @@ def test_a_head_for_other_labels_is_refused():
 
     with pytest.raises(CheckpointError, match=r"init_from=other: its head is for the labels bad, good, but the"):
         check("head/output/kernel", ("bad", "good"), ("cold", "warm"))
+    with pytest.raises(CheckpointError, match=r"it has another order\. Give"):  # `open_data` gives it the same
+        check("head/output/kernel", ("bad", "good"), ("good", "bad"))
     check("head/output/kernel", ("bad", "good"), ("bad", "good"))
     check("head/output/kernel", None, ("bad", "good"))
     check("encoder/layers", ("bad", "good"), ("cold", "warm"))

@@ -129,6 +129,7 @@ def _write(arguments: Arguments, target: str) -> int:
             loaded.config.model,
             loaded.params,
             None if values.without_tokenizer else loaded.tokenizer,
+            special_ids=loaded.tokenizer.special_ids,
             task=loaded.config.task,
             labels=loaded.labels,
             decode=loaded.config.decode,

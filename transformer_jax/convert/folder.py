@@ -34,12 +34,13 @@ from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.generation import generation_settings
 from transformer_jax.convert.labels import label_keys, read_labels
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
+from transformer_jax.convert.special_ids import id_keys, special_ids_of
 from transformer_jax.convert.tables import Family
 from transformer_jax.convert.tensor_files import SHARD_BYTES, WRITTEN_TYPES, TensorFiles, write_tensors
 from transformer_jax.convert.tokenizer_export import tokenizer_files
 from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_folder_tokenizer
 from transformer_jax.data.labels import LABELS_FILE, labels_bytes
-from transformer_jax.data.tokenizers import NoText, Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
+from transformer_jax.data.tokenizers import NoText, SpecialIds, Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params
 from transformer_jax.readers import read_json_object
@@ -55,7 +56,8 @@ Advance = Callable[[int], None]
 class Pretrained(NamedTuple):
     """A model that was read from a folder.
 
-    config: resolved. tokenizer: None if the folder has none. task: its name and the fields of its head. labels: their
+    config: resolved. tokenizer: None if the folder has none. special_ids: those of the tokenizer; without one, those of
+    config.json. task: its name and the fields of its head. labels: their
     names in the order of the outputs; empty for a head without labels. ignored: the keys and tensors that were not
     needed, with the reasons.
     """
@@ -66,6 +68,7 @@ class Pretrained(NamedTuple):
     task: TaskConfig
     labels: tuple[str, ...]
     ignored: dict[str, str]
+    special_ids: SpecialIds = SpecialIds()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +88,7 @@ class Folder:
     ignored: dict[str, str]
     warnings: tuple[str, ...] = ()
     resize: str = "squash"
+    special_ids: SpecialIds = SpecialIds()
 
     @property
     def num_parameters(self) -> int:
@@ -99,7 +103,10 @@ class Folder:
         leaves, ignored = folder_tensors.read_params(
             self.family, self.config, by_path(self.shapes()), self.files, jnp.from_dlpack, advance
         )
-        return Pretrained(self.config, tree_of(leaves), self.tokenizer, self.task, self.labels, self.ignored | ignored)
+        params, ignored = tree_of(leaves), self.ignored | ignored
+        return Pretrained(
+            self.config, params, self.tokenizer, self.task, self.labels, ignored, special_ids=self.special_ids
+        )
 
 
 def open_folder(path: Path | str) -> Folder:
@@ -127,11 +134,12 @@ def open_folder(path: Path | str) -> Folder:
         end = tokenizer.special_ids.eos
         if theirs.get("eos_token_id", end) not in (end, [end], None):
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
+    ids = special_ids_of(theirs, config.vocab_size) if tokenizer is None else tokenizer.special_ids
     labels = read_labels(family, theirs, folder_tensors.rows_of_head(family, files), where)
     task = folder_config.read_task(family, len(labels.names))
     warnings = () if later is None else (later,)
     ignored |= labels.ignored
-    return Folder(path, family, config, files, tokenizer, task, labels.names, ignored, warnings, resize)
+    return Folder(path, family, config, files, tokenizer, task, labels.names, ignored, warnings, resize, ids)
 
 
 def _chosen(classes: Sequence[Family], files: TensorFiles, where: str) -> Family:
@@ -207,6 +215,7 @@ def save_pretrained(
     params: Params,
     tokenizer: Tokenizer | None = None,
     *,
+    special_ids: SpecialIds | None = None,
     task: TaskConfig | None = None,
     labels: Sequence[str] = (),
     decode: DecodeConfig | None = None,
@@ -220,7 +229,8 @@ def save_pretrained(
 
     Args:
       path: a folder that does not exist yet, or is empty.
-      config: resolved; tokenizer: None writes the model alone.
+      config: resolved; tokenizer: None writes the model alone. special_ids: of padding and end-of-sequence, if there is
+        no tokenizer; one that is not known is written as null.
       task: whose head the parameters have; default: the usual task of the architecture, `language_model`, `translation`
         or `masked_lm`. labels: names of the head's outputs, for a task with labels.
       decode: settings of generation.
@@ -239,7 +249,7 @@ def save_pretrained(
     theirs = folder_config.write_model_config(chosen, config, task)
     _check_shapes(config, params, task)
     theirs |= label_keys(chosen, task, labels)
-    ids = _special_ids(chosen, config, tokenizer)
+    ids = id_keys(chosen, config, special_ids if tokenizer is None else tokenizer.special_ids)
     theirs |= ids | {"dtype": dtype, "torch_dtype": dtype}
     texts = {CONFIG: theirs}
     if config.inputs == "patches":
@@ -289,21 +299,6 @@ def _check_shapes(config: ModelConfig, params: Params, task: TaskConfig) -> None
 def _shapes(config: ModelConfig, task: TaskConfig) -> Params:
     head = TASKS[task.name].head(task, config)
     return jax.eval_shape(lambda: init_params(config, 0, head))
-
-
-def _special_ids(family: Family, config: ModelConfig, tokenizer: Tokenizer | None) -> dict[str, int | None]:
-    if config.inputs == "patches":
-        return {}
-    given = None if tokenizer is None else tokenizer.special_ids
-    ids = {"eos_token_id": given and given.eos, "pad_token_id": given and given.pad}
-    if family.architecture == "encoder_only":
-        # transformers has no BERT without a padding id.
-        return {"pad_token_id": ids["pad_token_id"] or 0}
-    if family.architecture == "encoder_decoder":
-        # transformers has no Marian model without a padding id.
-        pad = ids["pad_token_id"]
-        return ids | {"pad_token_id": 0 if pad is None else pad, "decoder_start_token_id": config.decoder_start_id}
-    return ids | {"bos_token_id": config.decoder_start_id}
 
 
 def write_workdir(

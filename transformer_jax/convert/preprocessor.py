@@ -100,7 +100,10 @@ def read_preprocessor(path: Path, config: ModelConfig) -> Preprocessing:
     if values.pop("do_convert_rgb", False) and config.image_channels != 3:
         problems.append(f"do_convert_rgb=True: config.json has num_channels={config.image_channels}, which is no RGB")
     ignored |= {name: reason for name, reason in _NOTES.items() if values.pop(name, None) is not None}
-    problems += [f"{name}={value!r}: we do not know this key" for name, value in values.items()]
+    if kind in _OF_VIT:
+        ignored |= dict.fromkeys(values, "transformers does not read it for ViT")
+    else:
+        problems += [f"{name}={value!r}: we do not know this key of {kind!r}" for name, value in values.items()]
     if problems:
         raise CheckpointError(listing(f"{path}: we cannot make the same pixel values", problems))
     return Preprocessing(model, resize, ignored)

@@ -111,6 +111,7 @@ def prepare_data(
     source: Source | None = None,
     labels: Sequence[str] | None = None,
     added_tokens: Sequence[str] = (),
+    label_order: Sequence[str] | None = None,
 ) -> Data:
     """Load the source and its tokenizer; splits are encoded when they are first used.
 
@@ -129,6 +130,7 @@ def prepare_data(
       labels: names of the labels, for instance those of a checkpoint; see `labels.with_names`.
       added_tokens: names of special tokens that a trained tokenizer gets, `Task.added_tokens`; one that is read from a
         vocabulary gets those that it lacks if `model.vocab_size` has room.
+      label_order: names of labels in the order of a head that is trained on; see `labels.with_names`.
 
     Raises: ConfigError if the field of a needed split is empty, the tokenizer has more ids than `model.vocab_size` or
       `source_vocab_size`, the training split cannot fill it, `task.num_labels` is not the number of its labels, or
@@ -146,7 +148,7 @@ def prepare_data(
                 "data.train_split=train[:90%] and data.valid_split=train[90%:]"
             )
         raise no_such_split(name, source.split_names)
-    columns, names = with_names(columns, labels, source, directory)
+    columns, names = with_names(columns, labels, source, directory, label_order)
     if names:
         check_number(config.task.num_labels, names)
     if tokenizer is None:

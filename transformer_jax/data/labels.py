@@ -1,8 +1,8 @@
 """Label names of a corpus, and the columns of labels.
 
-The names are those of the training split: sorted, numbers by their value. Their order gives the classes of the model,
-so it is stored in the work directory and in every checkpoint, `labels.json`. A label that the training split lacks is
-an error.
+The names are those of the training split: sorted, numbers by their value. A run that starts with the head of a
+checkpoint takes the order of the checkpoint. The order gives the classes of the model, so it is stored in the work
+directory and in every checkpoint, `labels.json`. A label that the training split lacks is an error.
 """
 
 from __future__ import annotations
@@ -87,12 +87,17 @@ class TagsColumn(NamedLabels):
 
 
 def with_names(
-    columns: Sequence[Column], names: Sequence[str] | None, source: Source, directory: Path
+    columns: Sequence[Column],
+    names: Sequence[str] | None,
+    source: Source,
+    directory: Path,
+    order: Sequence[str] | None = None,
 ) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """Return the columns with the names of their labels, and these names; none if no column has labels.
 
     Args:
       names: of a checkpoint. None: those of `labels.json`, or of the training split; then the file is written.
+      order: the same names in another order, which the labels of the training split then get.
     Raises: DataError if the file is damaged, cannot be written, or the corpus has no feature of this name.
     """
     column = next((column for column in columns if isinstance(column, NamedLabels)), None)
@@ -102,7 +107,7 @@ def with_names(
     if names is None and path.exists():
         names = read_labels(path)
     elif names is None:
-        names = _names_of(column, source)
+        names = in_order(_names_of(column, source), order)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             replace_file(path, labels_bytes(names))
@@ -110,6 +115,11 @@ def with_names(
             raise DataError(f"{directory}: cannot write {LABELS_FILE}: {error.strerror}") from error
     named = tuple(dataclasses.replace(c, names=tuple(names)) if isinstance(c, NamedLabels) else c for c in columns)
     return named, tuple(names)
+
+
+def in_order(names: Sequence[str], order: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names in an order; unchanged if it is None, or has other names."""
+    return tuple(names if order is None or {*order} != {*names} else order)
 
 
 def check_number(num_labels: int, names: Sequence[str]) -> None:

@@ -72,15 +72,25 @@ class Pretrained:
     labels: tuple[str, ...] | None = None
     positions: Callable[[Array], Array] | None = None
 
+    @property
+    def head_labels(self) -> tuple[str, ...] | None:
+        """Names of the labels of the head that this run loads, in the order of its rows; None if the head is new."""
+        return self.labels if any(_part(path) == HEAD for path in self.loaded) else None
+
     def check_labels(self, labels: Sequence[str]) -> None:
         """Raise CheckpointError if this run would train the head of the checkpoint for other labels than its own."""
-        of_head = any(_part(path) == HEAD for path in self.loaded)
-        if of_head and self.labels is not None and labels and self.labels != tuple(labels):
-            raise CheckpointError(
-                f"{self.name}: its head is for the labels {', '.join(self.labels)}, but the training split has "
-                f"{', '.join(labels)}; give them the same names with data.label_names, or set "
-                "training.new_head=true for a new head"
-            )
+        theirs = self.head_labels
+        if theirs is None or not labels or theirs == tuple(labels):
+            return
+        missing = [name for name in theirs if name not in labels]
+        extra = [name for name in labels if name not in theirs]
+        sides = (("lacks", missing), ("has", extra))
+        different = " and ".join(f"{verb} {', '.join(map(repr, names))}" for verb, names in sides if names)
+        raise CheckpointError(
+            f"{self.name}: its head is for the labels {', '.join(theirs)}, but the training split has "
+            f"{', '.join(labels)}: it {different or 'has another order'}. Give them the same names with "
+            "data.label_names, or set training.new_head=true for a new head"
+        )
 
     def load(self, state: TrainState) -> TrainState:
         """Return `state` with the parameters of the checkpoint in place of those with the same path; print a summary.

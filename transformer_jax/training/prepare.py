@@ -210,6 +210,7 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
             needed=("train", "valid"),
             labels=start.labels,
             added_tokens=task.added_tokens(config),
+            label_order=None if start.pretrained is None else start.pretrained.head_labels,
         )
     if start.pretrained is not None:
         start.pretrained.check_labels(data.labels)
