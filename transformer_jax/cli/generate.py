@@ -28,14 +28,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import itertools
 import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from absl import flags
 
@@ -236,7 +235,7 @@ def open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tupl
         raise DataError(f"--{flag}={path}: {error.strerror}") from error
 
 
-def _bounded(stream: IO[bytes] | io.BufferedIOBase, name: str) -> Iterator[bytes]:
+def _bounded(stream: Any, name: str) -> Iterator[bytes]:
     """Yield the lines of a stream; raise DataError, which names it, for one that does not end."""
     try:
         yield from lines_of(stream)
