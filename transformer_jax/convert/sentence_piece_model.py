@@ -27,6 +27,7 @@ from transformer_jax.convert.character_rules import any_of, read_rules, rule_nor
 from transformer_jax.data.tokenizers.base import SPACE
 from transformer_jax.data.tokenizers.sentence_piece import PieceKind, SentencePieceTokenizer
 from transformer_jax.errors import ConfigError
+from transformer_jax.readers import parse_json
 
 _SCALE = float((1 << 29) + 1)
 """Factor of scores of unigram models, so that sums in float64 are rounded as SentencePiece's in float32.
@@ -321,7 +322,7 @@ def with_exact_scores(model: bytes) -> bytes:
 
     It reads the digits of a number as an integer, of at most 64 bits, and divides their float by a power of ten.
     """
-    values = json.loads(model)
+    values = parse_json(model)
     vocabulary = values["model"]["vocab"]
     if not isinstance(vocabulary, list):
         return model
