@@ -171,7 +171,9 @@ def with_prefix_space(model_bytes: bytes, adds_space: bool) -> bytes:
     """Return a model whose plain `ByteLevel` puts a space in front of a text or not; another model as it is."""
     values = parse_json(model_bytes)
     before = values.get("pre_tokenizer") if isinstance(values, dict) else None
-    if not isinstance(before, dict) or before.get("type") != "ByteLevel" or before["add_prefix_space"] == adds_space:
+    if not isinstance(before, dict) or before.get("type") != "ByteLevel":
+        return model_bytes
+    if before.get("add_prefix_space") == adds_space:
         return model_bytes
     before["add_prefix_space"] = adds_space
     return json.dumps(values, ensure_ascii=False).encode("utf-8")
