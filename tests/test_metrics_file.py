@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 
 import pytest
 
@@ -137,3 +138,12 @@ def test_lines_of_earlier_versions_are_read_without_a_checksum(file):
     assert read_lines(file) == [*LINES, {"step": 3, "split": "train", "loss": 1.0}]
     assert cut_back(file, 3) == []
     assert num_unchecked(file) == len(LINES)
+
+
+def test_a_line_whose_split_is_no_text_is_damaged(tmp_path):
+    for split in ("[1]", "null", '{"a": 1}', "5"):
+        text = f'{{"step": 1, "split": {split}, "loss": 1.0}}'
+        (tmp_path / "m").write_text(f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n')
+        assert readable_lines(tmp_path / "m") == []
+        with pytest.raises(DataError, match="line 1 is damaged"):
+            read_lines(tmp_path / "m")

@@ -153,7 +153,6 @@ FUNCTIONS = {
     *("importlib.resources", "resources.files", "pickle_load", "shutil.unpack_archive", "linecache.getlines"),
 }
 ALLOWED = {
-    ("sweeps/executors/slurm.py", "pickle_load"),  # the result of a job that this sweep has submitted
     ("checkpoints/folders.py", "os.open"),  # a folder, to flush it to the disk
     ("checkpoints/workdir.py", "os.open"),  # the lock, whose holder is read
     ("files.py", "os.open"),  # files to append to

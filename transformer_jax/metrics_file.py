@@ -206,7 +206,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
         values = parse_json(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(values, dict) or type(values.get("step")) is not int:
+    if not isinstance(values, dict) or type(values.get("step")) is not int or type(values.get("split", "")) is not str:
         return None
     # Without a checksum it is a line of an earlier version, which has no text except `split`; or `crc32` is damaged.
     texts = {name for name, value in values.items() if isinstance(value, str)}

@@ -98,7 +98,7 @@ def test_attention_of_a_model_without_an_encoder(tmp_path, refused):
     config = ExperimentConfig(model=tiny()).resolved()
     params = init_params(dataclasses.replace(config.model, architecture="decoder_only"), 0)
     with CheckpointStore(tmp_path / "checkpoints") as store:
-        record = {"config": config.to_dict(), "corpus": {}}
+        record = {"config": config.to_dict(), "corpus": None}
         store.save(1, {"params": params}, record, {"tokenizer.model": b"words\na\n"})
     message = refused("attention", f"--checkpoint={tmp_path}", "--text=a")
     assert message.startswith(f"{tmp_path}/checkpoints/1: ")
@@ -188,7 +188,7 @@ def test_a_word_that_the_vocabulary_lacks(tmp_path, refused):
     config = ExperimentConfig(model=tiny(vocab_size=8)).resolved()
     params = init_params(config.model, 0)
     with CheckpointStore(tmp_path / "checkpoints") as store:
-        record = {"config": config.to_dict(), "corpus": {}}
+        record = {"config": config.to_dict(), "corpus": None}
         store.save(1, {"params": params}, record, {"tokenizer.model": b"words\none\ntwo\nthree\nfour\n"})
     message = refused("embeddings", f"--checkpoint={tmp_path}", "--neighbours=thre")
     assert message == "the vocabulary has no 'thre' (did you mean 'three'?)"

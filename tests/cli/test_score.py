@@ -28,7 +28,7 @@ class Counting:
 
 @pytest.fixture
 def score(monkeypatch, capsys):
-    monkeypatch.setattr(loading, "load_language_model", lambda *args: Counting())
+    monkeypatch.setattr(loading, "load_language_model", lambda *args, **options: Counting())
     monkeypatch.setattr("transformer_jax.compilation_cache.use_compilation_cache", lambda: None)
 
     def run(data, *argv):
@@ -84,6 +84,6 @@ def test_bad_flags(score, tmp_path):
 
 def test_a_translation_model_has_no_such_scores(monkeypatch):
     translator = Translator(ExperimentConfig(), {}, ByteTokenizer())
-    monkeypatch.setattr(loading, "load_generator", lambda *args: translator)
+    monkeypatch.setattr(loading, "load_generator", lambda *args, **options: translator)
     with pytest.raises(ConfigError, match=r"task\.name='translation'; expected a language model"):
         loading.load_language_model(Path("runs/x"))

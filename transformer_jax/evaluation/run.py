@@ -190,7 +190,11 @@ class Scorer:
         earlier = _read_scores(file)
         if any(field not in earlier or earlier[field] != value for field, value in wanted.items()):
             return None
-        return written.decode().split("\n")[:-1]
+        try:
+            lines = written.decode().split("\n")[:-1]
+        except UnicodeDecodeError:
+            return None
+        return lines if len(lines) == self.evaluator.data.splits[split].num_examples else None
 
     def outputs(self, split: str) -> list[str]:
         """Return the lines of SPLIT.txt; score the split first unless `earlier_outputs` returns them."""

@@ -29,6 +29,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.files import own_file_opener, with_checksum, without_checksum, write_atomically
 from transformer_jax.readers import read_json_object
 from transformer_jax.readers.plain_pickle import read_plain_pickle
+from transformer_jax.readers.records import TEXT, Kind, expect
 from transformer_jax.sweeps.executors.base import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT
@@ -41,7 +42,10 @@ JOB = "slurm_job.json"
 _LOOK_SECONDS = 10.0  # between two queries of the queue, which serve all jobs
 _RESULT_SECONDS = 1.0  # between two checks for a job's result
 _ATTEMPTS, _PAUSE_SECONDS = 3, 10.0  # of a submission after a first success: the controller may be busy
-_NUMBER = re.compile(r"[1-9][0-9]*(_[0-9]+)?")
+_NUMBER = Kind(  # it becomes part of a path and of commands
+    "the number of a job",
+    lambda value: isinstance(value, str) and re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", value) is not None,
+)
 _LISTS = ("setup", "teardown", "srun_args")
 
 
@@ -154,7 +158,7 @@ class _Job:
                 return int(result)
         except (OSError, TypeError, ValueError) as error:
             self._say(f"job {self._number}: its result {self._result} cannot be read: {error}")
-            return exit_codes.KILLED
+            return 1
         last = str(result).strip().splitlines()[-1]
         self._say(f"job {self._number} could not run the worker, see {self._log}: {last}")
         return 1
@@ -229,10 +233,8 @@ class Slurm:
         A damaged file is named in a warning. If the job that it named still runs, it holds the lock of the trial.
         """
         try:
-            values = without_checksum(read_json_object(folder / JOB))
+            values = expect(without_checksum(read_json_object(folder / JOB)), {"cluster": TEXT, "job": _NUMBER})
             cluster, number = values["cluster"], values["job"]
-            if not (isinstance(number, str) and _NUMBER.fullmatch(number)):  # it becomes part of a path and of commands
-                raise ValueError("its job is no number")
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError) as error:

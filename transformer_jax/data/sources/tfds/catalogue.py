@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from transformer_jax.config import close_names
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json, read_json, read_json_object
+from transformer_jax.readers.records import TEXT, expect
 from transformer_jax.trust import check, reading
 
 ARRAY_RECORD = "array_record"
@@ -105,10 +106,13 @@ def prepared_folder(dataset: str, data_dir: str) -> Path:
     )
 
 
+_INFO = {"name": TEXT, "version": TEXT}
+
+
 def _check_same(folder: Path, dataset: str) -> None:
     """Raise DataError if a folder does not hold the dataset of that name; an empty name is not checked."""
     try:
-        info = read_json_object(folder / "dataset_info.json")
+        info = expect(read_json_object(folder / "dataset_info.json"), _INFO, {"configName": TEXT})
         held = DatasetName(info["name"], info.get("configName", ""), info["version"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder}/dataset_info.json cannot be read: {error}") from error
