@@ -8,7 +8,8 @@ import subprocess
 
 import pytest
 
-from transformer_jax.errors import CheckpointError
+from transformer_jax.cli.resumable import ResumableFile
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.files import (
     is_finite,
     json_text,
@@ -137,3 +138,16 @@ def test_finite_values():
     assert is_finite({"a": [1, ("x", 2.0)], "b": None})
     for bad in (NAN, [1.0, INF], {"a": {"b": (-INF,)}}):
         assert not is_finite(bad)
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path):
+    """Renaming a file onto `/dev/null` would remove the device, for root."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(CheckpointError, match="could not be written: it is a pipe or a device"):
+            write_atomically(tmp_path / name, b"x")
+        with pytest.raises(ConfigError, match="cannot be replaced: it is a pipe or a device"):
+            ResumableFile(tmp_path / name, "--output_file=x", force=True)
+    assert (tmp_path / "pipe").is_fifo()
+    assert len([*tmp_path.iterdir()]) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.readers import open_file, through_json
+from transformer_jax.readers import check_regular, open_file, through_json
 from transformer_jax.readers.files import check_regular_mode
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -33,11 +34,19 @@ class OpenFile(Protocol):
     def fileno(self) -> int: ...
 
 
+def refuse_to_replace_device(file: Path) -> None:
+    """Raise OSError for a path of a pipe, a device or a socket; a missing file passes."""
+    with contextlib.suppress(FileNotFoundError):
+        check_regular(file)
+
+
 def replace_file(file: Path, data: bytes) -> None:
     """Replace a file atomically: at any moment it has either the complete old or the complete new content.
 
-    Raises OSError if it cannot be written; the file then keeps the old content, and no temporary file is left.
+    Raises OSError if it cannot be written, or is a pipe or a device, which a file would replace. The file then keeps
+    the old content, and no temporary file is left.
     """
+    refuse_to_replace_device(file)
     # The name is unique, so that two processes that write at once do not move each other's incomplete file.
     temporary = file.with_name(f".{file.name}-{uuid.uuid4().hex}")
     try:

@@ -106,8 +106,8 @@ def test_every_key_that_transformers_reads_is_used_refused_or_ignored_for_a_reas
 def test_a_key_that_transformers_does_not_read_changes_nothing():
     theirs = {"model_type": "gpt2", "output_past": True, "auto_map": {"AutoModel": "code.Model"}, "num_beams": 3}
     theirs |= {"notes": ["a", {"b": 1}], "is_quantized_by": None, "unpadded_vocab_size": 3}
-    config, ignored = folder_config.read_model_config(FAMILIES["gpt2"], theirs, "x")
-    assert config == folder_config.read_model_config(FAMILIES["gpt2"], {}, "x")[0]
+    config, ignored = folder_config.folder_config.read_model_config(FAMILIES["gpt2"], theirs, "x")
+    assert config == folder_config.folder_config.read_model_config(FAMILIES["gpt2"], {}, "x")[0]
     assert ignored == {
         "model_type": "a note about the file",
         **dict.fromkeys(("output_past", "notes", "is_quantized_by"), "transformers does not read it for GPT-2"),
@@ -143,7 +143,7 @@ def test_a_key_that_transformers_does_not_read_changes_nothing():
     ],
 )  # fmt: skip
 def test_keys_mean_what_they_mean_in_transformers(family, given, found):
-    config, _ = folder_config.read_model_config(FAMILIES[family], given, "x")
+    config, _ = folder_config.folder_config.read_model_config(FAMILIES[family], given, "x")
     assert {name: getattr(config, name) for name in found} == found
 
 
@@ -175,7 +175,7 @@ def test_keys_mean_what_they_mean_in_transformers(family, given, found):
 )
 def test_a_value_that_changes_the_model_is_refused(family, given, message):
     with pytest.raises(CheckpointError, match=message):
-        folder_config.read_model_config(FAMILIES[family], given, "x")
+        folder_config.folder_config.read_model_config(FAMILIES[family], given, "x")
 
 
 @pytest.mark.parametrize(("key", "value"), [("n_layer", 9_999), ("vocab_size", 2**31 - 1), ("n_positions", 2**31 - 1)])
@@ -326,3 +326,24 @@ def test_a_run_starts_from_a_base_model_with_new_outputs(tmp_path, capsys):
         assert ("head/pooler/kernel" in found.loaded) == (task.name == "classification")
         assert not outputs & {*found.unused}
         found.check_labels(["x", "y", "z", "u", "v"])  # those of the folder are of no trained head
+
+
+@pytest.mark.parametrize(
+    ("family", "values"),
+    [
+        ("gpt2", {"resid_pdrop": 0, "attn_pdrop": 0, "embd_pdrop": 0, "layer_norm_epsilon": 1, "initializer_range": 1}),
+        ("llama", {"attention_dropout": 0, "initializer_range": 1, "rms_norm_eps": 1, "rope_theta": 100}),
+        ("bert", {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "layer_norm_eps": 1}),
+    ],
+)
+def test_integers_of_a_config_are_floats_where_our_field_is_one(family, values):
+    """Published files have a rate of 0, not 0.0; checked parameters of blocks are floats."""
+    config, _ = folder_config.read_model_config(FAMILIES[family], {"model_type": family, **values}, "here")
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        assert not ("float" in str(field.type) and type(value) is int), field.name
+
+
+def test_a_bert_without_token_types_is_refused():
+    with pytest.raises(CheckpointError, match="type_vocab_size=0: expected an integer, at least 1"):
+        folder_config.read_model_config(FAMILIES["bert"], {"model_type": "bert", "type_vocab_size": 0}, "here")

@@ -21,6 +21,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.files import (
     json_text,
     own_file_opener,
+    refuse_to_replace_device,
     try_lock,
     with_checksum,
     without_checksum,
@@ -157,6 +158,10 @@ class ResumableFile:
     def _check_absence(self) -> None:
         if self._path.exists() and not self._force:
             raise ConfigError(f"{self._flag}: exists already; --force replaces it")
+        try:
+            refuse_to_replace_device(self._path)
+        except OSError as error:
+            raise ConfigError(f"{self._flag}: cannot be replaced: {error.strerror}") from error
 
     def _opened(self) -> NamedFile:
         """Return the partial file, opened and locked."""

@@ -127,7 +127,7 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
         problems = [*_config_problems(ours, said)]
     if problems:
         raise CheckpointError(listing(f"{where}: this {family.label} cannot be converted", problems))
-    config = ModelConfig(**ours).resolved()
+    config = ModelConfig(**_with_floats(ours)).resolved()
     follows = {name: value(config) for name, value in family.fixed.items() if callable(value) and name not in said}
     return dataclasses.replace(config, **follows), ignored
 
@@ -215,9 +215,22 @@ def _config_problems(ours: Mapping[str, Any], said: Mapping[str, str]) -> Iterat
     if wrong:
         yield from wrong
         return
-    for problem in ModelConfig(**ours).problems():
+    if "token_types" in said and not ours["token_types"]:
+        yield f"{said['token_types']}=0: expected an integer, at least 1"
+        return
+    for problem in ModelConfig(**_with_floats(ours)).problems():
         name = problem.partition("=")[0]
         yield f"{said[name]} is our model.{problem}" if name in said else problem
+
+
+def _with_floats(ours: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with integers as floats where the field is a float: JSON may have a rate of 0 for 0.0."""
+
+    def is_float(name: str) -> bool:
+        return float in (typing.get_args(types[name]) or (types[name],))
+
+    types = field_types(ModelConfig)
+    return {name: float(value) if type(value) is int and is_float(name) else value for name, value in ours.items()}
 
 
 def _wrong(name: str, value: Any, annotation: Any) -> str | None:
