@@ -327,7 +327,7 @@ def events(**fields):
         side_files={},
         keep_batch=lambda step, batch: Path("kept"),
     )
-    log = _fake(MetricLog, write=lambda step, split, values: seen.append((split, step)))
+    log = _fake(MetricLog, write=lambda step, split, values: seen.append((split, step)), digest=lambda: "")
     launcher = _fake(
         Jit, mesh=None, step=lambda state, batch, hyper: (state, metrics), local_rows=lambda rows: slice(rows)
     )

@@ -108,6 +108,9 @@ class World:
         self.happens(split, step)
         self.lines.append((step, split, metrics))
 
+    def digest(self):
+        return f"{len(self.lines)} lines"
+
     def evaluate(self, params):
         step = int(params.split()[1])
         self.happens("evaluate", step)

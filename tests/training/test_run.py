@@ -81,12 +81,12 @@ LINES = [(3, "train", {"loss": 2.0}), (4, "valid", {"loss": 1.5}), (6, "train", 
 )
 def test_a_log_is_compared_with_the_digest_in_the_checkpoint(tmp_path, caplog, lines, is_named):
     with MetricLog(tmp_path, 0) as log:
-        assert log.digest == ""
+        assert log.digest() == ""
         for line in LINES[:3]:
             log.write(*line)
-        record = {"log_sha256": log.digest}
+        record = {"log_sha256": log.digest()}
     with MetricLog(tmp_path, 6) as log:  # a resumed run continues the digest
-        assert log.digest == record["log_sha256"] == digest(tmp_path / "metrics.jsonl")
+        assert log.digest() == record["log_sha256"] == digest(tmp_path / "metrics.jsonl")
     (tmp_path / "metrics.jsonl").write_text("".join(format_line(*line) for line in lines))
     warn_of_lost_lines(tmp_path, record, 6)
     assert ("lines up to step 6 are missing or were changed since its checkpoint" in caplog.text) == is_named

@@ -24,10 +24,11 @@ _log = logging.getLogger(__name__)
 class NoLog:
     """Replacement of MetricLog in a process that writes nothing."""
 
-    digest = ""
-
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """Do nothing."""
+
+    def digest(self) -> str:
+        return ""
 
     def __enter__(self) -> NoLog:
         return self
@@ -82,9 +83,8 @@ class MetricLog:
         with _named_errors(self._events.path):
             self._events.write(step, numbers)
 
-    @property
     def digest(self) -> str:
-        """`metrics_file.digest` of the lines so far."""
+        """Return `metrics_file.digest` of the lines so far."""
         empty = hashlib.sha256().digest()
         return "" if self._sha256.digest() == empty else self._sha256.hexdigest()
 

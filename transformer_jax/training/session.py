@@ -142,7 +142,7 @@ class TrainingSession:
             "window": self._window.values,
             "window_seconds": self._clock.elapsed(self.shared_by) if self._window.values else 0.0,
         }
-        record = dict(self.parts.record) | window | self.best_so_far.record() | {"log_sha256": self._log.digest}
+        record = dict(self.parts.record) | window | self.best_so_far.record() | {"log_sha256": self._log.digest()}
         values = self.best_so_far.metrics.items()
         numbers = {k: v for k, v in values if isinstance(v, int | float) and not isinstance(v, bool)}
         self.parts.store.save(step, state, record, self.parts.side_files, numbers if ranked else None)
