@@ -60,13 +60,24 @@ def here() -> dict[str, str]:
     wanted = ("avx", "fma", "amx", "sve", "asimd")
     words = {word for line in processor_facts() for word in line.partition(":")[2].split()}
     return {
-        "processor": processor(),
+        "processor": f"{processor()}{_model()}",
         "instructions": " ".join(sorted(word for word in words if word.startswith(wanted))),
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
         "backend": f"{jax.device_count()} {jax.default_backend()}",
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def _model() -> str:
+    """Return family, model and stepping: virtual machines give different processors one name and equal instructions."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    wanted = ("cpu family", "model", "stepping")
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return "".join(f", {name} {facts[name]}" for name in wanted if name in facts)
 
 
 def data_versions() -> dict[str, str]:

@@ -76,7 +76,7 @@ def lines_of(file):
 def loads(monkeypatch, change):
     """Change the loaded checkpoint, without changing its name and step."""
     load = evaluation_run.load
-    monkeypatch.setattr(evaluation_run, "load", lambda path, overrides: change(load(path, overrides)))
+    monkeypatch.setattr(evaluation_run, "load", lambda path, overrides, **options: change(load(path, overrides)))
 
 
 def with_one_parameter_changed(loaded):

@@ -273,7 +273,7 @@ def test_architectures_train_alone_and_as_one_program(model, tmp_path):
             training = dataclasses.replace(trial.config.training, num_train_steps=2)
             short = dataclasses.replace(trial, config=dataclasses.replace(trial.config, training=training))
             write_spec(path, short, asked.metrics, folder)
-        assert run_trials(folders) == 0
+        assert run_trials(folders, study=folder) == 0
         result = read_result(folders[0])
         assert result.status == "finished", result.why
         assert {metric.name for metric in asked.metrics} <= set(result.metrics)
@@ -362,7 +362,7 @@ def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
     for trial in (first[0], first[-1]) if name == "positions" else first[:1]:
         folder = tmp_path / TRIALS / trial.name
         write_spec(folder, trial, asked.metrics, ROOT / "experiments" / name)
-        assert run_trials([folder]) == 0
+        assert run_trials([folder], study=ROOT / "experiments" / name) == 0
         result = read_result(folder)
         assert result.status == "finished", result.why
         assert {metric.name for metric in asked.metrics} <= set(result.metrics)
@@ -386,7 +386,7 @@ def test_a_study_of_texts_is_asked_of_images(name, variants, tmp_path):
     assert len(found) == variants
     claim(tmp_path, ROOT / "experiments" / name, declaration_of(asked), asked.baseline)
     write_spec(tmp_path / TRIALS / found[0].name, found[0], asked.metrics, ROOT / "experiments" / name)
-    assert run_trials([tmp_path / TRIALS / found[0].name]) == 0
+    assert run_trials([tmp_path / TRIALS / found[0].name], study=ROOT / "experiments" / name) == 0
     result = read_result(tmp_path / TRIALS / found[0].name)
     assert result.status == "finished", result.why
     assert {metric.name for metric in asked.metrics} <= set(result.metrics)
@@ -411,7 +411,7 @@ def test_its_two_stages_run_at_smoke_size(name, tmp_path, monkeypatch):
             if trial.seed or trial.labels[first] != last:
                 continue
             write_spec(place / TRIALS / trial.name, trial, stage.metrics, folder if stage.measure else None)
-            assert run_trials([place / TRIALS / trial.name]) == 0
+            assert run_trials([place / TRIALS / trial.name], study=folder) == 0
             result = read_result(place / TRIALS / trial.name)
             assert result.status == "finished", result.why
             assert {metric.name for metric in stage.metrics} <= set(result.metrics)

@@ -5,6 +5,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from support import TINY, make_batch, shapes
 
@@ -112,7 +113,7 @@ OF_MACHINES = {"recurrent_implementation"}
 
 @functools.cache
 def computation(config, attention_rate=0.1):
-    """Return the shapes of the parameters and the program from them to the logits, dropout included."""
+    """Return the shapes of the parameters, the program from them to the logits with dropout, and its constants."""
     dropout = Dropout(jnp.uint32(1), jnp.arange(3), DropoutRates(0.1, 0.1, attention_rate, 0.1))
 
     def apply(params, batch):
@@ -122,7 +123,9 @@ def computation(config, attention_rate=0.1):
     parameters = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
     image = (3, config.image_size, config.image_size, config.image_channels)
     batch = make_batch() if config.inputs == "tokens" else {"inputs": jnp.zeros(image, jnp.uint8)}
-    return str(parameters), str(jax.make_jaxpr(apply)(tree, batch))
+    program = jax.make_jaxpr(apply)(tree, batch)
+    constants = [np.asarray(x).tolist() for x in program.consts if x.size < 1000]  # the text has only their shapes
+    return str(parameters), str(program), str(constants)
 
 
 def test_every_field_is_tested():
