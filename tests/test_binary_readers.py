@@ -235,9 +235,9 @@ def test_unsafe_archives_are_refused(stored, message, write):
 
 
 def test_a_directory_of_an_archive_is_bounded(write):
-    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 20_000_000, 0, 0)
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 40_000_000, 0, 0)
     with pytest.raises(ValueError, match="directory has more than"):
-        list_zip(write(b"\0" * 20_000_000 + end))
+        list_zip(write(b"\0" * 40_000_000 + end))
 
 
 def test_zip_archives_that_are_right_are_read(write):

@@ -5,6 +5,7 @@ imported.
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import pickle
@@ -477,3 +478,12 @@ def test_python_m_imports_nothing_from_the_current_folder(tmp_path):
     done = subprocess.run([*words, "list"], cwd=tmp_path, env=found, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.glob("*.run"))
+
+
+def test_a_file_that_was_accepted_trusts_nothing(folder, monkeypatch):
+    """A program that has imported a module accepts its classes; the next file may not call its functions for that."""
+    monkeypatch.syspath_prepend(str(folder))
+    run_in(folder, **{"task.name": "evil:Task"})
+    importlib.import_module("evil")
+    assert read_config(str(folder / "run" / "config.json")).task.name == "evil:Task"
+    assert trust.modules() == []

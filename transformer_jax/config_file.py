@@ -8,6 +8,7 @@ The config.json of a work directory is a config too. Values that are equal to th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -57,7 +58,8 @@ def read_config(
     """
     trust_modules(trust)
     own(outside_parts(overrides or {}).values())  # before the file is read, which may name the same
-    return _overridden(load(spec), overrides or {})
+    path = config_file(spec.partition(":")[0])
+    return _overridden(load(spec), overrides or {}, path if path.suffix == ".json" else None)
 
 
 def config_of_values(values: Mapping[str, Any], where: Path, overrides: Mapping[str, Any]) -> ExperimentConfig:
@@ -67,12 +69,16 @@ def config_of_values(values: Mapping[str, Any], where: Path, overrides: Mapping[
       where: the file that has the values, for messages.
     """
     own(outside_parts(overrides).values())
-    return _overridden(_from_values(values, where).lock(), overrides)
+    return _overridden(_from_values(values, where).lock(), overrides, where)
 
 
-def _overridden(given: ml_collections.ConfigDict, overrides: Mapping[str, Any]) -> ExperimentConfig:
-    config = ExperimentConfig.from_config_dict(given, override(given, overrides))
-    best_metric(config)
+def _overridden(
+    given: ml_collections.ConfigDict, overrides: Mapping[str, Any], file: Path | None = None
+) -> ExperimentConfig:
+    """Return the config with overrides. file: the JSON file that the values are from, whose modules are not trusted."""
+    with contextlib.nullcontext() if file is None else reading(file):
+        config = ExperimentConfig.from_config_dict(given, override(given, overrides))
+        best_metric(config)
     return config
 
 

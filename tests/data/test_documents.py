@@ -9,7 +9,7 @@ from transformer_jax.builtin import configs
 from transformer_jax.config import DataConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.data.columns import TextSizeColumn
-from transformer_jax.data.sources import load_source
+from transformer_jax.data.sources import lines, load_source
 from transformer_jax.data.tokenizers.words import train_words
 from transformer_jax.errors import DataError
 
@@ -147,3 +147,13 @@ def test_files_that_a_pattern_nearly_matches_are_counted_and_named(tmp_path, cap
     assert caplog.text.strip().endswith(": B.TXT, c.txt.gz, e.txt/")
     with pytest.raises(DataError, match=r"no file of .* matches; it has d\.md"):
         load_source(DataConfig(**fields, train_split="*.MD"))
+
+
+def test_a_corpus_may_be_one_long_line(tmp_path, monkeypatch):
+    """text8 is one line of 100 MB; a sentence is not."""
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 21)
+    (tmp_path / "text8").write_bytes(b"a b " * (1 << 20))
+    blocks = [*lines.TextFile(tmp_path / "text8", allow_empty=True).blocks()]
+    assert [[len(line) for line in block] for block in blocks] == [[1 << 22]]
+    with pytest.raises(DataError, match="line 1 has more than 2,097,152 bytes: it is not text"):
+        list(lines.TextFile(tmp_path / "text8").blocks())

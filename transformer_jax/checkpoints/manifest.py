@@ -34,6 +34,7 @@ from transformer_jax.readers.records import (
     NUMBER,
     OBJECT,
     TEXT,
+    TRUTH,
     either,
     expect,
     fields_of,
@@ -82,7 +83,7 @@ _CORPUS = or_null(fields_of({"sha256": TEXT, "versions": object_of(TEXT)}))
 _RUN_FIELDS = {
     "window": list_of(object_of(NUMBER)),
     "window_seconds": NUMBER,
-    "metrics": object_of(either(NUMBER, OBJECT)),
+    "metrics": object_of(either(either(NUMBER, TRUTH), OBJECT)),
     "validations": fields_of({"metric": TEXT, "best": or_null(NUMBER), "stale": COUNT}),
     "skipped_updates": COUNT,
     "versions": OBJECT,

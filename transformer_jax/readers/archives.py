@@ -25,7 +25,7 @@ MAX_MEMBERS = 100_000
 """Largest number of files in a zip archive."""
 
 _DAMAGES = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, NotImplementedError, RuntimeError, struct.error)
-_READ_AT_ONCE = 1 << 23
+_READ_AT_ONCE = 1 << 25
 """Largest directory of a zip archive in bytes; the library reads it whole."""
 _BLOCK_BYTES = 1 << 16
 _UNIX = 3  # `create_system` of zip members whose external attributes hold a Unix file mode

@@ -20,8 +20,8 @@ MAX_IMAGE_BYTES = 1 << 28
 """Largest image file."""
 MAX_SIDE = 1 << 16
 """Greatest width and height in pixels; that of JPEG is 65,535."""
-MAX_PIXELS = 1 << 26
-"""Greatest number of pixels of an image, as of 8,192 x 8,192."""
+MAX_PIXELS = 178_956_970
+"""Greatest number of pixels of an image, that of Pillow: 0.5 GB in three channels."""
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG = b"\xff\xd8\xff"

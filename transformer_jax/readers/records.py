@@ -11,10 +11,15 @@ from typing import Any, NamedTuple
 
 
 class Kind(NamedTuple):
-    """Values of a field. name: as messages say it, such as "an integer"."""
+    """Values of a field.
+
+    name: as messages say it, such as "an integer". part: names the part of an object that is not accepted, as the end
+    of a message; empty if it is the whole value.
+    """
 
     name: str
     accepts: Callable[[Any], bool]
+    part: Callable[[Any], str] = lambda value: ""
 
 
 def _is_integer(value: Any) -> bool:
@@ -43,14 +48,20 @@ def either(one: Kind, other: Kind) -> Kind:
 
 def or_null(kind: Kind) -> Kind:
     """Return the kind with null."""
-    return Kind(f"{kind.name} or null", lambda value: value is None or kind.accepts(value))
+    return Kind(f"{kind.name} or null", lambda value: value is None or kind.accepts(value), kind.part)
 
 
 def object_of(kind: Kind) -> Kind:
     """Return objects whose values are of a kind."""
+
+    def part(value: Any) -> str:
+        items = value.items() if isinstance(value, dict) else ()
+        return next((f"; '{name}' in it is {described(x)}" for name, x in items if not kind.accepts(x)), "")
+
     return Kind(
         f"an object whose values are each {kind.name}",
         lambda value: isinstance(value, dict) and all(map(kind.accepts, value.values())),
+        part,
     )
 
 
@@ -87,7 +98,8 @@ def expect(values: Any, required: Mapping[str, Kind], optional: Mapping[str, Kin
             if name in required:
                 raise ValueError(f"lacks '{name}'")
         elif not kind.accepts(values[name]):
-            raise ValueError(f"'{name}' is {described(values[name])}, expected {kind.name}")
+            value = values[name]
+            raise ValueError(f"'{name}' is {described(value)}, expected {kind.name}{kind.part(value)}")
     return values
 
 

@@ -21,9 +21,9 @@ from transformer_jax.config import close_names
 from transformer_jax.errors import DataError
 from transformer_jax.readers import open_file
 from transformer_jax.readers.archives import CompressedError, open_gzip
+from transformer_jax.readers.files import MAX_BYTES, MAX_LINE_BYTES
 
 MAX_LINE_CHARACTERS = 100_000
-MAX_LINE_BYTES = 1 << 26
 """Longest line of a document: longer ones are hardly text, and would fill the memory."""
 _NAMED_LINES = 5  # line numbers that an error message lists
 _BLOCK_BYTES = 1 << 20
@@ -78,13 +78,14 @@ class TextFile:
 
     def _read(self, see: Callable[[bytes], None]) -> Iterator[list[str]]:
         """Yield blocks of lines. see: called with the bytes of each block."""
+        most = MAX_BYTES if self._allow_empty else MAX_LINE_BYTES  # a corpus of characters may be one line
         offset, number = 0, 0
         with _opened(self.path) as file:
             while content := file.read(_BLOCK_BYTES):
-                rest = b"" if content.endswith(b"\n") else file.readline(MAX_LINE_BYTES)
-                if len(rest) == MAX_LINE_BYTES:
+                rest = b"" if content.endswith(b"\n") else file.readline(most)
+                if len(rest) == most:
                     line = number + content.count(b"\n") + 1
-                    raise DataError(f"{self.path}, line {line} has more than {MAX_LINE_BYTES:,} bytes: it is not text")
+                    raise DataError(f"{self.path}, line {line} has more than {most:,} bytes: it is not text")
                 content += rest
                 see(content)
                 block = self._decoded(content, offset, number)
