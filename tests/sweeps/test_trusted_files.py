@@ -154,9 +154,9 @@ def test_a_trained_trial_without_its_result_is_lost(workdir, caplog):
     steps = json.loads((workdir / TRIALS / ONE / SPEC).read_text())["config"]["training"]["num_train_steps"]
     log = workdir / TRIALS / ONE / LOG
     (workdir / TRIALS / ONE / RESULT).unlink()
-    assert collect(workdir).lost == []
+    assert collect(workdir).unscored == []
     log.write_text(log.read_text() + json.dumps({"step": steps, "split": "valid", "loss": 1.0}) + "\n")
-    assert collect(workdir).lost == [f"{workdir / TRIALS / ONE / RESULT} is missing"]
+    assert collect(workdir).unscored == [workdir / TRIALS / ONE]
 
 
 @pytest.mark.parametrize("damage", [digit, cut, empty, of_another(OTHER), of_another(THIRD)])

@@ -70,11 +70,13 @@ class StudyResults:
 
     @property
     def lost(self) -> list[str]:
-        """What trials have lost, as texts: logs that are missing or not of their results, and results of a training
-        that has ended.
-        """
-        found = [trial.log_problem for trial in self.trials if trial.log_problem]
-        return found + [f"{trial.folder / RESULT} is missing" for trial in self.trials if _has_lost_its_result(trial)]
+        """The logs that are missing, or not those of their results, as texts."""
+        return [trial.log_problem for trial in self.trials if trial.log_problem]
+
+    @property
+    def unscored(self) -> list[Path]:
+        """Folders of trials that are trained to their end, have no result and are not being scored."""
+        return [trial.folder for trial in self.trials if _is_unscored(trial)]
 
     @property
     def task(self) -> Task:
@@ -164,7 +166,9 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
         study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")), code
     )
     for what in results.lost:
-        logger.warning("%s; what it had is left out", what)
+        logger.warning("%s; its numbers are missing from this report", what)
+    for place in results.unscored:
+        logger.warning("%s: is trained and not scored, or %s was lost; run the sweep again", place, RESULT)
     return results
 
 
@@ -238,7 +242,7 @@ def _check_config(trial: Trial, folder: Path) -> None:
         raise DataError(f"{folder}: {SPEC} and {CONFIG} are of two trials; restore the right file{listing}")
 
 
-def _has_lost_its_result(trial: TrialResult) -> bool:
+def _is_unscored(trial: TrialResult) -> bool:
     """Return whether a trial without a result has been trained to its end and is not being scored."""
     if trial.result is not None or not trial.log:
         return False
