@@ -109,7 +109,7 @@ class World:
         self.lines.append((step, split, metrics))
 
     def digest(self):
-        return f"{len(self.lines)} lines"
+        return f"to step {self.lines[-1][0]}" if self.lines else ""
 
     def evaluate(self, params):
         step = int(params.split()[1])
@@ -255,6 +255,7 @@ def test_a_checkpoint_contains_everything_for_a_resumed_run():
         "metrics": world.lines[1][2],
         "validations": {"metric": "loss", "best": 6.0, "stale": 0},
         "skipped_updates": 0,
+        "log_sha256": f"to step {world.lines[1][0]}",
     }
     assert side_files == {"tokenizer.model": b"t"}
     assert metrics is None  # its parameters were not evaluated
