@@ -415,7 +415,7 @@ def averaged_steps(monkeypatch, **fields):
     store = _fake(
         CheckpointStore,
         steps=lambda: [1, 2, 3],
-        open=lambda step: Checkpoint(step, Path("anywhere"), {"config": config}, {}, {}),
+        open=lambda step: Checkpoint(step, Path("anywhere"), {"config": config, "corpus": None}, {}, {}),
     )
 
     def average(store, template, steps):

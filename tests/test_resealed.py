@@ -189,9 +189,11 @@ def test_files_of_a_study(workdir, name):
     file = workdir / name if name == "study.json" else folder / name
     before = file.read_bytes()
     values = {key: value for key, value in json.loads(before).items() if key != CHECKSUM}
+    run_config = folder / "config.json"
+    stored = run_config.read_bytes()
     if name == "trial.json":
-        values["config"] = {"model": values["config"]["model"]["num_heads"] and {"num_heads": 2}, "training": {}}
-        file.write_text(sealed(values))
+        values["config"] = {"model": {"num_heads": 2}, "training": {}}
+        run_config.unlink()  # it has the whole config, which `report` compares with the trial's
 
     def read(values: Any) -> None:
         file.write_text(sealed(values))
@@ -202,8 +204,18 @@ def test_files_of_a_study(workdir, name):
         check(values, read)
     finally:
         file.write_bytes(before)
+        run_config.write_bytes(stored)
 
 
 def test_a_record_without_a_config_is_named():
     with pytest.raises(CheckpointError, match="lacks 'config'"):
         run_record({"corpus": None})
+
+
+def test_a_metric_may_be_true_or_false():
+    run_record({"config": {}, "corpus": None, "metrics": {"loss": 1.5, "is_better": True, "by_label": {"a": 1}}})
+
+
+def test_the_part_of_an_object_that_is_not_accepted_is_named():
+    with pytest.raises(CheckpointError, match=r"'metrics' is an object of 2, expected .*; 'name' in it is 'x'"):
+        run_record({"config": {}, "corpus": None, "metrics": {"loss": 1.5, "name": "x"}})

@@ -106,8 +106,8 @@ def test_every_key_that_transformers_reads_is_used_refused_or_ignored_for_a_reas
 def test_a_key_that_transformers_does_not_read_changes_nothing():
     theirs = {"model_type": "gpt2", "output_past": True, "auto_map": {"AutoModel": "code.Model"}, "num_beams": 3}
     theirs |= {"notes": ["a", {"b": 1}], "is_quantized_by": None, "unpadded_vocab_size": 3}
-    config, ignored = folder_config.folder_config.read_model_config(FAMILIES["gpt2"], theirs, "x")
-    assert config == folder_config.folder_config.read_model_config(FAMILIES["gpt2"], {}, "x")[0]
+    config, ignored = folder_config.read_model_config(FAMILIES["gpt2"], theirs, "x")
+    assert config == folder_config.read_model_config(FAMILIES["gpt2"], {}, "x")[0]
     assert ignored == {
         "model_type": "a note about the file",
         **dict.fromkeys(("output_past", "notes", "is_quantized_by"), "transformers does not read it for GPT-2"),
@@ -143,7 +143,7 @@ def test_a_key_that_transformers_does_not_read_changes_nothing():
     ],
 )  # fmt: skip
 def test_keys_mean_what_they_mean_in_transformers(family, given, found):
-    config, _ = folder_config.folder_config.read_model_config(FAMILIES[family], given, "x")
+    config, _ = folder_config.read_model_config(FAMILIES[family], given, "x")
     assert {name: getattr(config, name) for name in found} == found
 
 
@@ -175,7 +175,7 @@ def test_keys_mean_what_they_mean_in_transformers(family, given, found):
 )
 def test_a_value_that_changes_the_model_is_refused(family, given, message):
     with pytest.raises(CheckpointError, match=message):
-        folder_config.folder_config.read_model_config(FAMILIES[family], given, "x")
+        folder_config.read_model_config(FAMILIES[family], given, "x")
 
 
 @pytest.mark.parametrize(("key", "value"), [("n_layer", 9_999), ("vocab_size", 2**31 - 1), ("n_positions", 2**31 - 1)])
