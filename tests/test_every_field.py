@@ -411,11 +411,12 @@ class _Stopped(Exception):
 
 def averaged_steps(monkeypatch, **fields):
     """Return the checkpoints that are averaged."""
-    config = ExperimentConfig().to_dict()
+    record = {"config": ExperimentConfig().to_dict(), "corpus": None}
     store = _fake(
         CheckpointStore,
         steps=lambda: [1, 2, 3],
-        open=lambda step: Checkpoint(step, Path("anywhere"), {"config": config, "corpus": None}, {}, {}),
+        open=lambda step: Checkpoint(step, Path("anywhere"), record, {}, {}),
+        read_record=lambda step: record,
     )
 
     def average(store, template, steps):

@@ -254,7 +254,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
 def _warn_of_other_configs(store: CheckpointStore, steps: Sequence[int], config: Mapping[str, Any]) -> None:
     """Warn of checkpoints to average that were trained with another config than the newest: perhaps another run."""
     for step in steps[:-1]:
-        if lines := lasting_differences(store.read_record(step)["config"], config, f"checkpoint {step}"):
+        if lines := lasting_differences(run_record(store.read_record(step))["config"], config, f"checkpoint {step}"):
             logger.warning(
                 "%s: checkpoint %d was trained with another config than checkpoint %d, and is averaged with it\n%s",
                 *(store.directory, step, steps[-1], "\n".join(f"  - {line}" for line in lines.values())),
