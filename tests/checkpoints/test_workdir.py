@@ -253,7 +253,7 @@ CHANGES = {
     "cut to nothing": (lambda file: file.write_bytes(b""), "is damaged (", "is damaged ("),
     "of another run": (
         lambda file: file.write_text(json.dumps(with_checksum(real(seed=1)))),
-        "is not the config of checkpoint 5: it was edited or is of another run\n  - seed: 0 in checkpoint 5, 1 in con",
+        "or a run with --allow_config_change ended before its next checkpoint\n  - seed: 0 in checkpoint 5, 1 in con",
         None,  # nothing there contradicts it
     ),
     "of an earlier version": (without_a_checksum, None, None),

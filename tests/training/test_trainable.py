@@ -138,7 +138,7 @@ def test_rules():
         ("(" * 2000 + ")" * 2000, "regular expression"),
         ("(a+)+", "repeats a group"),
         ("(?:a*)*b", "repeats a group"),
-        ("(?:a?){30}a", "repeats a group"),
+        ("(?:a?){30}a", "30 repetitions"),
         ("(a|a)+", "repeats a group"),
         ("(?:(?:a|b)c)*", "repeats a group"),
         ("(?P<x>[)]a+)*", "repeats a group"),
@@ -146,6 +146,11 @@ def test_rules():
         ("([^]a]+)+?", "repeats a group"),
         (".*.*.*.*.*x", "5 repetitions"),
         ("a?" * 25 + "a" * 25, "25 repetitions"),
+        ("(?:(?:a|a){2}){2}{2}", "is no regular expression"),
+        ("(?:(?:a|a){3}){3}", "8 repetitions"),
+        ("(?i:a*A)" * 5, "5 repetitions"),
+        ("(?x:a* a)" * 5, "5 repetitions"),
+        (r"\w*a" * 5, "5 repetitions"),
     ],
 )
 def test_text_that_is_no_rule(freeze, message):
@@ -158,6 +163,7 @@ def test_text_that_is_no_rule(freeze, message):
     [
         *("encoder/.*/kernel", "(?:encoder|decoder)/layers/.*", "(?:encoder|decoder)?", "(a){3}b*", "(?i:Enc.*)/a"),
         *("[*+]+", r"\(\*+", "a{}", "[]*]b*", ".*/.*/.*/.*", "(?<!a)b", "(?:ab)*", "(a{2}){3}", "(?:a|b){1}"),
+        *("(?:a|b){2}", "[^/]*/" * 9 + "[^/]*", r"\w+\." * 9 + "[^/]+", "(?:[^/]+/)*kernel"),
     ],
 )
 def test_patterns_that_take_little_time_are_allowed(pattern):
