@@ -261,8 +261,19 @@ def test_imported_code_that_is_no_source_is_not_called(folder, name):
     """A source is any callable; of modules that nobody named, only classes with the methods of one are called."""
     import evil  # ty: ignore[unresolved-import]  # noqa: F401
 
-    with pytest.raises(ConfigError, match=r"names data\.source="):
+    why = "is not imported" if name == "os:system" else "is not a class with the methods of a"
+    said = rf"names data\.source='{name}', .* It {why}.* pass trust=\['{name.partition(':')[0]}'\]"
+    with pytest.raises(UntrustedError, match=said):
         SOURCES.make(name, DataConfig(source=name))
+
+
+def test_imported_code_of_another_kind_is_not_called(folder):
+    import evil  # ty: ignore[unresolved-import]  # noqa: F401
+
+    with pytest.raises(
+        UntrustedError, match=r"names task\.name='evil:make', .* It is not a Task. If you trust it, pass"
+    ):
+        ExperimentConfig.from_config_dict(naming(**{"task.name": "evil:make"}))
 
 
 def test_arguments_of_functions(folder):

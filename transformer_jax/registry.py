@@ -79,6 +79,8 @@ class Registry(Mapping[str, T], Generic[T]):
             return None
         try:
             self._check_outside(name)
+        except trust.UntrustedError:
+            raise
         except ConfigError as error:
             return str(error).removeprefix(f"config: {self.field}='{name}': ")
         return None
@@ -121,10 +123,13 @@ class Registry(Mapping[str, T], Generic[T]):
         module, _, attribute = name.partition(":")
         trust.check({self.field: name})
         if not (trust.is_trusted(module) or self._is_of_kind(getattr(sys.modules[module], attribute, None))):
-            raise trust.refusal({self.field: name})
+            raise trust.refusal({self.field: name}, self._kind_in_words())
 
     def _is_of_kind(self, value: Any) -> bool:
         return isinstance(value, self._kind) or (isinstance(value, type) and issubclass(value, self._kind))
+
+    def _kind_in_words(self) -> str:
+        return f"a {self._kind.__name__}"
 
     def _import(self, name: str, path: str) -> Any:
         module_name, _, attribute = path.partition(":")
@@ -180,6 +185,9 @@ class Factories(Registry[Callable[..., Any]]):
 
     def _is_of_kind(self, value: Any) -> bool:
         return isinstance(value, type) and not self._missing(value)
+
+    def _kind_in_words(self) -> str:
+        return f"a class with the methods of a {self._makes.__name__}"
 
     def _checked(self, name: str, value: Any) -> Callable[..., Any]:
         what = f"config: {self.field}='{name}'"

@@ -4,7 +4,7 @@ What the user has written is trusted: flags, config files in Python, the study.p
 makes. A file that is read (a checkpoint, a work directory, a prepared dataset) may come from somebody else, so the
 modules that it names are imported only if the user trusts them: with `--trust`, with the argument `trust` of a
 function, or with the environment variable. In a program, as opposed to a command, what it has imported itself is
-trusted too.
+trusted too. Trust lasts until the program or the command ends: a module that was imported once stays imported.
 """
 
 from __future__ import annotations
@@ -106,16 +106,20 @@ def check(named: Mapping[str, str]) -> None:
         raise refusal({name: named[name] for name in refused})
 
 
-def refusal(named: Mapping[str, str]) -> UntrustedError:
-    """Return the error for values of which none is trusted, with the file that is being read and the remedy."""
+def refusal(named: Mapping[str, str], kind: str = "") -> UntrustedError:
+    """Return the error for values of which none is trusted, with the file that is being read and the remedy.
+
+    Args:
+      kind: what the object of an imported module is not, such as `a Task`; the remedy is then not to import it.
+    """
     names = sorted({value.partition(":")[0] for value in named.values()})
     modules, them = ",".join(names), "it" if len(names) == 1 else "them"
     where = "config" if (file := _file.get()) is None else str(file)
     listing = " and ".join(f"{name}='{value}'" for name, value in named.items())
     ways = f"pass --trust={modules} (or set {VARIABLE}={modules})"
     if not _state.in_command:
-        ways = f"import {them} first, pass trust={names!r} (or set {VARIABLE}={modules})"
-    is_not = "is not imported" if len(names) == 1 else "are not imported"
+        ways = f"{'' if kind else f'import {them} first, '}pass trust={names!r} (or set {VARIABLE}={modules})"
+    is_not = f"is not {kind}" if kind else "is not imported" if len(names) == 1 else "are not imported"
     return UntrustedError(
         f"{where} names {listing}, code that is not part of this package. {'It' if len(names) == 1 else 'They'} "
         f"{is_not}. If you trust {them}, {ways}"

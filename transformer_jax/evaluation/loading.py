@@ -99,7 +99,8 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None, *, trust: str |
       overrides: config fields by dotted name that replace the checkpoint's: of `evaluation` and `decode`, `data.dir`,
         `data.cache_dir`, `data.test_sets` and `data.resize`.
       trust: names of modules outside this package that the checkpoint may name, and that are then imported; modules
-        that the program has imported need none.
+        that the program has imported need none, unless `data.source` is a function in one. Trust lasts until the
+        program ends.
     Raises:
       CheckpointError: there is no valid checkpoint, or fewer than should be averaged; or its arrays do not match its
         config.

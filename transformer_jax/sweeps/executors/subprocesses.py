@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -17,9 +18,14 @@ _SAVE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def python_path() -> str:
-    """Return a PYTHONPATH with this package, so that workers find it in any folder, even if it is not installed."""
+    """Return a PYTHONPATH with this package, so that workers find it in any folder, even if it is not installed.
+
+    The folder of installed packages is left out: Python finds it, and in PYTHONPATH it would come before Python's own
+    modules.
+    """
     root = str(Path(transformer_jax.__file__).parent.parent)
-    return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return os.pathsep.join(filter(None, ["" if root in installed else root, os.environ.get("PYTHONPATH", "")]))
 
 
 def start_worker(
