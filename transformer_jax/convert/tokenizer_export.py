@@ -69,7 +69,9 @@ def tokenizer_files(
         settings["tokenizer_class"] = _GENERAL
     elif isinstance(own, WordPieceTokenizer):
         model = _framed(_with_special_tokens(own, added), tokenizer, frame, typed)
-        files = {JSON: model, VOCABULARY: "\n".join([*pieces_of(tokenizer), ""]).encode()}
+        files = {JSON: model}
+        if not own.id_problem:  # in this file the number of a line is an id
+            files[VOCABULARY] = "\n".join([*pieces_of(tokenizer), ""]).encode()
         as_bert = own.is_of_bert and frame[:2] == (ids.cls, ids.sep) and typed
         settings |= {"tokenizer_class": "BertTokenizer" if as_bert else _GENERAL, **own.settings}
     elif isinstance(own, ByteBPETokenizer):

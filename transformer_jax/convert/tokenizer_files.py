@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.data.tokenizers import AddedTokens, Tokenizer, TokenizerPair, plain
+from transformer_jax.data.tokenizers import AddedTokens, Tokenizer, TokenizerPair, check_token_ids, plain
 from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2, with_prefix_space
 from transformer_jax.data.tokenizers.library import LibraryTokenizer, is_word_piece, with_more_tokens
 from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
@@ -190,16 +190,20 @@ def _read(files: _Files) -> Tokenizer | None:
             return _with_added_tokens(SentencePieceTokenizer(read_bytes(folder / name)), files)
     if JSON in present and is_word_piece(files.json):
         own = of_json(files.json, files.settings)
+        check_token_ids(own, JSON)
         return WordPieceTokenizer(_with_library_tokens(own, "WordPiece", files))
     if VOCABULARY in present:
         own = of_vocabulary(read_bytes(folder / VOCABULARY), files.settings)
         return WordPieceTokenizer(_with_library_tokens(own, "WordPiece", files))
     if JSON in present:
         data = with_prefix_space(files.json, _adds_space(files)) if _is_made_anew(files) else files.json
-        return ByteBPETokenizer(_with_library_tokens(ByteBPETokenizer(data), "byte-level BPE", files))
+        own = ByteBPETokenizer(data)
+        check_token_ids(own, JSON)
+        return ByteBPETokenizer(_with_library_tokens(own, "byte-level BPE", files))
     for pair in GPT2_PAIRS:
         if present.issuperset(pair):
             own = of_gpt2(folder, pair)
+            check_token_ids(own, pair[0])
             data = with_prefix_space(own.model_bytes, _adds_space(files))
             return ByteBPETokenizer(_with_library_tokens(ByteBPETokenizer(data), "byte-level BPE", files))
     return None

@@ -102,9 +102,9 @@ class WordPieceTokenizer(LibraryTokenizer):
 
     def _token(self, id: int) -> str:
         token = self._tokenizer.id_to_token(id)
-        if token is None:
+        if token is None and id >= self.vocab_size:
             raise IndexError(f"id {id} is not below vocab_size={self.vocab_size}")
-        return token
+        return token or ""  # an id without a token, see `id_problem`
 
 
 def train_word_piece(texts: Iterable[str], vocab_size: int, lower_case: bool = True) -> WordPieceTokenizer:
