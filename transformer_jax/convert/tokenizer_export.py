@@ -130,7 +130,7 @@ def _added_token(name: str) -> dict[str, Any]:
 
 def _with_special_tokens(tokenizer: WordPieceTokenizer | ByteBPETokenizer, added: Mapping[int, str]) -> bytes:
     """Return a model of the library `tokenizers` with more special tokens, and without settings that we do not read."""
-    return with_more_tokens(tokenizer.plain_json(), "the library", [_added_token(name) for name in added.values()])
+    return with_more_tokens(tokenizer.plain_json(), tokenizer.names, [_added_token(name) for name in added.values()])
 
 
 def _framed(model: bytes, tokenizer: Tokenizer, frame: Frame, typed: bool) -> bytes:

@@ -39,7 +39,7 @@ from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import replace_file
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
 
 __all__ = [
     "SOURCE_TOKENIZER_FILE",
@@ -197,7 +197,11 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
         from transformer_jax.data.tokenizers.library import is_word_piece
         from transformer_jax.data.tokenizers.word_piece import WordPieceTokenizer
 
-        tokenizer = WordPieceTokenizer(model_bytes) if is_word_piece(model_bytes) else ByteBPETokenizer(model_bytes)
+        try:
+            values = parse_json(model_bytes)
+        except ValueError:
+            values = None  # the tokenizer raises an error with the reason
+        tokenizer = WordPieceTokenizer(model_bytes) if is_word_piece(values) else ByteBPETokenizer(model_bytes)
         if tokenizer.id_problem:
             _warn_once(tokenizer.id_problem)
         return tokenizer

@@ -99,12 +99,8 @@ def library_model(model_bytes: bytes, kind: str) -> tokenizers.Tokenizer:
         raise DataError(f"tokenizer: {len(model_bytes)} bytes are not a model of {kind}: {error}") from error
 
 
-def is_word_piece(model_bytes: bytes) -> bool:
-    """Return whether the library's JSON is a model of WordPiece; older files do not name the type."""
-    try:
-        values = parse_json(model_bytes)
-    except ValueError:
-        return False
+def is_word_piece(values: Any) -> bool:
+    """Return whether the values of the library's JSON are a model of WordPiece; older files do not name the type."""
     model = values.get("model") if isinstance(values, dict) else None
     return (
         isinstance(model, dict)
@@ -113,18 +109,20 @@ def is_word_piece(model_bytes: bytes) -> bool:
     )
 
 
-def with_more_tokens(model_bytes: bytes, kind: str, tokens: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return a model with more added tokens: objects of the library's `added_tokens` without their ids.
+def with_more_tokens(model_bytes: bytes, names: Collection[str], tokens: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return a model with more added tokens, whose ids follow those of the model.
 
-    The ids follow those of the model. Tokens that it has are left out; without others the bytes stay as they are.
+    Args:
+      names: of all tokens of the model.
+      tokens: objects of the library's `added_tokens` without their ids. Tokens that the model has are left out; without
+        others the bytes stay as they are.
     """
-    have = library_model(model_bytes, kind).get_vocab()
-    new = [token for token in tokens if token["content"] not in have]
+    new = [token for token in tokens if token["content"] not in names]
     if not new:
         return model_bytes
     values = parse_json(model_bytes)
     listed = values.get("added_tokens") or []
-    values["added_tokens"] = [*listed, *({"id": id, **token} for id, token in enumerate(new, len(have)))]
+    values["added_tokens"] = [*listed, *({"id": id, **token} for id, token in enumerate(new, len(names)))]
     return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
 

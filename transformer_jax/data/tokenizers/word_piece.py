@@ -265,9 +265,9 @@ def of_json(data: bytes, settings: Mapping[str, Any]) -> WordPieceTokenizer:
     BERT's classes in transformers take the rules for characters from the settings, and their own defaults for those
     that are not there. Another class, and a file without settings, has the rules of the file.
     """
-    if not is_word_piece(data):
-        raise DataError(f"{len(data)} bytes are not a model of WordPiece")
     values = _object(data, JSON)
+    if not is_word_piece(values):
+        raise DataError(f"{len(data)} bytes are not a model of WordPiece")
     normalizer = values.get("normalizer") or {}
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" and _is_of_bert(settings):
         _check_settings(settings)
