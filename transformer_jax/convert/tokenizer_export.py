@@ -79,7 +79,7 @@ def tokenizer_files(
         settings["tokenizer_class"] = _GENERAL
     else:
         raise ConfigError(
-            f"{type(own).__name__}: transformers has no such tokenizer; we write those with "
+            f"{type(own).__name__}: transformers has no such tokenizer; it has those of "
             "data.tokenizer=unigram, bpe, byte_bpe, wordpiece or wordpiece_cased, and separate ones of unigram or bpe "
             f"for a translation model. {_WITHOUT}"
         )
@@ -184,7 +184,7 @@ def _sentence_piece_json(tokenizer: SentencePieceTokenizer, named: Mapping[str, 
     Args:
       named: names of special tokens, by role. special: those that the library finds in a text, unless it is told not
         to. The others have no text when ids are decoded, as in SentencePiece.
-    Raises: ConfigError, which names the property that the library cannot say, or a text that it cuts otherwise.
+    Raises: ConfigError, which names the property that the library cannot express, or a text that it cuts otherwise.
     """
     from tokenizers import AddedToken, Regex, decoders
 
