@@ -104,7 +104,7 @@ OVERLAP = {
 BAD = {
     "a model type of no text": (
         lambda p: edit(p / "config.json", model_type=["gpt2"]),
-        r"model_type=\['gpt2'\]: we convert",
+        r"model_type=\['gpt2'\]: transformer_jax converts",
     ),
     "an activation of no text": (
         lambda p: edit(p / "config.json", activation_function=["gelu"]),
@@ -122,7 +122,10 @@ BAD = {
     "no config": (lambda p: (p / "config.json").unlink(), r"has no config\.json"),
     "no JSON": (lambda p: (p / "config.json").write_text("{"), r"config\.json: cannot be read"),
     "a list": (lambda p: (p / "config.json").write_text("[]"), r"config\.json: cannot be read: it holds a list"),
-    "model_type": (lambda p: edit(p / "config.json", model_type="gptx"), r"model_type='gptx': we convert gpt2, llama"),
+    "model_type": (
+        lambda p: edit(p / "config.json", model_type="gptx"),
+        r"model_type='gptx': transformer_jax converts gpt2, llama",
+    ),
     "pickled": (
         lambda p: [(p / INDEX).rename(p / "pytorch_model.bin"), *(f.unlink() for f in p.glob("model-*"))],
         r"has pytorch_model\.bin but no model\.safetensors.*unpickling runs code.*save_pretrained",
@@ -143,20 +146,20 @@ BAD = {
     ),
     "no index": (lambda p: (p / INDEX).write_text("{}"), "is not an index of tensors"),
     "tensor missing": (drop_tensor, r"transformer\.ln_f\.bias: is missing"),
-    "tensor unknown": (add_tensor, "strange: we do not know this tensor"),
+    "tensor unknown": (add_tensor, "strange: unknown tensor"),
     "another shape": (
         lambda p: edit(p / "config.json", n_inner=16), r"has the shape \(8, 24\), config.* says \(8, 16\)"
     ),
     "unknown activation": (
         lambda p: edit(p / "config.json", activation_function="tanh"), "activation_function='tanh': expected one of"
     ),
-    "what our blocks cannot": (
+    "a value that is not supported": (
         lambda p: edit(p / "config.json", scale_attn_by_inverse_layer_idx=True),
-        "scale_attn_by_inverse_layer_idx=True: our blocks can only say False",
+        "scale_attn_by_inverse_layer_idx=True: transformer_jax supports only False",
     ),
     "scaled rotary": (
         lambda p: edit(p / "config.json", **LLAMA, rope_scaling={"rope_type": "llama3", "factor": 8.0}),
-        "rope_scaling with rope_type='llama3': our rotary positions cannot be scaled",
+        "rope_scaling with rope_type='llama3': transformer_jax cannot scale rotary positions",
     ),
     "heads": (lambda p: edit(p / "config.json", n_head=3), "num_heads=3 does not divide emb_dim=8"),
     "a size of no number": (lambda p: edit(p / "config.json", n_embd=0), "n_embd=0: expected an integer, at least 1"),
@@ -217,7 +220,7 @@ def test_a_type_that_we_do_not_read_is_named(tmp_path, tokenizers):
     header = data[8 : 8 + length].decode().replace('"F32"', '"I32"', 1)
     data[8 : 8 + length] = header.encode()
     (tmp_path / "folder" / SINGLE).write_bytes(data)
-    with pytest.raises(CheckpointError, match="has the type I32; we read F32, F16, BF16"):
+    with pytest.raises(CheckpointError, match="has the type I32; expected F32, F16, BF16"):
         from_pretrained(tmp_path / "folder")
 
 
@@ -539,7 +542,9 @@ def test_labels_that_a_classifier_cannot_have_are_refused(tmp_path):
     task = TaskConfig(name="classification", num_labels=3, pooler=True)
     params = random_params(config, head=TASKS["classification"].head(task, config))
     save_pretrained(tmp_path / "folder", config, params, task=task, labels=("a", "b", "c"))
-    for values, message in (({"problem_type": "regression"}, "problem_type='regression': our heads are a softmax"),):
+    for values, message in (
+        ({"problem_type": "regression"}, "problem_type='regression': transformer_jax has only heads"),
+    ):
         shutil.copytree(tmp_path / "folder", tmp_path / "other", dirs_exist_ok=True)
         edit(tmp_path / "other" / "config.json", **values)
         with pytest.raises(CheckpointError, match=message):

@@ -78,18 +78,18 @@ def test_the_file_of_the_preprocessor(tmp_path):
         ({"do_resize": False, "do_center_crop": True, "crop_size": 8}, "do_center_crop=True with do_resize=False"),
         ({"do_center_crop": True, "crop_size": {"height": 8, "width": 7}}, "crop_size={'height': 8, 'width': 7} diff"),
         ({"do_resize": "no"}, "do_resize='no': expected true or false"),
-        ({"do_pad": True}, "do_pad=True: we do not pad images"),
+        ({"do_pad": True}, "do_pad=True: transformer_jax does not pad images"),
         ({"rescale_factor": 0.0}, "rescale_factor=0.0: expected a number above 0"),
         ({"rescale_factor": "1/255"}, "rescale_factor='1/255': expected a number above 0"),
         ({"image_std": [0.5, 0.0, 0.5]}, "image_std=[0.5, 0.0, 0.5]: expected one number above 0, or 3 of them"),
         ({"image_mean": [0.5, 0.5, float("nan")]}, "image_mean=[0.5, 0.5, nan]: expected one number, or 3 of them"),
         (
             {"image_processor_type": "CLIPImageProcessor", "size": ..., "image_std": ...},
-            "add size, image_std, with its",
+            "add its values of size, image_std",
         ),
         (
             {"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0.9},
-            "crop_pct=0.9: we do not know this key of 'ConvNextImageProcessor'",
+            "crop_pct=0.9: unknown key of 'ConvNextImageProcessor'",
         ),
         ({"image_mean": [0.5, 0.5]}, "image_mean=[0.5, 0.5]: expected one number, or 3 of them"),
         ({"image_std": "x"}, "image_std='x': expected one number above 0, or 3 of them"),
@@ -153,10 +153,10 @@ def test_the_way_there_and_back_of_a_preprocessor(tmp_path, resize):
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"qkv_bias": False}, "qkv_bias=False: our blocks can only say True"),
-        ({"image_size": [8, 9]}, "image_size=[8, 9]: we read square images"),
-        ({"patch_size": 3}, "patch_size is our model.patch_size=3 does not divide image_size=8"),
-        ({"architectures": ["ViTMAEModel"]}, "of ViT we convert ViTForImageClassification, ViTModel"),
+        ({"qkv_bias": False}, "qkv_bias=False: transformer_jax supports only True"),
+        ({"image_size": [8, 9]}, "image_size=[8, 9]: images and patches must be square"),
+        ({"patch_size": 3}, "patch_size, read as model.patch_size: patch_size=3 does not divide image_size=8"),
+        ({"architectures": ["ViTMAEModel"]}, "of ViT, transformer_jax converts ViTForImageClassification, ViTModel"),
     ],
 )
 def test_a_config_that_we_cannot_be(tmp_path, values, problem):
@@ -285,7 +285,7 @@ def test_a_file_of_big_vision_without_positions_and_with_the_optimizer(tmp_path)
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        ({"MAPHead_0/probe": np.zeros(1)}, "MAPHead_0/probe: we do not know this array"),
+        ({"MAPHead_0/probe": np.zeros(1)}, "MAPHead_0/probe: unknown array"),
         ({"head/kernel": None}, "lacks head/output/kernel"),
         ({"head/bias": np.zeros(4, np.float32)}, "head/output/bias: (4,), expected (5,)"),
         ({"Transformer/encoderblock_1/LayerNorm_0/bias": None}, "has the layers [0], expected 0 to 1"),

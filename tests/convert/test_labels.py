@@ -69,9 +69,17 @@ def test_labels_that_contradict_are_refused(family, keys, rows, message):
 @pytest.mark.parametrize(
     ("keys", "rows", "message"),
     [
-        ({"problem_type": "regression"}, 2, "problem_type='regression': our heads are a softmax"),
-        ({"problem_type": "multi_label_classification"}, 2, "problem_type='multi_label_classification': our heads"),
-        ({"problem_type": ["regression"]}, 2, "problem_type=['regression']: our heads"),
+        (
+            {"problem_type": "regression"},
+            2,
+            "problem_type='regression': transformer_jax has only heads",
+        ),
+        (
+            {"problem_type": "multi_label_classification"},
+            2,
+            "problem_type='multi_label_classification': transformer_jax has only heads",
+        ),
+        ({"problem_type": ["regression"]}, 2, "problem_type=['regression']: transformer_jax has only heads"),
         ({"num_labels": 1}, 1, "one label: transformers takes such a head for regression"),
         ({"id2label": {"0": "score"}}, 1, "one label: transformers takes such a head for regression"),
     ],

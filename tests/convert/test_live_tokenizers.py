@@ -5,6 +5,7 @@ import itertools
 import json
 
 import pytest
+import sentencepiece
 from tokenizer_support import TEXTS
 
 from transformer_jax.config import ModelConfig
@@ -96,6 +97,27 @@ def test_a_space_in_front_of_byte_level_bpe(name, space, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "vocab_size": 300}')
     check_read(tmp_path, 300)
+
+
+@pytest.mark.parametrize("with_bytes", [False, True])
+def test_a_spiece_model_of_t5(with_bytes, tmp_path):
+    """T5Tokenizer ignores byte fallback: it has `<unk>` where SentencePiece has the bytes of a character."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_prefix=str(tmp_path / "spiece"), vocab_size=350, hard_vocab_limit=False,
+        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, byte_fallback=with_bytes, minloglevel=2,
+    )  # fmt: skip
+    (tmp_path / "spiece.vocab").unlink()
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "T5Tokenizer"}')
+    (tmp_path / "config.json").write_text('{"model_type": "t5", "vocab_size": 512}')
+    ours, theirs = read_folder_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert ours.vocab_size == len(theirs)
+    lines = [line for line in LINES if "<" not in line]  # names of tokens are tokens there
+    rows = ids_of(ours, lines)
+    has_bytes = [any(token.startswith("<0x") for token in ours.tokens(row)) for row in rows]
+    assert any(has_bytes) == with_bytes
+    for line, row, other in zip(lines, rows, has_bytes, strict=True):
+        found = theirs(line, add_special_tokens=False)["input_ids"]
+        assert (ours.special_ids.unk in found) if other else found == row, line
 
 
 FAMILIES = {

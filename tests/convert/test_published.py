@@ -24,7 +24,7 @@ from transformer_jax.training.init_from import open_pretrained
 
 OTHERS = {path.stem for path in FOLDER.glob("*.json")} - {*CLASSES}
 SCALED = {"Llama-3.2-1B": "rope_scaling with rope_type='llama3'", "Meta-Llama-3.1-8B": "rope_type='llama3'"}
-REFUSED = SCALED | {"mbart-large-en-ro": r"normalize_before=True: our blocks can only say False; that is mBART"}
+REFUSED = SCALED | {"mbart-large-en-ro": r"normalize_before=True: transformer_jax supports only False; that is mBART"}
 PARAMETERS = {
     **{"gpt2": 124_439_808, "gpt2-medium": 354_823_168, "distilgpt2": 81_912_576, "gpt2--resaved-4.38": 124_439_808},
     **{"Llama-2-7b-hf": 6_738_415_616, "Llama-2-70b-chat-hf": 68_976_648_192},
@@ -69,7 +69,9 @@ def test_what_our_blocks_cannot_say_is_refused_by_name(name):
 def test_other_families_are_refused_by_name(name):
     kind = config_of(name)["model_type"]
     assert kind not in FAMILIES
-    with pytest.raises(CheckpointError, match=rf"model_type='{kind}': we convert gpt2, llama, marian, bert, t5, bart"):
+    with pytest.raises(
+        CheckpointError, match=rf"model_type='{kind}': transformer_jax converts gpt2, llama, marian, bert, t5, bart"
+    ):
         folder_config.candidates(config_of(name), name)
 
 
@@ -150,27 +152,39 @@ def test_keys_mean_what_they_mean_in_transformers(family, given, found):
 @pytest.mark.parametrize(
     ("family", "given", "message"),
     [
-        ("llama", {"is_causal": False}, "is_causal=False: our blocks can only say True; transformers lets every"),
+        ("llama", {"is_causal": False}, "is_causal=False: transformer_jax supports only True; transformers lets every"),
         ("gpt2", {"quantization_config": {"bits": 4}}, "the tensors are quantized; save the folder again"),
-        ("bert", {"per_layer_config": {"0": {"hidden_act": "relu"}}}, "can only say None or {}; layers differ"),
+        ("bert", {"per_layer_config": {"0": {"hidden_act": "relu"}}}, "supports only None or {}; layers differ"),
         ("llama", {"transformers_weights": "other.safetensors"}, "names another file"),
-        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling with rope_type='linear': our rot"),
+        (
+            "llama",
+            {"rope_scaling": {"type": "linear", "factor": 2.0}},
+            "rope_type='linear': transformer_jax cannot scale",
+        ),
         ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_parameters with rope_type='yarn'"),
-        ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "our rotary positions cannot"),
+        ("llama", {"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "transformer_jax cannot scale"),
         ("llama", {"rope_parameters": {"rope_theta": "x"}}, "rope_theta='x': expected a number above 0"),
         ("t5", {"feed_forward_proj": "gated-relu"}, "dense_act_fn='relu', is_gated_act=True: expected one of"),
         ("t5", {"feed_forward_proj": "gelu-gated"}, "feed_forward_proj='gelu-gated': expected ACTIVATION or gated-A"),
         ("t5", {"dense_act_fn": ["relu"]}, r"dense_act_fn=\['relu'\]"),
-        ("vit", {"image_size": [32, 16]}, r"image_size=\[32, 16\]: we read square images"),
-        ("vit", {"image_size": []}, r"image_size=\[\]: we read square images"),
+        ("vit", {"image_size": [32, 16]}, r"image_size=\[32, 16\]: images and patches must be square"),
+        ("vit", {"image_size": []}, r"image_size=\[\]: images and patches must be square"),
         ("vit", {"head_dim": 32}, "head_dim=32: a ViT here has hidden_size / num_attention_heads"),
-        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key': our blocks"),
-        ("gpt2", {"n_layer": 10**8}, "n_layer=100000000: we read at most 10,000"),
-        ("marian", {"num_hidden_layers": 10**8}, "encoder_layers=100000000: we read at most 10,000"),
-        ("gpt2", {"vocab_size": 10**12}, "vocab_size=1000000000000: we read at most 2,147,483,647"),
-        ("vit", {"image_size": [10**12, 10**12]}, "image_size=1000000000000: we read at most"),
-        ("vit", {"num_labels": 10**12}, "num_labels=1000000000000: we read at most 100,000 labels"),
-        ("vit", {"id2label": {"999999999999": "cat"}}, "id2label with the id=999999999999: we read at most 100,000"),
+        (
+            "bert",
+            {"position_embedding_type": "relative_key"},
+            "position_embedding_type='relative_key': transformer_jax supports",
+        ),
+        ("gpt2", {"n_layer": 10**8}, "n_layer=100000000: transformer_jax reads at most 10,000"),
+        ("marian", {"num_hidden_layers": 10**8}, "encoder_layers=100000000: transformer_jax reads at most 10,000"),
+        ("gpt2", {"vocab_size": 10**12}, "vocab_size=1000000000000: transformer_jax reads at most 2,147,483,647"),
+        ("vit", {"image_size": [10**12, 10**12]}, "image_size=1000000000000: transformer_jax reads at most"),
+        ("vit", {"num_labels": 10**12}, "num_labels=1000000000000: transformer_jax reads at most 100,000 labels"),
+        (
+            "vit",
+            {"id2label": {"999999999999": "cat"}},
+            "id2label with the id=999999999999: transformer_jax reads at most 100,000",
+        ),
     ],
 )
 def test_a_value_that_changes_the_model_is_refused(family, given, message):
@@ -288,7 +302,7 @@ def test_two_classes_with_one_name_are_told_apart(tmp_path):
     folder = open_folder(tmp_path / "folder")
     assert (len(folder.labels), len({*folder.labels})) == (1000, 1000)
     assert (folder.labels[134], folder.labels[517]) == ("crane", "crane (517)")
-    assert folder.ignored["id2label"].startswith("1 names are those of labels before")
+    assert folder.ignored["id2label"].startswith("1 labels have the name of an earlier label")
 
 
 @pytest.mark.parametrize(("version", "warns"), [("5.23.9", False), ("5.24.0.dev0", True), ("6.0", True), ("x", False)])
@@ -296,7 +310,7 @@ def test_a_later_transformers_is_named(version, warns, tmp_path, capsys):
     write_folder(tmp_path / "folder", reduced(config_of("gpt2")) | {"transformers_version": version})
     assert main(["inspect", f"--folder={tmp_path / 'folder'}"]) == 0
     out = capsys.readouterr().out
-    assert (f"transformers {version} wrote it, and we know the keys of transformers 5.23.0" in out) == warns
+    assert (f"transformers {version} wrote it; transformer_jax knows the keys of transformers 5.23.0" in out) == warns
     assert ("warnings:" in out) == warns
     assert "\n  summary_type: of the head for classification\n" in out
 

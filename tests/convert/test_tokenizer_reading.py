@@ -215,7 +215,8 @@ def double(values):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"), [(shift, "no token has the id"), (double, "two tokens have the id 0|no token has")]
+    ("change", "message"),
+    [(shift, "ids without a token: [0-9]+ to [0-9]+"), (double, "ids of two tokens: 0|without a")],
 )
 @pytest.mark.parametrize("kind", ["byte-level tokenizer.json", "WordPiece tokenizer.json"])
 def test_holes_of_a_vocabulary_are_refused(kind, change, message, folder):
@@ -223,7 +224,43 @@ def test_holes_of_a_vocabulary_are_refused(kind, change, message, folder):
     values = json.loads((path / "tokenizer.json").read_text())
     change(values)
     (path / "tokenizer.json").write_text(json.dumps(values))
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(
+        CheckpointError, match=rf"tokenizer\.json: {message}.*every id from 0 to the last needs one token"
+    ):
+        read_folder_tokenizer(path)
+
+
+@pytest.mark.parametrize("kind", ["byte-level tokenizer.json", "WordPiece tokenizer.json"])
+def test_holes_of_a_stored_tokenizer_are_named_once(kind, folder, caplog):
+    """Earlier versions imported such files, and trained models with them."""
+    path = folder(kind)
+    whole = load_tokenizer((path / "tokenizer.json").read_bytes())
+    values = json.loads(whole.model_bytes)
+    vocabulary = values["model"]["vocab"]
+    id = len(vocabulary) - 2
+    vocabulary[next(name for name in vocabulary if vocabulary[name] == id)] += 9
+    for _ in range(2):
+        stored = load_tokenizer(json.dumps(values).encode())
+        size = stored.vocab_size
+        assert size == whole.vocab_size
+        assert ids_of(stored, *TEXTS) == [[x + 9 * (x == id) for x in ids] for ids in ids_of(whole, *TEXTS)]
+        assert (stored.tokens([id]), len(stored.tokens(range(size)))) == ([""], size)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 1
+    assert f"ids without a token: {id}, {size} to {id + 8}. It is used as before" in warnings[0]
+    files = tokenizer_files(stored, 40, Frame())
+    assert json.loads(files["tokenizer.json"])["model"]["vocab"] == vocabulary
+    assert "vocab.txt" not in files  # its lines are ids
+
+
+def test_many_holes_are_not_all_named(folder):
+    path = folder("byte-level tokenizer.json")
+    values = json.loads((path / "tokenizer.json").read_text())
+    values["model"]["vocab"] |= {f"new {id}": id for id in range(400, 440, 2)}
+    (path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(
+        CheckpointError, match=r"ids without a token: 300 to 399, 401, .*, 417, \.\.\.\. Edit the vocabulary"
+    ):
         read_folder_tokenizer(path)
 
 
@@ -232,7 +269,7 @@ def test_holes_of_two_files_are_refused(folder):
     values = json.loads((path / "vocab.json").read_text())
     values[max(values, key=values.get)] += 9
     (path / "vocab.json").write_text(json.dumps(values))
-    with pytest.raises(CheckpointError, match="no token has the id"):
+    with pytest.raises(CheckpointError, match=r"vocab\.json: ids without a token: [0-9]+ to"):
         read_folder_tokenizer(path)
 
 

@@ -1,18 +1,20 @@
 """From config to ids: which tokenizer is used, when it is trained, and which splits are tokenized when."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
 import pytest
 from data_support import EOS_ID, longest_of, pair_texts, prepared
+from tokenizer_support import trained
 
 from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig
 from transformer_jax.data import datasets
 from transformer_jax.data.columns import ScalarColumn, TextColumn
 from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources.base import divided
-from transformer_jax.data.tokenizers import SpecialIds, check_decode_ids, train_tokenizer
+from transformer_jax.data.tokenizers import VOCABULARIES, SpecialIds, check_decode_ids, train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 
 VOCAB_SIZE = 300
@@ -303,6 +305,27 @@ def test_the_size_of_each_side_is_checked(source, tmp_path):
         prepared(separate(283), tmp_path, tokenizer=tokenizer)
     with pytest.raises(ConfigError, match=r"model\.vocab_size=299: the given tokenizer has 300 ids"):
         prepared(separate(284, 299), tmp_path, tokenizer=tokenizer)
+
+
+def test_a_vocabulary_file_with_holes_is_refused(source, tmp_path):
+    path, values = tmp_path / "tokenizer.json", json.loads(trained("byte_bpe").model_bytes)
+    vocabulary = values["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] += 2
+    path.write_text(json.dumps(values))
+    size = len(vocabulary)
+    problem = rf"{path}: ids without a token: {size - 1} to {size}\. Edit the vocabulary in this file: every id from 0"
+    with pytest.raises(DataError, match=rf"^data\.vocabulary_file: {problem}"):
+        prepared(config(size + 2, tokenizer="byte_bpe", vocabulary_file=str(path)), tmp_path / "work")
+    with pytest.raises(DataError, match=rf"^data\.source_vocabulary_file: {problem}"):
+        prepared(
+            separate(size + 2, size + 2, tokenizer="byte_bpe", source_vocabulary_file=str(path)), tmp_path / "work"
+        )
+    assert VOCABULARIES["byte_bpe"](path, size).id_problem  # a resumed run only compares the file
+    # A work directory that an earlier version made has the tokenizer in a file of its own.
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "tokenizer.model").write_bytes(path.read_bytes())
+    data = prepared(config(size + 2, tokenizer="byte_bpe", vocabulary_file=str(path)), tmp_path / "work")
+    assert data.tokenizer.model_bytes == path.read_bytes()
 
 
 def test_vocabulary_files_of_each_side(source, tmp_path):

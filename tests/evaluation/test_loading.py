@@ -7,10 +7,12 @@ import jax
 import numpy as np
 import pytest
 from run_support import copy_of_trained, trained_config, trained_folder
+from tokenizer_support import TEXTS
 
 from transformer_jax.checkpoints.manifest import RECORD, SUMS, VanishedCheckpointError, seal
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation.loading import apply_overrides, load, resolve
 from transformer_jax.models.architecture import init_params
@@ -38,6 +40,21 @@ def test_a_work_directory_means_its_newest_checkpoint():
     assert loaded.tokenizer.model_bytes == (trained_folder() / "run" / "tokenizer.model").read_bytes()
     assert set(loaded.corpus) == {"sha256", "versions"}
     assert loaded.directory == trained_folder() / "run" / "checkpoints"
+
+
+def test_a_checkpoint_whose_tokenizer_has_holes(tmp_path, caplog):
+    """Earlier versions imported such tokenizers; a model that was trained with one must not be lost."""
+    values = json.loads(train_tokenizer(TEXTS, "byte_bpe", 280).model_bytes)
+    values["model"]["vocab"] |= {"new": 285}
+    model = json.dumps(values).encode()
+    save_again(trained_folder() / "run" / "checkpoints", 8, tmp_path / "run" / "checkpoints", 8, model)
+    caplog.clear()
+    for _ in range(2):
+        loaded = load(tmp_path / "run")
+        assert loaded.tokenizer.model_bytes == model
+        assert loaded.tokenizer.vocab_size == 281
+    (warning,) = [record for record in caplog.records if "tokenizer" in record.getMessage()]
+    assert "ids without a token: 280 to 284" in warning.getMessage()
 
 
 def test_a_step_by_its_folder():
@@ -158,13 +175,13 @@ def test_a_checkpoint_deleted_by_a_running_training(tmp_path, monkeypatch, overr
     assert load(checkpoints.parent, overrides).steps == used
 
 
-def save_again(checkpoints, step, target, new_step):
-    """Copy a checkpoint to another step; return its folder."""
+def save_again(checkpoints, step, target, new_step, tokenizer=None):
+    """Copy a checkpoint to another step, with the bytes of another tokenizer if they are given; return its folder."""
     template = jax.eval_shape(lambda: init_params(trained_config().model, 0))
     original = CheckpointStore(checkpoints, read_only=True)
     state = {"params": original.restore_params(template, step).state}
     with CheckpointStore(target) as store:
-        side_files = {"tokenizer.model": original.read_side_file(step, "tokenizer.model")}
+        side_files = {"tokenizer.model": tokenizer or original.read_side_file(step, "tokenizer.model")}
         store.save(new_step, state, original.read_record(step), side_files)
     return target / str(new_step)
 

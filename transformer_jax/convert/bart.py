@@ -75,7 +75,9 @@ BECAUSE = {"normalize_before": _MBART, "add_final_layer_norm": _MBART}
 """The same of `Family.because`."""
 NOTES = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0, "add_bias_logits": False}
 """The same of `Family.notes`."""
-IGNORED = dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "of training alone; we leave out no layers")
+IGNORED = dict.fromkeys(
+    ("encoder_layerdrop", "decoder_layerdrop"), "used in training only; transformer_jax leaves out no layers"
+)
 """The same of `Family.ignored`."""
 
 COPIES = {

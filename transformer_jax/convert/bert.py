@@ -83,7 +83,7 @@ MASKED_LM = Family(
     },
     computed={
         r"bert\.embeddings\.(position_ids|token_type_ids)": "numbers of positions, which are computed",
-        r"cls\.seq_relationship\.(weight|bias)": "the head for the next sentence, which we do not have",
+        r"cls\.seq_relationship\.(weight|bias)": "the head for the next sentence, which transformer_jax does not have",
         **_UNUSED_POOLER,
     },
     prefix="bert.",

@@ -145,13 +145,13 @@ def _named(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
         elif name == "cls":
             ours["embedding/class_token"] = x[0, 0]
         elif found is None:
-            problems.append(f"{name}: we do not know this array")
+            problems.append(f"{name}: unknown array")
         elif block and block[1] is not None:
             layers.setdefault(found, {})[int(block[1])] = x
         else:
             ours[f"encoder/layers/{found}" if block else found] = x
     if problems:
-        raise CheckpointError(listing(f"{path}: is no ViT of big_vision that we can convert", problems))
+        raise CheckpointError(listing(f"{path}: cannot be converted as a ViT of big_vision", problems))
     count = max((len(by_layer) for by_layer in layers.values()), default=0)
     for name, by_layer in layers.items():
         if sorted(by_layer) != [*range(count)]:

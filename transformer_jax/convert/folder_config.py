@@ -40,7 +40,8 @@ def candidates(config: Mapping[str, Any], where: str) -> list[Family]:
     name, named = config.get("model_type"), config.get("architectures")
     if name is not None and (not isinstance(name, str) or name not in FAMILIES):
         raise CheckpointError(
-            f"{where}: model_type={name!r}: we convert {', '.join(FAMILIES)}{nearest(str(name), FAMILIES)}"
+            f"{where}: model_type={name!r}: transformer_jax converts {', '.join(FAMILIES)}"
+            f"{nearest(str(name), FAMILIES)}"
         )
     if not isinstance(named, list) or not named:
         return [family for family in CLASSES if name in (None, family.name)]
@@ -51,7 +52,7 @@ def candidates(config: Mapping[str, Any], where: str) -> list[Family]:
     of_type = [family for family in CLASSES if name in (None, family.name)]
     known = ", ".join(dict.fromkeys(cls for family in of_type for cls in (family.class_name, *family.also)))
     label = "all families" if name is None else FAMILIES[name].label
-    raise CheckpointError(f"{where}: architectures={named}: of {label} we convert {known}")
+    raise CheckpointError(f"{where}: architectures={named}: of {label}, transformer_jax converts {known}")
 
 
 def check_family(name: str) -> None:
@@ -108,7 +109,8 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
         value = value if key.values is None else key.values[value]
         if key.ours in said and ours[key.ours] != value:
             problems.append(
-                f"{key.theirs}={value!r} differs from {said[key.ours]}={ours[key.ours]!r}; we have one field"
+                f"{key.theirs}={value!r} contradicts {said[key.ours]}={ours[key.ours]!r}; "
+                "transformer_jax has one field for both"
             )
         ours[key.ours], said[key.ours] = value, key.theirs
     for key in family.keys:
@@ -116,7 +118,7 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
     for name, (allowed, because) in _requirements(family).items():
         value = values.pop(name, allowed[0])
         if value not in allowed:
-            can = f"our blocks can only say {' or '.join(map(repr, allowed))}"
+            can = f"transformer_jax supports only {' or '.join(map(repr, allowed))}"
             problems.append(f"{name}={value!r}: {can}{because and '; '}{because}")
     if family.has_labels:  # `labels.read_labels` reads them
         has_kind = family.tasks[0] != "tagging" and not family.lacks
@@ -154,9 +156,9 @@ def later_version(theirs: Mapping[str, Any], where: str) -> str | None:
     if not isinstance(written, str) or not keys.is_later(written):
         return None
     return (
-        f"{where}: transformers {written} wrote it, and we know the keys of transformers {keys.version()}. A newer key "
-        "that changes the model would be among the ignored ones. Compare some outputs with those of transformers, or "
-        f"save the folder again with transformers {keys.version()}"
+        f"{where}: transformers {written} wrote it; transformer_jax knows the keys of transformers {keys.version()}. A "
+        "newer key that changes the model would be among the ignored ones. Compare some outputs with those of "
+        f"transformers, or save the folder again with transformers {keys.version()}"
     )
 
 
@@ -190,14 +192,14 @@ def _beyond(family: Family, values: Mapping[str, Any]) -> Iterator[str]:
     for key in family.keys:
         value, most = values.get(key.theirs), _MOST_OF.get(key.ours, _MOST)
         if isinstance(value, int) and value > most:
-            yield f"{key.theirs}={value}: we read at most {most:,}"
+            yield f"{key.theirs}={value}: transformer_jax reads at most {most:,}"
     if not family.has_labels:
         return
     labels = values.get("id2label")
     ids = [int(id) for id in labels if re.fullmatch(r"[0-9]{1,30}", str(id))] if isinstance(labels, Mapping) else []
     for name, number in (("num_labels", values.get("num_labels")), ("id2label with the id", max(ids, default=0))):
         if isinstance(number, int) and number > _MOST_LABELS:
-            yield f"{name}={number}: we read at most {_MOST_LABELS:,} labels"
+            yield f"{name}={number}: transformer_jax reads at most {_MOST_LABELS:,} labels"
 
 
 def _config_problems(ours: Mapping[str, Any], said: Mapping[str, str]) -> Iterator[str]:
@@ -220,7 +222,7 @@ def _config_problems(ours: Mapping[str, Any], said: Mapping[str, str]) -> Iterat
         return
     for problem in ModelConfig(**_with_floats(ours)).problems():
         name = problem.partition("=")[0]
-        yield f"{said[name]} is our model.{problem}" if name in said else problem
+        yield f"{said[name]}, read as model.{name}: {problem}" if name in said else problem
 
 
 def _with_floats(ours: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,7 +267,7 @@ def _adapt_rope(values: dict[str, Any], ignored: dict[str, str]) -> list[str]:
         theta = given.pop("rope_theta", theta)
         is_plain = kind == "default" or (kind == "linear" and given == {"factor": 1.0})
         if not is_plain or any(isinstance(value, Mapping) for value in given.values()):
-            problems.append(f"{used} with rope_type={kind!r}: our rotary positions cannot be scaled")
+            problems.append(f"{used} with rope_type={kind!r}: transformer_jax cannot scale rotary positions")
         ignored |= {f"{used}.{name}": "of rotary positions that are scaled" for name in given}
     if theta is None:
         theta = 10_000.0
@@ -287,7 +289,7 @@ def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) ->
         same = (other for other in _WRITTEN if {*other.tasks} & {*family.tasks})
         others = dict.fromkeys(f"--family={other.name}" for other in same if not unsaid(other, config))
         advice = f"\nThis family can: {' or '.join(others)}" if others else ""
-        raise ConfigError(listing(f"{family.label} cannot say what this model is", problems) + advice)
+        raise ConfigError(listing(f"this model cannot be written as {family.label}", problems) + advice)
     result: dict[str, Any] = {"model_type": family.name, "architectures": [family.class_name]}
     for key in family.keys:
         value = getattr(config, key.ours)

@@ -123,7 +123,7 @@ def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: T
                 problems.append(f"{name}: is missing{_NO_HEAD if tensor.when == UNTIED else ''}")
             elif files.tensors[stored[name]].dtype not in READ_TYPES:
                 kind = files.tensors[stored[name]].dtype
-                problems.append(f"{name}: has the type {kind}; we read {', '.join(READ_TYPES)}")
+                problems.append(f"{name}: has the type {kind}; expected {', '.join(READ_TYPES)}")
             elif files.tensors[stored[name]].shape != match.shape(tensor):
                 problems.append(
                     f"{name}: has the shape {files.tensors[stored[name]].shape}, config.json says {match.shape(tensor)}"
@@ -142,7 +142,7 @@ def unused_tensors(family: Family, config: ModelConfig, shapes: Leaves, files: T
         elif name in family.zeros and not np.any(files.read(stored[name])):
             ignored[name] = "zeros"
         else:
-            problems.append(f"{name}: we do not know this tensor")
+            problems.append(f"{name}: unknown tensor")
     if problems:
         raise CheckpointError(listing(f"{files.folder}: does not fit its config.json", problems))
     return ignored

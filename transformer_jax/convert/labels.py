@@ -46,7 +46,7 @@ def read_labels(family: Family, theirs: Mapping[str, Any], rows: int | None, whe
     distinct, ignored = _distinct(names), {}
     if changed := [new for old, new in zip(names, distinct, strict=True) if old != new]:
         ignored["id2label"] = (
-            f"{len(changed)} names are those of labels before; they get their ids, as in {changed[0]!r}"
+            f"{len(changed)} labels have the name of an earlier label; their ids are added, as in {changed[0]!r}"
         )
     others = [name for name in theirs.get("label2id") or {} if name not in names]
     if others:
@@ -107,9 +107,9 @@ def _contradictions(theirs: Mapping[str, Any], names: Sequence[str], rows: int |
 def _of_regression(theirs: Mapping[str, Any], count: int) -> Iterator[str]:
     kind = theirs.get("problem_type")
     if kind not in (SOFTMAX, None):
-        yield f"problem_type={kind!r}: our heads are a softmax over the labels, which is {SOFTMAX!r}"
+        yield f"problem_type={kind!r}: transformer_jax has only heads with a softmax over the labels, {SOFTMAX!r}"
     elif count == 1:
-        yield "one label: transformers takes such a head for regression, and ours would be a softmax over one label"
+        yield "one label: transformers takes such a head for regression, transformer_jax for a softmax over one label"
 
 
 def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
@@ -139,8 +139,8 @@ def label_keys(family: Family, task: TaskConfig, labels: Sequence[str]) -> dict[
     softmax = _is_softmax_said(family)
     if softmax and len(names) == 1 and not family.lacks:
         raise ConfigError(
-            f"task.num_labels=1: transformers takes a {family.class_name} with one label for regression, and ours is a "
-            "softmax over one label; a model with two labels or more can be written"
+            f"task.num_labels=1: transformers takes a {family.class_name} with one label for regression, but it was "
+            "trained as a softmax over one label. Train a model with two labels or more"
         )
     return {
         "id2label": {str(id): name for id, name in enumerate(names)},

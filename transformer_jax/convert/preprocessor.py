@@ -82,7 +82,7 @@ def read_preprocessor(path: Path, config: ModelConfig) -> Preprocessing:
     kind = values.get("image_processor_type", values.get("feature_extractor_type", _OF_VIT[0]))
     if kind not in _OF_VIT and (missing := [name for name in _SAID if name not in values]):
         problems.append(
-            f"the class {kind!r} has default values that we do not know; add {', '.join(missing)}, with its values"
+            f"the default values of the class {kind!r} are unknown; add its values of {', '.join(missing)} to the file"
         )
     on = {}
     for name, default in _SWITCHES.items():
@@ -94,7 +94,7 @@ def read_preprocessor(path: Path, config: ModelConfig) -> Preprocessing:
     model, wrong_numbers = _numbers(values, on, config, ignored)
     problems += [*wrong, *wrong_numbers]
     if on["do_pad"]:
-        problems.append("do_pad=True: we do not pad images")
+        problems.append("do_pad=True: transformer_jax does not pad images")
     elif values.pop("pad_size", None) is not None:
         ignored["pad_size"] = "do_pad is false"
     if values.pop("do_convert_rgb", False) and config.image_channels != 3:
@@ -103,9 +103,9 @@ def read_preprocessor(path: Path, config: ModelConfig) -> Preprocessing:
     if kind in _OF_VIT:
         ignored |= dict.fromkeys(values, "transformers does not read it for ViT")
     else:
-        problems += [f"{name}={value!r}: we do not know this key of {kind!r}" for name, value in values.items()]
+        problems += [f"{name}={value!r}: unknown key of {kind!r}" for name, value in values.items()]
     if problems:
-        raise CheckpointError(listing(f"{path}: we cannot make the same pixel values", problems))
+        raise CheckpointError(listing(f"{path}: transformer_jax cannot make the same pixel values", problems))
     return Preprocessing(model, resize, ignored)
 
 

@@ -1,6 +1,7 @@
 """A SentencePiece model as a model of the library `tokenizers`, which cuts every text into the same ids.
 
-What the two do differently is said by normalizers, or the model is refused by name:
+SentencePiece differs from the library as follows. Normalizers, cuts and scores make up for a difference; where they
+cannot, an error names it:
 
 - SentencePiece puts one space in front of every text, or behind it, or none. It may remove spaces at both ends and
   those that follow another.
@@ -160,7 +161,7 @@ def _pieces_of(tokenizer: SentencePieceTokenizer) -> _Pieces:
 
 
 def _cannot(what: str) -> str:
-    return f"the SentencePiece model has {what}; the library `tokenizers` cannot say this"
+    return f"the SentencePiece model has {what}; the library `tokenizers` cannot express this"
 
 
 def _normalizers(tokenizer: SentencePieceTokenizer, pieces: _Pieces) -> list[Any]:

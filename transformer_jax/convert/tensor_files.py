@@ -71,7 +71,7 @@ class TensorFiles:
         tensor = self.tensors[name]
         if tensor.dtype not in READ_TYPES:
             raise CheckpointError(
-                f"{tensor.file}: the tensor '{name}' has the type {tensor.dtype}; we read {', '.join(READ_TYPES)}"
+                f"{tensor.file}: the tensor '{name}' has the type {tensor.dtype}; expected {', '.join(READ_TYPES)}"
             )
         dtype = READ_TYPES[tensor.dtype]
         try:

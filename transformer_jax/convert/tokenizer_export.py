@@ -69,7 +69,9 @@ def tokenizer_files(
         settings["tokenizer_class"] = _GENERAL
     elif isinstance(own, WordPieceTokenizer):
         model = _framed(_with_special_tokens(own, added), tokenizer, frame, typed)
-        files = {JSON: model, VOCABULARY: "\n".join([*pieces_of(tokenizer), ""]).encode()}
+        files = {JSON: model}
+        if not own.id_problem:  # in this file the number of a line is an id
+            files[VOCABULARY] = "\n".join([*pieces_of(tokenizer), ""]).encode()
         as_bert = own.is_of_bert and frame[:2] == (ids.cls, ids.sep) and typed
         settings |= {"tokenizer_class": "BertTokenizer" if as_bert else _GENERAL, **own.settings}
     elif isinstance(own, ByteBPETokenizer):
@@ -77,7 +79,7 @@ def tokenizer_files(
         settings["tokenizer_class"] = _GENERAL
     else:
         raise ConfigError(
-            f"{type(own).__name__}: transformers has no such tokenizer; we write those with "
+            f"{type(own).__name__}: transformers has no such tokenizer; it has those of "
             "data.tokenizer=unigram, bpe, byte_bpe, wordpiece or wordpiece_cased, and separate ones of unigram or bpe "
             f"for a translation model. {_WITHOUT}"
         )
@@ -128,7 +130,7 @@ def _added_token(name: str) -> dict[str, Any]:
 
 def _with_special_tokens(tokenizer: WordPieceTokenizer | ByteBPETokenizer, added: Mapping[int, str]) -> bytes:
     """Return a model of the library `tokenizers` with more special tokens, and without settings that we do not read."""
-    return with_more_tokens(tokenizer.plain_json(), "the library", [_added_token(name) for name in added.values()])
+    return with_more_tokens(tokenizer.plain_json(), tokenizer.names, [_added_token(name) for name in added.values()])
 
 
 def _framed(model: bytes, tokenizer: Tokenizer, frame: Frame, typed: bool) -> bytes:
@@ -182,7 +184,7 @@ def _sentence_piece_json(tokenizer: SentencePieceTokenizer, named: Mapping[str, 
     Args:
       named: names of special tokens, by role. special: those that the library finds in a text, unless it is told not
         to. The others have no text when ids are decoded, as in SentencePiece.
-    Raises: ConfigError, which names the property that the library cannot say, or a text that it cuts otherwise.
+    Raises: ConfigError, which names the property that the library cannot express, or a text that it cuts otherwise.
     """
     from tokenizers import AddedToken, Regex, decoders
 

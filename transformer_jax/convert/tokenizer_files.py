@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.data.tokenizers import AddedTokens, Tokenizer, TokenizerPair, plain
+from transformer_jax.data.tokenizers import AddedTokens, Tokenizer, TokenizerPair, check_token_ids, plain
 from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer, of_gpt2, with_prefix_space
 from transformer_jax.data.tokenizers.library import LibraryTokenizer, is_word_piece, with_more_tokens
 from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
@@ -188,20 +188,18 @@ def _read(files: _Files) -> Tokenizer | None:
     for name in PIECES:
         if name in present:
             return _with_added_tokens(SentencePieceTokenizer(read_bytes(folder / name)), files)
-    if JSON in present and is_word_piece(files.json):
-        own = of_json(files.json, files.settings)
-        return WordPieceTokenizer(_with_library_tokens(own, "WordPiece", files))
+    if JSON in present and is_word_piece(files.json_values):
+        return _with_library_tokens(of_json(files.json, files.settings), JSON, files)
     if VOCABULARY in present:
         own = of_vocabulary(read_bytes(folder / VOCABULARY), files.settings)
-        return WordPieceTokenizer(_with_library_tokens(own, "WordPiece", files))
+        return _with_library_tokens(own, VOCABULARY, files)
     if JSON in present:
         data = with_prefix_space(files.json, _adds_space(files)) if _is_made_anew(files) else files.json
-        return ByteBPETokenizer(_with_library_tokens(ByteBPETokenizer(data), "byte-level BPE", files))
+        return _with_library_tokens(ByteBPETokenizer(data), JSON, files)
     for pair in GPT2_PAIRS:
         if present.issuperset(pair):
-            own = of_gpt2(folder, pair)
-            data = with_prefix_space(own.model_bytes, _adds_space(files))
-            return ByteBPETokenizer(_with_library_tokens(ByteBPETokenizer(data), "byte-level BPE", files))
+            data = with_prefix_space(of_gpt2(folder, pair).model_bytes, _adds_space(files))
+            return _with_library_tokens(ByteBPETokenizer(data), pair[0], files)
     return None
 
 
@@ -250,9 +248,13 @@ def _further(tokenizer: Tokenizer, files: _Files) -> list[_Added]:
     return [*further, *(named if len(named) <= _room(files, size + len(further)) else [])]
 
 
-def _with_library_tokens(tokenizer: ByteBPETokenizer | WordPieceTokenizer, kind: str, files: _Files) -> bytes:
-    """Return the bytes of a model of the library with the tokens that other files add."""
-    return with_more_tokens(tokenizer.model_bytes, kind, [added.token for added in _further(tokenizer, files)])
+def _with_library_tokens(tokenizer: ByteBPETokenizer | WordPieceTokenizer, file: str, files: _Files) -> Tokenizer:
+    """Return the tokenizer of a file with the tokens that other files add."""
+    check_token_ids(tokenizer, file)
+    further = [added.token for added in _further(tokenizer, files)]
+    if not further:
+        return tokenizer
+    return type(tokenizer)(with_more_tokens(tokenizer.model_bytes, tokenizer.names, further))
 
 
 def _with_added_tokens(tokenizer: Tokenizer, files: _Files) -> Tokenizer:

@@ -38,7 +38,7 @@ def _adapt(values: dict[str, Any]) -> list[str]:
         sides = values.get(name)
         if isinstance(sides, list):
             if len(sides) != 2 or sides[0] != sides[1]:
-                problems.append(f"{name}={sides!r}: we read square images and patches")
+                problems.append(f"{name}={sides!r}: images and patches must be square")
             values[name] = sides[0] if sides else None
     size, width, heads = (
         values.pop("head_dim", None),

@@ -31,6 +31,7 @@ from transformer_jax.data.tokenizers import (
     Tokenizer,
     TokenizerPair,
     check_decode_ids,
+    check_token_ids,
     read_tokenizer,
     tokenizer_by_file,
     train_tokenizer,
@@ -290,6 +291,7 @@ def _new_tokenizer(config: ExperimentConfig, source: Source, side: _Side, say: S
     if side.vocabulary_file:
         path = Path(os.path.expanduser(side.vocabulary_file))
         tokenizer = VOCABULARIES[config.data.tokenizer](path, side.size[1])
+        check_token_ids(tokenizer, f"data.vocabulary_file: {path}")
         return with_added_tokens(tokenizer, side.added_tokens, side.size[1])
     check_decode_ids(config.decode, trained_special_ids(config.data.tokenizer))  # before training takes minutes
     return _trained_tokenizer(config, source, side, say)

@@ -78,7 +78,7 @@ def _place(name: str, entry: Any) -> tuple[TensorPlace, int]:
         raise ValueError(f"its tensor '{name}' has no object in the header")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise ValueError(f"its tensor '{name}' has the type {dtype!r}, which we do not know")
+        raise ValueError(f"its tensor '{name}' has the unknown type {dtype!r}; expected {', '.join(BITS)}")
     if not _are_sizes(shape) or math.prod(max(n, 1) for n in shape) > MAX_SIZE:
         raise ValueError(f"its tensor '{name}' has the shape {shape!r}")
     if not _are_sizes(offsets) or len(offsets) != 2:

@@ -7,6 +7,8 @@ target have separate tokenizers, that of the source is in `source_tokenizer.mode
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from transformer_jax.data.tokenizers.base import (
     SpecialIds,
     Tokenizer,
     check_decode_ids,
+    check_token_ids,
 )
 from transformer_jax.data.tokenizers.characters import (
     BYTES_MAGIC,
@@ -36,7 +39,7 @@ from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.files import replace_file
-from transformer_jax.readers import read_bytes
+from transformer_jax.readers import parse_json, read_bytes
 
 __all__ = [
     "SOURCE_TOKENIZER_FILE",
@@ -52,6 +55,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerPair",
     "check_decode_ids",
+    "check_token_ids",
     "load_tokenizer",
     "plain",
     "read_tokenizer",
@@ -67,6 +71,7 @@ __all__ = [
 TOKENIZER_FILE = "tokenizer.model"
 SOURCE_TOKENIZER_FILE = "source_tokenizer.model"
 _NUMBERED_PIECES = b"numbered pieces\n"
+_log = logging.getLogger(__name__)
 _JSON = b"{"  # begins a model of the library `tokenizers`, but no SentencePiece model
 
 
@@ -192,7 +197,14 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
         from transformer_jax.data.tokenizers.library import is_word_piece
         from transformer_jax.data.tokenizers.word_piece import WordPieceTokenizer
 
-        return WordPieceTokenizer(model_bytes) if is_word_piece(model_bytes) else ByteBPETokenizer(model_bytes)
+        try:
+            values = parse_json(model_bytes)
+        except ValueError:
+            values = None  # the tokenizer raises an error with the reason
+        tokenizer = WordPieceTokenizer(model_bytes) if is_word_piece(values) else ByteBPETokenizer(model_bytes)
+        if tokenizer.id_problem:
+            _warn_once(tokenizer.id_problem)
+        return tokenizer
     if model_bytes.startswith(_NUMBERED_PIECES):
         from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 
@@ -200,6 +212,12 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
     from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 
     return SentencePieceTokenizer(model_bytes)
+
+
+@functools.cache
+def _warn_once(id_problem: str) -> None:
+    """Warn once, although a command may load a tokenizer from the work directory and from the checkpoint."""
+    _log.warning("the stored tokenizer has %s. It is used as before; a new model cannot import its file", id_problem)
 
 
 def tokenizer_by_file(tokenizer: Tokenizer) -> dict[str, Tokenizer]:

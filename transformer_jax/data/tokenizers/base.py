@@ -190,6 +190,8 @@ class ModelBytes:
     special_ids = OWN_SPECIAL_IDS
     reading = b""
     """Part of the digest: not empty if older versions cut texts into other ids with the same bytes."""
+    id_problem = ""
+    """Names ids without a token and ids of two tokens; empty if there are none, as in all that are trained here."""
 
     def __init__(self, model_bytes: bytes) -> None:
         self._model_bytes = bytes(model_bytes)
@@ -242,6 +244,18 @@ def with_text(ids: Iterable[int] | np.ndarray, special_ids: SpecialIds) -> list[
     """Return the ids that have a text: those before the first eos, without special ones; unk has a text."""
     special = special_ids.without_text
     return [id for id in before_eos(ids, special_ids.eos) if id not in special]
+
+
+def check_token_ids(tokenizer: Tokenizer, file: str) -> None:
+    """Raise DataError if an imported file has ids without a token, or ids of two tokens.
+
+    Stored tokenizers are not checked: earlier versions imported such files, and there are models trained with them.
+    """
+    if isinstance(tokenizer, ModelBytes) and tokenizer.id_problem:
+        raise DataError(
+            f"{file}: {tokenizer.id_problem}. Edit the vocabulary in this file: every id from 0 to the last needs one "
+            "token; a new one, such as '<unused_0>', can take a free id"
+        )
 
 
 def check_decode_ids(decode: DecodeConfig, special_ids: SpecialIds) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.readers.archives import read_gzip
 from transformer_jax.readers.json_values import MAX_JSON_BYTES
+
+_MOST_NAMED = 10
 
 
 class LibraryTokenizer(ModelBytes):
@@ -35,11 +38,7 @@ class LibraryTokenizer(ModelBytes):
             self._tokenizer.no_padding()
         # Names of special tokens are text. The model's bytes do not store this setting.
         self._tokenizer.encode_special_tokens = True
-        ids = sorted(self._tokenizer.get_vocab().values())
-        if wrong := [(id, place) for place, id in enumerate(ids) if id != place]:
-            id, place = wrong[0]
-            problem = f"two tokens have the id {id}" if id < place else f"no token has the id {place}"
-            raise DataError(f"tokenizer: {problem}; {len(ids)} tokens must have the ids 0 to {len(ids) - 1}")
+        self.id_problem = _id_problem(sorted(self._tokenizer.get_vocab().values()))
 
     def plain_json(self) -> bytes:
         """Return the model's bytes without the settings that are not read: `truncation` and `padding`."""
@@ -71,6 +70,24 @@ class LibraryTokenizer(ModelBytes):
         return with_spans(ids, spans, texts)
 
 
+def _id_problem(ids: Sequence[int]) -> str:
+    """Return a text that names the ids without a token and those of two tokens; empty if there are none.
+
+    Args: ids: of all tokens, sorted.
+    """
+    found: dict[str, list[str]] = {"ids without a token": [], "ids of two tokens": []}
+    for before, id in itertools.pairwise([-1, *ids]):
+        if id > before + 1:
+            found["ids without a token"].append(f"{before + 1}" if id == before + 2 else f"{before + 1} to {id - 1}")
+        elif id == before:
+            found["ids of two tokens"].append(f"{id}")
+    return "; ".join(
+        f"{what}: {', '.join(which[:_MOST_NAMED])}{', ...' if len(which) > _MOST_NAMED else ''}"
+        for what, which in found.items()
+        if which
+    )
+
+
 def library_model(model_bytes: bytes, kind: str) -> tokenizers.Tokenizer:
     """Return the library's model of its JSON; raises DataError for other bytes."""
     try:
@@ -82,12 +99,8 @@ def library_model(model_bytes: bytes, kind: str) -> tokenizers.Tokenizer:
         raise DataError(f"tokenizer: {len(model_bytes)} bytes are not a model of {kind}: {error}") from error
 
 
-def is_word_piece(model_bytes: bytes) -> bool:
-    """Return whether the library's JSON is a model of WordPiece; older files do not name the type."""
-    try:
-        values = parse_json(model_bytes)
-    except ValueError:
-        return False
+def is_word_piece(values: Any) -> bool:
+    """Return whether the values of the library's JSON are a model of WordPiece; older files do not name the type."""
     model = values.get("model") if isinstance(values, dict) else None
     return (
         isinstance(model, dict)
@@ -96,18 +109,20 @@ def is_word_piece(model_bytes: bytes) -> bool:
     )
 
 
-def with_more_tokens(model_bytes: bytes, kind: str, tokens: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return a model with more added tokens: objects of the library's `added_tokens` without their ids.
+def with_more_tokens(model_bytes: bytes, names: Collection[str], tokens: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return a model with more added tokens, whose ids follow those of the model.
 
-    The ids follow those of the model. Tokens that it has are left out; without others the bytes stay as they are.
+    Args:
+      names: of all tokens of the model.
+      tokens: objects of the library's `added_tokens` without their ids. Tokens that the model has are left out; without
+        others the bytes stay as they are.
     """
-    have = library_model(model_bytes, kind).get_vocab()
-    new = [token for token in tokens if token["content"] not in have]
+    new = [token for token in tokens if token["content"] not in names]
     if not new:
         return model_bytes
     values = parse_json(model_bytes)
     listed = values.get("added_tokens") or []
-    values["added_tokens"] = [*listed, *({"id": id, **token} for id, token in enumerate(new, len(have)))]
+    values["added_tokens"] = [*listed, *({"id": id, **token} for id, token in enumerate(new, len(names)))]
     return json.dumps(values, ensure_ascii=False).encode("utf-8")
 
 

@@ -102,9 +102,9 @@ class WordPieceTokenizer(LibraryTokenizer):
 
     def _token(self, id: int) -> str:
         token = self._tokenizer.id_to_token(id)
-        if token is None:
+        if token is None and id >= self.vocab_size:
             raise IndexError(f"id {id} is not below vocab_size={self.vocab_size}")
-        return token
+        return token or ""  # an id without a token, see `id_problem`
 
 
 def train_word_piece(texts: Iterable[str], vocab_size: int, lower_case: bool = True) -> WordPieceTokenizer:
@@ -265,9 +265,9 @@ def of_json(data: bytes, settings: Mapping[str, Any]) -> WordPieceTokenizer:
     BERT's classes in transformers take the rules for characters from the settings, and their own defaults for those
     that are not there. Another class, and a file without settings, has the rules of the file.
     """
-    if not is_word_piece(data):
-        raise DataError(f"{len(data)} bytes are not a model of WordPiece")
     values = _object(data, JSON)
+    if not is_word_piece(values):
+        raise DataError(f"{len(data)} bytes are not a model of WordPiece")
     normalizer = values.get("normalizer") or {}
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer" and _is_of_bert(settings):
         _check_settings(settings)
