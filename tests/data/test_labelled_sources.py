@@ -17,6 +17,7 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.tasks.chunks import check_tags, chunks
 
 CONTEXT = "The Broncos won. The Panthers lost."
+UNCLEAR = "is it a comment, or the word '#' and its tag?"
 
 
 def source_of(folder: Path, name: str, content: str | bytes, **fields):
@@ -103,6 +104,14 @@ def test_tagged_words(tmp_path):
         ("# O\n1 O\n\na O\n# B-x\n", [["#", "1"], ["a", "#"]], [["O", "O"], ["O", "B-x"]]),
         ("# O\n\n#\tO\n", [["#"], ["#"]], [["O"], ["O"]]),
         ("# id\tx\tO\n#\tid\tO\n", [["# id", "#"]], [["O", "O"]]),
+        # The word # first in its sentence: another word has its tag, also further down; the Penn Treebank's own tag.
+        ("# SYM\n1 CD\n\n% SYM\n", [["#", "1"], ["%"]], [["SYM", "CD"], ["SYM"]]),
+        ("# #\n1 CD\n", [["#", "1"]], [["#", "CD"]]),
+        ("#tag X\n1 CD\n", [["#tag", "1"]], [["X", "CD"]]),
+        # Within a sentence, where no comment stands; between tabs; a comment with a key.
+        ("1 CD\n# SYM\n", [["1", "#"]], [["CD", "SYM"]]),
+        ("#\tSYM\n1\tCD\n", [["#", "1"]], [["SYM", "CD"]]),
+        ("# note = English\n1 CD\n", [["1"]], [["CD"]]),
         # A document begins without a blank line.
         ("a O\n-DOCSTART- O\nb O\n -DOCSTART- -X- O\n\nc O\n", [["a"], ["b"], ["c"]], [["O"], ["O"], ["O"]]),
     ],
@@ -110,6 +119,15 @@ def test_tagged_words(tmp_path):
 def test_comments_and_the_word_hash(tmp_path, content, words, tags):
     found = features(tmp_path, "train.conll", content, format="conll")
     assert (found["words"], found["tags"]) == (words, tags)
+
+
+def test_a_chosen_column_of_tags_says_that_hash_is_a_word(tmp_path):
+    """The last column is a number here, which no other word has."""
+    content = "# SYM 7\n% SYM 8\n"
+    found = features(tmp_path, "train.conll", content, format="conll", target_feature="2")
+    assert (found["words"], found["tags"]) == ([["#", "%"]], [["SYM", "SYM"]])
+    with pytest.raises(DataError, match=r"train\.conll, line 1: is it a comment"):
+        features(tmp_path, "train.conll", content, format="conll")
 
 
 def test_coarse_and_renamed_tags(tmp_path):
@@ -175,8 +193,15 @@ def test_questions(tmp_path):
             {},
             "line 2: begins with '#' and has 5 columns, not 3",
         ),
-        ("train.conll", "# id 7\na X O\n", {}, "line 1: is it a comment, or the word '#' and its tag?"),
-        ("train.conll", "a O\n\n# sent_id=7\na O\n", {}, "line 3: is it a comment, or the word '#' and its tag?"),
+        ("train.conll", "# id 7\na X O\n", {}, f"line 1: {UNCLEAR}"),
+        ("train.conll", "a O\n\n# sent_id=7\na O\n", {}, f"line 3: {UNCLEAR}"),
+        # A comment with as many columns as the words: without a tag, or with one of -DOCSTART- alone.
+        ("train.conll", "# English\na O\n", {}, f"line 1: {UNCLEAR} No other word of the file has 'English'"),
+        ("train.conll", "# English\n\na O\n", {}, f"line 1: {UNCLEAR} No other word"),
+        ("train.conll", "a X O\n\n# foo bar\nb X O\n", {}, f"line 3: {UNCLEAR} No other word of the file has 'bar'"),
+        ("train.conll", "a\tO\n\n# English\nb\tO\n", {}, f"line 3: {UNCLEAR} No other word"),
+        ("train.conll", "# English\n# English\n#tag O\n", {}, f"line 1: {UNCLEAR} No other word"),
+        ("train.conll", "-DOCSTART- X\n\n# X\na O\n", {}, f"line 3: {UNCLEAR} No other word"),
         ("train.conll", "a O\n", {"target_feature": "3"}, "line 1: expected at least 3 columns, got 2"),
         ("train.conllu", "1\ta\tb\n", {}, "line 1: expected 10 columns, got 3"),
         ("train.conll", "", {}, " is empty"),

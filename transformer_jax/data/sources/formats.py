@@ -12,8 +12,8 @@
 
 The columns of `tsv` have numbers, from 1; or names, which then stand in the first line of the file. Those of `conll`
 stand between tabs, or in a line without tabs between spaces. A line that begins with -DOCSTART- ends a sentence and is
-skipped, and so are comments; see `comment_kind`. In `conllu`, lines that begin with # are comments, and ranges of words
-(3-4) and nodes without text (8.1) are skipped.
+skipped, and so are comments; see `conll_comments`. In `conllu`, lines that begin with # are comments, and ranges of
+words (3-4) and nodes without text (8.1) are skipped.
 
 All have the features `inputs` and `targets`, texts; a label is the text of `targets`. With `data.second_feature`, `tsv`
 and `jsonl` also have `second`. Sentences of tagged words have `words` and `tags`, lists of equal length, and are joined
@@ -30,10 +30,11 @@ import json
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
+from transformer_jax.data.sources.conll_comments import Width, begins_document, cells_of, comment_kind, width_of
 from transformer_jax.data.sources.lines import TextFile
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json
@@ -252,94 +253,26 @@ class _Blocks(Format):
         """
 
 
-class Width(NamedTuple):
-    """The number of columns of a file, and the line that says so; 0 for both if no line does."""
-
-    columns: int
-    line: int
-
-
-_KEY = r"[^\W\d][\w.:\[\]-]*"
-_PLAIN_COMMENT = re.compile(
-    rf"# (?:{_KEY}(?: id)? =(?: |$)|newdoc$|newpar$|id \S+\s+{_KEY}=)|#(?:begin|end) document\b"
-)
-"""Comments whatever the columns are: those of CoNLL-U, of MultiCoNER, and of CoNLL-2012."""
-_UNCLEAR = re.compile(rf"# (?:id [^\t]|{_KEY}: |[a-z_]+=)")
-_OF_TAGS = re.compile(r"O|[BIES]-\S+")
-
-
-def comment_kind(line: str, cells: Sequence[str], columns: int, inside: bool) -> bool | str:
-    """Return whether a line of a `conll` file that begins with # is a comment; or the reason why nobody can say.
-
-    | line                                                          | it is                                       |
-    |---------------------------------------------------------------|---------------------------------------------|
-    | `# sent_id = 1`, `# newdoc id = a`, `# newpar`                | a comment, as in CoNLL-U                    |
-    | `# id 5239d808` and a tab and `domain=en`                     | a comment, as in MultiCoNER                 |
-    | `#begin document (a); part 0`, `#end document`                | a comment, as in CoNLL-2012                 |
-    | `# NN B-NP O`, `#tag O`, with the columns of the other lines  | the word `#` or `#tag`, and its tag         |
-    | any other text with # at its start, before the first word     | a comment                                   |
-    | `# O`, `# B-x` in a file of four columns; `#` alone           | a word without all of its columns: an error |
-    | `# id 7`, `# id: 7`, `# id=7`, with the columns of the others | unclear: an error                           |
-    | any other number of columns, within a sentence                | unclear: an error                           |
-
-    Args:
-      columns: of lines with words; 0 if every line begins with #. inside: whether the sentence has a word already.
-    """
-    if _PLAIN_COMMENT.match(line):
-        return True
-    if len(cells) == 1 and cells[0] == "#":
-        return False
-    if not columns or len(cells) == columns:
-        if columns and "\t" not in line and _UNCLEAR.match(line):
-            return (
-                "is it a comment, or the word '#' and its tag? Write a comment as '# key = value', and a word with "
-                "tabs between the columns"
-            )
-        return False
-    if _OF_TAGS.fullmatch(cells[-1]):
-        return False
-    if inside:
-        return (
-            f"begins with '#' and has {len(cells)} columns, not {columns}: is it a comment, or a word? A comment "
-            "stands before the first word of a sentence"
-        )
-    return True
-
-
 class _Conll(_Blocks):
     def begins_document(self, line: str) -> bool:
-        return line.lstrip().startswith("-DOCSTART-")
-
-    def _cells(self, line: str) -> list[str]:
-        return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
+        return begins_document(line)
 
     def expected_width(self, file: TextFile) -> Width:
-        """Return the columns of the first line with a word; a line that begins with # says it only if all do."""
-        of_hash = Width(0, 0)
-        for number, line in enumerate(lines_of(file), 1):
-            if not line.strip() or self.begins_document(line):
-                continue
-            if not line.startswith("#"):
-                return Width(len(self._cells(line)), number)
-            if not of_hash.columns and comment_kind(line, self._cells(line), 0, False) is False:
-                of_hash = Width(len(self._cells(line)), number)
-        return of_hash
+        return width_of(lambda: lines_of(file), int(self.names[1] or 0))
 
     def reading(self, file: TextFile) -> str:
         expected, inside = self.expected_width(file), False
         for line in lines_of(file):
-            is_comment = (
-                line.startswith("#") and comment_kind(line, self._cells(line), expected.columns, inside) is True
-            )
-            if is_comment or (inside and self.begins_document(line)):
+            is_comment = line.startswith("#") and comment_kind(line, cells_of(line), expected, inside) is True
+            if is_comment or (inside and begins_document(line)):
                 return " with comments"
-            inside = bool(line.strip()) and not self.begins_document(line)
+            inside = bool(line.strip()) and not begins_document(line)
         return ""
 
     def word_and_tag(self, line: str, expected: Width, inside: bool) -> tuple[str, str] | None:
-        cells = self._cells(line)
+        cells = cells_of(line)
         if line.startswith("#"):
-            kind = comment_kind(line, cells, expected.columns, inside)
+            kind = comment_kind(line, cells, expected, inside)
             if isinstance(kind, str):
                 raise ValueError(kind)
             if kind:

@@ -47,6 +47,10 @@ class ImageSet(Protocol):
         """Digest of all images and labels."""
         ...
 
+    def had_other_pixels(self, places: range) -> bool:
+        """Return whether earlier versions read other pixels from an image at these places."""
+        ...
+
 
 class Part(NamedTuple):
     """Some images of a set."""
@@ -78,6 +82,16 @@ def parts_of(field: str, text: str, find: Callable[[str], ImageSet]) -> list[Par
             )
         parts.append(Part(images, range(first, end)))
     return parts
+
+
+def _of_part(part: Part) -> str:
+    """Return the places, the digest and a note for the fingerprint.
+
+    With the note, a run of an earlier version does not resume with other pixels. A part without such images has no
+    note, so its fingerprint stays the same.
+    """
+    note = " with 16 bits or transparency" if part.images.had_other_pixels(part.places) else ""
+    return f"{part.places.start}:{part.places.stop} {part.images.sha256}{note}"
 
 
 def _bound(text: str | None, size: int, default: int) -> int:
@@ -127,7 +141,7 @@ class ImageSource:
         lines = [
             *settings,
             *([self._config.resize] if LEAVES_OUT[self._config.unfit_images] else []),
-            *(f"{name} {p.places.start}:{p.places.stop} {p.images.sha256}" for name in names for p in self._of(name)),
+            *(f"{name} {_of_part(part)}" for name in names for part in self._of(name)),
         ]
         return {"sha256": hashlib.sha256("\n".join(lines).encode()).hexdigest(), "versions": {}}
 
