@@ -86,7 +86,8 @@ class Scene:
         what = f"{self.name}: {file.relative_to(self.root)} {damage(file, self.files(), source)}"
         outcome = self.run()
         problem = outcome.problem
-        if not problem and self.is_own and not _said(outcome) and self.end() != self.expected:
+        has_listed = outcome.code == exit_codes.SOME_FAILED  # it has listed what is lost
+        if not problem and self.is_own and not has_listed and not _said(outcome) and self.end() != self.expected:
             problem = f"another result, without a word\n{outcome.err}"
         return what, outcome, problem
 
@@ -197,7 +198,7 @@ def _classification(folder: Path) -> Iterator[Scene]:
     assert (root / "out.partial.json").exists()
     kept = shutil.copytree(root, folder / "kept_classification")
     yield Scene("resume labels", root, ("run", "shared", "*.tsv"), _command(words), _log(run), kept)
-    partial = ("in", "out.partial", "out.partial.json", "run/checkpoints")
+    partial = ("out.partial", "out.partial.json", "run/checkpoints")  # other lines to come are the user's to choose
     yield Scene("predict", root, partial, _command(predict), (root / "out").read_bytes, kept)
 
 

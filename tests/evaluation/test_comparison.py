@@ -206,6 +206,15 @@ def test_scores_without_translations_keep_reusable_translations(run, translated)
     assert len(translated) == 1
 
 
+@pytest.mark.parametrize("change", ["cut", "deleted"])
+def test_kept_scores_without_their_translations_are_named(run, caplog, change):
+    evaluate(run, ["test"])
+    text = run / "evaluation" / "test.txt"
+    text.write_bytes(text.read_bytes()[:-3]) if change == "cut" else text.unlink()
+    evaluate(run, ["test"], generate=False)
+    assert f"{text}: is missing or was changed: it does not have the outputs whose scores are kept" in caplog.text
+
+
 def test_another_model_of_the_same_step_is_translated_again(run, translated, monkeypatch):
     compare([run, run])
     before = json.loads((run / "evaluation" / "test.json").read_text())

@@ -370,7 +370,7 @@ def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
         if name == "positions":
             change = abs(result.metrics["shuffled/loss_change"])
             assert change < 1e-5 if trial.labels["position_encoding"] == "none" else change > 1e-5
-    report(tmp_path)
+    report(tmp_path, f"--study={ROOT / 'experiments' / name}")
 
 
 @pytest.mark.slow
@@ -441,8 +441,8 @@ def write_texts(folder):
             (folder / name / f"{split}.txt").write_text("".join(f"{line}\n" for line in lines))
 
 
-def report(workdir):
+def report(workdir, *flags):
     from transformer_jax.cli.main import main
 
-    assert main(["report", f"--workdir={workdir}"]) == 0
+    assert main(["report", f"--workdir={workdir}", *flags]) == 0
     assert (workdir / "report" / "report.html").stat().st_size > 1000

@@ -78,7 +78,7 @@ def results(workdir: Path) -> dict[str, object]:
     found = {}
     for file in sorted(workdir.glob("trials/*/result.json")):
         values = json.loads(file.read_text())
-        del values["seconds"], values["checksum"]
+        del values["seconds"], values["log_sha256"], values["checksum"]
         found[file.parent.name] = values
     return found
 

@@ -277,8 +277,8 @@ def test_an_ensemble_from_checkpoints():
 def test_an_ensemble_shares_its_tokenizer(monkeypatch):
     run, load = trained_folder() / "run", loading.load
 
-    def with_other_tokenizer(path, overrides):
-        loaded = load(path, overrides)
+    def with_other_tokenizer(path, overrides, **options):
+        loaded = load(path, overrides, **options)
         if path.name != "5":
             return loaded
         return loaded._replace(tokenizer=types.SimpleNamespace(sha256="other"))

@@ -166,7 +166,9 @@ class Scorer:
             written = "".join(f"{on_one_line(line)}\n" for line in scores.outputs).encode()
             metrics |= self._settings() | {"translations_sha256": _sha256(written)}
             _write(text, written)
-        elif not (kept := self._earlier_output_scores(metrics)):
+        elif kept := self._earlier_output_scores(metrics):
+            _warn_if_changed(text, kept.get("translations_sha256"))
+        else:
             _remove(text)
         _write_scores(file, metrics | kept)
         return metrics
@@ -279,6 +281,20 @@ def _read_scores(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         logger.warning("%s: is damaged and is not used: %s", file, error)
         return {}
+
+
+def _warn_if_changed(text: Path, sha256: Any) -> None:
+    """Warn if SPLIT.txt does not have the outputs whose scores are kept. sha256: None in files of earlier versions."""
+    try:
+        is_same = sha256 is None or _sha256(read_bytes(text)) == sha256
+    except OSError:
+        is_same = False
+    if not is_same:
+        logger.warning(
+            "%s: is missing or was changed: it does not have the outputs whose scores are kept; "
+            "score without --nogenerate to write it again",
+            text,
+        )
 
 
 def _sha256(data: bytes) -> str:
