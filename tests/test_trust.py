@@ -313,6 +313,23 @@ def test_report_imports_nothing_that_a_trial_names(folder, sweep, capsys):
     assert collect(workdir).task.__class__.__module__ == "evil"
 
 
+def test_a_report_of_the_users_study_trusts_its_baseline(folder, sweep, capsys):
+    workdir, place = sweep
+    task = {"task": {"name": "evil:Task"}}
+    for file in workdir.glob(f"trials/*/{SPEC}"):
+        edit(file, config=without_checksum(json.loads(file.read_text()))["config"] | task)
+    for file in workdir.glob("trials/*/config.json"):
+        edit(file, **task)
+    baseline = folder / "tiny.py"
+    baseline.write_text(
+        baseline.read_text().replace("ExperimentConfig(", "ExperimentConfig(task=TaskConfig(name='evil:Task'), ")
+    )
+    assert main(["report", f"--workdir={workdir}"]) == 2
+    assert not imported(folder)
+    assert main(["report", f"--workdir={workdir}", f"--study={place}"]) == 0, capsys.readouterr().err
+    assert imported(folder)
+
+
 @pytest.mark.parametrize("place", ["axes", "settings", "pretraining"])
 def test_report_imports_nothing_that_a_recorded_study_names(folder, sweep, place):
     workdir, _ = sweep

@@ -13,7 +13,8 @@ from typing import Any
 
 from transformer_jax.builtin import studies
 from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, read_config
-from transformer_jax.config import nearest
+from transformer_jax.config import flat, nearest, outside_parts
+from transformer_jax.config_file import load
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.metrics_file import is_number, num_unchecked
@@ -39,6 +40,7 @@ from transformer_jax.sweeps.search.base import SearchOptions
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
 from transformer_jax.sweeps.trials import Trial
 from transformer_jax.tasks.base import TASKS, Task
+from transformer_jax.trust import own
 
 logger = logging.getLogger(__name__)
 
@@ -185,6 +187,7 @@ def _study_record(workdir: Path) -> dict[str, Any]:
 def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
     """Return the study of a folder; if the sweep had another baseline, as the sweep has recorded it."""
     study, declaration = load_study(folder), record.get("declaration")
+    _trust_parts(study)
     if record.get("is_pretraining"):
         if study.pretraining is None:
             raise ConfigError(f"{workdir}: is of a pretraining, which the study in {folder} does not have now")
@@ -192,6 +195,14 @@ def _loaded(folder: Path, workdir: Path, record: Mapping[str, Any]) -> Study:
     if record.get("config") is None or not isinstance(declaration, dict):
         return study
     return with_code(declared_study(declaration, workdir / STUDY), study)
+
+
+def _trust_parts(study: Study) -> None:
+    """Trust the modules that the study's own baseline names, like those of its settings: its code is the user's."""
+    for part in (study, *filter(None, [study.pretraining])):
+        with contextlib.suppress(ConfigError):  # a report needs no baseline
+            if not (file := part.find_baseline()).endswith(".json"):
+                own(outside_parts(flat(load(file).to_dict())).values())
 
 
 def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Path, Path | None]:
