@@ -33,7 +33,7 @@ from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.sweeps import vmap_training
-from transformer_jax.training import loop
+from transformer_jax.training import init_from, loop
 from transformer_jax.training.hyper import split
 from transformer_jax.training.init_from import Pretrained, open_pretrained
 from transformer_jax.training.prepare import find_start, open_store
@@ -442,3 +442,9 @@ def test_a_head_for_other_labels_is_refused():
     check("head/output/kernel", ("bad", "good"), ("bad", "good"))
     check("head/output/kernel", None, ("bad", "good"))
     check("encoder/layers", ("bad", "good"), ("cold", "warm"))
+
+
+def test_every_process_raises_what_one_finds(monkeypatch):
+    monkeypatch.setattr(init_from, "gathered", lambda text: [text, "run: step 5: parameters are not finite"])
+    with pytest.raises(CheckpointError, match=r"^run: step 5: parameters are not finite$"):
+        init_from._check_finite_everywhere({"kernel": np.ones(2, np.float32)}, "run: step 5")

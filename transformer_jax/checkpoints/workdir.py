@@ -277,7 +277,8 @@ def _lock(path: Path) -> int:
     try:
         descriptor = own_file_opener(str(file), os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from error
+        place = file if file.is_symlink() or file.exists() else path
+        raise CheckpointError(f"{place}: cannot be written: {error.strerror}") from error
     try:
         state = try_lock(descriptor)
     except OSError as error:

@@ -285,8 +285,12 @@ def _of_t5(size: int, files: _Files) -> list[str]:
 
 def _check_follow(added: Mapping[int, str], size: int) -> None:
     """Raise DataError if the ids of added tokens, sorted, do not follow those of the tokenizer's own."""
-    if [*added] != [*range(size, size + len(added))]:
-        raise DataError(f"the ids of its added tokens do not follow those of its {size} pieces: {dict(added)}")
+    for expected, (id, name) in enumerate(added.items(), size):
+        if id != expected:
+            raise DataError(
+                f"the ids of its added tokens do not follow those of its {size} pieces: {name!r} has the id {id}, "
+                f"where {expected} would be next"
+            )
 
 
 def _of_marian(files: _Files) -> Tokenizer:

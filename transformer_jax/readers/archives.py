@@ -137,7 +137,7 @@ class _BoundedReads(io.BufferedReader):
         if size is None or size < 0 or size > _READ_AT_ONCE:
             data = super().read(_READ_AT_ONCE + 1)
             if len(data) > _READ_AT_ONCE:
-                raise zipfile.BadZipFile(f"its directory has more than {_READ_AT_ONCE:,} bytes")
+                raise CompressedError(f"it is damaged, or its directory has more than {_READ_AT_ONCE:,} bytes")
             return data
         return super().read(size)
 

@@ -30,7 +30,7 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.batch_norm import RUNNING, STATISTICS
 from transformer_jax.nn.positions import resized_table
-from transformer_jax.parallel.processes import from_primary
+from transformer_jax.parallel.processes import from_primary, gathered
 from transformer_jax.readers.records import OBJECT, expect
 from transformer_jax.tasks.base import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
@@ -113,7 +113,7 @@ class Pretrained:
                     folder = folder.setdefault(parent, {})
                 folder[name] = jax.ShapeDtypeStruct(leaf_of.shape, leaf.dtype, sharding=leaf.sharding)
         found = by_path(self.store.restore_parts(template, self.step, partial=True).state)
-        check_finite(found, f"{self.name}: step {self.step}")
+        _check_finite_everywhere(found, f"{self.name}: step {self.step}")
         stored = {_path_in_model(path): leaf for path, leaf in found.items()}
         if self.positions is not None:
             stored[_POSITIONS] = jax.device_put(self.positions(stored[_POSITIONS]), stored[_POSITIONS].sharding)
@@ -305,6 +305,17 @@ def _problems(expected: Mapping[str, Leaf], stored: Mapping[str, Leaf]) -> list[
 
 def _part(path: str) -> str:
     return path.partition("/")[0]
+
+
+def _check_finite_everywhere(arrays: Mapping[str, Any], name: str) -> None:
+    """Check arrays as `check_finite`; every process raises what the first with a problem found in its own part."""
+    problem = ""
+    try:
+        check_finite(arrays, name)
+    except CheckpointError as error:
+        problem = str(error)
+    if found := next(filter(None, gathered(problem)), ""):
+        raise CheckpointError(found)
 
 
 def _summary(leaves: Mapping[str, Leaf]) -> str:

@@ -174,8 +174,8 @@ def check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir: 
     if before["sha256"] != corpus["sha256"]:
         raise CheckpointError(
             f"{workdir}: the corpus has changed since its last checkpoint: sha256 {before['sha256'][:12]} then "
-            f"({before['versions']}), {corpus['sha256'][:12]} now ({corpus['versions']}); restore the old corpus, "
-            "or choose another --workdir"
+            f"({before['versions']}), {corpus['sha256'][:12]} now ({corpus['versions']}), or this version reads some "
+            "of its files in another way (CHANGELOG.md); restore the old corpus, or choose another --workdir"
         )
 
 
