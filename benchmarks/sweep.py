@@ -1,12 +1,13 @@
 """Time of a sweep with one process per trial (`local`) and with all trials in one program (`vmap`).
 
     python -m benchmarks.sweep --shape tiny --trials 12 --steps 100
+    python -m benchmarks.sweep --executors vmap --trials 16 --steps 1000
 
 Trials differ in seed and learning rate. Each executor runs `sweep` and `report` with an empty work directory and an
 empty compilation cache; executors alternate for `--rounds` rounds. Prints one JSON object. `seconds`: from the command
 to the report, per executor and round. `tokens_per_s`: target tokens of all trials per second of training in the last
-logged windows, when everything is compiled (trials of one program each log their share of the time). Two ratios compare
-`local` and `vmap`.
+logged windows, when everything is compiled (trials of one program each log their share of the time). If both executors
+run, two ratios compare `local` and `vmap`.
 """
 
 import argparse
@@ -85,22 +86,28 @@ def _last_speed(log: Path) -> float:
     return [line["tokens_per_s"] for line in metrics_file.read_lines(log) if line["split"] == "train"][-1]
 
 
-def measure(shape: str, trials: int, steps: int, rounds: int, num_workers: int) -> dict[str, Any]:
-    found: dict[str, list[tuple[float, float]]] = {executor: [] for executor in EXECUTORS}
+def measure(
+    shape: str, trials: int, steps: int, rounds: int, num_workers: int, executors: Sequence[str] = EXECUTORS
+) -> dict[str, Any]:
+    found: dict[str, list[tuple[float, float]]] = {executor: [] for executor in executors}
     with tempfile.TemporaryDirectory() as folder:
         study = write_study(Path(folder), shape, trials, steps)
         for _ in range(rounds):
-            for executor in EXECUTORS:
+            for executor in executors:
                 found[executor].append(run(study, trials, executor, num_workers if executor == "local" else 1))
     seconds = {executor: [round(taken, 1) for taken, _ in runs] for executor, runs in found.items()}
     speeds = {executor: statistics.median(speed for _, speed in runs) for executor, runs in found.items()}
-    return {
+    result = {
         "shape": shape,
         "trials": trials,
         "steps": steps,
         "num_workers": num_workers,
         "seconds": seconds,
         "tokens_per_s": {executor: round(speed) for executor, speed in speeds.items()},
+    }
+    if set(executors) < set(EXECUTORS):
+        return result
+    return result | {
         "local_to_vmap_seconds": round(statistics.median(seconds["local"]) / statistics.median(seconds["vmap"]), 2),
         "vmap_to_local_tokens_per_s": round(speeds["vmap"] / speeds["local"], 2),
     }
@@ -112,6 +119,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--trials", type=int, default=12, help=f"a multiple of {len(_RATES)}, the learning rates")
     result.add_argument("--steps", type=int, default=100)
     result.add_argument("--rounds", type=int, default=2)
+    result.add_argument("--executors", nargs="+", choices=EXECUTORS, default=EXECUTORS, help="default: both, by turns")
     result.add_argument("--num_workers", type=int, default=1, help="processes that `local` runs at once")
     return result
 
