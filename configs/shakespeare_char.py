@@ -18,7 +18,7 @@ Hardware: 2 cores of an AMD EPYC without AVX-512; `gpu`: one NVIDIA H100, beside
 Result: validation loss in nats per character, in windows side by side, and with context:
 nanoGPT's recipe: 1.895, and 1.870 with --evaluation.context=32; nanoGPT reports 1.88. Training took 2:53 minutes.
 `tuned`: 1.500, and 1.476 with --evaluation.context=64. Training took 14 minutes.
-`gpu`: 1.477 after 1,500 steps, in windows side by side; nanoGPT reports 1.4697. The model learns the text by heart after
+`gpu`: 1.477 after 1,500 steps, in windows side by side; nanoGPT reports 1.4697. It learns the text by heart after
 that: 1.507 after 2,500 steps and 1.629 after 4,000, where the run was ended. 4,000 steps took 2:21 minutes with start
 and compilation, at 0.9 million tokens/s, in float32 with products in TF32.
 """
