@@ -189,7 +189,7 @@ def shapes(corpus, **fields):
     ids = [list(range(4, 5 + n % 23)) for n in range(200)]
     side = RaggedIds(np.concatenate(ids).astype(np.int32), np.cumsum([0, *map(len, ids)]))
     plan = training_batches(text_config(corpus, **fields), encoded_pairs(side, side))
-    return plan.shapes, plan.num_dropped
+    return plan.shapes, plan.left_out.count
 
 
 def packed_shapes(corpus, **fields):
@@ -579,7 +579,7 @@ def test_max_answer_length():
 
 @pytest.mark.slow
 def test_cut_texts(tmp_path):
-    one, other = ({"max_length": 6, "cut_texts": cut} for cut in (False, True))
+    one, other = ({"max_length": 6, "drop_long": True, "cut_texts": cut} for cut in (False, True))
     assert labelled_run(tmp_path, "classification", data=one) != labelled_run(tmp_path, "classification", data=other)
 
 
@@ -664,5 +664,6 @@ def test_every_field_is_tested():
     elsewhere |= {"task.name", "task.prefix", "task.source_mask"}
     listed |= {f"task.{name}" for name in AUGMENTATIONS}
     listed |= {f"task.{name}" for name in LABELLED} | {"task.max_answer_length", "data.cut_texts"}
+    listed |= {"data.drop_long"}  # training/test_long_texts.py
     fields = {name for name, field, _ in walk(ExperimentConfig()) if not field.metadata.get("hyper")}
     assert fields - elsewhere == listed

@@ -70,7 +70,7 @@ def test_every_kept_pair_exactly_once_per_epoch_within_the_limits(lengths, limit
         return
     plan = BatchPlan(*plan_arguments(split), **limits)
     assert plan.num_examples == len(kept)
-    assert plan.num_dropped == len(inputs) - len(kept)
+    assert plan.left_out.count == len(inputs) - len(kept)
     assert len(plan.shapes) == len(set(plan.shapes)) <= limits["num_buckets"]
     seen, used_slots, shapes = [], 0, set()
     first = epoch * plan.batches_per_epoch
@@ -153,7 +153,7 @@ def plan_of_rows(plan, step, rows):
 def test_max_length_counts_eos_and_keeps_its_own_length():
     split = make_split([24, 25, 3, 3], [3, 3, 24, 25])
     plan = plan_of(split)
-    assert plan.num_dropped == 2
+    assert plan.left_out.count == 2
     kept = np.concatenate([pairs_in(plan.batch(step)) for step in range(plan.batches_per_epoch)])
     assert sorted(kept) == [0, 2]
 
@@ -336,7 +336,7 @@ def test_of_one_sequence_every_kept_example_once_within_the_limits(lengths, limi
             one_column_plan(lengths, **limits)
         return
     plan = one_column_plan(lengths, **limits)
-    assert (plan.num_examples, plan.num_dropped) == (len(kept), len(lengths) - len(kept))
+    assert (plan.num_examples, plan.left_out.count) == (len(kept), len(lengths) - len(kept))
     seen, slots = [], 0
     for step in range(epoch * plan.batches_per_epoch, (epoch + 1) * plan.batches_per_epoch):
         batch = plan.batch(step)

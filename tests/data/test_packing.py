@@ -175,7 +175,7 @@ def test_every_kept_pair_exactly_once_per_epoch_and_whole(lengths, packed_length
         return
     plan = PackedPlan(*plan_arguments(split), tokens_per_batch=300, **limits)
     assert isinstance(plan, TrainingBatches)
-    assert (plan.num_examples, plan.num_dropped) == (len(kept), len(inputs) - len(kept))
+    assert (plan.num_examples, plan.left_out.count) == (len(kept), len(inputs) - len(kept))
     (shape,) = plan.shapes
     assert shape.rows == 300 // packed_length // row_multiple * row_multiple
     assert max(width for _, width in shape.widths) == packed_length
@@ -256,9 +256,9 @@ def test_rows_that_are_all_empty():
 def test_pairs_that_are_too_long_are_left_out_and_counted():
     lengths = ([24, 25, 3, 3, 5], [3, 3, 24, 25, 5])
     plan = plan_of(lengths)
-    assert (plan.num_examples, plan.num_dropped) == (3, 2)
+    assert (plan.num_examples, plan.left_out.count) == (3, 2)
     assert set().union(*first_ids_of_rows(plan, 0)) == {2, 2 + 49, 2 + 55}
-    assert plan_of(lengths, packed_length=8).num_dropped == 4
+    assert plan_of(lengths, packed_length=8).left_out.count == 4
 
 
 def test_limits_that_no_batch_can_satisfy():
@@ -283,7 +283,7 @@ def test_one_sequence_is_packed_too():
     plan = PackedPlan({"tokens": lengths}, arrays, **LIMITS)
     kept = np.flatnonzero(lengths <= 24)
     assert plan.shapes == (BatchShape(8, (("tokens", 32),)),)
-    assert (plan.num_examples, plan.num_dropped) == (len(kept), 900 - len(kept))
+    assert (plan.num_examples, plan.left_out.count) == (len(kept), 900 - len(kept))
     seen = []
     for step in range(plan.batches_per_epoch):
         batch = plan.batch(step)

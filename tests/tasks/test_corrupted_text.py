@@ -84,7 +84,7 @@ def test_training_sees_every_text_once_an_epoch(folder, task, batching):
     plan = training_batches(config, corpus(config, folder).splits["train"])
     batches = [plan.batch(step) for step in range(plan.batches_per_epoch)]
     assert sorted(text for batch in batches for text in texts_of(task, batch)) == parts(SIZES[task])
-    assert plan.num_dropped == 0
+    assert plan.left_out.count == 0
 
 
 @every_task

@@ -137,7 +137,7 @@ def test_batches_have_equal_rows_and_every_image_once(corpus, tmp_path):
     settings = npz_config(corpus)
     split = data_of(settings, tmp_path).splits["train"]
     plan = training_batches(settings, split)
-    assert (plan.batches_per_epoch, plan.num_dropped, len(plan.shapes)) == (3, 0, 1)
+    assert (plan.batches_per_epoch, plan.left_out.count, len(plan.shapes)) == (3, 0, 1)
     batches = [plan.batch(step) for step in range(3)]
     images = np.concatenate([batch["inputs"] for batch in batches])
     assert images.shape == (24, 8, 8, 1)

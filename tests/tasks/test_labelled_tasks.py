@@ -110,10 +110,10 @@ def test_long_texts_are_left_out_or_cut(tmp_path):
     whole, cut = (config("classification", data={"max_length": 6, "cut_texts": cut}) for cut in (False, True))
     data = data_of(whole, tmp_path)
     plan = training_batches(whole, data.splits["train"])
-    assert (plan.num_examples, plan.num_dropped) == (5, 1)
+    assert (plan.num_examples, plan.left_out.count) == (5, 1)
     assert len(shown(data, arrays_of(whole, data)[3])) == 8
     plan = training_batches(cut, data.splits["train"])
-    assert (plan.num_examples, plan.num_dropped) == (6, 0)
+    assert (plan.num_examples, plan.left_out.count) == (6, 0)
     assert shown(data, arrays_of(cut, data)[3]) == ["<s>", "so", "dull", "and", "long", "</s>"]
     counts = [TASKS["classification"].num_over_length(Evaluator(settings, data), "valid") for settings in (whole, cut)]
     assert counts == [1, 0]

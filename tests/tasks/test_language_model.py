@@ -139,7 +139,7 @@ def test_training_sees_every_token_once_an_epoch(folder, batching):
         ids = ids_of(text)
         expected += zip([3, *ids[:-1]], ids, strict=True)
     assert sorted(pairs) == sorted(expected)
-    assert plan.num_dropped == 0
+    assert plan.left_out.count == 0
 
 
 @pytest.mark.parametrize(

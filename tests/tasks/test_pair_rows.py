@@ -88,7 +88,7 @@ def test_a_pair_that_is_too_long_is_counted_and_never_cut():
     settings = config(max_length=5)
     split = EncodedSplit({"inputs": ragged(SOURCES), "targets": ragged(TARGETS)}, OWN_SPECIAL_IDS)
     plan = TASKS["translation"].training_batches(settings, split)
-    assert (plan.num_examples, plan.num_dropped) == (1, 1)
+    assert (plan.num_examples, plan.left_out.count) == (1, 1)
     evaluated = TASKS["translation"].evaluation_batches(settings, split, 64, None)
     assert sorted(i for _, examples in evaluated for i in examples if i >= 0) == [0, 1]
     with pytest.raises(ValueError, match="a row of 6 ids does not fit into width 5"):
@@ -221,7 +221,7 @@ def test_a_run(tmp_path, capsys, batching):
     (folder / "tiny.py").write_text(text)
     flags = [f"--config.data.dir={folder}"]
     command = ["train", f"--config={folder / 'tiny.py'}", f"--workdir={folder / 'run'}", *flags]
-    assert run_main([*command, "--config.data.max_length=10"]) == 0
+    assert run_main([*command, "--config.data.max_length=10", "--config.data.drop_long=true"]) == 0
     assert "have a sequence of more than data.max_length=10 tokens and are left out" in capsys.readouterr().err
     lines = metric_lines(folder / "run")
     assert 0.5 < next(line["padding_efficiency"] for line in lines if line["split"] == "train") <= 1

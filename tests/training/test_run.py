@@ -104,7 +104,8 @@ def test_gradient_accumulation_is_the_same_training(folder):
 
 @pytest.mark.slow
 def test_long_pairs_are_left_out_and_counted(folder, capsys):
-    assert train(folder, "--config.data.max_length=4", "--config.training.num_train_steps=1") == 0
+    fields = {"data.max_length": 4, "data.drop_long": "true", "training.num_train_steps": 1}
+    assert train(folder, *(f"--config.{name}={value}" for name, value in fields.items())) == 0
     message = capsys.readouterr().err
     left_out = re.search(r"(\d+) training examples have a sequence of more than data\.max_length=4 tokens", message)
     kept = re.search(r"([\d,]+) training examples in", message)

@@ -235,12 +235,19 @@ class DataConfig:
     )
     max_length: int = number(
         128,
-        "training pairs with a longer side (in tokens, with eos) are left out; their number is printed. With a decoder "
-        "alone, both sides together count. "
+        "training pairs with a longer side (in tokens, with eos) are left out; see drop_long. With a decoder alone, "
+        "both sides together count. "
         "Language models, masked_lm, span_corruption and denoising: length of windows, with special tokens; longer "
         "documents are cut",
         2,
         read_by=_TOKENS,
+    )
+    drop_long: bool = field(
+        False,
+        "train although more than 10 % of the training examples are longer than max_length and left out; false: this "
+        "is an error",
+        read_by={"data.batching": ("buckets", "packed")},
+        bookkeeping=True,
     )
     cut_documents: bool = field(
         True,

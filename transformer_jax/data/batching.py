@@ -54,18 +54,45 @@ Arrays = Callable[[Rows, BatchShape, int | None], Batch]
 The rows may be a part of the batch; the `rows` of the shape are those of the whole batch."""
 
 
+class LeftOut(NamedTuple):
+    """The training examples that are left out because a sequence is too long.
+
+    count: their number. longest: tokens of the longest sequence of all examples. most: smallest number of tokens within
+    which 99 % of the examples are; both are 0 where no example can be too long.
+    """
+
+    count: int = 0
+    longest: int = 0
+    most: int = 0
+
+
+def left_out(inputs: np.ndarray, targets: np.ndarray, limit: int) -> LeftOut:
+    """Return what a limit on both sequences leaves out; inputs, targets: int [examples], lengths, at least one."""
+    longer = np.maximum(inputs, targets)
+    most = np.quantile(longer, 0.99, method="higher")
+    return LeftOut(int((longer > limit).sum()), int(longer.max()), int(most))
+
+
+class TooLongError(DataError):
+    """All training examples are too long; `left_out` and `num_examples` say how long."""
+
+    def __init__(self, message: str, left_out: LeftOut, num_examples: int) -> None:
+        super().__init__(message)
+        self.left_out, self.num_examples = left_out, num_examples
+
+
 @runtime_checkable
 class TrainingBatches(Protocol):
     """The interface of a plan of training batches: `BatchPlan`, or `packing.PackedPlan`.
 
-    num_examples: examples of an epoch. num_dropped: examples left out because a sequence is too long.
+    num_examples: examples of an epoch. left_out: those that are too long and in no epoch.
     padding_efficiency: tokens divided by slots of all sequences, in an epoch. shapes: all possible shapes of a batch.
     epoch: number of the epoch of batch `step`, from 0. batch: batch number `step`, or some of its rows, which keep
     their `row_ids`.
     """
 
     num_examples: int
-    num_dropped: int
+    left_out: LeftOut
     padding_efficiency: float
 
     @property
@@ -109,13 +136,13 @@ class BatchPlan:
     Args:
       lengths: of the training split's examples. arrays: makes a batch.
       tokens_per_batch: limit of rows times the longest width.
-      max_length: examples with a longer sequence (with eos) are left out; `num_dropped` is their number.
+      max_length: examples with a longer sequence (with eos) are left out; see `left_out`.
       row_multiple: rows of every batch are a multiple of this.
       num_buckets: greatest number of shapes.
       seed: determines which examples share a batch, and the order.
 
-    Raises: ConfigError if `row_multiple` rows of the largest shape exceed `tokens_per_batch`; DataError if no example
-      is short enough.
+    Raises: ConfigError if `row_multiple` rows of the largest shape exceed `tokens_per_batch`; TooLongError if no
+      example is short enough.
     """
 
     def __init__(
@@ -135,10 +162,10 @@ class BatchPlan:
         kept = np.flatnonzero((inputs <= max_length) & (targets <= max_length)).astype(np.int32)
         self.num_examples = len(kept)
         """Number of examples of an epoch."""
-        self.num_dropped = len(inputs) - len(kept)
-        """Number of examples left out because a sequence is longer than `max_length`."""
+        self.left_out = left_out(inputs, targets, max_length)
         if not len(kept):
-            raise DataError(f"all {len(inputs)} training examples are longer than data.max_length={max_length}")
+            message = f"all {len(inputs)} training examples are longer than data.max_length={max_length}"
+            raise TooLongError(message, self.left_out, len(inputs))
         inputs, targets = inputs[kept], targets[kept]
         shapes = choose_shapes(inputs, targets, num_buckets, max_length)
         widest = max(map(max, shapes))

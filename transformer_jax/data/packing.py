@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from transformer_jax.data.batching import Arrays, Batch, BatchShape, Lengths, Rows, batch_shape, two_sides
+from transformer_jax.data.batching import (
+    Arrays,
+    Batch,
+    BatchShape,
+    Lengths,
+    Rows,
+    TooLongError,
+    batch_shape,
+    left_out,
+    two_sides,
+)
 from transformer_jax.data.bin_packing import pack, row_shape
 from transformer_jax.data.order import ROWS_STREAM, generator
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import ConfigError
 
 # The two random parts of an epoch's order.
 _ROWS, _EXAMPLES = 0, 1
@@ -23,13 +33,13 @@ class PackedPlan:
     Args:
       lengths: of the training split's examples. arrays: makes a batch.
       tokens_per_batch: limit of rows times `packed_length`.
-      max_length: examples with a longer sequence (with eos) are left out; `num_dropped` is their number.
+      max_length: examples with a longer sequence (with eos) are left out; see `left_out`.
       packed_length: width of a row for the sequence with more tokens; see `bin_packing.row_shape`. Longer examples are
         left out too.
       row_multiple: rows of every batch are a multiple of this.
       seed: determines which examples share a row and a batch, and the order.
 
-    Raises: ConfigError if `row_multiple` rows exceed `tokens_per_batch`; DataError if no example is short enough.
+    Raises: ConfigError if `row_multiple` rows exceed `tokens_per_batch`; TooLongError if no example is short enough.
     """
 
     def __init__(
@@ -56,13 +66,13 @@ class PackedPlan:
         kept = np.flatnonzero((inputs <= longest) & (targets <= longest)).astype(np.int32)
         self.num_examples = len(kept)
         """Number of examples of an epoch."""
-        self.num_dropped = len(inputs) - len(kept)
-        """Number of examples left out because a sequence is too long."""
+        self.left_out = left_out(inputs, targets, longest)
         if not len(kept):
-            raise DataError(
+            message = (
                 f"all {len(inputs)} training examples are longer than data.max_length={max_length} or "
                 f"data.packed_length={packed_length}"
             )
+            raise TooLongError(message, self.left_out, len(inputs))
         inputs, targets = inputs[kept], targets[kept]
         shape = row_shape(inputs, targets, packed_length)
         packing = pack(inputs, targets, shape)

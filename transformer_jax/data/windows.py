@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from transformer_jax.data.batching import Batch, BatchShape, Rows
+from transformer_jax.data.batching import Batch, BatchShape, LeftOut, Rows
 from transformer_jax.data.columns import EncodedSplit, Ragged
 from transformer_jax.data.order import ROWS_STREAM, generator
 from transformer_jax.errors import ConfigError, DataError
@@ -129,7 +129,7 @@ class WindowPlan:
       and the token before it.
     """
 
-    num_dropped = 0
+    left_out = LeftOut()
     padding_efficiency = 1.0
 
     def __init__(

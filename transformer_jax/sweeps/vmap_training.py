@@ -20,6 +20,7 @@ from transformer_jax.errors import CheckpointError
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.outside import errors_from_outside
 from transformer_jax.training.hyper import split
+from transformer_jax.training.long_texts import check_long_texts
 from transformer_jax.training.loop import Outcome, TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.prepare import (
@@ -103,6 +104,8 @@ def _train(
             if member.start.pretrained is not None:
                 member.start.pretrained.check_labels(data.labels)
         parts = [make_parts(m.config, m.directory, m.store, data, make_validate) for m in members]
+        if not first.start.record:
+            check_long_texts(first.config, parts[0].plan)
         check_step(first.config, parts[0].plan)
     step, total = first.start.step, first.config.training.num_train_steps
     unit = TASKS[first.config.task.name].unit

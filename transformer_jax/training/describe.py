@@ -41,9 +41,9 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
             f"training.keep_best={training.keep_best} best checkpoints come only from steps with both: every "
             f"{math.lcm(evaluations, checkpoints):,} steps, and the last"
         )
-    if plan.num_dropped:
+    if plan.left_out.count:
         say_once(
-            f"{plan.num_dropped:,} training examples have a sequence of more than "
+            f"{plan.left_out.count:,} training examples have a sequence of more than "
             f"data.max_length={config.data.max_length} tokens and are left out"
         )
 

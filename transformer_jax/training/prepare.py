@@ -12,7 +12,7 @@ import jax
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.batching import TrainingBatches
+from transformer_jax.data.batching import TooLongError, TrainingBatches
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.labels import LABELS_FILE
 from transformer_jax.data.tokenizers import (
@@ -35,6 +35,7 @@ from transformer_jax.terminal import doing
 from transformer_jax.training.describe import describe, say_once
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.init_from import Pretrained, open_pretrained
+from transformer_jax.training.long_texts import all_too_long, check_long_texts
 from transformer_jax.training.nonfinite import keep_batch
 from transformer_jax.training.resume import check_corpus, restore_newest, set_orphaned_log_aside, warn_of_lost_lines
 from transformer_jax.training.session import RunParts
@@ -74,6 +75,8 @@ def prepare(config: ExperimentConfig, directory: WorkDirectory, make_validate: M
             if start.record:
                 say_once(f"resuming {directory.path} after step {start.step}")
             parts = make_parts(config, directory, store, data, make_validate)
+            if not start.record:
+                check_long_texts(config, parts.plan)
         check_step(config, parts.plan)
     state = start.first_state(config, shardings)
     describe(config, parts.plan, state.params)
@@ -222,8 +225,11 @@ def open_data(config: ExperimentConfig, directory: WorkDirectory, start: Start) 
 def make_parts(
     config: ExperimentConfig, directory: WorkDirectory, store: CheckpointStore, data: Data, make_validate: MakeValidate
 ) -> RunParts:
-    """Return the parts of a run that trains on the training split of `data`."""
-    plan = training_batches(config, data.splits["train"])
+    """Return the parts of a run that trains on the training split of `data`; raises DataError, ConfigError."""
+    try:
+        plan = training_batches(config, data.splits["train"])
+    except TooLongError as error:
+        raise all_too_long(config, error) from error
     return RunParts(
         config=config.training,
         higher_is_better=best_metric(config).direction == "max",
@@ -233,7 +239,7 @@ def make_parts(
         record={
             "config": config.to_dict(),
             "corpus": data.source.fingerprint(),
-            "data": {"train_pairs": plan.num_examples, "left_out": plan.num_dropped},
+            "data": {"train_pairs": plan.num_examples, "left_out": plan.left_out.count},
             "versions": library_versions(),
         },
         side_files=TASKS[config.task.name].side_files(data),
