@@ -66,7 +66,9 @@ def _config(arguments: Arguments, workdir: Path) -> ExperimentConfig:
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:
     """Train, and return the reason why training ended (`TrainResult.reason`); raises as `training.run.train`."""
+    from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.evaluator import make_validate
     from transformer_jax.training.run import train
 
+    use_compilation_cache()
     return train(config, workdir, make_validate, allow_config_change=allow_config_change).reason

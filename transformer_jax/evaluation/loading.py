@@ -231,9 +231,13 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
     else:
         steps = tuple(s for s in store.steps() if s <= step)[-count:]
         if len(steps) < count:
-            raise CheckpointError(
-                f"{path}: {_AVERAGE}={count}, but there are {len(steps)} checkpoints up to step {step}; "
-                f"pass --{_AVERAGE}={len(steps)}, or name one checkpoint"
+            logger.warning(
+                "%s: %s=%d, but only %d were saved up to step %d; averaging those",
+                path,
+                _AVERAGE,
+                count,
+                len(steps),
+                step,
             )
         try:
             _warn_of_other_configs(store, steps, checkpoint.record["config"])

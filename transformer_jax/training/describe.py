@@ -34,6 +34,13 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
         f"{training.num_train_steps:,} steps are {training.num_train_steps / plan.batches_per_epoch:.1f} "
         f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
     )
+    optimizer = config.optimizer
+    if optimizer.schedule != "none" and optimizer.warmup_steps > training.num_train_steps:
+        share = 100 * training.num_train_steps / optimizer.warmup_steps
+        say_once(
+            f"optimizer.warmup_steps={optimizer.warmup_steps:,} is more than the {training.num_train_steps:,} steps of "
+            f"the run: the learning rate reaches {share:.2g} % of its peak"
+        )
     evaluations, checkpoints = training.eval_every_steps, training.checkpoint_every_steps
     if training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
         say_once(
