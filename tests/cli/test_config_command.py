@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from transformer_jax.cli import train
 from transformer_jax.cli.config import differences, field_table
 from transformer_jax.cli.main import main
-from transformer_jax.cli.train import say_moved_defaults
 from transformer_jax.config_file import read_with_sources
+from transformer_jax.files import json_text
 
 
 def output(capsys, *words):
@@ -101,11 +102,24 @@ def test_errors(capsys, words, message):
         ({"optimizer.learning_rate": "0.001"}, ""),
         (
             {"training.num_train_steps": "950", "model.dropout_rate": "0.1"},
-            "model.embedding_dropout_rate=0.1 follows from model.dropout_rate (0.0 in the file); "
+            "model.embedding_dropout_rate=0.1 follows from model.dropout_rate (0 in the file); "
             "optimizer.decay_steps=950 follows from training.num_train_steps (1900 in the file)\n",
         ),
     ],
 )
 def test_train_says_in_one_line_which_defaults_move(capsys, overrides, line):
-    say_moved_defaults(read_with_sources("quickstart", overrides))
-    assert capsys.readouterr().err == line.replace("(0.0 in", "(0 in")
+    train.say_moved_defaults(read_with_sources("quickstart", overrides))
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("words", [["--config=quickstart"], []], ids=["new", "resumed"])
+def test_train_says_it_before_it_starts(capsys, monkeypatch, tmp_path, words):
+    """Without --config, the file is that of the work directory."""
+    if not words:
+        (tmp_path / "config.json").write_text(json_text(read_with_sources("quickstart").config.to_dict()))
+    monkeypatch.setattr(train, "start", lambda *args: "finished")
+    assert main(["train", *words, f"--workdir={tmp_path}", "--config.model.num_kv_heads=2", "--config.seed=1"]) == 0
+    assert "follows from" not in capsys.readouterr().err
+    assert main(["train", *words, f"--workdir={tmp_path}", "--config.training.num_train_steps=950"]) == 0
+    said = "optimizer.decay_steps=950 follows from training.num_train_steps (1900 in the file)"
+    assert capsys.readouterr().err.splitlines()[-2:] == [f"training in {tmp_path}", said]

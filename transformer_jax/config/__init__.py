@@ -49,6 +49,7 @@ from transformer_jax.config.sources import (
     Source,
     causes_of,
     derived_fields,
+    is_derived,
     short,
     without_effect,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "field_types",
     "flat",
     "is_bookkeeping",
+    "is_derived",
     "is_rounding",
     "leaf_fields",
     "nearest",

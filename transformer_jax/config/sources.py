@@ -97,6 +97,16 @@ def derived_fields(unresolved: ExperimentConfig, resolved: ExperimentConfig) -> 
     }
 
 
+def is_derived(resolved: ExperimentConfig, name: str) -> bool:
+    """Return whether a field has the value that is derived if it is not set; `name` is dotted."""
+    section, _, leaf = name.rpartition(".")
+    unset = dataclasses.replace(getattr(resolved, section), **{leaf: None})
+    try:
+        return dataclasses.replace(resolved, **{section: unset}).resolved() == resolved
+    except ConfigError:
+        return False
+
+
 def causes_of(name: str, derived: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the fields that a derived default follows from, directly or through another derived default.
 
