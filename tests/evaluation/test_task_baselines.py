@@ -10,9 +10,9 @@ import pytest
 from baseline_support import baselines
 from data_support import prepared
 from image_support import npz_config, write_npz
-from kinds_support import write_kind
-from labelled_support import FEATURES, config
-from run_support import copy_of_trained, run_main
+from kinds_support import trained_kind, write_kind
+from labelled_support import FEATURES
+from run_support import run_main, without_checksum
 
 from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.config_file import read_config
@@ -74,7 +74,6 @@ def test_a_damaged_file_is_named_and_made_again(tmp_path, caplog, change, warnin
 
 def test_scores_of_another_corpus_or_version_are_made_again(tmp_path, caplog, monkeypatch):
     first = of_labels(tmp_path).scores("valid")
-    shutil.rmtree(tmp_path / "token_cache")
     other = of_labels(tmp_path, FEW | {"targets": ["bad", "mixed"]}).scores("valid")
     assert other != first
     assert of_labels(tmp_path).scores("valid") == first
@@ -141,11 +140,11 @@ def test_a_prefix_lm_has_no_baselines():
         check_has_baselines(ExperimentConfig(task=TaskConfig(name="language_model", prefix="random")))
 
 
-def test_a_corpus_without_training_split_is_an_error(tmp_path):
+def test_a_corpus_without_training_split_is_an_error(tmp_path, monkeypatch):
     found = of_labels(tmp_path)
-    with mock.patch.object(type(found.data.source), "split_names", ("valid",)):
-        with pytest.raises(DataError, match="no split train"):
-            TaskBaselines(found.config, found.data, tmp_path)
+    monkeypatch.setattr(found.data.source, "split_names", ("valid",), raising=False)
+    with pytest.raises(DataError, match="no split train"):
+        TaskBaselines(found.config, found.data, tmp_path)
 
 
 # The command.
@@ -165,15 +164,29 @@ def test_a_row_per_baseline_in_the_metrics_that_both_have(capsys):
     ]
 
 
-def test_a_translation_is_refused_before_it_is_scored(tmp_path, capsys):
-    folder = copy_of_trained(tmp_path)
-    assert run_main(["evaluate", f"--checkpoint={folder / 'run'}", "--baselines"]) == 2
-    assert "task.name='translation' has no baselines" in capsys.readouterr().err
-    assert not (folder / "run" / "evaluation").exists()
-
-
 def test_other_files_have_no_training_split(capsys, tmp_path):
     (tmp_path / "new.txt").write_text("a\n")
     words = ["evaluate", f"--checkpoint={tmp_path}", f"--input={tmp_path / 'new.txt'}", "--baselines"]
     assert run_main(words) == 2
     assert "--baselines: needs the training split, which is not read with --input=" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classification", "tagging", "language_model", "images"])
+def test_the_command_adds_rows_to_the_table_and_to_the_file(kind, tmp_path, capsys):
+    folder = shutil.copytree(trained_kind(kind), tmp_path / "copy")
+    results = evaluate(folder / "run", ["test"], {"data.dir": str(folder)}, baselines=True)
+    out = capsys.readouterr().out
+    written = without_checksum(json.loads((folder / "run" / "evaluation" / "test.json").read_text()))
+    assert written == json.loads(json.dumps(results["test"]))
+    assert written["baselines"]
+    shown = {spec.name for spec in TASKS[kind].metrics}
+    for name, scores in written["baselines"].items():
+        assert f" {name} " in out
+        assert set(scores) - {"unknown_words"} <= shown & set(written)
+    denominators = {"examples", "words", "bytes"} & set(written)
+    assert all(scores[d] == written[d] for scores in written["baselines"].values() for d in denominators)
+    kept = json.loads((folder / "run" / "evaluation" / "baselines" / "test.json").read_text())
+    assert kept["baselines"] == written["baselines"]
+    evaluate(folder / "run", ["test"], {"data.dir": str(folder)})
+    assert "scores of" not in capsys.readouterr().out

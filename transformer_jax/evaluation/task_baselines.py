@@ -136,7 +136,7 @@ def _read(file: Path, of: Mapping[str, Any]) -> Rows | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         logger.warning("%s: is damaged and is made again: %s", file, error)
         return None
     return rows["baselines"] if rows["of"] == of else None
