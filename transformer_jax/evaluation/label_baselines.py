@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _ITERATIONS = 1000
+_TOLERANCE = 1e-6
+"""Largest slope of the objective per example in any direction of a parameter at which L-BFGS ends."""
 
 
 def words_of(*texts: str) -> list[tuple[int, str]]:
@@ -117,12 +119,12 @@ def logistic_regression(
         error = np.exp(log_probs) - truth  # [N, C]
         loss = -log_probs[np.arange(size), labels].sum() + 0.5 * (current.weights**2).sum()
         gradient = np.concatenate([presence.T @ error + current.weights, error.sum(0)[None]])[:, fixed:]
-        return float(loss), gradient.ravel()
+        return float(loss) / size, gradient.ravel() / size
 
     if not free:
         return model(np.zeros(0))
     start = np.zeros((num_words + 1) * free)
-    options = {"maxiter": _ITERATIONS, "maxfun": 2 * _ITERATIONS, "gtol": 1e-5, "ftol": 1e-12}
+    options = {"maxiter": _ITERATIONS, "maxfun": 2 * _ITERATIONS, "gtol": _TOLERANCE, "ftol": 1e-13}
     return model(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x)
 
 
