@@ -128,6 +128,15 @@ def test_images_have_the_majority_label(tmp_path):
     }
 
 
+def test_the_five_most_frequent_labels_of_images(tmp_path):
+    """Of seven labels, 6 is the most frequent one; 5 is as rare as the labels before it, and comes too late."""
+    train, tests = np.resize([6, *range(7)], 36), np.resize([6, 3, 5], 9)  # the first 24 images are for training
+    settings = npz_config(write_npz(tmp_path, train_y=train, test_y=tests), num_labels=7)
+    found = TaskBaselines(settings, prepared(settings, tmp_path / "run"), tmp_path / "baselines").scores("test")
+    assert found["majority label"]["accuracy"] == pytest.approx(100 * (tests == 6).mean())
+    assert found["majority label"]["top_5"] == pytest.approx(100 * (tests != 5).mean())
+
+
 @pytest.mark.parametrize("name", ["translation", "span_qa", "masked_lm", "span_corruption", "denoising"])
 def test_a_task_without_baselines_is_an_error_that_names_the_others(name):
     message = f"task.name='{name}' has no baselines; tasks with baselines are classification, images, tagging, language"
