@@ -40,6 +40,7 @@ def flags(case: Case) -> Outcome:
         ["doctor"],
         ["inspect", f"--config={corpus / 'tiny.py'}", "--json", "--config.model.emb_dim=32"],
         ["inspect", f"--checkpoint={run}", "--nojson"],
+        ["config", str(corpus / "tiny.py"), str(run / "config.json"), "--all", "--config.model.emb_dim=32"],
         ["evaluate", f"--checkpoint={run}", "--splits=test", "--nogenerate", "--evaluation.tokens_per_batch=512"],
         ["evaluate", f"--checkpoint={run}", "--nogenerate", f"--input={corpus / 'test.en'}", "--name=x"],
         ["evaluate", f"--checkpoint={run}", "--nogenerate", "--data.test_sets=a=test,b=valid,test", "--splits=a,b"],

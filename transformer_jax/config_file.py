@@ -22,6 +22,7 @@ from transformer_jax.builtin import config_file
 from transformer_jax.config import (
     EXTENSIBLE,
     ExperimentConfig,
+    ReadConfig,
     base_type,
     config_error,
     field_types,
@@ -56,13 +57,20 @@ def read_config(
       trust: modules outside this package that `PATH.json` may name.
     Raises: ConfigError, which names the file, every field that cannot be used, or a metric that the task lacks.
     """
+    return read_with_sources(spec, overrides, trust).config
+
+
+def read_with_sources(
+    spec: str, overrides: Mapping[str, Any] | None = None, trust: str | Sequence[str] = ()
+) -> ReadConfig:
+    """Return a config and where its values are from; arguments and errors as `read_config`."""
     trust_modules(trust)
     own(outside_parts(overrides or {}).values())  # before the file is read, which may name the same
     path = config_file(spec.partition(":")[0])
     return _overridden(load(spec), overrides or {}, path if path.suffix == ".json" else None)
 
 
-def config_of_values(values: Mapping[str, Any], where: Path, overrides: Mapping[str, Any]) -> ExperimentConfig:
+def config_of_values(values: Mapping[str, Any], where: Path, overrides: Mapping[str, Any]) -> ReadConfig:
     """Return the config with these values, such as those of a config.json, with overrides; errors as `read_config`.
 
     Args:
@@ -72,14 +80,14 @@ def config_of_values(values: Mapping[str, Any], where: Path, overrides: Mapping[
     return _overridden(_from_values(values, where).lock(), overrides, where)
 
 
-def _overridden(
-    given: ml_collections.ConfigDict, overrides: Mapping[str, Any], file: Path | None = None
-) -> ExperimentConfig:
+def _overridden(given: ml_collections.ConfigDict, overrides: Mapping[str, Any], file: Path | None = None) -> ReadConfig:
     """Return the config with overrides. file: the JSON file that the values are from, whose modules are not trusted."""
+    before = given.to_dict()
     with contextlib.nullcontext() if file is None else reading(file):
-        config = ExperimentConfig.from_config_dict(given, override(given, overrides))
+        unresolved = ExperimentConfig.unresolved(given, override(given, overrides))
+        config = unresolved.resolved()
         best_metric(config)
-    return config
+    return ReadConfig(config, unresolved, before, frozenset(overrides))
 
 
 def load(spec: str) -> ml_collections.ConfigDict:

@@ -239,6 +239,8 @@ def parse(command: Command, program: str, argv: Sequence[str]) -> Arguments:
     except flags.UnrecognizedFlagError as error:
         known = {f"--{flag.partition('.')[0]}" for flag in (*values, *command.OVERRIDES)}
         hint = nearest(f"--{error.flagname.partition('.')[0]}", known)
+        if error.flagname in command.OVERRIDES:
+            hint = f"; --{error.flagname}.FIELD=VALUE overrides a field"
         raise ConfigError(f"unknown flag --{error.flagname}{hint}; see {program} --help") from None
     except flags.IllegalFlagValueError as error:
         raise ConfigError(_illegal(str(error), values)) from None

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import shutil
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import cast
+from typing import Any, cast
 
 from transformer_jax.cli.arguments import Command, declare, override_flags, positionals_of
 from transformer_jax.config import ExperimentConfig, leaf_fields
 
 COMMANDS = (
-    *("train", "evaluate", "compare", "generate", "predict", "score", "convert", "inspect", "attention", "plot"),
-    *("embeddings", "sweep", "report", "prepare", "list", "doctor", "quickstart"),
+    *("train", "evaluate", "compare", "generate", "predict", "score", "convert", "config", "inspect", "attention"),
+    *("plot", "embeddings", "sweep", "report", "prepare", "list", "doctor", "quickstart"),
 )
 
 
@@ -77,28 +78,43 @@ def _flag_text(flag) -> str:
 def _fields(flag_of: Mapping[str, str]) -> list[str]:
     """Return two lines per field: the flag that sets it to its default, and its meaning."""
     names = {field: flag for flag, field in flag_of.items()}
-    config, lines, section = ExperimentConfig(), [], None
+    lines, section = [], None
     for name, (_, field) in leaf_fields().items():
         if name not in names:
             continue
-        value = field.default
         if section != (section := name.rpartition(".")[0]):
-            doc = inspect.cleandoc(getattr(config, section).__doc__).partition("\n\n")[0] if section else ""
-            lines += ["", *(_wrapped(f"{section}: {doc}", "", "") if section else [])]
-        default = "" if value is None else str(value).lower() if isinstance(value, bool) else value
-        doc = field.metadata.get("doc", "")
-        if choices := field.metadata.get("choices"):
-            doc = f"{doc} ({' | '.join(choices)})"
-        lines += [f"  --{names[name]}={default}", *_wrapped(doc, "        ", "        ")]
+            lines += ["", *section_heading(section)]
+        default = "" if field.default is None else value_text(field.default)
+        lines += [f"  --{names[name]}={default}", *wrapped(meaning(field), "        ", "        ")]
     return lines
+
+
+def section_heading(section: str) -> list[str]:
+    """Return the name and the meaning of a section of the config as lines; empty for the fields outside of sections."""
+    if not section:
+        return []
+    doc = inspect.cleandoc(getattr(ExperimentConfig(), section).__doc__).partition("\n\n")[0]
+    return wrapped(f"{section}: {doc}", "", "")
+
+
+def value_text(value: Any) -> str:
+    """Return the value of a field as on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def meaning(field: dataclasses.Field) -> str:
+    """Return the description of a field, with the names that it accepts."""
+    doc, choices = field.metadata.get("doc", ""), field.metadata.get("choices")
+    return f"{doc} ({' | '.join(choices)})" if choices else doc
 
 
 def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     rows = list(rows)
     width = max(len(left) for left, _ in rows) + 4
-    return [line for left, right in rows for line in _wrapped(right, f"  {left}".ljust(width), " " * width)]
+    return [line for left, right in rows for line in wrapped(right, f"  {left}".ljust(width), " " * width)]
 
 
-def _wrapped(text: str, first: str, rest: str) -> list[str]:
+def wrapped(text: str, first: str, rest: str) -> list[str]:
+    """Return a text as lines that fit the terminal: the first begins with `first`, the others with `rest`."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     return textwrap.wrap(text, max(width, 40), initial_indent=first, subsequent_indent=rest, break_long_words=False)

@@ -14,7 +14,7 @@ from absl import flags
 from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.config_file import read_config
+from transformer_jax.config_file import read_with_sources
 from transformer_jax.errors import ConfigError
 from transformer_jax.files import json_text
 from transformer_jax.readers import read_text
@@ -34,16 +34,18 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     spec, workdir = arguments.required("config"), Path(arguments.required("workdir"))
-    config = read_config(spec, arguments.overrides)
+    read = read_with_sources(spec, arguments.overrides)
+    config = read.config
     say(f"training in {workdir}")  # the imports that follow take seconds
 
-    from transformer_jax.cli.train import start
+    from transformer_jax.cli.train import say_moved_defaults, start
     from transformer_jax.data.sources import load_source
     from transformer_jax.evaluation.run import evaluate
 
     splits = [name for name in SPLITS if name in load_source(config.data).split_names]
     if "test" not in splits:
         raise ConfigError("quickstart scores the split `test`, which this corpus lacks; use transformer-jax train")
+    say_moved_defaults(read)
     reason = start(config, workdir, arguments.flags.allow_config_change)
     if reason != "finished":
         return exit_codes.OF_REASON[reason]

@@ -44,7 +44,8 @@ OVERRIDES = ("config", PRETRAINING)
 class _Stage(NamedTuple):
     """A study or its pretraining.
 
-    study: with the directions of its metrics. notes: on what its baseline lacks. overrides: of config fields by name.
+    study: with the directions of its metrics. notes: on what its baseline lacks, and on derived defaults that its axes
+    move. overrides: of config fields by name.
     """
 
     study: Study
@@ -192,6 +193,7 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
     Raises: ConfigError for overrides of a pretraining that the study does not have.
     """
     from transformer_jax.data.sources import load_source
+    from transformer_jax.sweeps.axis_defaults import notes_on_axes
     from transformer_jax.sweeps.other_baseline import read_baseline, with_baseline
     from transformer_jax.sweeps.search.base import Space
     from transformer_jax.sweeps.study import load_study
@@ -213,7 +215,7 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
     for stage in stages:
         first = Space(stage.study, stage.overrides).first()
         of_task = stage.study.for_task(TASKS[first.task.name], load_source(first.data).split_names)
-        result.append(stage._replace(study=of_task))
+        result.append(stage._replace(study=of_task, notes=[*stage.notes, *notes_on_axes(of_task, stage.overrides)]))
     return result
 
 

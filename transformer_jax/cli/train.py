@@ -25,8 +25,8 @@ from transformer_jax import exit_codes
 from transformer_jax.checkpoints.workdir import CONFIG, config_of_run
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.cli.processes import job_of, joined, process_flags
-from transformer_jax.config import ExperimentConfig
-from transformer_jax.config_file import config_of_values, read_config
+from transformer_jax.config import ExperimentConfig, ReadConfig
+from transformer_jax.config_file import config_of_values, read_with_sources
 from transformer_jax.errors import ConfigError
 from transformer_jax.terminal import say
 
@@ -42,19 +42,20 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     workdir = Path(arguments.required("workdir"))
-    config, job = _config(arguments, workdir), job_of(arguments)
+    read, job = _config(arguments, workdir), job_of(arguments)
     if job is None or not job.process_id:
         say(f"training in {workdir}")  # the imports that follow take seconds
+        say_moved_defaults(read)
     reasons = []
     with joined(job):
-        reasons.append(start(config, workdir, arguments.flags.allow_config_change))
+        reasons.append(start(read.config, workdir, arguments.flags.allow_config_change))
     return exit_codes.OF_REASON[reasons[0]]
 
 
-def _config(arguments: Arguments, workdir: Path) -> ExperimentConfig:
+def _config(arguments: Arguments, workdir: Path) -> ReadConfig:
     """Return the config of --config, or else that of the work directory; raises ConfigError if there is neither."""
     if arguments.flags.config:
-        return read_config(arguments.flags.config, arguments.overrides)
+        return read_with_sources(arguments.flags.config, arguments.overrides)
     stored = config_of_run(workdir, arguments.flags.allow_config_change)
     if stored is None:
         raise ConfigError(
@@ -62,6 +63,12 @@ def _config(arguments: Arguments, workdir: Path) -> ExperimentConfig:
         )
     file, values = stored
     return config_of_values(values, file, arguments.overrides)
+
+
+def say_moved_defaults(read: ReadConfig) -> None:
+    """Print in one line the derived defaults that the flags have moved, with their values in the file; or nothing."""
+    if moved := read.moved_defaults():
+        say("; ".join(map(str, moved)))
 
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:

@@ -43,6 +43,16 @@ from transformer_jax.config.experiment import (
     with_moved_fields,
 )
 from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
+from transformer_jax.config.sources import (
+    MovedDefault,
+    ReadConfig,
+    Source,
+    causes_of,
+    derived_fields,
+    is_derived,
+    short,
+    without_effect,
+)
 from transformer_jax.config.task import TaskConfig
 from transformer_jax.config.training import (
     MAX_STEPS,
@@ -67,17 +77,23 @@ __all__ = [
     "ExperimentConfig",
     "FreezeRule",
     "ModelConfig",
+    "MovedDefault",
     "OptimizerConfig",
     "ParallelConfig",
+    "ReadConfig",
+    "Source",
     "TaskConfig",
     "TrainingConfig",
     "base_type",
+    "causes_of",
     "close_names",
     "completed",
     "config_error",
+    "derived_fields",
     "field_types",
     "flat",
     "is_bookkeeping",
+    "is_derived",
     "is_rounding",
     "leaf_fields",
     "nearest",
@@ -86,7 +102,9 @@ __all__ = [
     "parse_ids",
     "problems_of",
     "section_class",
+    "short",
     "unread_by",
     "walk",
     "with_moved_fields",
+    "without_effect",
 ]

@@ -365,6 +365,13 @@ class ExperimentConfig:
 
         Raises: UntrustedError if a file names a module that may not be imported, see `trust`.
         """
+        return cls.unresolved(values, known_problems).resolved()
+
+    @classmethod
+    def unresolved(
+        cls, values: Mapping[str, Any] | ml_collections.ConfigDict, known_problems: typing.Iterable[str] = ()
+    ) -> ExperimentConfig:
+        """Rebuild and validate a config; fields whose value is derived keep None; errors as `from_config_dict`."""
         problems = list(known_problems)
         # A ConfigDict is not a Mapping; its to_dict resolves placeholders.
         is_of_file = isinstance(values, Mapping)
@@ -378,7 +385,7 @@ class ExperimentConfig:
         problems += problems_of(config)
         if problems:
             raise config_error(problems)
-        return config.resolved()
+        return config
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

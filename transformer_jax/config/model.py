@@ -88,6 +88,7 @@ class ModelConfig:
         "needs share_embeddings=false and data.separate_tokenizers",
         8,
         read_by=_TWO_STACKS,
+        derived_from=("model.vocab_size",),
     )
     emb_dim: int = number(512, "model width (the paper's d_model)", 1)
     num_heads: int = number(8, "attention heads", 1, read_by=_OF_TRANSFORMERS)
@@ -96,14 +97,29 @@ class ModelConfig:
         "key/value heads; default num_heads; fewer: grouped-query attention, 1: multi-query",
         1,
         read_by=_OF_TRANSFORMERS,
+        derived_from=("model.num_heads",),
     )
     head_dim: DerivedInt = number(
-        None, "width of queries and keys per head (d_k); default emb_dim / num_heads", 1, read_by=_OF_TRANSFORMERS
+        None,
+        "width of queries and keys per head (d_k); default emb_dim / num_heads",
+        1,
+        read_by=_OF_TRANSFORMERS,
+        derived_from=("model.emb_dim", "model.num_heads"),
     )
     value_head_dim: DerivedInt = number(
-        None, "width of values per head (d_v); default head_dim", 1, read_by=_OF_TRANSFORMERS
+        None,
+        "width of values per head (d_v); default head_dim",
+        1,
+        read_by=_OF_TRANSFORMERS,
+        derived_from=("model.head_dim",),
     )
-    mlp_dim: DerivedInt = number(None, "feed-forward width (d_ff); default 4 * emb_dim", 1, read_by=_OF_TRANSFORMERS)
+    mlp_dim: DerivedInt = number(
+        None,
+        "feed-forward width (d_ff); default 4 * emb_dim",
+        1,
+        read_by=_OF_TRANSFORMERS,
+        derived_from=("model.emb_dim",),
+    )
     num_encoder_layers: int = number(6, "encoder layers; 0: a recurrent decoder alone", 0, read_by=_WITH_ENCODER)
     num_decoder_layers: int = number(6, "decoder layers; 0: a recurrent encoder alone", 0, read_by=_WITH_DECODER)
     max_length: int = number(
@@ -181,7 +197,9 @@ class ModelConfig:
         "dropout on every sub-layer's output before it joins the residual (P_drop); in a recurrent model, between "
         "layers",
     )
-    embedding_dropout_rate: DerivedFloat = rate(None, "dropout on embeddings + positions; default dropout_rate")
+    embedding_dropout_rate: DerivedFloat = rate(
+        None, "dropout on embeddings + positions; default dropout_rate", derived_from=("model.dropout_rate",)
+    )
     attention_dropout_rate: float = rate(0.0, "dropout on attention weights", read_by=_OF_TRANSFORMERS)
     activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation", read_by=_OF_TRANSFORMERS)
     final_dropout_rate: float = rate(0.0, "dropout on the output of a stack, after its final norm; T5")
@@ -189,6 +207,7 @@ class ModelConfig:
         None,
         "dropout on the vectors that the output layer of labels or tags reads; default dropout_rate; BERT",
         read_by={"task.name": ("classification", "tagging", "images")},
+        derived_from=("model.dropout_rate",),
     )
     init: str = choice(
         "glorot",
@@ -229,7 +248,11 @@ class ModelConfig:
     # Recurrent models: nn/recurrent.py, nn/recurrent_attention.py, nn/recurrent_decoder.py.
     cell: str = choice("lstm", "transformer_jax.nn.recurrent:CELLS", "recurrent cell", read_by=_OF_RECURRENT)
     hidden_dim: DerivedInt = number(
-        None, "width of a recurrent state; an encoder has one per direction; default emb_dim", 1, read_by=_OF_RECURRENT
+        None,
+        "width of a recurrent state; an encoder has one per direction; default emb_dim",
+        1,
+        read_by=_OF_RECURRENT,
+        derived_from=("model.emb_dim",),
     )
     cell_biases: int = number(
         1,

@@ -101,12 +101,14 @@ class TaskConfig:
         above=0.0,
         below=1.0,
         read_by=_CORRUPTED,
+        derived_from=("task.name",),
     )
     whole_word: DerivedBool = field(
         None,
         "mask words with all their tokens; default false, of `denoising` true. Words begin at tokens with a space in "
         "front, or without ## in front",
         read_by=_MASKS,
+        derived_from=("task.name",),
     )
     random_share: float = number(
         0.1, "share of the masks that are a random token instead; BERT and BART", 0.0, 1.0, read_by=_MASKS

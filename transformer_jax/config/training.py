@@ -32,11 +32,21 @@ class OptimizerConfig:
         "learning rate after the warm-up; `none`: constant, without warm-up",
     )
     learning_rate: DerivedFloat = number(
-        None, "peak learning rate; default (emb_dim * warmup_steps)^-0.5, the paper's", 0.0, hyper=True
+        None,
+        "peak learning rate; default (emb_dim * warmup_steps)^-0.5, the paper's",
+        0.0,
+        hyper=True,
+        derived_from=("model.emb_dim", "optimizer.warmup_steps"),
     )
     warmup_steps: int = number(4000, "steps of linear warm-up from 0 to the peak", 0, MAX_STEPS, hyper=True)
     decay_steps: DerivedInt = number(
-        None, "step at which `cosine` and `linear` end; default num_train_steps", 1, MAX_STEPS, hyper=True
+        None,
+        "step at which `cosine` and `linear` end; default num_train_steps",
+        1,
+        MAX_STEPS,
+        hyper=True,
+        derived_from=("training.num_train_steps",),
+        used_with={"optimizer.schedule": ("cosine", "linear")},
     )
     end_fraction: float = number(0.0, "`cosine` and `linear` end at this fraction of the peak", 0.0, 1.0, hyper=True)
     beta1: float = number(

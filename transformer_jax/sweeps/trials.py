@@ -160,6 +160,27 @@ def variant(
       drawn: values that a search has drawn, by field.
     Raises: ConfigError for an invalid config, and for one whose operations are not known if the study needs them.
     """
+    texts = fields_of_variant(study, labels, drawn, overrides)
+    config = read_config(study.find_baseline(), texts)
+    if not study.has_equal_flops(labels):
+        return config
+    from transformer_jax.tasks.flops import steps_for_flops, training_flops
+
+    reference = variant(study, study.reference_variant, {}, overrides)
+    steps = steps_for_flops(config, training_flops(reference))
+    return read_config(study.find_baseline(), texts | {STEPS: str(steps)})
+
+
+def fields_of_variant(
+    study: Study,
+    labels: Mapping[str, str],
+    drawn: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+) -> dict[str, str]:
+    """Return the overrides of the baseline that make a variant, as on the command line; arguments as of `variant`.
+
+    Raises: ConfigError if two axes set a field to different values, and for overrides that a study does not allow.
+    """
     chosen = [axis.values[labels[axis.name]] for axis in study.axes if isinstance(axis, Axis)]
     together = merged([*chosen, drawn], variant_name(labels))
     overrides = overrides or {}
@@ -172,15 +193,7 @@ def variant(
     values = dict(study.settings) | dict(overrides) | together | {SEED: study.seeds[0]}
     if (start := start_of(study, labels, study.seeds[0])) is not None:
         values[INIT_FROM] = start
-    texts = {name: str(value) for name, value in values.items()}
-    config = read_config(study.find_baseline(), texts)
-    if not study.has_equal_flops(labels):
-        return config
-    from transformer_jax.tasks.flops import steps_for_flops, training_flops
-
-    reference = variant(study, study.reference_variant, {}, overrides)
-    steps = steps_for_flops(config, training_flops(reference))
-    return read_config(study.find_baseline(), texts | {STEPS: str(steps)})
+    return {name: str(value) for name, value in values.items()}
 
 
 def _check_axis(axis: Axis, number: int, configs: Mapping[tuple[str, ...], ExperimentConfig]) -> None:

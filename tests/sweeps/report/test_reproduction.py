@@ -10,7 +10,7 @@ from report_support import STUDY, write_study, write_trial, write_workdir
 from transformer_jax.cli import sweep as sweep_command_of_cli
 from transformer_jax.cli.arguments import parse
 from transformer_jax.sweeps.report.collect import collect
-from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of
+from transformer_jax.sweeps.report.grid_from_results import config_of, derived_differences, fields_of
 from transformer_jax.sweeps.report.reproduction import (
     command_note,
     differing_fields,
@@ -40,6 +40,19 @@ def test_the_command_recreates_the_trials(results):
     assert arguments.overrides == {"model.mlp_dim": "40"}  # without derived fields and settings of the study
     trials = grid(results.study, arguments.overrides).trials
     assert [fields_of(trial.config) for trial in trials] == [fields_of(trial.trial.config) for trial in results.trials]
+
+
+def test_the_derived_defaults_that_the_axes_move(results):
+    of_heads = ["model.num_heads"]
+    expected = {"model.num_kv_heads": of_heads, "model.head_dim": of_heads, "model.value_head_dim": of_heads}
+    assert derived_differences(results.variants) == expected
+    first, *others = results.variants
+    config = config_of(first)
+    own = dataclasses.replace(config, model=dataclasses.replace(config.model, num_kv_heads=1, head_dim=4))
+    trial = dataclasses.replace(first.trials[0], trial=dataclasses.replace(first.trials[0].trial, config=own))
+    changed = [dataclasses.replace(first, trials=(trial,)), *others]
+    assert set(derived_differences(changed)) == {"model.num_kv_heads"}  # the other widths are not the derived ones
+    assert derived_differences(results.variants[:1]) == {}
 
 
 def test_a_changed_baseline_is_overridden(results, tmp_path):

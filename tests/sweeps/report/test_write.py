@@ -255,6 +255,7 @@ def test_a_trial_that_could_not_run_has_no_size_and_no_machine(results, tmp_path
     changed = dataclasses.replace(results, variants=variants)
     page, _ = report(changed, tmp_path)
     rows = re.findall(r"<tr>(.*?)</tr>", page.partition("differences of the configs")[2].partition("</table>")[0], re.S)
+    assert "model.head_dim follows from model.num_heads." in page
     parameters = [re.findall(r"<td>([^<]*)</td>", row)[-1] for row in rows if "<td>" in row]
     assert parameters == ["1000", NOTHING]
     text = Page(page).text

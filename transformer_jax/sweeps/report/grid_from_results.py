@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.config import ExperimentConfig, walk
+from transformer_jax.config import ExperimentConfig, causes_of, is_derived, walk
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.study import SEED, Axis, Range, Study
@@ -24,6 +24,20 @@ def fields_of(config: ExperimentConfig) -> dict[str, Any]:
 def config_of(variant: Variant) -> ExperimentConfig:
     """Return the config of the first trial of a variant; the others differ only in the seed."""
     return variant.trials[0].trial.config
+
+
+def derived_differences(variants: Sequence[Variant]) -> dict[str, list[str]]:
+    """Return the derived defaults that differ between variants, and for each the differing fields it follows from.
+
+    A field of which a variant has another value than the derived one is left out.
+    """
+    configs = [config_of(variant) for variant in variants]
+    values = [fields_of(config) for config in configs]
+    declared = {name: field.metadata.get("derived_from", ()) for config in configs for name, field, _ in walk(config)}
+    differing = [name for name in declared if len({of.get(name) for of in values}) > 1]
+    derived = {n: declared[n] for n in differing if declared[n] and all(is_derived(config, n) for config in configs)}
+    causes = {name: [c for c in causes_of(name, derived) if c in differing and c not in derived] for name in derived}
+    return {name: of for name, of in causes.items() if of}
 
 
 def grid_labels(study: Study) -> Iterator[dict[str, str]]:

@@ -18,7 +18,7 @@ from transformer_jax.sweeps.report.formatting import (
     status_words,
     trials_of,
 )
-from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of
+from transformer_jax.sweeps.report.grid_from_results import config_of, derived_differences, fields_of
 from transformer_jax.sweeps.report.html import Html, element, table
 from transformer_jax.sweeps.report.latex import TABLES
 from transformer_jax.sweeps.report.markdown import FIGURES
@@ -62,7 +62,7 @@ def page(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figu
         *_section("Figures", element("div", *map(_figure, figures), class_="figures")),
         element("p", _FILES, class_="soft"),
         *_section("How to read it", element("ul", *(element("li", note) for note in notes(results)))),
-        *_section("Config fields that differ", _differences(results)),
+        *_section("Config fields that differ", _differences(results), *_derived(results)),
         *_section("Trials", element("details", element("summary", "Every trial"), _trials(results))),
         *_section("Exact configs", *_configs(results)),
         *_section("How it was made", *_origin(results)),
@@ -156,6 +156,13 @@ def _differences(results: StudyResults) -> Html:
         cells = [element("td", str(fields[name])) for name in names]
         body.append([element("th", variant.short_name, scope="row"), *cells, element("td", parameters)])
     return table("All other fields except the seed are the same.", [head], body, "differences of the configs")
+
+
+def _derived(results: StudyResults) -> list[Html]:
+    said = [
+        f"{name} follows from {' and '.join(causes)}." for name, causes in derived_differences(results.variants).items()
+    ]
+    return [element("p", " ".join(said), class_="soft")] if said else []
 
 
 def _trials(results: StudyResults) -> Html:
