@@ -177,7 +177,8 @@ def test_other_files_have_no_training_split(capsys, tmp_path):
     (tmp_path / "new.txt").write_text("a\n")
     words = ["evaluate", f"--checkpoint={tmp_path}", f"--input={tmp_path / 'new.txt'}", "--baselines"]
     assert run_main(words) == 2
-    assert "--baselines: needs the training split, which is not read with --input=" in capsys.readouterr().err
+    expected = f"--baselines learn from the training split, and --input={tmp_path / 'new.txt'} does without the corpus"
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.slow
