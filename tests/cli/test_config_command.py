@@ -30,7 +30,8 @@ def output(capsys, *words):
         " (jit | shard_map | pmap)\n",
     ],
 )
-def test_every_field_with_value_source_and_meaning(capsys, lines):
+def test_every_field_with_value_source_and_meaning(capsys, monkeypatch, lines):
+    monkeypatch.setenv("COLUMNS", "100")  # where lines break depends on the terminal
     assert lines in output(capsys, "quickstart", "--config.optimizer.warmup_steps=100").out
 
 

@@ -185,6 +185,13 @@ def test_another_corpus_is_refused(folder, tmp_path):
     assert snapshot(folder) == before
 
 
+def test_baselines_of_a_task_without_them_are_refused_before_it_is_scored(folder, capsys):
+    before = snapshot(folder)
+    assert run_main(["evaluate", f"--checkpoint={folder / 'run'}", "--baselines"]) == 2
+    assert "task.name='translation' has no baselines; tasks with baselines are class" in capsys.readouterr().err
+    assert snapshot(folder) == before
+
+
 def test_an_unknown_split(folder, capsys):
     before = snapshot(folder)
     assert run_main(["evaluate", f"--checkpoint={folder / 'run'}", "--splits=valid,tset"]) == 2

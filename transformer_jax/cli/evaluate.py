@@ -14,6 +14,9 @@ their place if they have moved. --data.test_sets=NAME=SPLIT,NAME=SPLIT adds test
 FILE.jsonl, which have both sides, and tfds:DATASET:SPLIT; --columns names the columns, keys or features. For a language
 model, and other tasks without targets, --input is a file of documents, and there is no --reference.
 
+--baselines adds the scores of cheap baselines: models of words for labels, tags and text, the most frequent label for
+images. They learn from the training split.
+
 --evaluation.FIELD=VALUE overrides how the checkpoint is scored, and
 --decode.FIELD=VALUE how it decodes: --decode.beam_size=5 selects beam search. The files of scores record both.
 """
@@ -41,6 +44,7 @@ def define(values: flags.FlagValues) -> None:
     text(values, "splits", "splits to score, separated by commas; default all but train")
     test_file_flags(values)
     switch(values, "generate", "decode too; sacreBLEU, chrF and exact match need it", default=True)
+    switch(values, "baselines", "also score cheap baselines of labels, tags and text, such as naive Bayes or 5-grams")
 
 
 def run(arguments: Arguments) -> int:
@@ -53,5 +57,12 @@ def run(arguments: Arguments) -> int:
     from transformer_jax.evaluation.run import evaluate
 
     use_compilation_cache()
-    evaluate(checkpoint, splits, arguments.overrides, generate=arguments.flags.generate, files=files)
+    evaluate(
+        checkpoint,
+        splits,
+        arguments.overrides,
+        generate=arguments.flags.generate,
+        baselines=arguments.flags.baselines,
+        files=files,
+    )
     return exit_codes.OK

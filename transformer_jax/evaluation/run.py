@@ -4,6 +4,7 @@ WORKDIR/evaluation/SPLIT.json             scores of WORKDIR's newest checkpoint,
 WORKDIR/evaluation/SPLIT.txt              its outputs, such as translations, one per line, if they were generated
 WORKDIR/evaluation/step_STEP/SPLIT.json   scores of WORKDIR/checkpoints/STEP, if the path named that checkpoint
 FOLDER/evaluation/COPY/SPLIT.json         scores of a copied checkpoint, FOLDER/COPY
+WORKDIR/evaluation/baselines/SPLIT.json   scores of the baselines, if they were asked for
 
 SPLIT.json also identifies the evaluation: a fingerprint of parameters, model and tokenizer; the corpus; the settings;
 and the sha256 of SPLIT.txt.
@@ -29,6 +30,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import Loaded, fingerprint, load
 from transformer_jax.evaluation.table import print_confusions, print_table
+from transformer_jax.evaluation.task_baselines import TaskBaselines, check_has_baselines
 from transformer_jax.files import json_text, with_checksum, without_checksum, write_atomically
 from transformer_jax.kill_points import kill_point
 from transformer_jax.readers import parse_json, read_bytes
@@ -47,6 +49,7 @@ def evaluate(
     overrides: Mapping[str, Any] | None = None,
     *,
     generate: bool = True,
+    baselines: bool = False,
     files: TestFiles | None = None,
     trust: str | Sequence[str] = (),
 ) -> dict[str, dict[str, Any]]:
@@ -56,12 +59,19 @@ def evaluate(
       splits: names; None means all but the training split.
       generate: also generate outputs, such as translations, score them and write them to SPLIT.txt. Otherwise, scores
         of outputs that the files already have of the same checkpoints stay in them.
-      files: a test set to score in place of the corpus, which is not read then.
+      baselines: also score the cheap baselines of the task, `task_baselines`.
+      files: a test set to score in place of the corpus; then the corpus is not read.
       trust: as of `load`.
     Returns: metrics by split.
-    Raises: CheckpointError, ConfigError as `load`; DataError if the corpus is not the checkpoint's or lacks a split.
+    Raises: CheckpointError, ConfigError as `load`; ConfigError if the task has no baselines; DataError if the corpus is
+      not the checkpoint's or lacks a split.
     """
-    scorer = Scorer.from_checkpoint(path, overrides, files, trust=trust)
+    if baselines and files is not None:
+        raise ConfigError(
+            f"--baselines learn from the training split, and --input={files.input} does without the corpus; name the "
+            "file in data.test_sets, or leave out --baselines"
+        )
+    scorer = Scorer.from_checkpoint(path, overrides, files, trust=trust, baselines=baselines)
     all_names = scorer.evaluator.data.source.split_names
     names = [name for name in all_names if name != "train"] if splits is None else list(splits)
     if not names:
@@ -89,6 +99,7 @@ class Scorer:
     evaluator: Evaluator
     folder: Path
     files: TestFiles | None = None
+    baselines: TaskBaselines | None = None
 
     @classmethod
     def from_checkpoint(
@@ -98,19 +109,23 @@ class Scorer:
         files: TestFiles | None = None,
         *,
         trust: str | Sequence[str] = (),
+        baselines: bool = False,
     ) -> Scorer:
         """Load a checkpoint and its corpus, and print its steps to stderr; arguments and errors are those of `load`.
 
         Args:
-          files: a test set to score in place of the corpus, which is not read then.
+          files: a test set to score in place of the corpus; then the corpus is not read.
+          baselines: also score the baselines of the task.
         Raises: DataError if the corpus is not the checkpoint's, or the files cannot be used; ConfigError if SPLIT.json
-          of the test set's name has the scores of a split of the corpus.
+          of the test set's name has the scores of a split of the corpus, or the task has no baselines.
         """
         loaded = load(path, overrides, trust=trust)
         if loaded.config.decode.num_samples > 1:
             raise ConfigError(
                 f"decode.num_samples={loaded.config.decode.num_samples}: scoring needs one output per input; use 1"
             )
+        if baselines:
+            check_has_baselines(loaded.config)
         steps = ", ".join(map(str, loaded.steps))
         say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
         columns = TASKS[loaded.config.task.name].columns(loaded.config)
@@ -121,7 +136,8 @@ class Scorer:
         )
         if source is None:
             _check_corpus(loaded, data)
-        scorer = cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"), files)
+        of_task = TaskBaselines(loaded.config, data, loaded.workdir / "evaluation" / "baselines") if baselines else None
+        scorer = cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"), files, of_task)
         if files is not None:
             scorer._check_name(files.name)
         return scorer
@@ -160,6 +176,8 @@ class Scorer:
         finally:
             self.evaluator.forget()  # a copy of the parameters on one device; `compare` loads several checkpoints
         metrics |= scores.metrics
+        if self.baselines is not None:
+            metrics["baselines"] = self.baselines.scores(split)
         file, text = self._files(split)
         kept = {}
         if scores.outputs is not None:

@@ -16,6 +16,8 @@ _MOST_LABELS = 20
 def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[MetricSpec]) -> None:
     """Print metrics by split, and below them the signatures that make the scores comparable.
 
+    Each baseline of a split has a row below that of the model, in the metrics that both have.
+
     Args:
       specs: the task's metrics, in the order of the columns.
     """
@@ -24,9 +26,12 @@ def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[Metric
 
     first = next(iter(results.values()))
     columns = [spec for spec in specs if spec.heading and spec.name in first]
-    table = Table("split", *(spec.column for spec in columns), title=None)
+    headings = ("split", "scores of") if any("baselines" in metrics for metrics in results.values()) else ("split",)
+    table = Table(*headings, *(spec.column for spec in columns), title=None)
     for split, metrics in results.items():
-        table.add_row(Text(split), *(spec.format.format(metrics[spec.name]) for spec in columns))
+        for name, scores in {"model": metrics, **metrics.get("baselines", {})}.items():
+            cells = (spec.format.format(scores[spec.name]) if spec.name in scores else "" for spec in columns)
+            table.add_row(*(Text(split), Text(name))[: len(headings)], *cells)
     print(render_table(table))
     if "decode" in first:
         print(f"decode: {described(first['decode'])}")
