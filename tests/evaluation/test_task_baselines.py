@@ -139,7 +139,10 @@ def test_the_five_most_frequent_labels_of_images(tmp_path):
 
 @pytest.mark.parametrize("name", ["translation", "span_qa", "masked_lm", "span_corruption", "denoising"])
 def test_a_task_without_baselines_is_an_error_that_names_the_others(name):
-    message = f"task.name='{name}' has no baselines; tasks with baselines are classification, images, tagging, language"
+    message = (
+        f"--baselines: task.name='{name}' has no baselines; tasks with baselines are classification, images, tagging, "
+        "language_model; leave the flag out"
+    )
     with pytest.raises(ConfigError, match=message):
         check_has_baselines(ExperimentConfig(task=TaskConfig(name=name)))
 

@@ -8,6 +8,9 @@ newest checkpoint: a file that was edited is refused. The config may be changed 
 --config.FIELD=VALUE in fields that only say when something is logged, validated or saved (such as
 training.log_every_steps), or how the same numbers are computed; other changes need --allow_config_change.
 
+After the last step, a line compares the model with cheap baselines of the validation split, such as naive Bayes, if the
+task has them; see --baselines of `evaluate`.
+
 The files are WORKDIR/config.json, metrics.jsonl, tensorboard/ and checkpoints/STEP/. On Ctrl-C, SIGTERM or SIGUSR1 the
 command saves a checkpoint, within two steps, and exits with code 130, 143 or 138. A job queue can use the code to start
 the command again.
@@ -17,7 +20,11 @@ Several processes can train together, each on its own devices. Start the same co
 see the same folder WORKDIR. If one process dies, the others exit within a minute, with exit code 4 or SIGABRT.
 """
 
+from __future__ import annotations
+
+import logging
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
 
@@ -29,6 +36,15 @@ from transformer_jax.config import ExperimentConfig, ReadConfig
 from transformer_jax.config_file import config_of_values, read_with_sources
 from transformer_jax.errors import ConfigError
 from transformer_jax.terminal import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformer_jax.data.datasets import Data
+    from transformer_jax.training.loop import TrainResult
+    from transformer_jax.typing import Params
+
+logger = logging.getLogger(__name__)
 
 OVERRIDES = ("config",)
 
@@ -46,10 +62,13 @@ def run(arguments: Arguments) -> int:
     if job is None or not job.process_id:
         say(f"training in {workdir}")  # the imports that follow take seconds
         say_moved_defaults(read)
-    reasons = []
+    ended = []
     with joined(job):
-        reasons.append(start(read.config, workdir, arguments.flags.allow_config_change))
-    return exit_codes.OF_REASON[reasons[0]]
+        ended.append(_train(read.config, workdir, arguments.flags.allow_config_change))
+    [trained] = ended
+    if trained.result.reason == "finished" and (job is None or not job.process_id):
+        _say_baselines(read.config, workdir, trained)
+    return exit_codes.OF_REASON[trained.result.reason]
 
 
 def _config(arguments: Arguments, workdir: Path) -> ReadConfig:
@@ -73,9 +92,40 @@ def say_moved_defaults(read: ReadConfig) -> None:
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:
     """Train, and return the reason why training ended (`TrainResult.reason`); raises as `training.run.train`."""
+    return _train(config, workdir, allow_config_change).result.reason
+
+
+class _Trained(NamedTuple):
+    """A training that has ended. data: the corpus, in a list of one; the list is empty if it was not opened."""
+
+    result: TrainResult
+    data: list[Data]
+
+
+def _train(config: ExperimentConfig, workdir: Path, allow_config_change: bool) -> _Trained:
     from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.evaluator import make_validate
     from transformer_jax.training.run import train
 
+    opened: list[Data] = []
+
+    def make(config: ExperimentConfig, data: Data) -> Callable[[Params], dict]:
+        opened.append(data)
+        return make_validate(config, data)
+
     use_compilation_cache()
-    return train(config, workdir, make_validate, allow_config_change=allow_config_change).reason
+    return _Trained(train(config, workdir, make, allow_config_change=allow_config_change), opened)
+
+
+def _say_baselines(config: ExperimentConfig, workdir: Path, trained: _Trained) -> None:
+    """Print the baselines of the validation split, if the task has them; warn if they fail, since training is done."""
+    from transformer_jax.evaluation.after_training import baselines_of_validation
+
+    for data in trained.data:
+        try:
+            text = baselines_of_validation(config, data, workdir, trained.result.metrics)
+        except Exception as error:
+            logger.warning("training has finished, but the baselines of its validation failed: %r", error)
+        else:
+            if text:
+                say(text)
