@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from data_support import prepared
 from labelled_support import (
     ANSWERS,
     CONTEXTS,
@@ -269,6 +270,35 @@ def test_labels_of_the_training_split_are_stored(tmp_path):
     (tmp_path / LABELS_FILE).write_text("{}")
     with pytest.raises(DataError, match=rf"{tmp_path}: labels\.json is damaged"):
         data_of(settings, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("task", "changed", "message"),
+    [
+        (
+            "classification",
+            {"targets": ["good"] * 6},
+            "all 6 training examples have the label 'good', so there is noth",
+        ),
+        (
+            "tagging",
+            {"tags": [["O"] * len(words) for words in WORDS]},
+            "all words of the 3 training examples have the tag 'O', so there is nothing to learn; check data.train",
+        ),
+    ],
+)
+@pytest.mark.parametrize("num_labels", [1, 2])
+def test_training_refuses_a_single_label(tmp_path, task, changed, message, num_labels):
+    settings, corpus = config(task, num_labels=num_labels), Corpus(train=FEATURES[task] | changed)
+    with pytest.raises(DataError, match=message):
+        prepared(settings, tmp_path, source=corpus, needed=("train",))
+
+
+def test_a_checkpoint_with_a_single_label_can_be_resumed_and_scored(tmp_path):
+    settings = config("classification", num_labels=1)
+    data = data_of(settings, tmp_path, {"inputs": TEXTS, "targets": ["good"] * 6})
+    assert data.labels == ("good",)
+    prepared(settings, tmp_path, data.tokenizer, source=data.source, needed=("train",), labels=data.labels)
 
 
 def test_labels_that_are_numbers_are_sorted_by_value(tmp_path):

@@ -18,7 +18,7 @@ import numpy as np
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import Arrays, BatchPlan, Lengths, TrainingBatches
 from transformer_jax.data.columns import Column, EncodedSplit, TextColumn
-from transformer_jax.data.labels import LABELS_FILE, check_number, labels_bytes, with_names
+from transformer_jax.data.labels import LABELS_FILE, check_more_than_one, check_number, labels_bytes, with_names
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.sources import Source, Split, load_source
 from transformer_jax.data.sources.base import no_such_split
@@ -126,7 +126,8 @@ def prepare_data(
         folder for this.
       tokenizer: used instead, for instance that of a checkpoint; then no tokenizer is written.
       say: called before a tokenizer is trained or a split encoded, which may take minutes.
-      needed: splits that must exist; checked before anything takes long.
+      needed: splits that must exist; checked before anything takes long. With `train`, and without the labels of a
+        checkpoint, the training split must have more than one label.
       source: used instead of the one that the config names.
       labels: names of the labels, for instance those of a checkpoint; see `labels.with_names`.
       added_tokens: names of special tokens that a trained tokenizer gets, `Task.added_tokens`; one that is read from a
@@ -136,7 +137,7 @@ def prepare_data(
     Raises: ConfigError if the field of a needed split is empty, the tokenizer has more ids than `model.vocab_size` or
       `source_vocab_size`, the training split cannot fill it, `task.num_labels` is not the number of its labels, or
       `decode.prefix_ids` contains padding or end-of-sequence; DataError if the corpus, the vocabulary or the tokenizer
-      file is bad, or `directory` cannot be written.
+      file is bad, all training examples have the same label, or `directory` cannot be written.
     """
     directory = Path(directory)
     source = load_source(config.data) if source is None else source
@@ -150,6 +151,8 @@ def prepare_data(
             )
         raise no_such_split(name, source.split_names)
     columns, names = with_names(columns, labels, source, directory, label_order)
+    if "train" in needed and labels is None:
+        check_more_than_one(columns, source)
     if names:
         check_number(config.task.num_labels, names)
     if tokenizer is None:

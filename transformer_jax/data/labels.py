@@ -131,6 +131,19 @@ def check_number(num_labels: int, names: Sequence[str]) -> None:
         )
 
 
+def check_more_than_one(columns: Sequence[Column], source: Source) -> None:
+    """Raise DataError if a column with named labels has only one: then a model has nothing to learn."""
+    for column in columns:
+        if isinstance(column, NamedLabels) and len(column.names) == 1:
+            split, [name] = source.split_names[0], column.names
+            examples = f"{source.num_examples(split):,} training examples"
+            all_have = f"words of the {examples} have the tag" if column.ragged else f"{examples} have the label"
+            raise DataError(
+                f"all {all_have} {name!r}, so there is nothing to learn; check data.train_split and the labels of the "
+                "corpus"
+            )
+
+
 def labels_bytes(names: Sequence[str]) -> bytes:
     """Return the content of `labels.json`."""
     return (json.dumps({"labels": [*names]}, ensure_ascii=False) + "\n").encode()
