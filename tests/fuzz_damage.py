@@ -182,7 +182,7 @@ def _translation(folder: Path) -> Iterator[Scene]:
 
 
 def _classification(folder: Path) -> Iterator[Scene]:
-    """A stopped run with labels, and an interrupted output of predictions."""
+    """A stopped run with labels, an interrupted output of predictions, and the scores of baselines."""
     root = write_kind(folder / "classification", "classification")
     words, run = _stopped(root), root / "run"
     (root / "in").write_bytes(b"the cat saw\nthe dog saw\nowl\nthe cat saw a horse\nthe\n")
@@ -200,6 +200,19 @@ def _classification(folder: Path) -> Iterator[Scene]:
     yield Scene("resume labels", root, ("run", "shared", "*.tsv"), _command(words), _log(run), kept)
     partial = ("out.partial", "out.partial.json", "run/checkpoints")  # other lines to come are the user's to choose
     yield Scene("predict", root, partial, _command(predict), (root / "out").read_bytes, kept)
+    yield _baselines(root, folder / "kept_baselines")
+
+
+def _baselines(root: Path, kept: Path) -> Scene:
+    """The stopped run of labels with its scores and those of its baselines: scored again."""
+    run = root / "run"
+    words = ["evaluate", f"--checkpoint={run}", "--splits=test", "--nogenerate", "--baselines"]
+    assert run_main(words) == 0
+    files = [run / "evaluation" / "test.json", run / "evaluation" / "baselines" / "test.json"]
+    shutil.copytree(root, kept)
+    return Scene(
+        "baselines", root, ("run/evaluation",), _command(words), lambda: [json.loads(file.read_bytes()) for file in files], kept
+    )
 
 
 def _images(folder: Path) -> Iterator[Scene]:
