@@ -211,7 +211,12 @@ def _baselines(root: Path, kept: Path) -> Scene:
     files = [run / "evaluation" / "test.json", run / "evaluation" / "baselines" / "test.json"]
     shutil.copytree(root, kept)
     return Scene(
-        "baselines", root, ("run/evaluation",), _command(words), lambda: [json.loads(file.read_bytes()) for file in files], kept
+        "baselines",
+        root,
+        ("run/evaluation",),
+        _command(words),
+        lambda: [json.loads(file.read_bytes()) for file in files],
+        kept,
     )
 
 

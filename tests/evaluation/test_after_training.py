@@ -13,8 +13,10 @@ from kinds_support import trained_kind, write_kind
 from labelled_support import FEATURES
 from run_support import argv, run_main, snapshot
 
+from transformer_jax.cli import train as train_command
 from transformer_jax.config import TaskConfig
 from transformer_jax.config_file import read_config
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation import after_training, task_baselines
 from transformer_jax.evaluation.after_training import baselines_of_validation
 from transformer_jax.evaluation.task_baselines import TaskBaselines
@@ -170,12 +172,30 @@ def test_a_stopped_training_prints_none(trains, capsys):
     assert "baselines" not in err
 
 
-@pytest.mark.parametrize("error", [OSError("disk"), MemoryError(), ValueError("x")])
-def test_baselines_that_fail_are_a_warning(trains, capsys, monkeypatch, error):
+@pytest.mark.parametrize(
+    ("error", "message"), [(DataError("train.tsv: gone"), "train.tsv: gone"), (MemoryError(), "MemoryError()")]
+)
+def test_baselines_that_fail_are_a_warning(trains, capsys, monkeypatch, error, message):
     monkeypatch.setattr(task_baselines, "naive_bayes", mock.Mock(side_effect=error))
     code, err = trains(capsys)
     assert code == 0
-    assert f"warning: training has finished, but the baselines of its validation failed: {error!r}" in err
+    assert f"warning: training has finished, but the baselines of the validation split failed: {message}\n" in err
+
+
+def test_a_file_that_cannot_be_written_is_a_warning(trains, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "evaluation").write_text("not a folder")
+    code, err = trains(capsys)
+    assert code == 0
+    assert f"warning: training has finished, but the baselines of the validation split failed: {tmp_path}" in err
+
+
+def test_quickstart_prints_none(trains, capsys, tmp_path):
+    """It has its own comparison, and shares `start` with `train`."""
+    trains(capsys)
+    config = read_config(str(tmp_path / "tiny.py"), {"data.dir": str(tmp_path)})
+    assert train_command.start(config, tmp_path / "run") == "finished"
+    assert "baselines" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
 from transformer_jax import exit_codes
 from transformer_jax.checkpoints.workdir import CONFIG, config_of_run
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
+from transformer_jax.cli.failures import user_message
 from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.config import ExperimentConfig, ReadConfig
 from transformer_jax.config_file import config_of_values, read_with_sources
@@ -109,7 +110,7 @@ def _train(config: ExperimentConfig, workdir: Path, allow_config_change: bool) -
 
     opened: list[Data] = []
 
-    def make(config: ExperimentConfig, data: Data) -> Callable[[Params], dict]:
+    def make(config: ExperimentConfig, data: Data) -> Callable[[Params], dict[str, Any]]:
         opened.append(data)
         return make_validate(config, data)
 
@@ -125,7 +126,8 @@ def _say_baselines(config: ExperimentConfig, workdir: Path, trained: _Trained) -
         try:
             text = baselines_of_validation(config, data, workdir, trained.result.metrics)
         except Exception as error:
-            logger.warning("training has finished, but the baselines of its validation failed: %r", error)
+            message = user_message(error) or repr(error)
+            logger.warning("training has finished, but the baselines of the validation split failed: %s", message)
         else:
             if text:
                 say(text)
