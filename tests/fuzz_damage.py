@@ -101,9 +101,11 @@ def damage(file: Path, files: Sequence[Path], source: random.Random) -> str:
     data = file.read_bytes()
     others = [path for path in files if path.name == file.name and path != file and path.read_bytes() != data]
     digits = [at for at, byte in enumerate(data) if chr(byte).isdigit()]
-    # Without the scores of an earlier evaluation there is nothing to reuse, so a deletion of them is no damage.
-    kinds = ["bit", "cut", *(["digit"] if digits else []), *(["other"] if others else [])]
-    kind = source.choice([*kinds, *([] if file.parent.name == "evaluation" else ["delete"])])
+    # Without the scores of an earlier evaluation there is nothing to reuse, so a deletion of them is no damage, and
+    # neither are the scores of another checkpoint: they are there after an ordinary evaluation of that checkpoint.
+    are_scores = "evaluation" in file.parts and file.parent.name != "baselines"
+    kinds = ["bit", "cut", *(["digit"] if digits else []), *(["other"] if others and not are_scores else [])]
+    kind = source.choice([*kinds, *([] if are_scores else ["delete"])])
     if kind == "delete":
         file.unlink()
         return "deleted"
