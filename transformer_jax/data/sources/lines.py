@@ -175,8 +175,8 @@ class _Utf8Test:
 def _warn_of_utf8(path: Path, encoding: str) -> None:
     """Warn of a file that is probably UTF-8; once per file, which may be a part of several splits."""
     logger.warning(
-        "%s: is read with data.encoding=%s, but is probably UTF-8, whose letters with accents then become several others; "
-        "set data.encoding=utf-8",
+        "%s: is read with data.encoding=%s, but is probably UTF-8, where a letter with an accent is two bytes; set "
+        "data.encoding=utf-8",
         path,
         encoding,
     )
