@@ -21,8 +21,8 @@ data.source_locale names, or FORM. --column=NAME names another one (--column=A,B
 line, a number from 1, or a key. If a model of pairs gets a TSV file of two columns, without the columns of the config,
 each line is two texts.
 
-If the file also has labels, tags or answers, stderr gets the table of scores that `evaluate --input=FILE` prints. A file
-without them is predicted all the same.
+If the file also has labels, tags or answers, stderr gets the table of scores that `evaluate --input=FILE` prints. The
+model then runs once more for the scores. A file without labels is predicted all the same.
 
 With --output=jsonl, line n is an object with `line`, the number n, and `label` and `probability`; or `words` and
 `tags`; or `answer`, its `score`, and the characters `start` to `end` (exclusive) of the context, and the `id` of a
@@ -202,8 +202,8 @@ def _input_file(writer: _Writer, path: str, columns: Sequence[str] | None) -> In
         return None
     if format == "tsv" and file.config.second_feature and has_pairs_of_texts(file):
         say(
-            f"{path}: has two columns, and not those of the config; each line is read as two texts, also the first one. "
-            "--column=A,B chooses columns"
+            f"{path}: has two columns, and not those of the config; each line is read as two texts, also the first. "
+            "To choose columns, pass --column=A,B"
         )
         return None
     return file
@@ -233,17 +233,20 @@ def _print_scores(predictor: Predictor[Any], file: InputFile, checkpoint: Path, 
 
     name = os.path.basename(file.path).partition(".")[0]
     command = f"transformer-jax evaluate --checkpoint={checkpoint} --input={file.path}"
-    if columns is not None:
-        command += " --columns=TEXT,LABEL"
+    if columns is not None:  # `evaluate` has no flag for the words of sentences, or for a second text
+        has_flag = file.config.format in ("tsv", "jsonl") and len(columns) == 1
+        command = f"{command} --columns={columns[0]},LABEL" if has_flag else ""
     try:
         with doing(f"scoring {file.path}"):
             results = {name: scores_of_file(predictor, file.config, file.path, name)}
     except (DataError, CheckpointError) as error:
-        say(f"no scores: {error}")
+        hint = f"; to name the column of the labels, use {command}" if columns is not None and command else ""
+        say(f"no scores: {error}{hint}")
         return
-    print_table(results, predictor.task.metrics, sys.stderr)
-    print_types(results, sys.stderr)
-    say(f"to keep these scores in a file: {command}")
+    print_table(results, predictor.task.metrics, say)
+    print_types(results, say)
+    if command:
+        say(f"to keep these scores in a file: {command}")
 
 
 class _Tabs:
