@@ -258,7 +258,7 @@ def test_an_interrupted_command_continues(predictor, capsysbinary, monkeypatch, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--output=json",), "--output=json: expected one of text, jsonl (did you mean 'jsonl'?)"),
+        (("--output=json",), "--output=json: expected one of text, jsonl, conll (did you mean 'jsonl'?)"),
         (("--text=a", "--input=b"), "--text and --input: give one of them"),
         (("--input=nowhere.txt",), "--input=nowhere.txt: No such file or directory"),
     ],

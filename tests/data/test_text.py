@@ -12,6 +12,7 @@ from data_support import pair_texts
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import lines, load_source
 from transformer_jax.data.sources.base import joined
+from transformer_jax.data.sources.formats import lines_of
 from transformer_jax.data.sources.lines import MAX_LINE_CHARACTERS
 from transformer_jax.data.sources.text import TextSource
 from transformer_jax.errors import DataError
@@ -259,6 +260,32 @@ def test_blocks_of_a_large_file_join_to_its_lines(folder, monkeypatch):
     (folder / "train.de").write_bytes(bad)
     (folder / "train.en").write_bytes(b"x\n" * 301)
     assert f"train.de, line 301: not UTF-8 at byte {len(bad) - 2} of the file (0xff)" in error_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "is_told"),
+    [
+        ("größe\n".encode(), "latin-1", True),
+        (b"plain\n" * 9 + "Käse\n".encode(), "latin-1", True),
+        ("größe\n".encode("latin-1"), "latin-1", False),
+        ("größe\n".encode() + "Käse\n".encode("latin-1"), "latin-1", False),
+        ("größe\n".encode() + b"half of a letter \xc3", "latin-1", False),
+        (b"\xef\xbb\xbfplain\n", "latin-1", False),
+        ("größe\n".encode(), "utf-8", False),
+    ],
+)
+def test_a_file_that_is_probably_utf_8_is_named_once(tmp_path, monkeypatch, caplog, content, encoding, is_told):
+    """The result stays that of the encoding, whatever the blocks are in which the file is read."""
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 4)
+    (tmp_path / "train.txt").write_bytes(content)
+    for _ in range(2):  # as a file of which two splits have a part
+        file = lines.TextFile(tmp_path / "train.txt", encoding=encoding)
+        read = "".join(f"{line}\n" for line in lines_of(file))
+        assert read.rstrip("\n") == content.removeprefix(b"\xef\xbb\xbf").decode(encoding).rstrip("\n")
+    told = [record.getMessage() for record in caplog.records]
+    expected = f"{tmp_path / 'train.txt'}: is read with data.encoding=latin-1, but is probably UTF-8"
+    assert [message.partition(":")[0] for message in told] == [expected.partition(":")[0]] * is_told
+    assert all(message.startswith(expected) and message.endswith("set data.encoding=utf-8") for message in told)
 
 
 def test_tsv(folder):

@@ -6,8 +6,10 @@ import pytest
 from rich.table import Column, Table
 
 from transformer_jax.config import DecodeConfig
-from transformer_jax.evaluation.table import print_comparison, print_signatures, print_table
+from transformer_jax.evaluation.table import print_comparison, print_signatures, print_table, print_types
 from transformer_jax.tasks.base import TASKS, SystemScore
+from transformer_jax.tasks.chunks import count_chunks
+from transformer_jax.tasks.label_prediction import by_name
 from transformer_jax.terminal import render_table
 
 SPECS = TASKS["translation"].metrics
@@ -42,6 +44,25 @@ def test_scores_of_tokens_have_a_column_and_a_signature(capsys):
     assert cells(lines[1])[4:8] == ["exact match %", "tokenized BLEU", "sacreBLEU", "chrF"]
     assert cells(lines[3])[4:8] == ["95.50", "39.88", "97.12", "98.00"]
     assert lines[-3:] == ["tokenized_bleu: case:lc", "sacrebleu: nrefs:1|case:mixed", "chrf: nrefs:1|[bold]"]
+
+
+def test_types_of_chunks_have_a_table_of_their_own(capsys):
+    """The numbers are those of seqeval's `classification_report`.
+
+    PER: 2 of 3 predicted names are right, and all 2 true ones are found; LOC: its one name is taken for a PER.
+    """
+    true = ["B-PER", "I-PER", "O", "B-LOC", "O", "B-PER", "O", "B-ORG"]
+    predicted = ["B-PER", "I-PER", "O", "B-PER", "O", "B-PER", "O", "B-ORG"]
+    counts = count_chunks(true, predicted)
+    by_type = by_name([*counts], [(right, of_true, of_predicted) for right, of_predicted, of_true in counts.values()])
+    print_types({"valid": LOSSES, "test": {"f1": 75.0, "by_type": by_type}, "other": {"by_type": {}}})
+    lines = capsys.readouterr().out.splitlines()
+    assert cells(lines[1]) == ["test: type", "precision %", "recall %", "F1 %", "support"]
+    assert [cells(line) for line in lines[3:-1]] == [
+        ["LOC", "0.00", "0.00", "0.00", "1"],
+        ["ORG", "100.00", "100.00", "100.00", "1"],
+        ["PER", "66.67", "100.00", "80.00", "2"],
+    ]
 
 
 def test_without_translations_there_are_no_columns_for_them(capsys):

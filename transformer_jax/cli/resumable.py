@@ -12,9 +12,9 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
@@ -32,6 +32,7 @@ from transformer_jax.readers import open_file, read_json_object
 from transformer_jax.readers.records import COUNT, OBJECT, TEXT, Kind, expect
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 _FIELDS = {"bytes": COUNT, "lines": COUNT, "input_sha256": TEXT, "made_with": OBJECT, "notes": OBJECT}
@@ -91,9 +92,11 @@ class ResumableFile:
             self._write_companion()
         self._file.truncate(self._size)
 
-    def remaining(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+    def remaining(self, lines: Iterable[T], content: Callable[[Any], bytes] = bytes) -> Iterator[T]:
         """Yield the input lines that are not done, and add each to the digest.
 
+        Args:
+          content: the bytes of a line that is not bytes itself, such as an example of a file.
         Raises: ConfigError if the lines before them are not those that were done.
         """
         source = iter(lines)
@@ -101,11 +104,11 @@ class ResumableFile:
             line = next(source, None)
             if line is None:
                 break
-            self._digest.update(line)
+            self._digest.update(content(line))
         if self._earlier and self._digest.hexdigest() != self._earlier["input_sha256"]:
             raise self._of_something_else("another input")
         for line in source:
-            self._digest.update(line)
+            self._digest.update(content(line))
             yield line
 
     def write(self, data: bytes, num_lines: int, notes: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ from transformer_jax.data.sources.base import no_such_split
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import Loaded, fingerprint, load
-from transformer_jax.evaluation.table import print_confusions, print_table
+from transformer_jax.evaluation.table import print_confusions, print_table, print_types
 from transformer_jax.evaluation.task_baselines import TaskBaselines, check_has_baselines
 from transformer_jax.files import json_text, with_checksum, without_checksum, write_atomically
 from transformer_jax.kill_points import kill_point
@@ -83,6 +83,7 @@ def evaluate(
         results[name] = scorer.score(name, generate)
         kill_point("inside_evaluation", scorer.loaded.steps[-1])
     print_table(results, scorer.evaluator.task.metrics)
+    print_types(results)
     print_confusions(results)
     _tell(results, scorer.folder, scorer.loaded.config.data.max_length)
     return results

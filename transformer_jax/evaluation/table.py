@@ -1,9 +1,9 @@
-"""Scores as tables on stdout."""
+"""Scores as tables, on stdout unless `show`, a function that prints a text, is given."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.config import DecodeConfig
@@ -13,13 +13,15 @@ from transformer_jax.terminal import render_table
 _MOST_LABELS = 20
 
 
-def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[MetricSpec]) -> None:
+def print_table(
+    results: Mapping[str, Mapping[str, Any]], specs: Sequence[MetricSpec], show: Callable[[str], object] = print
+) -> None:
     """Print metrics by split, and below them the signatures that make the scores comparable.
 
     Each baseline of a split has a row below that of the model, in the metrics that both have.
 
     Args:
-      specs: the task's metrics, in the order of the columns.
+      specs: the task's metrics, in the order of the columns. show: prints a text, by default on stdout.
     """
     from rich.table import Table
     from rich.text import Text
@@ -32,11 +34,30 @@ def print_table(results: Mapping[str, Mapping[str, Any]], specs: Sequence[Metric
         for name, scores in {"model": metrics, **metrics.get("baselines", {})}.items():
             cells = (spec.format.format(scores[spec.name]) if spec.name in scores else "" for spec in columns)
             table.add_row(*(Text(split), Text(name))[: len(headings)], *cells)
-    print(render_table(table))
+    show(render_table(table))
     if "decode" in first:
-        print(f"decode: {described(first['decode'])}")
+        show(f"decode: {described(first['decode'])}")
     names = {spec.name: f"{spec.name}_signature" for spec in specs}
-    print_signatures({name: first[signature] for name, signature in names.items() if signature in first})
+    print_signatures({name: first[signature] for name, signature in names.items() if signature in first}, show)
+
+
+def print_types(results: Mapping[str, Mapping[str, Any]], show: Callable[[str], object] = print) -> None:
+    """Print for every split with `by_type` the precision, recall and F1 of each type of chunk, and its true chunks.
+
+    Args: show: prints a text, by default on stdout.
+    """
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    headings = [Column(name, justify="right", no_wrap=True) for name in ("precision %", "recall %", "F1 %", "support")]
+    for split, metrics in results.items():
+        if not metrics.get("by_type"):
+            continue
+        table = Table(Column(f"{split}: type", no_wrap=True), *headings, title=None)
+        for name, scores in metrics["by_type"].items():
+            percents = (f"{scores[field]:.2f}" for field in ("precision", "recall", "f1"))
+            table.add_row(Text(name), *percents, f"{scores['examples']:,}")
+        show(render_table(table))
 
 
 def print_confusions(results: Mapping[str, Mapping[str, Any]]) -> None:
@@ -89,10 +110,10 @@ def print_comparison(
     print(render_table(table))
 
 
-def print_signatures(signatures: Mapping[str, str]) -> None:
+def print_signatures(signatures: Mapping[str, str], show: Callable[[str], object] = print) -> None:
     """Print the signatures by metric, which make scores comparable."""
     for name, signature in signatures.items():
-        print(f"{name}: {signature}")
+        show(f"{name}: {signature}")
 
 
 def _signed(number: str) -> str:

@@ -47,6 +47,25 @@ _OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conll
 """Formats by the suffix of a file that has both sides."""
 
 
+def format_of(path: str) -> str | None:
+    """Return the format of a file that has both sides, by its suffix, also before .gz; None for another suffix."""
+    return next((f for suffix, f in _OF_SUFFIX.items() if re.search(rf"\.{suffix}(\.gz)?$", path)), None)
+
+
+def reading_file(config: DataConfig, format: str) -> DataConfig:
+    """Return the config that reads a file of a format; columns that are not of this format get their defaults."""
+    same = (config.source, config.format) == ("text", format)
+    columns = {} if same else {"input_feature": None, "target_feature": None}
+    return dataclasses.replace(config, source="text", format=format, **columns)
+
+
+def source_of_file(config: DataConfig, name: str, path: Path) -> Source:
+    """Return a source with one split, a file that `config` says how to read; see `reading_file`."""
+    from transformer_jax.data.sources.text import TextSource
+
+    return rewritten(TextSource.of_files(config, name, path), config)
+
+
 def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True) -> Source:
     """Return a source with one split, a test set.
 
@@ -60,7 +79,7 @@ def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True
         raise ConfigError(
             f"--input={input}: is for text; a further set of images is a split, as in --data.test_sets={name}=SET"
         )
-    format = next((f for suffix, f in _OF_SUFFIX.items() if re.search(rf"\.{suffix}(\.gz)?$", input)), "parallel")
+    format = format_of(input) or "parallel"
     if format == "parallel" and config.format == "labelled":
         format = "labelled"
     of_tfds = input.startswith("tfds:")

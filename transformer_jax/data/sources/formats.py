@@ -25,12 +25,13 @@ by spaces in `inputs` and `targets`. Questions have `questions`, `contexts`, `an
 from __future__ import annotations
 
 import abc
+import contextlib
 import itertools
 import json
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
@@ -41,13 +42,29 @@ from transformer_jax.readers import parse_json
 from transformer_jax.readers.files import MAX_BYTES
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_UNDECODED = re.compile("[\udc80-\udcff]")
 _PAIR = ("inputs", "targets")
 _TAGGED = ("inputs", "targets", "words", "tags")
 _QUESTION = ("inputs", "targets", "questions", "contexts", "answers", "answer_starts")
 IGNORES_MISPLACED = {"error": False, "ignore": True}
 """By the values of `data.misplaced_answers`."""
+_FIRST_LINES = 100
+"""Number of lines of which one has to have the chosen columns, for a file of inputs."""
 UNPLACED = -1
 """The start of an answer that is not at its place, with `data.misplaced_answers=ignore`."""
+
+
+class Input(NamedTuple):
+    """The input of an example, whose label may be missing.
+
+    place: of the example in its file, such as "line 3". value: a text, a pair of texts, the words of a sentence, or a
+    question and its context, as a `Predictor` takes it. problem: the reason why there is none. id: of a question.
+    """
+
+    place: str
+    value: Any
+    problem: str | None = None
+    id: str = ""
 
 
 class Format(abc.ABC):
@@ -89,6 +106,15 @@ class Format(abc.ABC):
     @abc.abstractmethod
     def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
         """Yield the values of every example, in the order of `features`."""
+
+    def inputs(self, file: TextFile) -> Iterator[Input]:
+        """Yield the inputs of every example, also of a file without targets; an example with a problem keeps its place.
+
+        Only formats whose file has both sides have inputs of their own; `tsv` and `jsonl` need `target_feature=""`.
+
+        Raises: DataError if a column is not there, or the file is no file of this format.
+        """
+        raise NotImplementedError(f"data.format={self.config.format} has no inputs without targets")
 
 
 class _Parallel(Format):
@@ -135,6 +161,25 @@ class _PerLine(Format):
         for number, line in numbered:
             yield tuple(_located(files[0], number, lambda line=line: pick(line)))
 
+    def inputs(self, file: TextFile) -> Iterator[Input]:
+        numbered = enumerate(lines_of(file), 1)
+        pick = _located(file, 1, lambda: self.pick(numbered))
+        first = list(itertools.islice(numbered, _FIRST_LINES))
+        problems = [self.lacks_column(line) for _, line in first]
+        if problems and all(problems):
+            raise _at(file, first[0][0], problems[0])
+        for number, line in itertools.chain(first, numbered):
+            try:
+                values = tuple(pick(decoded(line)))
+            except ValueError as error:
+                yield Input(f"line {number}", None, str(error))
+            else:
+                yield Input(f"line {number}", values if len(values) > 1 else values[0])
+
+    @abc.abstractmethod
+    def lacks_column(self, line: str) -> str:
+        """Return the column that a line lacks, with those that it has; "" if it has all of them, or none at all."""
+
     @abc.abstractmethod
     def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
         """Return the function from a line to its values; it raises ValueError with the problem.
@@ -153,6 +198,10 @@ class _Tsv(_PerLine):
 
     def count(self, files: Sequence[TextFile]) -> int:
         return super().count(files) - self._header
+
+    def lacks_column(self, line: str) -> str:
+        count, last = len(line.split("\t")), 0 if self._header else max(map(int, self.names))
+        return f"no column {last}; there are {', '.join(map(str, range(1, count + 1)))}" if last > count else ""
 
     def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
         columns = [int(name) - 1 for name in self.names] if not self._header else []
@@ -173,6 +222,14 @@ class _Jsonl(_PerLine):
     def __init__(self, config: DataConfig) -> None:
         self.default_names = (config.source_locale, config.target_locale)
         super().__init__(config)
+
+    def lacks_column(self, line: str) -> str:
+        try:
+            value = parse_json(line, check_text=False)
+        except ValueError:
+            return ""
+        keys = value if isinstance(value, dict) else {}
+        return next((_no_key(name, keys) for name in self.names if keys and name not in keys), "")
 
     def pick(self, numbered: Iterator[tuple[int, str]]) -> Callable[[str], Sequence[str]]:
         return lambda line: _values(line, dict(zip(self.features, self.names, strict=True)))
@@ -236,6 +293,29 @@ class _Blocks(Format):
                 words.append(found[0])
                 tags.append(found[1])
 
+    def inputs(self, file: TextFile) -> Iterator[Input]:
+        words: list[str] = []
+        problem, first = "", 0
+        expected = self.expected_width(file)
+        if (column := self.names[0]).isdecimal() and 0 < expected.columns < int(column):
+            there = ", ".join(map(str, range(1, expected.columns + 1)))
+            raise _at(file, max(expected.line, 1), f"no column {column}; there are {there}")
+        for number, line in enumerate(itertools.chain(lines_of(file), [""]), 1):
+            if not line.strip() or self.begins_document(line):
+                if first:
+                    yield Input(f"line {first}", None if problem else words, problem or None)
+                words, problem, first = [], "", 0
+                continue
+            try:
+                word = self.word(decoded(line), expected, bool(words))
+            except ValueError as error:
+                if not problem:
+                    problem, first = str(error), number
+                continue
+            if word is not None:
+                words.append(word)
+                first = first or number
+
     def begins_document(self, line: str) -> bool:
         """Return whether a line stands between two documents, and so between two sentences."""
         return False
@@ -251,6 +331,10 @@ class _Blocks(Format):
         Args:
           expected: the columns of the file. inside: whether the sentence has a word already.
         """
+
+    @abc.abstractmethod
+    def word(self, line: str, expected: Width, inside: bool) -> str | None:
+        """Return the word alone; as `word_and_tag`, but the line needs no tag."""
 
 
 class _Conll(_Blocks):
@@ -270,6 +354,19 @@ class _Conll(_Blocks):
         return ""
 
     def word_and_tag(self, line: str, expected: Width, inside: bool) -> tuple[str, str] | None:
+        cells = self._cells(line, expected, inside, has_tag=True)
+        if cells is None:
+            return None
+        places = [int(name) if name else len(cells) for name in self.names]
+        word, tag = _picked(cells, [place - 1 for place in places], [*map(str, places)])
+        return word, tag
+
+    def word(self, line: str, expected: Width, inside: bool) -> str | None:
+        cells = self._cells(line, expected, inside, has_tag=False)
+        return None if cells is None else _picked(cells, [int(self.names[0]) - 1], self.names[:1])[0]
+
+    def _cells(self, line: str, expected: Width, inside: bool, has_tag: bool) -> list[str] | None:
+        """Return the columns of a line with a word; None for a comment."""
         cells = cells_of(line)
         if line.startswith("#"):
             kind = comment_kind(line, cells, expected, inside)
@@ -277,19 +374,26 @@ class _Conll(_Blocks):
                 raise ValueError(kind)
             if kind:
                 return None
-        if len(cells) < 2:
+        if has_tag and len(cells) < 2:
             raise ValueError(f"the word {line.strip()!r} has no tag: expected two columns or more")
         if len(cells) != expected.columns:
             raise ValueError(f"expected {expected.columns} columns, as in line {expected.line}, got {len(cells)}")
-        places = [int(name) if name else len(cells) for name in self.names]
-        word, tag = _picked(cells, [place - 1 for place in places], [*map(str, places)])
-        return word, tag
+        return cells
 
 
 class _Conllu(_Blocks):
     word_column, last = "FORM", "UPOS"
 
     def word_and_tag(self, line: str, expected: Width, inside: bool) -> tuple[str, str] | None:
+        found = self._picked(line, expected, self.names)
+        return None if found is None else (found[0], found[1])
+
+    def word(self, line: str, expected: Width, inside: bool) -> str | None:
+        found = self._picked(line, expected, self.names[:1])
+        return None if found is None else found[0]
+
+    def _picked(self, line: str, expected: Width, names: Sequence[str]) -> list[str] | None:
+        """Return columns of a line with a word; None for another line."""
         if line.startswith("#"):
             return None
         cells = line.split("\t")
@@ -297,9 +401,8 @@ class _Conllu(_Blocks):
             raise ValueError(f"expected {expected.columns} columns, got {len(cells)}")
         if not cells[0].isdecimal():  # a range of words, such as 3-4, or a node without text, such as 8.1
             return None
-        places = [CONLLU_COLUMNS.index(name) if name in CONLLU_COLUMNS else int(name) - 1 for name in self.names]
-        word, tag = _picked(cells, places, self.names)
-        return word, tag
+        places = [CONLLU_COLUMNS.index(name) if name in CONLLU_COLUMNS else int(name) - 1 for name in names]
+        return _picked(cells, places, names)
 
 
 class _Squad(Format):
@@ -341,6 +444,18 @@ class _Squad(Format):
             )
         yield from found
 
+    def inputs(self, file: TextFile) -> Iterator[Input]:
+        for where, paragraph, asked in _asked(file):
+            id = str(asked.get("id", where))
+            try:
+                value = _text(asked["question"], "question"), _text(paragraph["context"], "context")
+            except KeyError as error:
+                yield Input(f"question {id}", None, f"{where} has no key {error}", id)
+            except ValueError as error:
+                yield Input(f"question {id}", None, str(error), id)
+            else:
+                yield Input(f"question {id}", value, None, id)
+
 
 FORMATS: dict[str, type[Format]] = {
     "parallel": _Parallel,
@@ -357,6 +472,13 @@ FORMATS: dict[str, type[Format]] = {
 def lines_of(file: TextFile) -> Iterator[str]:
     """Return the lines of a file."""
     return itertools.chain.from_iterable(file.blocks())
+
+
+def decoded(line: str) -> str:
+    """Return a line that was read with `surrogateescape`; raise ValueError if some of its bytes are not UTF-8."""
+    if bad := _UNDECODED.search(line):
+        raise ValueError(f"not valid UTF-8 (byte {ord(bad[0]) - 0xDC00:#04x} after {bad.start()} characters)")
+    return line
 
 
 def _at(file: TextFile, number: int, problem: str) -> DataError:
@@ -391,7 +513,7 @@ def _values(line: str, keys: dict[str, str]) -> list[str]:
     texts = []
     for feature, key in keys.items():
         if key not in value:
-            raise ValueError(f"no key {key!r}; there are: {', '.join(value)}")
+            raise ValueError(_no_key(key, value))
         text = value[key]
         if feature == "targets" and isinstance(text, int):  # a truth value is an integer too
             text = json.dumps(text)
@@ -406,29 +528,48 @@ def _values(line: str, keys: dict[str, str]) -> list[str]:
     return texts
 
 
+def _no_key(key: str, keys: Iterable[str]) -> str:
+    return f"no key {key!r}; there are: {', '.join(keys)}{nearest(key, keys)}"
+
+
 _Question = tuple[str, str, str, list[tuple[str, int]]]
 
 
 def _questions(file: TextFile) -> Iterator[_Question]:
     """Yield id, question, context and answers, each a text and the place of its first character."""
+    for where, paragraph, asked in _asked(file):
+        with _named(file, where):
+            context = _text(paragraph["context"], "context")
+            found = _objects(asked, "answers")
+            answers = [(_text(x["text"], "text"), _place(x["answer_start"])) for x in found]
+            if not answers:
+                raise ValueError("a question without answers; SQuAD 2.0 is not supported")
+            yield str(asked.get("id", where)), _text(asked["question"], "question"), context, answers
+
+
+def _asked(file: TextFile) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield the place of every question, its paragraph and itself."""
     try:
         content = parse_json("\n".join(lines_of(file)), MAX_BYTES, check_text=False)
     except ValueError as error:
         raise DataError(f"{file.path}: not JSON: {error}") from error
-    where = "data"
+    with _named(file, "data"):
+        articles = _objects(_object(content), "data")
+    for a, article in enumerate(articles):
+        with _named(file, f"data[{a}]"):
+            paragraphs = _objects(article, "paragraphs")
+        for p, paragraph in enumerate(paragraphs):
+            with _named(file, f"data[{a}].paragraphs[{p}]"):
+                asked = _objects(paragraph, "qas")
+            for q, question in enumerate(asked):
+                yield f"data[{a}].paragraphs[{p}].qas[{q}]", paragraph, question
+
+
+@contextlib.contextmanager
+def _named(file: TextFile, where: str) -> Generator[None]:
+    """Name the file and the place in it in errors of its content."""
     try:
-        for a, article in enumerate(_objects(_object(content), "data")):
-            where = f"data[{a}]"
-            for p, paragraph in enumerate(_objects(article, "paragraphs")):
-                where = f"data[{a}].paragraphs[{p}]"
-                context = _text(paragraph["context"], "context")
-                for q, asked in enumerate(_objects(paragraph, "qas")):
-                    where = f"data[{a}].paragraphs[{p}].qas[{q}]"
-                    found = _objects(asked, "answers")
-                    answers = [(_text(x["text"], "text"), _place(x["answer_start"])) for x in found]
-                    if not answers:
-                        raise ValueError("a question without answers; SQuAD 2.0 is not supported")
-                    yield str(asked.get("id", where)), _text(asked["question"], "question"), context, answers
+        yield
     except KeyError as error:
         raise DataError(f"{file.path}: {where} has no key {error}") from error
     except ValueError as error:

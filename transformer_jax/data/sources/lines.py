@@ -12,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import logging
 import stat
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ MAX_LINE_CHARACTERS = 100_000
 """Longest line of a document: longer ones are hardly text, and would fill the memory."""
 _NAMED_LINES = 5  # line numbers that an error message lists
 _BLOCK_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
 
 
 class Contents(NamedTuple):
@@ -56,17 +59,23 @@ class TextFile:
         """Digest and number of lines; raises DataError for an empty file, and for bytes that are not UTF-8."""
         digest, num_lines, size, last = hashlib.sha256(), 0, 0, b""
         decoder = codecs.getincrementaldecoder(self._encoding)(self._errors)
+        as_utf8 = None if self._encoding == "utf-8" else _Utf8Test()
         with _opened(self.path) as file:
             while block := file.read(_BLOCK_BYTES):
                 self._try(decoder, block, False)
                 digest.update(block)
                 num_lines += block.count(b"\n")
                 # A byte order mark alone is not text.
-                size += len(block.removeprefix(codecs.BOM_UTF8) if not size else block)
+                text = block.removeprefix(codecs.BOM_UTF8) if not size else block
+                size += len(text)
                 last = block[-1:]
+                if as_utf8 is not None:
+                    as_utf8.see(text)
         self._try(decoder, b"", True)
         if not size:
             raise DataError(f"{self.path} is empty")
+        if as_utf8 is not None and as_utf8.is_likely():
+            _warn_of_utf8(self.path, self._encoding)
         return Contents(digest.hexdigest(), num_lines + (last != b"\n"), last == b"\n")
 
     def blocks(self) -> Iterator[list[str]]:
@@ -135,6 +144,42 @@ class TextFile:
             raise DataError(
                 f"{self.path} has empty lines (line {named}): remove them, and the same lines of the other language"
             )
+
+
+class _Utf8Test:
+    """A test whether a file, seen block by block, is UTF-8 with characters beyond ASCII.
+
+    An encoding such as Latin-1 has a character for every byte, so it reads such a file without an error. Text that is
+    really Latin-1 is hardly ever UTF-8: every letter with an accent would have to be followed by certain signs.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._is_ascii, self._is_utf8 = True, True
+
+    def see(self, block: bytes, final: bool = False) -> None:
+        self._is_ascii = self._is_ascii and block.isascii()
+        if self._is_utf8 and not self._is_ascii:
+            try:
+                self._decoder.decode(block, final)
+            except UnicodeDecodeError:
+                self._is_utf8 = False
+
+    def is_likely(self) -> bool:
+        """Return the result; to be called after the last block."""
+        self.see(b"", final=True)
+        return self._is_utf8 and not self._is_ascii
+
+
+@functools.cache
+def _warn_of_utf8(path: Path, encoding: str) -> None:
+    """Warn of a file that is probably UTF-8; once per file, which may be a part of several splits."""
+    logger.warning(
+        "%s: is read with data.encoding=%s, but is probably UTF-8, where a letter with an accent is two bytes; set "
+        "data.encoding=utf-8",
+        path,
+        encoding,
+    )
 
 
 def find(folder: Path, name: str) -> Path:
