@@ -243,15 +243,6 @@ OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
             ["optimizer.decay_steps=50", "must exceed optimizer.warmup_steps=50"],
         ),
         (
-            {
-                "optimizer__schedule": "cosine",
-                "optimizer__learning_rate": 0.1,
-                "optimizer__warmup_steps": 0,
-                "training__num_train_steps": 1,
-            },
-            ["optimizer.schedule='cosine' ends at step 1", "the learning rate is 0 at every step"],
-        ),
-        (
             {"model__position_encoding": "learned", "model__max_length": 100},
             ["data.max_length=128 exceeds the learned position table", "model.max_length=100"],
         ),

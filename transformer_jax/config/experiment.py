@@ -139,11 +139,6 @@ class ExperimentConfig:
                 f"{given}={decay_steps} is the step at which optimizer.schedule='{optimizer.schedule}' ends, and must "
                 f"exceed optimizer.warmup_steps={optimizer.warmup_steps}"
             )
-        elif optimizer.schedule in ("cosine", "linear") and decay_steps == 1 and not optimizer.end_fraction:
-            yield (
-                f"optimizer.schedule='{optimizer.schedule}' ends at step 1 and has no warm-up, so the learning rate is "
-                "0 at every step; train for more steps, or set optimizer.end_fraction"
-            )
         if self.model.position_encoding == "learned" and data.max_length > self.model.max_length:
             yield (
                 f"data.max_length={data.max_length} exceeds the learned position table, "

@@ -34,13 +34,8 @@ def describe(config: ExperimentConfig, plan: TrainingBatches, params: Params) ->
         f"{training.num_train_steps:,} steps are {training.num_train_steps / plan.batches_per_epoch:.1f} "
         f"epochs; {config.parallel.launcher} on {jax.device_count()} {jax.default_backend()} device(s)"
     )
-    optimizer = config.optimizer
-    if optimizer.schedule != "none" and optimizer.warmup_steps > training.num_train_steps:
-        share = 100 * training.num_train_steps / optimizer.warmup_steps
-        say_once(
-            f"optimizer.warmup_steps={optimizer.warmup_steps:,} is more than the {training.num_train_steps:,} steps of "
-            f"the run: the learning rate reaches {share:.2g} % of its peak"
-        )
+    for note in rate_notes(config):
+        say_once(note)
     evaluations, checkpoints = training.eval_every_steps, training.checkpoint_every_steps
     if training.keep_best and evaluations % checkpoints and checkpoints % evaluations:
         say_once(
@@ -63,3 +58,21 @@ def say_once(message: str) -> None:
     """
     if is_primary():
         say(message)
+
+
+def rate_notes(config: ExperimentConfig) -> list[str]:
+    """Return what a user may not expect of the learning rate: a peak that is not reached, or 0 at every step."""
+    optimizer, steps = config.optimizer, config.training.num_train_steps
+    if optimizer.schedule != "none" and optimizer.warmup_steps > steps:
+        share = 100 * steps / optimizer.warmup_steps
+        return [
+            f"optimizer.warmup_steps={optimizer.warmup_steps:,} is more than the {steps:,} steps of the run: the "
+            f"learning rate reaches {share:.2g} % of its peak"
+        ]
+    decays, ends = optimizer.schedule in ("cosine", "linear"), optimizer.decay_steps == 1
+    if decays and ends and not optimizer.warmup_steps and not optimizer.end_fraction:
+        return [
+            f"optimizer.schedule='{optimizer.schedule}' ends at step 1 and has no warm-up: the learning rate is 0 at "
+            "every step, so nothing is learned"
+        ]
+    return []
