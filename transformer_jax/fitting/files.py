@@ -111,7 +111,7 @@ def _begins_with_labels(path: Path, data: Mapping[str, Any]) -> bool:
     file = TextFile(path, allow_empty=True, encoding=data["encoding"])
     lines = list(itertools.islice(itertools.chain.from_iterable(file.blocks()), _SAMPLE))
     first = [line.split(" ", 1)[0] for line in lines if " " in line.strip()]
-    return len(first) == len(lines) and 2 * len({*first}) <= len(lines)
+    return len(first) == len(lines) and 1 < len({*first}) <= len(lines) // 3
 
 
 def _format(found: Mapping[str, Mapping[str, Any]], data: Mapping[str, Any], given: Set[str]) -> str:

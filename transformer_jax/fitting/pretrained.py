@@ -35,8 +35,10 @@ def read_pretrained(path: str, architecture: str) -> PretrainedModel:
     Raises: CheckpointError if there is no such checkpoint; ConfigError if its config cannot be read.
     """
     try:
-        store, step = open_checkpoint(resolve(path, higher_is_better))
-        step = store.newest_good() if step is None else step
+        store, named = open_checkpoint(resolve(path, higher_is_better))
+        step = store.newest_good() if named is None else named
+        if step is None:
+            raise CheckpointError(f"{store.directory}: no checkpoint")
         stored = ExperimentConfig.from_config_dict(store.read_record(step)["config"]).with_derived_unset()
         tokenizer = read_stored_tokenizer(store, step)
     except CheckpointError as error:

@@ -27,6 +27,8 @@ _VOCABULARY = 500, 8_000
 _LENGTHS = {"span_qa": (64, 384)}
 """Shortest and longest texts by task, in tokens; longer contexts are read in windows."""
 _ANY_LENGTH = 16, 512
+_AT_MOST = re.compile(r"(?:at most|has) (\d+)(?: tokens| ids|$)")
+"""How trainers of tokenizers say that the texts cannot fill the vocabulary."""
 _BATCHES_PER_EPOCH = 100
 _CHUNK_TAG = re.compile(r"O|[BIES]-.+")
 _log = logging.getLogger(__name__)
@@ -154,12 +156,17 @@ def _trained(texts: Sequence[str], kind: str, size: int | None) -> Tokenizer:
     if size is not None:
         return train_tokenizer(texts, kind, size)
     first = _clipped(sum(map(len, texts)) // _CHARACTERS_PER_TOKEN // 100 * 100, _VOCABULARY)
-    problem = None
-    for size in [first, *(first >> n for n in range(1, 5)), *(first << n for n in range(1, 5))]:
+    problem, sizes = None, [first, *(first >> n for n in range(1, 5)), *(first << n for n in range(1, 5))]
+    while sizes:
         try:
-            return train_tokenizer(texts, kind, size)
+            return train_tokenizer(texts, kind, sizes.pop(0))
         except ConfigError as error:
             problem = problem or error
+            if most := _AT_MOST.search(str(error)):
+                # The same texts in another order may yield a few tokens fewer; characters and bytes are always the same.
+                limits = (int(most[1]),) if kind in ("char", "byte") else (int(most[1]) * 19 // 20, int(most[1]))
+                sizes = [size for size in limits if size < first]
+                first = 0  # the message is the same every time
     raise problem or AssertionError
 
 
@@ -210,7 +217,7 @@ def _lengths_and_steps(
     return fields | _steps(recipe, recipe.epochs * total / batch, given, values)
 
 
-def _steps(recipe: _Recipe, wanted: float, given: Set[str], values: Mapping[str, Any]) -> dict[str, Any]:
+def _steps(recipe: _Recipe, wanted: int | float, given: Set[str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of updates, and when to validate, to save and to end the warm-up."""
     name = "training.num_train_steps"
     steps = values[name] if name in given else _rounded_up(_clipped(wanted, recipe.steps), 100)
@@ -274,9 +281,9 @@ def _image_size(
     return fields
 
 
-def _clipped(value: float, limits: tuple[int, int]) -> int:
+def _clipped(value: int | float, limits: tuple[int, int]) -> int:
     return int(min(max(value, limits[0]), limits[1]))
 
 
-def _rounded_up(value: float, multiple: int) -> int:
+def _rounded_up(value: int | float, multiple: int) -> int:
     return int(-(-value // multiple) * multiple)
