@@ -53,6 +53,7 @@ ALLOWED = {
     "training": SERVICES | HOMES,  # receives an `evaluate` callable
     "evaluation": SERVICES | HOMES,
     "inspection": RUNS,  # draws the training schedule, translates sentences for its pictures
+    "fitting": RUNS,  # reads files and the tokenizer of a checkpoint, for the generic configs
     "sweeps": RUNS | PROGRAM,
     "cli": RUNS | PROGRAM | {"__version__", "convert", "sweeps", "inspection"},
     "__main__": {"cli", "huge_pages"},

@@ -3,6 +3,9 @@
 A config file defines `get_config(arg="")`, which returns `ExperimentConfig(...).to_config_dict()`. Overrides are set
 on that ConfigDict before it is validated, so that values that a file derives with a FieldReference follow them.
 
+A config file may also define `fit(config, given)`: it is called with the overridden ConfigDict and the names of the
+overridden fields, and returns further values by dotted name, such as sizes that follow from the user's files.
+
 The config.json of a work directory is a config too. Values that are equal to their derived defaults follow overrides.
 """
 
@@ -14,7 +17,7 @@ import functools
 import operator
 import traceback
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +42,9 @@ from transformer_jax.trust import UntrustedError, own, reading, trust_modules
 
 if TYPE_CHECKING:
     import ml_collections
+
+Fit = Callable[["ml_collections.ConfigDict", frozenset[str]], Mapping[str, Any]]
+"""Returns values that follow from others, by dotted name."""
 
 _CONFIG_FILE = "config file"
 _MAX_SOURCE = 1 << 24  # bytes of a Python file
@@ -67,7 +73,8 @@ def read_with_sources(
     trust_modules(trust)
     own(outside_parts(overrides or {}).values())  # before the file is read, which may name the same
     path = config_file(spec.partition(":")[0])
-    return _overridden(load(spec), overrides or {}, path if path.suffix == ".json" else None)
+    config, fit = _load(spec)
+    return _overridden(config, overrides or {}, path if path.suffix == ".json" else None, fit)
 
 
 def config_of_values(values: Mapping[str, Any], where: Path, overrides: Mapping[str, Any]) -> ReadConfig:
@@ -80,14 +87,28 @@ def config_of_values(values: Mapping[str, Any], where: Path, overrides: Mapping[
     return _overridden(_from_values(values, where).lock(), overrides, where)
 
 
-def _overridden(given: ml_collections.ConfigDict, overrides: Mapping[str, Any], file: Path | None = None) -> ReadConfig:
-    """Return the config with overrides. file: the JSON file that the values are from, whose modules are not trusted."""
-    before = given.to_dict()
+def _overridden(
+    given: ml_collections.ConfigDict,
+    overrides: Mapping[str, Any],
+    file: Path | None = None,
+    fit: Fit | None = None,
+) -> ReadConfig:
+    """Return the config with overrides.
+
+    Args:
+      file: the JSON file that the values are from, whose modules are not trusted. fit: the function of the config file.
+    """
+    before, fitted = given.copy_and_resolve_references(), {}
     with contextlib.nullcontext() if file is None else reading(file):
-        unresolved = ExperimentConfig.unresolved(given, override(given, overrides))
+        problems = override(given, overrides)
+        if fit is not None and not problems:
+            fitted = fit(given, frozenset(overrides))
+            problems = override(given, fitted)
+            override(before, fitted)
+        unresolved = ExperimentConfig.unresolved(given, problems)
         config = unresolved.resolved()
         best_metric(config)
-    return ReadConfig(config, unresolved, before, frozenset(overrides))
+    return ReadConfig(config, unresolved, before.to_dict(), frozenset(overrides), frozenset(fitted))
 
 
 def load(spec: str) -> ml_collections.ConfigDict:
@@ -95,13 +116,19 @@ def load(spec: str) -> ml_collections.ConfigDict:
 
     Raises: ConfigError if that fails.
     """
+    return _load(spec)[0]
+
+
+def _load(spec: str) -> tuple[ml_collections.ConfigDict, Fit | None]:
+    """Return what `load` does, and the function `fit` of the file, if it has one."""
     import ml_collections
 
     name, _, arg = spec.partition(":")
     path = config_file(name)
     if path.suffix == ".json":
-        return _load_json(path, arg).lock()
-    get_config = getattr(run_file(path), "get_config", None)
+        return _load_json(path, arg).lock(), None
+    module = run_file(path)
+    get_config = getattr(module, "get_config", None)
     if not callable(get_config):
         raise ConfigError(f"{path}: has no function get_config(arg=''), which a config file must define")
     try:
@@ -121,7 +148,7 @@ def load(spec: str) -> ml_collections.ConfigDict:
         ):
             raise ConfigError(f"{path}: {name}={values!r}: expected a section of fields")
     own(outside_parts(flat(config.to_dict())).values())
-    return config.lock()
+    return config.lock(), getattr(module, "fit", None)
 
 
 def _load_json(path: Path, arg: str) -> ml_collections.ConfigDict:

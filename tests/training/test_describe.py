@@ -9,7 +9,10 @@ from transformer_jax.training.describe import rate_notes
 @pytest.mark.parametrize(
     ("fields", "note"),
     [
-        ({"optimizer.schedule": "inverse_sqrt", "optimizer.warmup_steps": 100, "training.num_train_steps": 3}, "the learning rate reaches 3 % of its peak"),
+        (
+            {"optimizer.schedule": "inverse_sqrt", "optimizer.warmup_steps": 100, "training.num_train_steps": 3},
+            "the learning rate reaches 3 % of its peak",
+        ),
         ({"optimizer.schedule": "inverse_sqrt", "optimizer.warmup_steps": 3, "training.num_train_steps": 3}, ""),
         (
             {"optimizer.schedule": "cosine", "optimizer.warmup_steps": 0, "training.num_train_steps": 1},

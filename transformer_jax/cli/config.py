@@ -4,7 +4,8 @@
     transformer-jax config runs/first/config.json --json
     transformer-jax config wmt14:base wmt14:big
 
-A value has one of these sources: `default`; `file`, the config file; `flag`, --config.FIELD=VALUE; or `derived`, with
+A value has one of these sources: `default`; `file`, the config file; `flag`, --config.FIELD=VALUE; `data`,
+the user's files, which a generic config such as `classify` reads if data.dir is set; or `derived`, with
 the fields that the default is computed from. A field that the file sets to its default counts as `default`.
 
 With several names, only the fields with different values are shown. --config.FIELD=VALUE then overrides the field of

@@ -32,8 +32,9 @@ from transformer_jax import exit_codes
 from transformer_jax.checkpoints.workdir import CONFIG, config_of_run
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.cli.failures import user_message
+from transformer_jax.cli.help import value_text
 from transformer_jax.cli.processes import job_of, joined, process_flags
-from transformer_jax.config import ExperimentConfig, ReadConfig
+from transformer_jax.config import ExperimentConfig, ReadConfig, walk
 from transformer_jax.config_file import config_of_values, read_with_sources
 from transformer_jax.errors import ConfigError
 from transformer_jax.terminal import say
@@ -63,6 +64,7 @@ def run(arguments: Arguments) -> int:
     if job is None or not job.process_id:
         say(f"training in {workdir}")  # the imports that follow take seconds
         say_moved_defaults(read)
+        say_fitted(read)
     ended = []
     with joined(job):
         ended.append(_train(read.config, workdir, arguments.flags.allow_config_change))
@@ -89,6 +91,14 @@ def say_moved_defaults(read: ReadConfig) -> None:
     """Print in one line the derived defaults that the flags have moved, with their values in the file; or nothing."""
     if moved := read.moved_defaults():
         say("; ".join(map(str, moved)))
+
+
+def say_fitted(read: ReadConfig) -> None:
+    """Print in one line what follows from the user's files, apart from the model and the optimizer; or nothing."""
+    values = {name: value for name, _, value in walk(read.config) if name in read.fitted}
+    shown = [f"{n}={value_text(v)}" for n, v in values.items() if n.split(".")[0] in ("task", "data", "training")]
+    if shown:
+        say(f"from the data: {' '.join(shown)}")
 
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:

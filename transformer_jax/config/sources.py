@@ -20,7 +20,7 @@ class Source:
     field from outside the package that does not name them.
     """
 
-    kind: Literal["default", "file", "flag", "derived"]
+    kind: Literal["default", "file", "flag", "data", "derived"]
     fields: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -53,12 +53,14 @@ class ReadConfig:
       unresolved: the same config, with None for derived defaults.
       given: the values of the file without overrides, as nested mappings.
       overridden: dotted names of the fields that overrides have set.
+      fitted: dotted names of the fields that the config file has set according to the user's data.
     """
 
     config: ExperimentConfig
     unresolved: ExperimentConfig
     given: Mapping[str, Any]
     overridden: frozenset[str]
+    fitted: frozenset[str] = frozenset()
 
     def sources(self) -> dict[str, Source]:
         """Return the source of every field, by dotted name.
@@ -72,6 +74,8 @@ class ReadConfig:
                 sources[name] = Source("derived", derived[name])
             elif name in self.overridden:
                 sources[name] = Source("flag")
+            elif name in self.fitted:
+                sources[name] = Source("data")
             else:
                 sources[name] = Source("default" if value == field.default else "file")
         return sources

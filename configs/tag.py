@@ -1,0 +1,48 @@
+"""Your own sentences with a tag per word, such as names or parts of speech; sizes follow from your files.
+
+    transformer-jax train --config=tag --workdir=runs/names --config.data.dir=names
+    transformer-jax evaluate --checkpoint=runs/names --splits=test --baselines
+    echo "Ana vive en Madrid ." | transformer-jax predict --checkpoint=runs/names
+
+The folder holds train.conll or train.conllu, and valid and test if you have them (docs/your_data.md).
+
+Hardware: HARDWARE
+Result: RESULT
+"""
+
+from transformer_jax.config import (
+    DataConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TaskConfig,
+    TrainingConfig,
+)
+from transformer_jax.config_file import check_argument
+from transformer_jax.fitting import fit_to_data
+
+fit = fit_to_data
+
+
+def get_config(arg=""):
+    check_argument(arg)
+    return ExperimentConfig(
+        task=TaskConfig(name="tagging"),
+        model=ModelConfig(
+            architecture="encoder_only",
+            vocab_size=8000,
+            emb_dim=128,
+            num_heads=4,
+            mlp_dim=256,
+            num_encoder_layers=2,
+            norm_position="pre",
+            position_encoding="relative",
+            dropout_rate=0.3,
+            head_dropout_rate=0.0,
+        ),
+        data=DataConfig(source="text", format="conll", tokenizer="wordpiece_cased", num_buckets=4),
+        optimizer=OptimizerConfig(schedule="cosine", learning_rate=1e-3, warmup_steps=100),
+        training=TrainingConfig(
+            num_train_steps=1000, label_smoothing=0.1, eval_every_steps=100, checkpoint_every_steps=100
+        ),
+    ).to_config_dict()

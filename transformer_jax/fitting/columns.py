@@ -1,0 +1,143 @@
+"""Which columns of a file have the texts and the labels."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence, Set
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.config import DataConfig
+from transformer_jax.data.sources.formats import lines_of
+from transformer_jax.data.sources.lines import TextFile, find
+from transformer_jax.errors import DataError
+from transformer_jax.fitting.kinds import Kind
+from transformer_jax.readers import parse_json
+
+TEXTS = ("text", "sentence", "review", "comment", "tweet", "question", "body", "content", "message", "document")
+LABELS = ("label", "labels", "class", "category", "target", "sentiment", "stars", "rating", "score", "topic", "y")
+"""Usual names of columns, in lower case."""
+_SAMPLE = 2000
+_NAME = re.compile(r"[\w .\-]{1,40}")
+
+
+class _Column(NamedTuple):
+    """A column: its name (a number for TSV without a first line of names), and the texts of a sample of rows."""
+
+    name: str
+    values: Sequence[str]
+
+    @property
+    def distinct(self) -> int:
+        return len({*self.values})
+
+    @property
+    def length(self) -> float:
+        return sum(map(len, self.values)) / max(len(self.values), 1)
+
+
+def find_columns(kind: Kind, data: DataConfig, given: Set[str]) -> dict[str, Any]:
+    """Return the fields of `data` that name the columns of TSV or JSON lines, by dotted name; none for other formats.
+
+    Args:
+      data: with the files. given: dotted names of the fields that are set.
+    Raises: DataError if no column has labels, or if it is not clear which columns have the texts of pairs.
+    """
+    needed = {"data.input_feature", "data.target_feature"} - given
+    if data.source != "text" or data.format not in ("tsv", "jsonl") or not needed:
+        return {}
+    file = _training_file(data)
+    table = (_tsv if data.format == "tsv" else _jsonl)(file, kind.config == "translate")
+    columns = [_Column(name, values) for name, values in table.items()]
+    taken = [value for value in (data.input_feature, data.target_feature) if value]
+    free = [column for column in columns if column.name not in taken]
+    where, names = file.path, ", ".join(table)
+    if kind.config == "translate":
+        if len(columns) > 2 and len(needed) == 2:
+            raise DataError(
+                f"{where} has the columns {names}; name those of the two texts, as in --config.data.input_feature="
+                f"{columns[0].name} --config.data.target_feature={columns[1].name}"
+            )
+        if len(free) < len(needed):
+            raise DataError(f"{where} has the columns {names}; a pair of texts needs two")
+        return dict(zip(sorted(needed), (column.name for column in free), strict=False))
+    fields = {}
+    text = _named(free, TEXTS) or max(free, key=lambda column: column.length, default=None)
+    if "data.input_feature" in needed:
+        if text is None:
+            raise DataError(f"{where} has the columns {names}; one of texts and one of labels are needed")
+        fields["data.input_feature"] = text.name
+        free = [column for column in free if column is not text]
+    if "data.target_feature" in needed:
+        fields["data.target_feature"] = _labels(free, where, names).name
+    return fields
+
+
+def _labels(columns: Sequence[_Column], where: Path, names: str) -> _Column:
+    """Return the column of the labels: the one with a usual name, else the one with the fewest different values."""
+    usual = _named(columns, LABELS)
+    if usual is not None:
+        return usual
+    repeated = [x for x in columns if 1 < x.distinct <= max(len(x.values) // 2, 2)]
+    if not repeated:
+        raise DataError(
+            f"{where} has the columns {names}, and in none beside the text do few values repeat, as labels do; name "
+            "the column with --config.data.target_feature, or use --config=translate for pairs of texts"
+        )
+    return min(repeated, key=lambda column: column.distinct)
+
+
+def _named(columns: Sequence[_Column], usual: Sequence[str]) -> _Column | None:
+    return next((column for name in usual for column in columns if column.name.lower() == name), None)
+
+
+def _training_file(data: DataConfig) -> TextFile:
+    prefix = re.split(r"[,\[]", data.train_split)[0].strip()
+    path = find(Path(data.dir).expanduser(), f"{prefix}.{data.format}")
+    return TextFile(path, encoding=data.encoding)
+
+
+def _tsv(file: TextFile, pairs: bool) -> dict[str, list[str]]:
+    """Return the columns by name, or by number if the first line has no names."""
+    rows = [line.split("\t") for line in itertools.islice(lines_of(file), _SAMPLE)]
+    width = len(rows[0])
+    same = [row for row in rows if len(row) == width]
+    cells = [list(column) for column in zip(*same, strict=True)]
+    header = _is_header(rows[0], cells, pairs)
+    names = rows[0] if header else [str(place) for place in range(1, width + 1)]
+    return {name: column[header:] for name, column in zip(names, cells, strict=True)}
+
+
+def _is_header(first: Sequence[str], columns: Sequence[Sequence[str]], pairs: bool) -> bool:
+    """Return whether the first line has the names of columns.
+
+    It has if a cell is a usual name; and also if all are different names and, in a column whose values repeat, as
+    labels do, this one does not.
+    """
+    if len({*first}) < len(first) or not all(_NAME.fullmatch(cell) and not cell.isdecimal() for cell in first):
+        return False
+    usual = {*TEXTS, *LABELS} | {"source", "target", "src", "tgt", "id"}
+    if any(cell.lower() in usual for cell in first):
+        return True
+    if pairs:  # short sentences look like names
+        return all(re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?", cell) for cell in first)
+    repeat = [column for column in columns if len({*column[1:]}) <= max(len(column) // 4, 2) < len(column)]
+    return bool(repeat) and all(column[0] not in column[1:] for column in repeat)
+
+
+def _jsonl(file: TextFile, pairs: bool) -> dict[str, list[str]]:
+    """Return the values of the keys that every object has, if they are texts or, as labels may be, integers."""
+    table: dict[str, list[str]] = {}
+    for number, line in enumerate(itertools.islice(lines_of(file), _SAMPLE), 1):
+        try:
+            row = parse_json(line, check_text=False)
+        except ValueError as error:
+            raise DataError(f"{file.path}, line {number}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{file.path}, line {number}: expected a JSON object, got {type(row).__name__}")
+        for key, value in row.items():
+            if isinstance(value, str) or (isinstance(value, int) and not pairs):
+                table.setdefault(key, []).append(str(value))
+    rows = max(map(len, table.values()), default=0)
+    return {key: values for key, values in table.items() if len(values) == rows}
