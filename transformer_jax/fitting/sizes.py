@@ -163,7 +163,7 @@ def _trained(texts: Sequence[str], kind: str, size: int | None) -> Tokenizer:
         except ConfigError as error:
             problem = problem or error
             if most := _AT_MOST.search(str(error)):
-                # The same texts in another order may yield a few tokens fewer; characters and bytes are always the same.
+                # The same texts in another order may yield a few tokens fewer; characters and bytes do not.
                 limits = (int(most[1]),) if kind in ("char", "byte") else (int(most[1]) * 19 // 20, int(most[1]))
                 sizes = [size for size in limits if size < first]
                 first = 0  # the message is the same every time
