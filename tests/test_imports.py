@@ -41,7 +41,7 @@ ALLOWED = {
     "progress": {"terminal"},
     "terminal": set(),
     "machine": {"readers"},
-    "compilation_cache": {"machine"},
+    "compilation_cache": {"files", "machine"},
     "nn": BASE,
     "models": BASE | {"nn"},
     "decoding": MODEL,

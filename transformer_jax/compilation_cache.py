@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from pathlib import Path
 
+from transformer_jax.files import user_cache
 from transformer_jax.machine import processor_facts
 
 _MIN_COMPILE_SECONDS = 0.2
@@ -21,10 +20,10 @@ def use_compilation_cache() -> None:
 
     if jax.config.jax_compilation_cache_dir is not None:  # ty: ignore[missing-attribute]
         return
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(home):  # the home folder is unknown
+    folder = user_cache()
+    if folder is None:
         return
-    jax.config.update("jax_compilation_cache_dir", str(Path(home) / "transformer_jax" / f"xla-{_processor()}"))
+    jax.config.update("jax_compilation_cache_dir", str(folder / f"xla-{_processor()}"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _MIN_COMPILE_SECONDS)
 
 

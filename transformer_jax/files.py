@@ -34,6 +34,12 @@ class OpenFile(Protocol):
     def fileno(self) -> int: ...
 
 
+def user_cache() -> Path | None:
+    """Return ~/.cache/transformer_jax, or $XDG_CACHE_HOME/transformer_jax; None if the home folder is unknown."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "transformer_jax" if os.path.isabs(home) else None
+
+
 def refuse_to_replace_device(file: Path) -> None:
     """Raise OSError for a path of a pipe, a device or a socket; a missing file passes."""
     with contextlib.suppress(FileNotFoundError):

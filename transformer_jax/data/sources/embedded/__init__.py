@@ -41,6 +41,7 @@ from typing import Any
 from transformer_jax.config import close_names
 from transformer_jax.data.sources.base import Split, divided, no_such_split
 from transformer_jax.data.sources.embedded.corpus import SPLIT_NAMES, Grammar, build
+from transformer_jax.data.sources.embedded.digests import read_digest, write_digest
 from transformer_jax.data.sources.embedded.lexicon import Lexicon
 from transformer_jax.errors import DataError
 
@@ -57,7 +58,7 @@ class EmbeddedSource:
         self._grammar = Grammar(_lexicon(source_locale), _lexicon(target_locale))
         if not self._grammar.templates:
             raise DataError(f"the embedded corpus has no sentence for {source_locale!r} and {target_locale!r}")
-        self._sizes = (num_train_pairs, num_eval_pairs, seed)
+        self._locales, self._sizes = (source_locale, target_locale), (num_train_pairs, num_eval_pairs, seed)
 
     @functools.cached_property
     def _splits(self) -> dict[str, Split]:
@@ -89,15 +90,24 @@ class EmbeddedSource:
 
     def fingerprint(self, split: str | None = None) -> dict[str, Any]:
         """Return the sha256 of the text of all splits, and the library versions on which it depends."""
-        return {"sha256": self._sha256, "versions": {name: metadata.version(name) for name in _LIBRARIES}}
+        return {"sha256": self._sha256, "versions": _versions()}
 
     @functools.cached_property
     def _sha256(self) -> str:
+        corpus = {"locales": [*self._locales], "sizes": [*self._sizes], "versions": _versions()}
+        if "_splits" not in self.__dict__ and (known := read_digest(corpus)) is not None:
+            return known
         digest = hashlib.sha256()
         for name, split in self._splits.items():
             for side in (split.features["inputs"], split.features["targets"]):
                 digest.update("\n".join([name, *side, ""]).encode())
+        write_digest(corpus, digest.hexdigest())
         return digest.hexdigest()
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _LIBRARIES}
 
 
 @functools.cache
