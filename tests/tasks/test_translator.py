@@ -214,10 +214,17 @@ def test_prompts_begin_translations(translator):
     assert forced.translate_all(["3 44 5"])[0] == continued[0]
 
 
+def test_with_an_empty_prompt_the_model_begins_the_translation(translator, alone):
+    """Also beside lines with a prompt, in one batch; an empty line stays empty."""
+    found = translator.translate_all(["12 7", "3 44 5", "50", ""], ["", "44", "", ""])
+    with_prompt = translator.translate_all(["3 44 5"], ["44"])
+    assert found == [alone["12 7"], *with_prompt, alone["50"], ""]
+
+
 def test_prompts_that_are_refused(translator):
-    lines = [Line("1", "2"), Line("3", ""), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
+    lines = [Line("1", "2"), Line("3", "4"), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
     translations = translator.generate_chunk(lines)
-    assert [translation.problem for translation in translations[:3]] == [None, "its prompt is empty", None]
+    assert [translation.problem for translation in translations[:3]] == [None] * 3
     assert re.fullmatch(
         r"its prompt has \d+ tokens; model\.max_length=48 leaves no room for an output", translations[3].problem
     )

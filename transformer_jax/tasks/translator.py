@@ -40,7 +40,7 @@ class PairLosses(NamedTuple):
 class SourceGenerator(TextGenerator):
     """Parameters and tokenizer of an encoder-decoder; a line is a source, and its prompt the beginning of the output.
 
-    An empty line stays empty.
+    An empty line stays empty, whatever its prompt. With an empty prompt, the model begins the output itself.
     """
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
@@ -64,10 +64,8 @@ class SourceGenerator(TextGenerator):
         for model in self._models:
             problems |= length_problems(dataclasses.replace(self.config, model=model), lengths)
         capacity = position_capacity(self._decoders)
-        for i, (line, prompt) in enumerate(zip(lines, prompts, strict=True)):
-            if line.prompt is not None and line.text.strip() and not prompt:
-                problems[i] = "its prompt is empty"
-            elif capacity is not None and len(prompt) >= capacity:
+        for i, prompt in enumerate(prompts):
+            if capacity is not None and len(prompt) >= capacity:
                 problems[i] = (
                     f"its prompt has {len(prompt)} tokens; model.max_length={capacity} leaves no room for an output"
                 )
@@ -79,11 +77,9 @@ class SourceGenerator(TextGenerator):
         for row, index in enumerate(chosen):
             inputs[row, : reading.lengths[index]] = reading.ids[index]
         lengths[: len(chosen)] = reading.lengths[chosen]
-        # Rows of padding need a prompt too; any prompt works.
-        prompts = [reading.begins[i] for i in np.resize(chosen, num_rows)]
+        prompts = [reading.begins[i] for i in np.resize(chosen, num_rows)]  # any prompt works for rows of padding
         start_id = self.config.model.decoder_start_id
-        given = prompts if any(prompts) else None
-        return source_request(self._decoders, self.config.decode, start_id, inputs, lengths, given)
+        return source_request(self._decoders, self.config.decode, start_id, inputs, lengths, prompts)
 
 
 class Translator(SourceGenerator):
@@ -122,7 +118,7 @@ class Translator(SourceGenerator):
         """Return the best translation of every line as plain text; an empty line stays empty.
 
         Args:
-          prompts: the beginning of each translation.
+          prompts: the beginning of each translation; with an empty one, the model begins it itself.
         Raises: DataError for one line in place of a sequence, and, naming the line, if one cannot be translated.
         """
         check_several("lines", lines)
