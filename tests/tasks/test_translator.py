@@ -12,6 +12,7 @@ import pytest
 from run_support import trained_config, trained_folder
 from support import as_batch, forward, random_params
 
+from transformer_jax.config import ModelConfig
 from transformer_jax.data.tokenizers import read_tokenizer
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
@@ -19,7 +20,7 @@ from transformer_jax.evaluation import loading
 from transformer_jax.evaluation.loading import fingerprint, load_translator
 from transformer_jax.tasks import text_generator
 from transformer_jax.tasks.lines import Line, on_one_line
-from transformer_jax.tasks.text_generator import Member
+from transformer_jax.tasks.text_generator import Member, stacks_text
 from transformer_jax.tasks.translator import Translator
 
 EOS_ID = 1
@@ -307,6 +308,24 @@ def test_the_repr_is_three_lines_without_arrays(translator, config):
         translator.tokenizer.sha256[:12],
     ]
     assert "beam_size=4" in decode
+
+
+@pytest.mark.parametrize(
+    ("architecture", "layers", "text"),
+    [
+        ("encoder_decoder", (2, 3), "encoder_decoder of 2 + 3 layers"),
+        ("decoder_only", (6, 3), "decoder_only of 3 layers"),
+        ("encoder_only", (2, 6), "encoder_only of 2 layers"),
+        ("encoder_only", (1, 6), "encoder_only of 1 layer"),
+        ("recurrent", (2, 3), "recurrent of 2 + 3 layers"),
+        ("recurrent", (0, 3), "recurrent of 3 layers"),
+        ("recurrent", (2, 0), "recurrent of 2 layers"),
+        ("counting:COUNTING", (6, 6), "counting:COUNTING"),
+    ],
+)
+def test_layers_of_the_stacks_that_a_model_has(architecture, layers, text):
+    model = ModelConfig(architecture=architecture, num_encoder_layers=layers[0], num_decoder_layers=layers[1])
+    assert stacks_text(model) == text
 
 
 def test_texts_become_ids_and_texts_again(translator):

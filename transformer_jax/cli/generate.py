@@ -13,8 +13,8 @@ With --prompts=FILE, line n of FILE begins the translation of line n. If it is e
 itself.
 
 With a language model, line n of the output is line n of the input and its continuation, of at most
---decode.max_new_tokens tokens. The output of an empty line is a text without a given beginning. Line feeds in an output become spaces; with
---output=jsonl they are kept.
+--decode.max_new_tokens tokens. The output of an empty line is a text without a given beginning. Line feeds in an output
+become spaces; with --output=jsonl they are kept.
 
 If the corpus consists of Moses tokens (data.text_form=moses_bpe), input lines and prompts must have that form too; the
 output is ordinary text.

@@ -56,6 +56,20 @@ def check_several(name: str, texts: Sequence[Any]) -> None:
         raise DataError(f"{name}: one text in place of a list; put it into brackets, [text]")
 
 
+def stacks_text(model: ModelConfig) -> str:
+    """Return the architecture and its numbers of layers: `decoder_only of 6 layers`, `encoder_decoder of 6 + 4 layers`.
+
+    An architecture from outside may have no layers of ours; the text is then its name alone.
+    """
+    counts = {
+        "encoder_only": f"{model.num_encoder_layers}",
+        "decoder_only": f"{model.num_decoder_layers}",
+        "encoder_decoder": f"{model.num_encoder_layers} + {model.num_decoder_layers}",
+    }
+    count = counts.get(model.form)
+    return model.architecture + (f" of {count} layer{'' if count == '1' else 's'}" if count else "")
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class TextGenerator(abc.ABC):
     """Parameters and tokenizer, ready to generate; `config` is resolved and has the settings in `decode`."""
@@ -75,7 +89,7 @@ class TextGenerator(abc.ABC):
         ]
         models = f"{len(self.members)} models, " if self.others else ""
         return (
-            f"{type(self).__name__}: {models}{model.architecture} of {_layers(model)}, emb_dim {model.emb_dim}, "
+            f"{type(self).__name__}: {models}{stacks_text(model)}, emb_dim {model.emb_dim}, "
             f"{count:,} parameters\n"
             f"  tokenizer: {self.config.data.tokenizer}, {sizes_text(self.tokenizer)} ids, sha256 "
             f"{self.tokenizer.sha256[:12]}\n"
@@ -204,9 +218,3 @@ class TextGenerator(abc.ABC):
                     )
                 )
             yield found
-
-
-def _layers(model: ModelConfig) -> str:
-    if model.form == "decoder_only":
-        return f"{model.num_decoder_layers} layers"
-    return f"{model.num_encoder_layers} + {model.num_decoder_layers} layers"
