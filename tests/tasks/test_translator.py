@@ -337,15 +337,18 @@ def test_texts_become_ids_and_texts_again(translator):
 
 
 def test_the_loss_of_pairs_is_that_of_the_logits(translator):
-    losses = translator.loss(PAIRS)
+    losses, of_tokens = translator.loss(PAIRS), translator.token_log_probs(PAIRS)
     for index, pair in enumerate(PAIRS):
         batch = translator.batch([pair])
         logits = np.asarray(forward(translator.config.model, translator.params, batch).outputs, np.float64)[0]
         log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         targets = [*translator.encode([pair[1]])[0], EOS_ID]
         np.testing.assert_array_equal(batch["targets"][0], targets)
-        expected = -sum(log_probs[t, id] for t, id in enumerate(targets))
-        assert losses.nll[index] == pytest.approx(expected, rel=1e-5)
+        expected = [log_probs[t, id] for t, id in enumerate(targets)]
+        assert losses.nll[index] == pytest.approx(-sum(expected), rel=1e-5)
+        found = of_tokens[index]
+        assert (found.ids, found.tokens) == (targets, translator.tokenizer.tokens(targets))
+        np.testing.assert_allclose(found.log_probs, expected, rtol=1e-4)
         assert losses.tokens[index] == len(targets)
     assert losses.mean == pytest.approx(losses.nll.sum() / losses.tokens.sum())
 
@@ -359,7 +362,7 @@ def test_a_batch_of_pairs_is_padded_and_masked(translator):
 
 
 def test_pairs_without_a_loss(translator, config):
-    for method in (translator.batch, translator.loss):
+    for method in (translator.batch, translator.loss, translator.token_log_probs):
         with pytest.raises(DataError, match="pairs: there are none"):
             method([])
     model = dataclasses.replace(config.model, position_encoding="learned", max_length=12)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import length_batches
@@ -35,6 +36,14 @@ class Member(NamedTuple):
 
     model: ModelConfig
     params: Params
+
+
+class TokenLogProbs(NamedTuple):
+    """The tokens of a text with end-of-sequence: ids, the text of each, and natural log probabilities."""
+
+    ids: list[int]
+    tokens: list[str]
+    log_probs: Float[np.ndarray, " tokens"]
 
 
 class Reading(NamedTuple):
@@ -113,6 +122,9 @@ class TextGenerator(abc.ABC):
     def decode(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         """Return the text of each row of ids up to its end-of-sequence, in the form of the corpus."""
         return self.tokenizer.decode_batch(rows)
+
+    def _named(self, ids: np.ndarray, log_probs: np.ndarray) -> TokenLogProbs:
+        return TokenLogProbs(ids.tolist(), self.tokenizer.tokens(ids), log_probs)
 
     def check_limit(self) -> None:
         """Raise ConfigError if no line can have an output, because of its greatest length; here any limit fits."""

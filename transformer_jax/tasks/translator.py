@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.data.batching import BatchShape, Rows
+from transformer_jax.data.batching import BatchShape, EvaluationBatches, Rows
 from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.token_cache import encode_in_memory
@@ -21,8 +21,8 @@ from transformer_jax.tasks.batches import evaluation_batches
 from transformer_jax.tasks.decode_requests import source_request
 from transformer_jax.tasks.lengths import check_lengths, length_problems, position_table_rows
 from transformer_jax.tasks.lines import Line
-from transformer_jax.tasks.loss_sums import by_example, loss_sums_of_rows, split_for_evaluation
-from transformer_jax.tasks.text_generator import Reading, TextGenerator, check_several
+from transformer_jax.tasks.loss_sums import by_example, log_probs_by_example, loss_sums_of_rows, split_for_evaluation
+from transformer_jax.tasks.text_generator import Reading, TextGenerator, TokenLogProbs, check_several
 
 
 class PairLosses(NamedTuple):
@@ -101,18 +101,31 @@ class Translator(SourceGenerator):
 
         Raises: DataError if there are no pairs, or one is too long for the model; ConfigError for an ensemble.
         """
-        if self.others:
-            raise ConfigError("loss: an ensemble has none; call it on the translator of each checkpoint")
-        split, task = self._encoded(pairs), TASKS[self.config.task.name]
-        lengths = task.lengths(self.config, split)
-        check_lengths(self.config, np.maximum.reduce([*lengths.values()]), lambda index: f"pair {index + 1}")
+        batches = self._batches(pairs, "loss")
         static, hyper = split_for_evaluation(self.config)
         sums, examples = [], []
-        for batch, of_rows in evaluation_batches(self.config, split, position_table_rows(self.config.model)):
+        for batch, of_rows in batches:
             sums.append(loss_sums_of_rows(static, self.params, batch, hyper))
             examples.append(of_rows)
         of_pairs = by_example(sums, examples)
         return PairLosses(of_pairs["nll"], of_pairs["weight"].astype(np.int64))
+
+    def token_log_probs(self, pairs: Sequence[tuple[str, str]]) -> list[TokenLogProbs]:
+        """Return the tokens of every target and the log probability of each, given the source and the tokens before.
+
+        Their sum is minus the `nll` of `loss`; arguments and errors are those of `loss`.
+        """
+        batches = self._batches(pairs, "token_log_probs")
+        return [self._named(*found) for found in log_probs_by_example(self.config, self.params, batches)]
+
+    def _batches(self, pairs: Sequence[tuple[str, str]], method: str) -> EvaluationBatches:
+        """Return the batches of pairs for a loss; errors are those of `loss`."""
+        if self.others:
+            raise ConfigError(f"{method}: an ensemble has none; call it on the translator of each checkpoint")
+        split, task = self._encoded(pairs), TASKS[self.config.task.name]
+        lengths = task.lengths(self.config, split)
+        check_lengths(self.config, np.maximum.reduce([*lengths.values()]), lambda index: f"pair {index + 1}")
+        return evaluation_batches(self.config, split, position_table_rows(self.config.model))
 
     def translate_all(self, lines: Sequence[str], prompts: Sequence[str] | None = None) -> list[str]:
         """Return the best translation of every line as plain text; an empty line stays empty.
