@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.data.batching import EvaluationBatches
 from transformer_jax.models.architecture import ARCHITECTURES, Model
 from transformer_jax.tasks.base import TASKS, Sums
 from transformer_jax.typing import Batch, Params
@@ -92,14 +93,8 @@ class TargetLogProbs(NamedTuple):
     log_probs: Float[np.ndarray, " targets"]
 
 
-def log_probs_by_example(
-    config: ExperimentConfig, params: Params, batches: Iterable[tuple[Batch, Int[np.ndarray, " _"]]]
-) -> list[TargetLogProbs]:
-    """Return the log probabilities of all targets that count, in the order of the examples.
-
-    Args:
-      batches: arrays, and the number of the example of each row; -1 for an empty row.
-    """
+def log_probs_by_example(config: ExperimentConfig, params: Params, batches: EvaluationBatches) -> list[TargetLogProbs]:
+    """Return the log probabilities of all targets that count, in the order of the examples."""
     static, hyper = split_for_evaluation(config)
     found = {}
     for batch, examples in batches:
