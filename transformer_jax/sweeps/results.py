@@ -134,8 +134,8 @@ def claim(
         if (other := record["study"]) != name:
             raise ConfigError(f"--workdir={workdir}: belongs to the study '{other}', not to '{name}'; choose another")
         if (before := record.get("config")) != config:
-            given = f"--config={before}" if before else "the study's own baseline"
-            raise ConfigError(f"--workdir={workdir}: was started with {given}; give the same, or choose another folder")
+            other = f"--config={before}" if before else "the study's own baseline"
+            raise ConfigError(f"--workdir={workdir}: was started with {other}; give the same, or choose another folder")
     record: dict[str, Any] = {"study": name, "folder": folder, "declaration": declaration, "config": config}
     if given is not None:
         record["given"] = given._asdict()
