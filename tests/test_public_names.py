@@ -1,13 +1,17 @@
 """`import transformer_jax`, and the Python that the documents show."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from run_support import trained_folder
 from support import assert_close
 
 import transformer_jax
@@ -87,3 +91,25 @@ def test_the_python_of_a_page_runs(page, monkeypatch):
         if "runs/" not in block:
             exec(program, names)
     CHECKS.get(page.name, lambda _: None)(names)
+
+
+def test_orbax_alone_reads_a_checkpoint(tmp_path):
+    """By the lines of the docs, in a process that does not import this package."""
+    [block] = [block for block in python_blocks(ROOT / "docs" / "python.md") if "import orbax" in block]
+    assert "transformer_jax" not in block
+    step = trained_folder() / "run" / "checkpoints" / "8"
+    program = f"""{block.replace("runs/quickstart/checkpoints/1900", str(step))}
+import sys
+import jax, numpy
+assert not any(name.split(".")[0] == "transformer_jax" for name in sys.modules)
+leaves = {{jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}}
+numpy.savez("params.npz", **leaves)
+"""
+    subprocess.run([sys.executable, "-P", "-c", program], check=True, cwd=tmp_path, capture_output=True)
+    params = transformer_jax.load_translator(step).params
+    expected = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    with np.load(tmp_path / "params.npz") as found:
+        assert set(found) == set(expected)
+        for name, leaf in expected.items():
+            np.testing.assert_array_equal(found[name], leaf)
+    assert "model" in json.loads((step / "record.json").read_text())["record"]["config"]

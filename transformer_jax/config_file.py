@@ -53,7 +53,7 @@ _EXPECTED: dict[type, str] = {int: "an integer", float: "a number", bool: "true 
 
 
 def read_config(
-    spec: str, overrides: Mapping[str, Any] | None = None, trust: str | Sequence[str] = ()
+    spec: Path | str, overrides: Mapping[str, Any] | None = None, trust: str | Sequence[str] = ()
 ) -> ExperimentConfig:
     """Return the config of a file with overrides, validated and resolved.
 
@@ -63,7 +63,7 @@ def read_config(
       trust: modules outside this package that `PATH.json` may name.
     Raises: ConfigError, which names the file, every field that cannot be used, or a metric that the task lacks.
     """
-    return read_with_sources(spec, overrides, trust).config
+    return read_with_sources(str(spec), overrides, trust).config
 
 
 def read_with_sources(

@@ -9,6 +9,7 @@ import pytest
 from run_support import copy_of_trained, trained_config, trained_folder
 from tokenizer_support import TEXTS
 
+import transformer_jax
 from transformer_jax.checkpoints.manifest import RECORD, SUMS, VanishedCheckpointError, seal
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig
@@ -40,6 +41,27 @@ def test_a_work_directory_means_its_newest_checkpoint():
     assert loaded.tokenizer.model_bytes == (trained_folder() / "run" / "tokenizer.model").read_bytes()
     assert set(loaded.corpus) == {"sha256", "versions"}
     assert loaded.directory == trained_folder() / "run" / "checkpoints"
+
+
+def test_a_path_may_be_text(tmp_path, monkeypatch):
+    """In every public function; annotations are checked in tests."""
+    run = trained_folder() / "run"
+    config = transformer_jax.read_config(run / "config.json")
+    assert config == transformer_jax.read_config(str(run / "config.json"))
+    translator = transformer_jax.load_translator(str(run), ensemble=[str(run)])
+    assert len(translator.members) == 2
+    for function in (transformer_jax.load_language_model, transformer_jax.load_predictor):
+        with pytest.raises(ConfigError, match=r"task\.name|predicts"):
+            function(str(run))
+    monkeypatch.chdir(tmp_path)
+    for call in (
+        lambda: transformer_jax.evaluate("missing"),
+        lambda: transformer_jax.compare(["missing", "other"]),
+        lambda: transformer_jax.from_pretrained("missing"),
+        lambda: transformer_jax.read_study("missing"),
+    ):
+        with pytest.raises((CheckpointError, ConfigError), match="missing"):
+            call()
 
 
 def test_a_checkpoint_whose_tokenizer_has_holes(tmp_path, caplog):

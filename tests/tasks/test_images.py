@@ -231,6 +231,7 @@ def test_the_predictor(corpus, tmp_path):
     of_array, of_file = predictor.predict([images[0], tmp_path / "colours.png"])
     assert of_array == of_file
     assert sum(of_array.probabilities.values()) == pytest.approx(1)
+    assert repr(predictor).startswith(f"ImageClassifier: encoder_only of {settings.model.num_encoder_layers} layer")
     assert "images: 8 x 8 pixels in 1 channels" in repr(predictor)
     for example, problem in (
         (images[0].astype(np.float32), "an array of float32 [8, 8, 1]; expected uint8"),

@@ -499,7 +499,8 @@ def test_predictions_name_bad_examples(tmp_path, task):
         assert prediction.text.startswith(text)
     with pytest.raises(DataError, match=r"example 2: "):
         predictor.predict([good, bad[0]])
-    assert type(predictor).__name__ in repr(predictor)
+    layers = predictor.config.model.num_encoder_layers
+    assert f"{type(predictor).__name__}: encoder_only of {layers} layer" in repr(predictor)
 
 
 def test_probabilities_are_those_of_the_logits(tmp_path):

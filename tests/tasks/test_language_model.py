@@ -209,16 +209,20 @@ def test_log_probabilities_of_texts(folder, end):
     config = config_of(folder)
     generator = language_model(config, folder)
     texts = ["ab", "", "the cat sat on the", "b"]  # one is longer than data.max_length
-    scores = generator.score(texts, end=end)
-    for text, log_prob, tokens in zip(texts, *scores, strict=True):
+    scores, of_tokens = generator.score(texts, end=end), generator.token_log_probs(texts, end=end)
+    for text, log_prob, tokens, found in zip(texts, *scores, of_tokens, strict=True):
         ids = ids_of(text) if end else ids_of(text)[:-1]
         assert tokens == len(ids)
-        expected = 0.0
+        assert found.ids == ids
+        assert found.tokens == generator.tokenizer.tokens(ids)
+        assert found.log_probs.sum() == pytest.approx(log_prob, rel=1e-5, abs=1e-6)
+        expected = np.zeros(0)
         for first in range(0, len(ids), 16):
             before = ids[first - 1] if first else 3
             shifted = dataclasses.replace(config, model=dataclasses.replace(config.model, decoder_start_id=before))
-            expected += log_probs(shifted, generator.params, ids[first : first + 16]).sum()
-        assert log_prob == pytest.approx(expected, rel=1e-5, abs=1e-6)
+            expected = np.append(expected, log_probs(shifted, generator.params, ids[first : first + 16]))
+        np.testing.assert_allclose(found.log_probs, expected, rtol=1e-5, atol=1e-6)
+        assert log_prob == pytest.approx(expected.sum(), rel=1e-5, abs=1e-6)
     assert scores.loss == pytest.approx(-scores.log_probs.sum() / scores.tokens.sum())
 
 

@@ -12,6 +12,7 @@ import pytest
 from run_support import trained_config, trained_folder
 from support import as_batch, forward, random_params
 
+from transformer_jax.config import ModelConfig
 from transformer_jax.data.tokenizers import read_tokenizer
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
@@ -19,7 +20,7 @@ from transformer_jax.evaluation import loading
 from transformer_jax.evaluation.loading import fingerprint, load_translator
 from transformer_jax.tasks import text_generator
 from transformer_jax.tasks.lines import Line, on_one_line
-from transformer_jax.tasks.text_generator import Member
+from transformer_jax.tasks.text_generator import Member, stacks_text
 from transformer_jax.tasks.translator import Translator
 
 EOS_ID = 1
@@ -214,10 +215,17 @@ def test_prompts_begin_translations(translator):
     assert forced.translate_all(["3 44 5"])[0] == continued[0]
 
 
+def test_with_an_empty_prompt_the_model_begins_the_translation(translator, alone):
+    """Also beside lines with a prompt, in one batch; an empty line stays empty."""
+    found = translator.translate_all(["12 7", "3 44 5", "50", ""], ["", "44", "", ""])
+    with_prompt = translator.translate_all(["3 44 5"], ["44"])
+    assert found == [alone["12 7"], *with_prompt, alone["50"], ""]
+
+
 def test_prompts_that_are_refused(translator):
-    lines = [Line("1", "2"), Line("3", ""), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
+    lines = [Line("1", "2"), Line("3", "4"), Line("", ""), Line("5", "7 " * 60), Line("6", "1", "is no text")]
     translations = translator.generate_chunk(lines)
-    assert [translation.problem for translation in translations[:3]] == [None, "its prompt is empty", None]
+    assert [translation.problem for translation in translations[:3]] == [None] * 3
     assert re.fullmatch(
         r"its prompt has \d+ tokens; model\.max_length=48 leaves no room for an output", translations[3].problem
     )
@@ -302,6 +310,24 @@ def test_the_repr_is_three_lines_without_arrays(translator, config):
     assert "beam_size=4" in decode
 
 
+@pytest.mark.parametrize(
+    ("architecture", "layers", "text"),
+    [
+        ("encoder_decoder", (2, 3), "encoder_decoder of 2 + 3 layers"),
+        ("decoder_only", (6, 3), "decoder_only of 3 layers"),
+        ("encoder_only", (2, 6), "encoder_only of 2 layers"),
+        ("encoder_only", (1, 6), "encoder_only of 1 layer"),
+        ("recurrent", (2, 3), "recurrent of 2 + 3 layers"),
+        ("recurrent", (0, 3), "recurrent of 3 layers"),
+        ("recurrent", (2, 0), "recurrent of 2 layers"),
+        ("counting:COUNTING", (6, 6), "counting:COUNTING"),
+    ],
+)
+def test_layers_of_the_stacks_that_a_model_has(architecture, layers, text):
+    model = ModelConfig(architecture=architecture, num_encoder_layers=layers[0], num_decoder_layers=layers[1])
+    assert stacks_text(model) == text
+
+
 def test_texts_become_ids_and_texts_again(translator):
     ids = translator.encode(LINES)
     assert all(isinstance(id, int) for row in ids for id in row)
@@ -311,15 +337,18 @@ def test_texts_become_ids_and_texts_again(translator):
 
 
 def test_the_loss_of_pairs_is_that_of_the_logits(translator):
-    losses = translator.loss(PAIRS)
+    losses, of_tokens = translator.loss(PAIRS), translator.token_log_probs(PAIRS)
     for index, pair in enumerate(PAIRS):
         batch = translator.batch([pair])
         logits = np.asarray(forward(translator.config.model, translator.params, batch).outputs, np.float64)[0]
         log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         targets = [*translator.encode([pair[1]])[0], EOS_ID]
         np.testing.assert_array_equal(batch["targets"][0], targets)
-        expected = -sum(log_probs[t, id] for t, id in enumerate(targets))
-        assert losses.nll[index] == pytest.approx(expected, rel=1e-5)
+        expected = [log_probs[t, id] for t, id in enumerate(targets)]
+        assert losses.nll[index] == pytest.approx(-sum(expected), rel=1e-5)
+        found = of_tokens[index]
+        assert (found.ids, found.tokens) == (targets, translator.tokenizer.tokens(targets))
+        np.testing.assert_allclose(found.log_probs, expected, rtol=1e-4)
         assert losses.tokens[index] == len(targets)
     assert losses.mean == pytest.approx(losses.nll.sum() / losses.tokens.sum())
 
@@ -333,7 +362,7 @@ def test_a_batch_of_pairs_is_padded_and_masked(translator):
 
 
 def test_pairs_without_a_loss(translator, config):
-    for method in (translator.batch, translator.loss):
+    for method in (translator.batch, translator.loss, translator.token_log_probs):
         with pytest.raises(DataError, match="pairs: there are none"):
             method([])
     model = dataclasses.replace(config.model, position_encoding="learned", max_length=12)

@@ -9,9 +9,12 @@ empty. If a line cannot be translated, because it is too long for the model or n
 empty, stderr names it, the other lines are translated, and the exit code is 3. A translation that reaches the length
 limit (--decode.max_extra_length) is cut off there; a warning gives the number of such lines.
 
+With --prompts=FILE, line n of FILE begins the translation of line n. If it is empty, the model begins the translation
+itself.
+
 With a language model, line n of the output is line n of the input and its continuation, of at most
---decode.max_new_tokens tokens; an empty line is continued too. Line feeds in an output become spaces; with
---output=jsonl they are kept.
+--decode.max_new_tokens tokens. The output of an empty line is a text without a given beginning. Line feeds in an output
+become spaces; with --output=jsonl they are kept.
 
 If the corpus consists of Moses tokens (data.text_form=moses_bpe), input lines and prompts must have that form too; the
 output is ordinary text.
@@ -63,7 +66,7 @@ def define(values: flags.FlagValues) -> None:
     text(values, "ensemble", "more checkpoints, separated by commas; the log probabilities of all are averaged")
     path_flag(values, "input", "file to read instead of stdin")
     text(values, "text", "the only line of the input, instead of stdin")
-    path_flag(values, "prompts", "file whose line n is the beginning of the translation of line n")
+    path_flag(values, "prompts", "file whose line n is the beginning of the translation of line n; it may be empty")
     text(values, "output", "text | jsonl: output format", "text")
     path_flag(values, "output_file", "file to write instead of stdout; appears once it is complete")
     switch(values, "force", "replace the output file if it exists")

@@ -11,7 +11,7 @@ time during a sweep; run it again to update the report. If a trial has lost its 
 training, or has the log of another run, a warning names it, and the exit code is 3.
 
 The code of a study is run only if it is built in, or with --study. Without, figures that a study draws itself are left
-out, and the report has the configs in place of the command that repeats the study.
+out, and the report does not check that the command that it prints makes the configs of the trials.
 """
 
 import sys

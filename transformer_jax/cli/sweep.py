@@ -34,6 +34,7 @@ from transformer_jax.cli.arguments import PRETRAINING, Arguments, choice_flag, i
 from transformer_jax.errors import ConfigError
 
 if TYPE_CHECKING:  # imports JAX
+    from transformer_jax.sweeps.results import Given
     from transformer_jax.sweeps.search.base import SearchOptions
     from transformer_jax.sweeps.standing import Standing
     from transformer_jax.sweeps.study import Study
@@ -113,7 +114,7 @@ def run(arguments: Arguments) -> int:
     stages = _stages(arguments, folder, {"data.cache_dir": str((workdir / "token_cache").absolute())})
     for stage in stages:
         place, search = (workdir / FIRST, SearchOptions()) if stage.is_pretraining else (workdir, options)
-        found, stopped_by = _run_stage(values, stage, folder, place, search)
+        found, stopped_by = _run_stage(values, stage, folder, place, search, _given(arguments))
         standings += found
         if stopped_by:
             return 128 + stopped_by
@@ -128,12 +129,12 @@ def run(arguments: Arguments) -> int:
 
 
 def _run_stage(
-    values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, options: SearchOptions
+    values: flags.FlagValues, stage: _Stage, folder: Path, workdir: Path, options: SearchOptions, given: Given
 ) -> tuple[list[Standing], int]:
     """Run or resume the trials of a stage; return their standings, and the signal that has stopped them, or 0.
 
     Args:
-      folder: of the study. workdir: of the stage.
+      folder: of the study. workdir: of the stage. given: the command.
     """
     from transformer_jax.sweeps.declaration import declaration_of
     from transformer_jax.sweeps.progress_of_trials import Table
@@ -143,7 +144,7 @@ def _run_stage(
 
     study = stage.study
     other = study.baseline if values.config and not stage.is_pretraining else None
-    claim(workdir, folder, declaration_of(study), other, stage.is_pretraining)
+    claim(workdir, folder, declaration_of(study), other, stage.is_pretraining, given)
     check_trials(workdir, study, folder)
     measuring = folder if study.measure else None
     executor = _executor(values, workdir, measuring)
@@ -177,6 +178,16 @@ def _dry_run(arguments: Arguments, folder: Path) -> int:
             notes.append("these trials are the pretraining; the next table has those that start from them")
         print_plan(trials, programs_of(trials), [*stage.notes, *notes])
     return exit_codes.OK
+
+
+def _given(arguments: Arguments) -> Given:
+    from transformer_jax.sweeps.results import Given
+
+    values, prefix = arguments.flags, f"{PRETRAINING}."
+    overrides = [
+        f"--{'' if name.startswith(prefix) else 'config.'}{name}={value}" for name, value in arguments.overrides.items()
+    ]
+    return Given(values.study, values.workdir, values.config, overrides)
 
 
 def _search_options(values: flags.FlagValues) -> SearchOptions:

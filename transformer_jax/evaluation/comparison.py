@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def compare(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     splits: Sequence[str] = ("test",),
     overrides: Mapping[str, Any] | None = None,
     *,

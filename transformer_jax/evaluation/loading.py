@@ -88,7 +88,7 @@ class Loaded(NamedTuple):
         return self.workdir / kind / (self.name or "")
 
 
-def load(path: Path, overrides: Mapping[str, Any] | None = None, *, trust: str | Sequence[str] = ()) -> Loaded:
+def load(path: Path | str, overrides: Mapping[str, Any] | None = None, *, trust: str | Sequence[str] = ()) -> Loaded:
     """Load the newest valid checkpoint of WORKDIR, or the checkpoint WORKDIR/checkpoints/STEP.
 
     The newest checkpoint is averaged with those before it, as its config says (`evaluation.average_checkpoints`). A
@@ -112,9 +112,9 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None, *, trust: str |
 
 
 def load_translator(
-    path: Path,
+    path: Path | str,
     overrides: Mapping[str, Any] | None = None,
-    ensemble: Sequence[Path] = (),
+    ensemble: Sequence[Path | str] = (),
     *,
     trust: str | Sequence[str] = (),
 ) -> Translator:
@@ -126,9 +126,9 @@ def load_translator(
 
 
 def load_language_model(
-    path: Path,
+    path: Path | str,
     overrides: Mapping[str, Any] | None = None,
-    ensemble: Sequence[Path] = (),
+    ensemble: Sequence[Path | str] = (),
     *,
     trust: str | Sequence[str] = (),
 ) -> LanguageModel:
@@ -146,9 +146,9 @@ def _of_class(cls: type[T], generator: TextGenerator, kind: str) -> T:
 
 
 def load_generator(
-    path: Path,
+    path: Path | str,
     overrides: Mapping[str, Any] | None = None,
-    ensemble: Sequence[Path] = (),
+    ensemble: Sequence[Path | str] = (),
     *,
     trust: str | Sequence[str] = (),
 ) -> TextGenerator:
@@ -176,7 +176,7 @@ def load_generator(
 
 
 def load_predictor(
-    path: Path, overrides: Mapping[str, Any] | None = None, *, trust: str | Sequence[str] = ()
+    path: Path | str, overrides: Mapping[str, Any] | None = None, *, trust: str | Sequence[str] = ()
 ) -> Predictor[Any]:
     """Return the object that predicts labels, tags or answers; arguments and errors are those of `load`.
 
@@ -204,13 +204,13 @@ def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> st
     return digest.hexdigest()
 
 
-def resolve(path: Path) -> Path:
+def resolve(path: Path | str) -> Path:
     """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best; see `checkpoints.opening.resolve`."""
     with reading(path):
         return opening.resolve(path, higher_is_better)
 
 
-def _load(path: Path, overrides: Mapping[str, Any]) -> Loaded:
+def _load(path: Path | str, overrides: Mapping[str, Any]) -> Loaded:
     path = resolve(path)
     store, step = open_checkpoint(path)
     if step is None:

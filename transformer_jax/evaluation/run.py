@@ -44,7 +44,7 @@ _ONLY_TEXT = ("inputs", "second")
 
 
 def evaluate(
-    path: Path,
+    path: Path | str,
     splits: Sequence[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
     *,
@@ -105,7 +105,7 @@ class Scorer:
     @classmethod
     def from_checkpoint(
         cls,
-        path: Path,
+        path: Path | str,
         overrides: Mapping[str, Any] | None = None,
         files: TestFiles | None = None,
         *,

@@ -43,6 +43,18 @@ SPEC, RESULT, OUTPUT, LOCK = "trial.json", "result.json", "output.txt", ".worker
 PRUNED = "pruned.txt"
 
 
+class Given(NamedTuple):
+    """The arguments of `sweep` as given on the command line. Paths are relative to the folder where it was run.
+
+    overrides: flags, such as `--config.model.mlp_dim=40`.
+    """
+
+    study: str
+    workdir: str
+    config: str | None
+    overrides: list[str]
+
+
 class Spec(NamedTuple):
     """The content of trial.json. `study`: the folder of the study if it has a `measure` function, else None."""
 
@@ -96,6 +108,7 @@ def claim(
     declaration: Mapping[str, Any] | None = None,
     config: str | None = None,
     is_pretraining: bool = False,
+    given: Given | None = None,
 ) -> None:
     """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study.
 
@@ -103,6 +116,7 @@ def claim(
       declaration: of `sweeps.declaration`, with which `report` needs no code of the study.
       config: the baseline in place of the study's own, if there is one.
       is_pretraining: the work directory is that of the study's pretraining.
+      given: the command, for the report.
     """
     check_path_is_text(workdir)
     check_path_is_text(study)
@@ -120,10 +134,25 @@ def claim(
         if (other := record["study"]) != name:
             raise ConfigError(f"--workdir={workdir}: belongs to the study '{other}', not to '{name}'; choose another")
         if (before := record.get("config")) != config:
-            given = f"--config={before}" if before else "the study's own baseline"
-            raise ConfigError(f"--workdir={workdir}: was started with {given}; give the same, or choose another folder")
-    record = {"study": name, "folder": folder, "declaration": declaration, "config": config}
+            other = f"--config={before}" if before else "the study's own baseline"
+            raise ConfigError(f"--workdir={workdir}: was started with {other}; give the same, or choose another folder")
+    record: dict[str, Any] = {"study": name, "folder": folder, "declaration": declaration, "config": config}
+    if given is not None:
+        record["given"] = given._asdict()
     _write(workdir / STUDY, record | ({"is_pretraining": True} if is_pretraining else {}))
+
+
+def given_of(record: Mapping[str, Any]) -> Given | None:
+    """Return the command in the content of study.json; None if an earlier version has written it."""
+    values = record.get("given")
+    if not isinstance(values, dict):
+        return None
+    given = Given(*(values.get(name) for name in Given._fields))
+    is_list = isinstance(given.overrides, list)
+    texts = [given.study, given.workdir, *(given.overrides if is_list else ())]
+    if not is_list or not all(map(_text, texts)) or not _text_or_none(given.config):
+        return None
+    return given
 
 
 def write_spec(folder: Path, trial: Trial, metrics: Sequence[Metric], study: Path | None = None) -> None:

@@ -9,14 +9,17 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.batching import EvaluationBatches
+from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.data.token_cache import encode_in_memory
 from transformer_jax.decoding.generate import Request, position_capacity
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.decode_requests import prompt_request
 from transformer_jax.tasks.lines import Line
-from transformer_jax.tasks.loss_sums import by_example, loss_sums_of_rows, split_for_evaluation
-from transformer_jax.tasks.text_generator import Reading, TextGenerator, check_several
+from transformer_jax.tasks.loss_sums import by_example, log_probs_by_example, loss_sums_of_rows, split_for_evaluation
+from transformer_jax.tasks.text_generator import Reading, TextGenerator, TokenLogProbs, check_several
 from transformer_jax.tasks.window_batches import scoring_windows, windows_in_batches
 
 
@@ -59,8 +62,41 @@ class LanguageModel(TextGenerator):
           end: count the end-of-sequence too. Without it, an empty text has the log probability 0.
         Raises: DataError if there are no texts, or one text in place of a sequence; ConfigError for an ensemble.
         """
+        config, windows, batches = self._scoring(texts, end, "score")
+        log_probs, tokens = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
+        if windows.num_examples:
+            static, hyper = split_for_evaluation(config)
+            sums, examples = [], []
+            for batch, of_rows in batches:
+                sums.append(loss_sums_of_rows(static, self.params, batch, hyper))
+                examples.append(of_rows)
+            of_windows = by_example(sums, examples)
+            text = windows.values("text", np.arange(windows.num_examples))
+            np.add.at(log_probs, text, -of_windows["nll"])
+            np.add.at(tokens, text, of_windows["weight"].astype(np.int64))
+        return TextScores(log_probs, tokens)
+
+    def token_log_probs(self, texts: Sequence[str], end: bool = True) -> list[TokenLogProbs]:
+        """Return the tokens of every text and the log probability of each, given the start id and the tokens before.
+
+        Their sum is the log probability of `score`; arguments and errors are those of `score`.
+        """
+        config, windows, batches = self._scoring(texts, end, "token_log_probs")
+        of_windows = log_probs_by_example(config, self.params, batches) if windows.num_examples else []
+        text = windows.values("text", np.arange(windows.num_examples))
+        found = []
+        for number in range(len(texts)):
+            own = [of_windows[window] for window in np.flatnonzero(text == number)]
+            ids = np.concatenate([np.zeros(0, np.int32), *(part.ids for part in own)])
+            found.append(self._named(ids, np.concatenate([np.zeros(0), *(part.log_probs for part in own)])))
+        return found
+
+    def _scoring(
+        self, texts: Sequence[str], end: bool, method: str
+    ) -> tuple[ExperimentConfig, EncodedSplit, EvaluationBatches]:
+        """Return config, windows and batches that score texts; arguments and errors are those of `score`."""
         if self.others:
-            raise ConfigError("score: an ensemble has no such scores; call it on the model of each checkpoint")
+            raise ConfigError(f"{method}: an ensemble has no such scores; call it on the model of each checkpoint")
         check_several("texts", texts)
         if not len(texts):
             raise DataError("texts: there are none; expected one or more")
@@ -69,18 +105,7 @@ class LanguageModel(TextGenerator):
         columns = TASKS[config.task.name].columns(config)
         encoded = encode_in_memory({"inputs": list(texts)}, columns, self.tokenizer)
         windows = scoring_windows(config, encoded, stream=False, end=end)
-        log_probs, tokens = np.zeros(len(texts)), np.zeros(len(texts), np.int64)
-        if windows.num_examples:
-            static, hyper = split_for_evaluation(config)
-            sums, examples = [], []
-            for batch, of_rows in windows_in_batches(config, windows, config.evaluation.tokens_per_batch):
-                sums.append(loss_sums_of_rows(static, self.params, batch, hyper))
-                examples.append(of_rows)
-            of_windows = by_example(sums, examples)
-            text = windows.values("text", np.arange(windows.num_examples))
-            np.add.at(log_probs, text, -of_windows["nll"])
-            np.add.at(tokens, text, of_windows["weight"].astype(np.int64))
-        return TextScores(log_probs, tokens)
+        return config, windows, windows_in_batches(config, windows, config.evaluation.tokens_per_batch)
 
     def check_limit(self) -> None:
         """Raise ConfigError if outputs are longer than the positions of the model, whatever the prompt."""

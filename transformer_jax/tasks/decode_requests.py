@@ -38,18 +38,15 @@ def source_request(
     Args:
       start_id: the first decoder input.
       ids: [B, S] int32 sources; lengths: [B] int, number of tokens of each; a row of length 0 gets no output.
-      prompts: the beginning of every output, without the start id; outputs do not include it. Default: empty.
-    Raises: DataError if there are no sources, the number of prompts differs, a prompt is empty, or an id is outside
-      the vocabulary.
+      prompts: the beginning of every output, without the start id; outputs do not include it. It may be empty, which
+        is the default.
+    Raises: DataError if there are no sources, the number of prompts differs, or an id is outside the vocabulary.
     """
     if not len(ids):
         raise DataError("inputs: no rows; expected one or more")
     check_ids("inputs", ids, decoders[0].source_vocab_size, "source_vocab_size")
     if prompts is not None and len(prompts) != len(ids):
         raise DataError(f"prompts: {len(prompts)} for {len(ids)} inputs; give one per input")
-    for row, prompt in enumerate(prompts or ()):
-        if not len(prompt):
-            raise DataError(f"prompts: row {row} is empty; give every row a prompt, or no row")
     given = [[start_id, *prompt] for prompt in prompts or [()] * len(ids)]
     max_lengths, limit = output_limits(
         decode, np.array(list(map(len, given))), position_capacity(decoders), lengths, ids.shape[1]

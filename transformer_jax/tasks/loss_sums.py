@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.data.batching import EvaluationBatches
 from transformer_jax.models.architecture import ARCHITECTURES, Model
 from transformer_jax.tasks.base import TASKS, Sums
 from transformer_jax.typing import Batch, Params
@@ -69,6 +70,39 @@ def loss_sums_of_rows(static: LossStatic, params: Params, batch: Batch, hyper: L
         return loss_sums(static, params, {name: x[None] for name, x in row.items()}, hyper)
 
     return jax.vmap(of_row)(dict(batch))
+
+
+@functools.partial(jax.jit, static_argnames="static")
+def target_log_probs(
+    static: LossStatic, params: Params, batch: Batch, hyper: LossHyper
+) -> Float[jax.Array, "rows length"]:
+    """Return the natural log probability of every target of a batch; those with the weight 0 mean nothing."""
+
+    def total(weights: jax.Array) -> jax.Array:
+        return loss_sums(static, params, {**batch, "weights": weights}, hyper)["nll"]
+
+    # The sum is linear in the weights, so that its derivative by the weight of a target is the cross-entropy of that
+    # target. No other derivative is computed, and `training.loss_chunks` bounds the memory as in any loss.
+    return -jax.grad(total)(batch["weights"])
+
+
+class TargetLogProbs(NamedTuple):
+    """The ids of the targets of an example, and their natural log probabilities."""
+
+    ids: Int[np.ndarray, " targets"]
+    log_probs: Float[np.ndarray, " targets"]
+
+
+def log_probs_by_example(config: ExperimentConfig, params: Params, batches: EvaluationBatches) -> list[TargetLogProbs]:
+    """Return the log probabilities of all targets that count, in the order of the examples."""
+    static, hyper = split_for_evaluation(config)
+    found = {}
+    for batch, examples in batches:
+        log_probs = np.asarray(target_log_probs(static, params, batch, hyper), np.float64)
+        for row in np.flatnonzero(examples >= 0):
+            counts = np.asarray(batch["weights"][row]) > 0
+            found[int(examples[row])] = TargetLogProbs(batch["targets"][row][counts], log_probs[row][counts])
+    return [found[example] for example in sorted(found)]
 
 
 def by_example(

@@ -26,7 +26,7 @@ from transformer_jax.tasks.head_outputs import best_classes, log_softmax, output
 from transformer_jax.tasks.label_prediction import rows_of
 from transformer_jax.tasks.lengths import length_problems, position_table_rows
 from transformer_jax.tasks.lines import NOT_FINITE
-from transformer_jax.tasks.text_generator import check_several
+from transformer_jax.tasks.text_generator import check_several, stacks_text
 from transformer_jax.typing import Params
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Predictor(abc.ABC, Generic[T]):
         size = f"{model.image_size} x {model.image_size} pixels in {model.image_channels} channels"
         text = f"{self.config.data.tokenizer}, {self.tokenizer.vocab_size:,} ids, sha256 {self.tokenizer.sha256[:12]}"
         return (
-            f"{type(self).__name__}: {model.architecture}, emb_dim {model.emb_dim}, {count:,} parameters\n"
+            f"{type(self).__name__}: {stacks_text(model)}, emb_dim {model.emb_dim}, {count:,} parameters\n"
             f"  {f'tokenizer: {text}' if model.inputs == 'tokens' else f'images: {size}'}\n"
             f"  labels: {', '.join(self.labels) or 'none; it answers questions'}"
         )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import length_batches
@@ -37,6 +38,14 @@ class Member(NamedTuple):
     params: Params
 
 
+class TokenLogProbs(NamedTuple):
+    """The tokens of a text with end-of-sequence: ids, the text of each, and natural log probabilities."""
+
+    ids: list[int]
+    tokens: list[str]
+    log_probs: Float[np.ndarray, " tokens"]
+
+
 class Reading(NamedTuple):
     """Lines as ids. A line with a problem has no output.
 
@@ -54,6 +63,20 @@ def check_several(name: str, texts: Sequence[Any]) -> None:
     """Raise DataError for one text where several are expected: its characters would count as texts."""
     if isinstance(texts, str):
         raise DataError(f"{name}: one text in place of a list; put it into brackets, [text]")
+
+
+def stacks_text(model: ModelConfig) -> str:
+    """Return the architecture and its numbers of layers: `decoder_only of 6 layers`, `encoder_decoder of 6 + 4 layers`.
+
+    An architecture from outside may have no layers of ours; the text is then its name alone.
+    """
+    counts = {
+        "encoder_only": f"{model.num_encoder_layers}",
+        "decoder_only": f"{model.num_decoder_layers}",
+        "encoder_decoder": f"{model.num_encoder_layers} + {model.num_decoder_layers}",
+    }
+    count = counts.get(model.form)
+    return model.architecture + (f" of {count} layer{'' if count == '1' else 's'}" if count else "")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -75,7 +98,7 @@ class TextGenerator(abc.ABC):
         ]
         models = f"{len(self.members)} models, " if self.others else ""
         return (
-            f"{type(self).__name__}: {models}{model.architecture} of {_layers(model)}, emb_dim {model.emb_dim}, "
+            f"{type(self).__name__}: {models}{stacks_text(model)}, emb_dim {model.emb_dim}, "
             f"{count:,} parameters\n"
             f"  tokenizer: {self.config.data.tokenizer}, {sizes_text(self.tokenizer)} ids, sha256 "
             f"{self.tokenizer.sha256[:12]}\n"
@@ -99,6 +122,9 @@ class TextGenerator(abc.ABC):
     def decode(self, rows: Iterable[Iterable[int]] | np.ndarray) -> list[str]:
         """Return the text of each row of ids up to its end-of-sequence, in the form of the corpus."""
         return self.tokenizer.decode_batch(rows)
+
+    def _named(self, ids: np.ndarray, log_probs: np.ndarray) -> TokenLogProbs:
+        return TokenLogProbs(ids.tolist(), self.tokenizer.tokens(ids), log_probs)
 
     def check_limit(self) -> None:
         """Raise ConfigError if no line can have an output, because of its greatest length; here any limit fits."""
@@ -204,9 +230,3 @@ class TextGenerator(abc.ABC):
                     )
                 )
             yield found
-
-
-def _layers(model: ModelConfig) -> str:
-    if model.form == "decoder_only":
-        return f"{model.num_decoder_layers} layers"
-    return f"{model.num_encoder_layers} + {model.num_decoder_layers} layers"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.data.batching import BatchShape, Rows
+from transformer_jax.data.batching import BatchShape, EvaluationBatches, Rows
 from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.token_cache import encode_in_memory
@@ -21,8 +21,8 @@ from transformer_jax.tasks.batches import evaluation_batches
 from transformer_jax.tasks.decode_requests import source_request
 from transformer_jax.tasks.lengths import check_lengths, length_problems, position_table_rows
 from transformer_jax.tasks.lines import Line
-from transformer_jax.tasks.loss_sums import by_example, loss_sums_of_rows, split_for_evaluation
-from transformer_jax.tasks.text_generator import Reading, TextGenerator, check_several
+from transformer_jax.tasks.loss_sums import by_example, log_probs_by_example, loss_sums_of_rows, split_for_evaluation
+from transformer_jax.tasks.text_generator import Reading, TextGenerator, TokenLogProbs, check_several
 
 
 class PairLosses(NamedTuple):
@@ -40,7 +40,7 @@ class PairLosses(NamedTuple):
 class SourceGenerator(TextGenerator):
     """Parameters and tokenizer of an encoder-decoder; a line is a source, and its prompt the beginning of the output.
 
-    An empty line stays empty.
+    An empty line stays empty, whatever its prompt. With an empty prompt, the model begins the output itself.
     """
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
@@ -64,10 +64,8 @@ class SourceGenerator(TextGenerator):
         for model in self._models:
             problems |= length_problems(dataclasses.replace(self.config, model=model), lengths)
         capacity = position_capacity(self._decoders)
-        for i, (line, prompt) in enumerate(zip(lines, prompts, strict=True)):
-            if line.prompt is not None and line.text.strip() and not prompt:
-                problems[i] = "its prompt is empty"
-            elif capacity is not None and len(prompt) >= capacity:
+        for i, prompt in enumerate(prompts):
+            if capacity is not None and len(prompt) >= capacity:
                 problems[i] = (
                     f"its prompt has {len(prompt)} tokens; model.max_length={capacity} leaves no room for an output"
                 )
@@ -79,11 +77,9 @@ class SourceGenerator(TextGenerator):
         for row, index in enumerate(chosen):
             inputs[row, : reading.lengths[index]] = reading.ids[index]
         lengths[: len(chosen)] = reading.lengths[chosen]
-        # Rows of padding need a prompt too; any prompt works.
-        prompts = [reading.begins[i] for i in np.resize(chosen, num_rows)]
+        prompts = [reading.begins[i] for i in np.resize(chosen, num_rows)]  # any prompt works for rows of padding
         start_id = self.config.model.decoder_start_id
-        given = prompts if any(prompts) else None
-        return source_request(self._decoders, self.config.decode, start_id, inputs, lengths, given)
+        return source_request(self._decoders, self.config.decode, start_id, inputs, lengths, prompts)
 
 
 class Translator(SourceGenerator):
@@ -105,24 +101,37 @@ class Translator(SourceGenerator):
 
         Raises: DataError if there are no pairs, or one is too long for the model; ConfigError for an ensemble.
         """
-        if self.others:
-            raise ConfigError("loss: an ensemble has none; call it on the translator of each checkpoint")
-        split, task = self._encoded(pairs), TASKS[self.config.task.name]
-        lengths = task.lengths(self.config, split)
-        check_lengths(self.config, np.maximum.reduce([*lengths.values()]), lambda index: f"pair {index + 1}")
+        batches = self._batches(pairs, "loss")
         static, hyper = split_for_evaluation(self.config)
         sums, examples = [], []
-        for batch, of_rows in evaluation_batches(self.config, split, position_table_rows(self.config.model)):
+        for batch, of_rows in batches:
             sums.append(loss_sums_of_rows(static, self.params, batch, hyper))
             examples.append(of_rows)
         of_pairs = by_example(sums, examples)
         return PairLosses(of_pairs["nll"], of_pairs["weight"].astype(np.int64))
 
+    def token_log_probs(self, pairs: Sequence[tuple[str, str]]) -> list[TokenLogProbs]:
+        """Return the tokens of every target and the log probability of each, given the source and the tokens before.
+
+        Their sum is minus the `nll` of `loss`; arguments and errors are those of `loss`.
+        """
+        batches = self._batches(pairs, "token_log_probs")
+        return [self._named(*found) for found in log_probs_by_example(self.config, self.params, batches)]
+
+    def _batches(self, pairs: Sequence[tuple[str, str]], method: str) -> EvaluationBatches:
+        """Return the batches of pairs for a loss; errors are those of `loss`."""
+        if self.others:
+            raise ConfigError(f"{method}: an ensemble has none; call it on the translator of each checkpoint")
+        split, task = self._encoded(pairs), TASKS[self.config.task.name]
+        lengths = task.lengths(self.config, split)
+        check_lengths(self.config, np.maximum.reduce([*lengths.values()]), lambda index: f"pair {index + 1}")
+        return evaluation_batches(self.config, split, position_table_rows(self.config.model))
+
     def translate_all(self, lines: Sequence[str], prompts: Sequence[str] | None = None) -> list[str]:
         """Return the best translation of every line as plain text; an empty line stays empty.
 
         Args:
-          prompts: the beginning of each translation.
+          prompts: the beginning of each translation; with an empty one, the model begins it itself.
         Raises: DataError for one line in place of a sequence, and, naming the line, if one cannot be translated.
         """
         check_several("lines", lines)

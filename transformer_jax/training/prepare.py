@@ -39,6 +39,7 @@ from transformer_jax.training.long_texts import all_too_long, check_long_texts
 from transformer_jax.training.nonfinite import keep_batch
 from transformer_jax.training.resume import check_corpus, restore_newest, set_orphaned_log_aside, warn_of_lost_lines
 from transformer_jax.training.session import RunParts
+from transformer_jax.training.starts import record_start
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import make_train_step
 from transformer_jax.training.stepper import TrialAxis
@@ -249,7 +250,7 @@ def make_parts(
 
 
 def claim(directory: WorkDirectory, record: Mapping[str, Any], step: int) -> None:
-    """Write config.json; rename a log that belongs to no checkpoint, and warn of lines that the log has lost.
+    """Write config.json and the line of this start; rename a log of no checkpoint, and warn of lines that it has lost.
 
     Call it only when the first step is ready to run, so that a run that failed during preparation does not block
     another config in this work directory.
@@ -259,6 +260,7 @@ def claim(directory: WorkDirectory, record: Mapping[str, Any], step: int) -> Non
     """
     if is_primary():
         directory.write_config()
+        record_start(directory.path, step)
         if record:
             warn_of_lost_lines(directory.path, record, step)
         else:

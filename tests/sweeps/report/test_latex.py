@@ -28,6 +28,11 @@ def made(request, tmp_path_factory):
         (r"\begin{x}^~", r"\textbackslash{}begin\{x\}\textasciicircum{}\textasciitilde{}"),
         ("1.5 ± 0.2\nnext", r"1.5 $\pm$ 0.2 next"),
         ("\N{EN DASH}", "--"),
+        ("--a -b ---", "-{}-a -b -{}-{}-"),
+        ("'' ,, `a` \"", r"'{}' ,{}, \textasciigrave{}a\textasciigrave{} \char34{}"),
+        ("<<a|b>>", r"\textless{}\textless{}a\textbar{}b\textgreater{}\textgreater{}"),
+        ("[1]", "{}[1]"),  # not the argument of the row before
+        ("**", "{}**"),
     ],
 )
 def test_text_is_shown_unchanged(text, latex):

@@ -9,6 +9,7 @@ from report_support import STUDY, write_study, write_trial, write_workdir
 
 from transformer_jax.cli import sweep as sweep_command_of_cli
 from transformer_jax.cli.arguments import parse
+from transformer_jax.sweeps.declaration import declaration_of
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.grid_from_results import config_of, derived_differences, fields_of
 from transformer_jax.sweeps.report.reproduction import (
@@ -19,11 +20,11 @@ from transformer_jax.sweeps.report.reproduction import (
     versions,
 )
 from transformer_jax.sweeps.report.sentences import notes
-from transformer_jax.sweeps.results import TRIALS, claim
+from transformer_jax.sweeps.results import TRIALS, Given, claim, given_of
 from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.base import SearchOptions, Space
 from transformer_jax.sweeps.search.random import random_search
-from transformer_jax.sweeps.study import Axis, Range, load_study
+from transformer_jax.sweeps.study import NOWHERE, Axis, Range, load_study
 from transformer_jax.sweeps.trials import grid
 
 
@@ -40,6 +41,42 @@ def test_the_command_recreates_the_trials(results):
     assert arguments.overrides == {"model.mlp_dim": "40"}  # without derived fields and settings of the study
     trials = grid(results.study, arguments.overrides).trials
     assert [fields_of(trial.config) for trial in trials] == [fields_of(trial.trial.config) for trial in results.trials]
+
+
+@pytest.mark.parametrize("config", [None, "my configs/other.py:big"])
+def test_the_command_has_the_arguments_as_they_were_given(results, config):
+    """Paths too, so that it works in the folder where the sweep was run."""
+    given = Given("deep/er/my study", "runs/of it's $HOME", config, ["--config.data.dir=a $b c"])
+    study = results.study
+    if config:  # a report does not run the code of another baseline
+        study = dataclasses.replace(study, baseline="/gone/other.py", folder=NOWHERE)
+    changed = dataclasses.replace(results, given=given, study=study)
+    program, name, *words = shlex.split(sweep_command(changed))
+    assert (program, name) == ("transformer-jax", "sweep")
+    found = parse(sweep_command_of_cli, "transformer-jax sweep", words)
+    assert (found.flags.study, found.flags.workdir, found.flags.config) == given[:3]
+    # The baseline is found: the overrides that make the configs. Else those of the sweep.
+    assert found.overrides == ({"data.dir": "a $b c"} if config else {"model.mlp_dim": "40"})
+    assert "In the folder where sweep was run" in command_note(changed)
+
+
+def test_sweep_records_its_arguments(tmp_path, monkeypatch):
+    words = ["--study=some/heads", "--workdir=my runs/x", "--config.model.mlp_dim=40", "--pretraining.data.dir=$a b"]
+    given = sweep_command_of_cli._given(parse(sweep_command_of_cli, "transformer-jax sweep", words))
+    overrides = ["--config.model.mlp_dim=40", "--pretraining.data.dir=$a b"]
+    assert given == Given("some/heads", "my runs/x", None, overrides)
+    workdir, folder = write_workdir(tmp_path)
+    claim(workdir, folder, declaration_of(load_study(folder)), given=given)
+    assert collect(workdir, folder).given == given
+    monkeypatch.chdir(tmp_path)
+    assert sweep_command(collect(workdir)).endswith(shlex.join(overrides))  # its baseline is code, which is not run
+
+
+@pytest.mark.parametrize(
+    "bad", [None, 3, {}, {"study": "a", "workdir": 1}, {"study": "a", "workdir": "b", "config": 2}]
+)
+def test_a_record_without_a_command_has_none(bad):
+    assert given_of({"given": bad}) is None
 
 
 def test_the_derived_defaults_that_the_axes_move(results):

@@ -2,15 +2,20 @@
 
 import csv
 import dataclasses
+import html
 import html.parser
 import math
 import re
 
 import pytest
+from markdown_it import MarkdownIt
 from report_support import CROSSED, DIVERGED, write_workdir
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import MetricByVariant
+from transformer_jax.sweeps.report import latex
+from transformer_jax.sweeps.report import markdown as markdown_of
+from transformer_jax.sweeps.report import page as page_of
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.formatting import NOTHING
 from transformer_jax.sweeps.report.markdown import escaped
@@ -197,7 +202,7 @@ def test_text_from_data_is_escaped(results, tmp_path):
     assert "1 x <cpu>" in parsed.text
     assert not {"script", "b", "cpu", "batch"} & set(parsed.tags)
     assert not any(name.startswith("on") for _, name, _ in parsed.attributes)
-    assert "<" not in markdown.replace("<batch>", "")
+    assert "<" not in re.sub("<batch>|<span>[$]</span>", "", markdown)
     assert r"\|" not in markdown
 
 
@@ -205,6 +210,46 @@ def test_a_pipe_or_a_line_end_does_not_end_a_cell_of_markdown():
     assert escaped("a|b\nc *d* _e_ f_g `h` <i> [j](k) \\") == (
         r"a\|b c \*d\* \_e\_ f_g \`h\` &lt;i&gt; \[j\](k) " + "\\\\"
     )
+
+
+EVERY_SIGN = r"--a $x_1$ _b_ __c__ 5% & #1 ~d~ ^2 \ {e} |f| **g** <h> [i] `j` -- $"
+
+
+def shown(markdown, tag):
+    """Return the texts that a reader of Markdown shows in elements of a kind."""
+    rendered = MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough").render(markdown)
+    return [
+        html.unescape(re.sub(r"</?span>", "", text)) for text in re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", rendered)
+    ]
+
+
+def test_every_sign_of_a_name_is_shown_as_it_is(results, tmp_path, monkeypatch):
+    """Question, axis, value and metric, in the page, in Markdown and in LaTeX."""
+    for module in (latex, markdown_of, page_of):
+        monkeypatch.setattr(module, "metric_label", lambda *_: EVERY_SIGN)
+    variants = []
+    for variant in results.variants:
+        labels = {EVERY_SIGN: EVERY_SIGN if variant is results.variants[0] else variant.labels["num_heads"]}
+        trials = (dataclasses.replace(t, trial=dataclasses.replace(t.trial, labels=labels)) for t in variant.trials)
+        variants.append(dataclasses.replace(variant, labels=labels, trials=tuple(trials)))
+    axis = dataclasses.replace(results.study.axes[0])
+    object.__setattr__(axis, "name", EVERY_SIGN)  # no study file may give such a name
+    object.__setattr__(axis, "values", {variant.labels[EVERY_SIGN]: {} for variant in variants})
+    figures = (MetricByVariant("test/loss", EVERY_SIGN),)
+    study = dataclasses.replace(results.study, question=EVERY_SIGN, figures=figures)
+    object.__setattr__(study, "axes", (axis,))
+    page, markdown = report(dataclasses.replace(results, study=study, variants=tuple(variants)), tmp_path)
+    assert shown(markdown, "h1") == [EVERY_SIGN]
+    assert shown(markdown, "th")[:2] == [EVERY_SIGN, f"{EVERY_SIGN}, mean ± 95 %"]
+    assert EVERY_SIGN in shown(markdown, "strong")  # the title of the figure
+    assert shown(markdown, "td")[0] == f"{EVERY_SIGN} (reference)"
+    alt = re.search(r'alt="([^"]*)"', MarkdownIt("commonmark").render(markdown))[1]
+    assert EVERY_SIGN in html.unescape(alt)
+    assert not re.search(r"(?<!<span>)(?<!\\)\$", markdown)  # no formula
+    assert Page(page).text.count(EVERY_SIGN) >= 6
+    tex = (tmp_path / latex.TABLES).read_text()
+    assert tex.startswith(f"% {EVERY_SIGN}\n")
+    assert tex.count(latex.escaped(EVERY_SIGN)) == 2 + 2  # the axis, its value and the metrics
 
 
 def test_nothing_is_loaded_from_elsewhere(written):

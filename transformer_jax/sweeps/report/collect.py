@@ -29,7 +29,9 @@ from transformer_jax.sweeps.results import (
     STUDY,
     STUDY_FIELDS,
     TRIALS,
+    Given,
     check_labels,
+    given_of,
     is_running,
     read_object,
     read_spec,
@@ -51,7 +53,8 @@ class StudyResults:
 
     folder: the folder of the study, whose name is `name`. search: the search that has chosen the variants.
     code: the folder of the study if its study.py was run; None if the study is the recorded one.
-    is_pretraining: `study` is the pretraining of the study in the folder.
+    is_pretraining: `study` is the pretraining of the study in the folder. given: the command of the sweep; None if an
+    earlier version has run it.
     """
 
     study: Study
@@ -61,6 +64,7 @@ class StudyResults:
     search: SearchOptions = SearchOptions()
     is_pretraining: bool = False
     code: Path | None = None
+    given: Given | None = None
 
     @property
     def name(self) -> str:
@@ -165,7 +169,7 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
         by_variant.setdefault(trial.trial.variant, []).append(trial)
     variants = tuple(Variant(of[0].trial.labels, tuple(of), study.seeds) for of in by_variant.values())
     results = StudyResults(
-        study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")), code
+        study, folder, workdir, variants, recorded(workdir), bool(record.get("is_pretraining")), code, given_of(record)
     )
     for what in results.lost:
         logger.warning("%s; its numbers are missing from this report", what)

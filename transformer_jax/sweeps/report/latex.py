@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from transformer_jax.sweeps.report.collect import StudyResults
@@ -18,7 +19,8 @@ _SPECIAL = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\char34{}",  # \textquotedbl is an error with LaTeX's default font encoding
+    "`": r"\textasciigrave{}",
     "\N{MINUS SIGN}": "$-$",
     "±": r"$\pm$",
     "★": r"$\star$",
@@ -44,8 +46,12 @@ def tables_tex(results: StudyResults, rows: Sequence[Row], contrasts: Sequence[C
 
 
 def escaped(text: str) -> str:
-    """Return LaTeX that shows a text unchanged, on one line."""
-    return "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
+    """Return LaTeX that shows a text unchanged, on one line, also as the first cell of a row."""
+    # LaTeX joins repeated characters, such as two hyphens to a dash, unless an empty group is between them.
+    parts = re.split(r"(?<=-)(?=[-\N{EN DASH}])|(?<=')(?=')|(?<=,)(?=,)", " ".join(text.split()))
+    latex = "{}".join("".join(_SPECIAL.get(character, character) for character in part) for part in parts)
+    # `\\` at the end of the row before would take these as its argument.
+    return f"{{}}{latex}" if latex.startswith(("[", "*")) else latex
 
 
 def _variants(results: StudyResults, rows: Sequence[Row]) -> str:

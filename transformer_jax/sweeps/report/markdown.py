@@ -21,6 +21,7 @@ from transformer_jax.sweeps.report.sentences import NOT_SHOWN, STAR, answer, not
 from transformer_jax.sweeps.report.summary import CONTRASTS, RESULTS, SUMMARY, Contrast, Row
 
 FIGURES = "figures"
+_DOLLAR = "<span>$</span>"
 
 
 def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], figures: Sequence[Drawn]) -> str:
@@ -32,7 +33,7 @@ def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], 
         *([f"**{NOT_SHOWN}** {escaped(not_shown)}"] if (not_shown := results.study.not_shown) else []),
         tables(results, rows, contrasts),
         "\n".join(f"- {escaped(note)}" for note in notes(results)),
-        *(f"![{escaped(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),
+        *(f"![{_alt(figure.alt)}]({FIGURES}/{figure.file})\n\n**{escaped(figure.title)}**" for figure in figures),
         *([escaped(command_note(results)), f"```\n{command}\n```"] if command else []),
         f"All numbers: [{SUMMARY}]({SUMMARY}) by variant, [{RESULTS}]({RESULTS}) by trial, "
         f"[{MEASUREMENTS}]({MEASUREMENTS}) by step"
@@ -53,7 +54,7 @@ def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> str:
     metrics = [metric.name for metric in results.study.metrics]
     head = ["one value minus another"]
     for metric in metrics:
-        head += [f"{metric_label(metric, results.task)}, difference", "p (Holm)"]
+        head += [f"{escaped(metric_label(metric, results.task))}, difference", "p (Holm)"]
     lines = [_line(head), "|---|" + "---:|" * (2 * len(metrics))]
     for first in range(0, len(contrasts), len(metrics)):
         together = contrasts[first : first + len(metrics)]
@@ -68,10 +69,10 @@ def _answer_table(results: StudyResults, rows: list[Row]) -> str:
     If the study has contrasts, differences and p-values are left out.
     """
     metrics = [metric.name for metric in results.study.metrics]
-    head = [", ".join(axis.name for axis in results.study.axes)]
+    head = [escaped(", ".join(axis.name for axis in results.study.axes))]
     compared = ["difference", "p (Holm)"] if not results.study.contrasts else []
     for metric in metrics:
-        head += [f"{metric_label(metric, results.task)}, mean ± 95 %", *compared]
+        head += [f"{escaped(metric_label(metric, results.task))}, mean ± 95 %", *compared]
     lines = [_line([*head, "trials"]), "|---|" + "---:|" * (len(head) - 1) + "---|"]
     for variant in results.variants:
         cells = [escaped(variant.short_name + (" (reference)" if variant is results.reference else ""))]
@@ -87,8 +88,15 @@ def _answer_table(results: StudyResults, rows: list[Row]) -> str:
 def escaped(text: str) -> str:
     """Return Markdown that shows a text unchanged on one line, also within a table."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # An underscore within a word does not start emphasis.
-    return re.sub(r"([\\`*|\[\]#~]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+    # An underscore within a word does not start emphasis. Some readers of Markdown make a dash of two hyphens.
+    text = re.sub(r"([\\`*|\[\]#~^]|(?<![^\W_])_|_(?![^\W_])|-(?=-))", r"\\\1", text)
+    # Forges show `$...$` as a formula, with a backslash too.
+    return text.replace("$", _DOLLAR)
+
+
+def _alt(text: str) -> str:
+    """Return a text for the alt text of an image, which has no elements and no formulas."""
+    return escaped(text).replace(_DOLLAR, r"\$")
 
 
 def _line(cells: Sequence[str]) -> str:

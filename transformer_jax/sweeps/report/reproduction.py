@@ -14,6 +14,7 @@ from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
+from transformer_jax.sweeps.study import Study
 from transformer_jax.sweeps.trials import PRETRAINING
 
 
@@ -24,16 +25,35 @@ def differing_fields(results: StudyResults) -> list[str]:
 
 
 def sweep_command(results: StudyResults) -> str | None:
-    """Return the command that trains these configs, run in the folder that holds `experiments`; None if there is none.
+    """Return the command that trains these configs, run in the folder where `sweep` was run; None if there is none.
 
-    For --search=tpe, the command repeats the search, not necessarily its draws.
+    Paths in it are as they were given to `sweep`. For a sweep of an earlier version, they are relative to the folder
+    that holds `experiments`. For --search=tpe, the command repeats the search, not necessarily its draws.
     """
+    overrides = _override_flags(results)
+    if overrides is None:
+        return None
+    study, workdir = f"{results.folder.absolute().parent.name}/{results.name}", f"runs/{results.name}"
+    other = []
+    if results.given is not None:
+        study, workdir = results.given.study, results.given.workdir
+        other = [f"--config={results.given.config}"] if results.given.config else []
+    flags = [f"--study={study}", f"--workdir={workdir}", *other, *_search_flags(results), *overrides]
+    return shlex.join(["transformer-jax", "sweep", *flags])
+
+
+def _override_flags(results: StudyResults) -> list[str] | None:
+    """Return the flags of the config's fields; None if none make these configs.
+
+    If the baseline is code that a report does not run, they are those of the sweep.
+    """
+    if results.given is not None and not _finds_baseline(results.study):
+        return results.given.overrides
     overrides = overrides_of(results.study, results.variants)
     if overrides is None or not _draws_these(results, overrides):
         return None
-    study = f"{results.folder.absolute().parent.name}/{results.name}"
     prefix = PRETRAINING if results.is_pretraining else "config"
-    flags = [*_search_flags(results), *(f"--{prefix}.{name}={value}" for name, value in overrides.items())]
+    flags = [f"--{prefix}.{name}={value}" for name, value in overrides.items()]
     if results.study.pretraining is not None:
         try:
             first = collect(results.workdir / PRETRAINING, results.code)
@@ -43,12 +63,22 @@ def sweep_command(results: StudyResults) -> str | None:
         if overrides is None:
             return None
         flags += [f"--{PRETRAINING}.{name}={value}" for name, value in overrides.items()]
-    return shlex.join(["transformer-jax", "sweep", f"--study={study}", f"--workdir=runs/{results.name}", *flags])
+    return flags
+
+
+def _finds_baseline(study: Study) -> bool:
+    try:
+        study.find_baseline()
+    except ConfigError:
+        return False
+    return True
 
 
 def command_note(results: StudyResults) -> str:
     """Return a sentence on where to run the command, and its effect."""
     place = "In the folder to which the path in --study is relative"
+    if results.given is not None:
+        place = "In the folder where sweep was run"
     if results.search.name != "tpe":
         return f"{place}, this command trains the same configs:"
     return (
