@@ -6,8 +6,9 @@
 
 The folder holds train.tsv, and valid.tsv and test.tsv if you have them (docs/your_data.md).
 
-Hardware: HARDWARE
-Result: RESULT
+Hardware: 2 cores of an Intel Xeon, beside other programs.
+Result: 8,000 sentences of SST-2 as one file: trained in 2:32 minutes; accuracy 81.75 % on the last tenth (logistic
+regression over words: 80.50), and 75.92 % on a second file, the 872 sentences of SST-2's dev. One seed.
 """
 
 from transformer_jax.config import (

@@ -6,8 +6,9 @@
 
 The folder holds LABEL/FILE.png, or train/LABEL/FILE.png with valid and test beside train (docs/your_data.md).
 
-Hardware: HARDWARE
-Result: RESULT
+Hardware: 2 cores of an Intel Xeon, beside other programs.
+Result: 3,500 digits of MNIST as PNG files: trained in 5:35 minutes; 85.20 % of 500 others. One seed; 55,000 digits and
+augmentation give 98 % (`mnist:short`).
 """
 
 from transformer_jax.config import (

@@ -6,8 +6,9 @@
 
 The folder holds train.conll or train.conllu, and valid and test if you have them (docs/your_data.md).
 
-Hardware: HARDWARE
-Result: RESULT
+Hardware: 2 cores of an Intel Xeon, beside other programs.
+Result: WNUT 2017, names in tweets: trained in 5:20 minutes; F1 of names 12.32 on dev (most frequent tag of each word:
+9.70), and 9.13 on a second file, test. One seed, from scratch.
 """
 
 from transformer_jax.config import (

@@ -7,6 +7,7 @@ one is used. Flags already in XLA_FLAGS are kept and win.
 """
 
 import os
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -38,6 +39,9 @@ jaxtyping.install_import_hook(
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # A cache on disk would hide from the tests how a change affects a compiled program.
 jax.config.update("jax_enable_compilation_cache", False)
+# What commands keep in the user's cache folder must not make a test depend on an earlier one's run.
+_CACHE = tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 # Linux allows a process 65,530 mappings (vm.max_map_count). Each compiled program keeps several, and LLVM crashes with
 # a segmentation fault when one is refused.

@@ -46,13 +46,13 @@ _FROM_SCRATCH = {
     "classification": _Recipe(10, (200, 3000), (512, 2048)),
     "tagging": _Recipe(20, (200, 3000), (512, 2048)),
     "span_qa": _Recipe(10, (500, 1500), (2048, 4096)),
-    "translation": _Recipe(30, (500, 5000), (1024, 2048)),
+    "translation": _Recipe(30, (500, 2500), (1024, 2048)),
     "language_model": _Recipe(10, (300, 3000), (1024, 4096)),
     "images": _Recipe(20, (200, 1500), (8, 128)),
 }
 _FINE_TUNED = {
-    "classification": _Recipe(4, (100, 1500), (512, 1024)),
-    "tagging": _Recipe(4, (100, 1500), (512, 1024)),
+    "classification": _Recipe(4, (100, 2500), (512, 1024)),
+    "tagging": _Recipe(4, (100, 2500), (512, 1024)),
     "span_qa": _Recipe(2, (300, 1500), (1024, 4096)),
     "translation": _Recipe(5, (300, 3000), (1024, 2048)),
     "language_model": _Recipe(3, (200, 2000), (1024, 2048)),

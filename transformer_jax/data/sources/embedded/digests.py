@@ -1,7 +1,7 @@
 """The digests of embedded corpora that were rendered before, in the user's cache folder.
 
-Rendering 200,000 pairs takes ten seconds or more. A run that resumes needs only the digest of their text: its tokens are
-in the token cache.
+Rendering 200,000 pairs takes ten seconds or more. A run that resumes needs only the digest of their text: its tokens
+are in the token cache.
 """
 
 from __future__ import annotations
