@@ -15,10 +15,12 @@ from files_support import (
     write_questions,
     write_reviews,
 )
+from published_support import config_of, reduced, write_folder
 
+from transformer_jax.cli.main import main
 from transformer_jax.config import Source
 from transformer_jax.config_file import read_config, read_with_sources
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import CheckpointError, ConfigError, DataError
 
 
 def fitted(name, folder, **given):
@@ -197,7 +199,44 @@ def test_the_vocabulary_of_characters_and_bytes_is_all_of_them(tmp_path, kind):
     assert config.model.vocab_size == 4 + (256 if kind == "byte" else len({*"the lazy dog"}))
 
 
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    """A work directory with a small BERT of random weights, from a Hugging Face folder."""
+    folder = tmp_path_factory.mktemp("bert") / "folder"
+    write_folder(folder, reduced(config_of("all-MiniLM-L6-v2")))
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in "aeiot")]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    assert main(["convert", f"--from={folder}", f"--workdir={folder / 'workdir'}"]) == 0
+    return folder / "workdir"
+
+
+def test_the_model_is_that_of_a_checkpoint(tmp_path, pretrained):
+    write_reviews(tmp_path / "reviews.tsv")
+    config = fitted("classify", tmp_path, training__init_from=str(pretrained))
+    stored = read_config(str(pretrained / "config.json"))
+    for field in ("architecture", "emb_dim", "num_encoder_layers", "vocab_size", "max_length", "position_encoding"):
+        assert getattr(config.model, field) == getattr(stored.model, field)
+    assert config.data.tokenizer == stored.data.tokenizer == "wordpiece"
+    assert config.data.max_length <= config.model.max_length
+    assert (config.optimizer.schedule, config.optimizer.learning_rate) == ("linear", 1e-4)
+    assert (config.task.name, config.task.pooling, config.task.num_labels) == ("classification", "mean", 2)
+
+
+def test_a_flag_has_precedence_over_a_checkpoint(tmp_path, pretrained):
+    write_names(tmp_path / "train.conll")
+    given = {"training__init_from": str(pretrained), "optimizer__learning_rate": 2e-4, "model__dropout_rate": 0.2}
+    config = fitted("tag", tmp_path, **given)
+    assert (config.optimizer.learning_rate, config.model.dropout_rate) == (2e-4, 0.2)
+
+
 # Bad input.
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path):
+    write_reviews(tmp_path / "reviews.tsv")
+    with pytest.raises(CheckpointError, match=r"training.init_from=.*nowhere"):
+        fitted("classify", tmp_path, training__init_from=str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
