@@ -41,6 +41,16 @@ def test_programs_are_kept_and_found_again(tmp_path):
     assert {path.name for path in folder.iterdir() if path.name.endswith("-cache")} == kept
 
 
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data[:-9] + b"\0" + data[-8:]])
+def test_a_damaged_program_is_compiled_anew(tmp_path, damage):
+    folder = run(tmp_path)
+    for file in folder.glob("*-cache"):
+        data = file.read_bytes()
+        file.write_bytes(damage(data))
+        assert file.read_bytes() != data
+    assert run(tmp_path) == folder
+
+
 @pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR"])
 def test_the_folder_that_the_environment_names(tmp_path, name):
     folder = run(tmp_path / "home", **{name: str(tmp_path / "there")})
