@@ -16,7 +16,7 @@ workdir = {workdir!r}
 overrides = {{
     "model.vocab_size": 400, "model.emb_dim": 16, "model.mlp_dim": 24, "model.num_heads": 2,
     "model.num_encoder_layers": 1, "model.num_decoder_layers": 1, "data.num_eval_pairs": 10, "data.num_buckets": 1,
-    "decode.max_extra_length": 0,
+    "data.drop_long": True, "decode.max_extra_length": 0,
 }}
 """
 

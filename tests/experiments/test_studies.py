@@ -123,6 +123,7 @@ SMALL = {
     "data.num_train_pairs": "300",
     "data.num_eval_pairs": "10",
     "data.num_buckets": "1",
+    "data.drop_long": "true",  # a small vocabulary cuts sentences into more tokens
     "decode.max_extra_length": "0",
     "training.num_train_steps": "2",
     "training.log_every_steps": "1",
@@ -137,7 +138,8 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     "order": SMALL | SHALLOW,
     # Its sizes and updates are fixed.
     "architectures": {name: SMALL[name] for name in ("model.vocab_size", "data.num_train_pairs", "data.num_eval_pairs")}
-    | {"data.num_buckets": "1", "decode.max_extra_length": "0", "training.log_every_steps": "1"},
+    | {"data.num_buckets": "1", "data.drop_long": "true", "decode.max_extra_length": "0"}
+    | {"training.log_every_steps": "1"},
     # With fewer sentences, the training split lacks some of the labels.
     "normalisation": NARROW
     | {"data.num_train_pairs": "5000", "data.num_eval_pairs": "20", "model.num_encoder_layers": "1"}

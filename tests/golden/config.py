@@ -23,7 +23,7 @@ def _model(**fields: Any) -> ModelConfig:
 
 
 def _data(**fields: Any) -> DataConfig:
-    sizes = {"num_train_pairs": 1000, "num_eval_pairs": 10, "tokenizer_pairs": 500}
+    sizes = {"num_train_pairs": 1000, "num_eval_pairs": 10, "tokenizer_pairs": 500, "drop_long": True}
     return DataConfig(**{**sizes, "max_length": 48, "tokens_per_batch": 512, **fields})
 
 
