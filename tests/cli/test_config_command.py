@@ -1,6 +1,7 @@
 """The command `config`, and the line of `train` on derived defaults that flags move."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,7 +119,8 @@ def test_train_says_it_before_it_starts(capsys, monkeypatch, tmp_path, words):
     """Without --config, the file is that of the work directory."""
     if not words:
         (tmp_path / "config.json").write_text(json_text(read_with_sources("quickstart").config.to_dict()))
-    monkeypatch.setattr(train, "start", lambda *args: "finished")
+    ended = SimpleNamespace(result=SimpleNamespace(reason="finished"), data=[])
+    monkeypatch.setattr(train, "_train", lambda *args: ended)
     assert main(["train", *words, f"--workdir={tmp_path}", "--config.model.num_kv_heads=2", "--config.seed=1"]) == 0
     assert "follows from" not in capsys.readouterr().err
     assert main(["train", *words, f"--workdir={tmp_path}", "--config.training.num_train_steps=950"]) == 0
