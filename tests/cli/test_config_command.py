@@ -119,7 +119,7 @@ def test_train_says_it_before_it_starts(capsys, monkeypatch, tmp_path, words):
     """Without --config, the file is that of the work directory."""
     if not words:
         (tmp_path / "config.json").write_text(json_text(read_with_sources("quickstart").config.to_dict()))
-    ended = SimpleNamespace(result=SimpleNamespace(reason="finished"), data=[])
+    ended = train._Trained(SimpleNamespace(reason="finished", metrics={}), [])
     monkeypatch.setattr(train, "_train", lambda *args: ended)
     assert main(["train", *words, f"--workdir={tmp_path}", "--config.model.num_kv_heads=2", "--config.seed=1"]) == 0
     assert "follows from" not in capsys.readouterr().err
