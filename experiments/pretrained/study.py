@@ -48,8 +48,8 @@ STUDY = Study(
     baseline="baseline.py",
     not_shown="other encoders, settings tuned for either start, or longer training from scratch.",
     axes=(
+        Axis("corpus", {"trec": TREC, "wnut17": WNUT17, "sst2": {}}),
         Axis("start", {"pretrained": {}, "scratch": {"training.new_parameters": True}}),
-        Axis("corpus", {"sst2": {}, "trec": TREC, "wnut17": WNUT17}),
     ),
     metrics=(Metric("held_out/score", "max"),),
     contrasts=("start",),
