@@ -1,0 +1,1 @@
+"""Is a pretrained encoder better than the same model from scratch?"""
