@@ -7,8 +7,9 @@
 The folder holds train.en and train.fr (any two endings), or train.tsv, and valid and test if you have them
 (docs/your_data.md).
 
-Hardware: HARDWARE
-Result: RESULT
+Hardware: 2 cores of an Intel Xeon, beside other programs.
+Result: not run here to its end. After 900 of 5,000 updates on 20,000 pairs of Tatoeba, English to German, a perplexity of
+15.7 per token on the last tenth.
 """
 
 from transformer_jax.config import (

@@ -9,8 +9,6 @@
 The model is that of `runs/minilm/config.json`. The settings are common ones of BERT; they were not tuned.
 """
 
-import dataclasses
-
 from transformer_jax.config import (
     DataConfig,
     ExperimentConfig,

@@ -9,9 +9,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from published_support import config_of, reduced, write_folder
 
 from experiments.decoding import cost
 from experiments.masking_rate.common_rate import masked_lm_scores
+from transformer_jax.cli.main import main
 from transformer_jax.config import walk
 from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import load_source
@@ -37,6 +39,12 @@ MEASURED = ["parallelism"]
 STUDIES = sorted({file.parent.name for file in ROOT.glob("experiments/*/study.py")}.difference(SEARCHED))
 
 VARIED = {
+    "pretrained": {
+        *("training.new_parameters", "task.name", "task.num_labels", "task.pooling", "task.chunks", "data.dir"),
+        *("data.format", "data.encoding", "data.coarse_labels", "data.input_feature", "data.target_feature"),
+        *("data.train_split", "data.valid_split", "data.test_split", "optimizer.warmup_steps", "optimizer.decay_steps"),
+        *("training.num_train_steps", "training.eval_every_steps"),
+    },
     "norm_placement": {
         "model.norm_position",
         "optimizer.warmup_steps",
@@ -150,6 +158,7 @@ OVERRIDES = dict.fromkeys(STUDIES, SMALL | NARROW | SHALLOW) | {
     | {"optimizer.warmup_steps": "1"},
     "long_range": {"model.emb_dim": "16", "data.num_train_pairs": "300", "data.num_eval_pairs": "10"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1", "optimizer.warmup_steps": "1"},
+    "pretrained": {"data.max_length": "16", "data.num_buckets": "1"},
     "generalisation": {"model.emb_dim": "32"}
     | {"model.vocab_size": "8", "data.num_buckets": "1", "optimizer.warmup_steps": "1"}
     | {"training.num_train_steps": "2", "training.log_every_steps": "1"},
@@ -341,6 +350,26 @@ def test_the_variants_of_a_search(name):
     assert len(random_search(space, 4, 0).next([])) == 4 * len(study(name).seeds)
 
 
+def write_encoder(folder):
+    """Write a small BERT with a vocabulary of letters, and a corpus as TREC; return the overrides for them."""
+    config = reduced(config_of("all-MiniLM-L6-v2"))
+    write_folder(folder / "bert", config)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in "aeiot")]
+    (folder / "bert" / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    assert main(["convert", f"--from={folder / 'bert'}", f"--workdir={folder / 'encoder'}"]) == 0
+    corpus = folder / "data" / "trec"
+    corpus.mkdir(parents=True)
+    labels = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+    for split, count in (("train", 240), ("test", 20)):
+        lines = [f"{labels[i * 5 % 6]}:x who is {letters[i % 26]} ?\n" for i in range(count)]
+        (corpus / f"{split}.txt").write_text("".join(lines))
+    model = read_config(str(folder / "encoder" / "config.json")).model
+    fields = ("vocab_size", "emb_dim", "num_heads", "mlp_dim", "num_encoder_layers", "max_length")
+    sizes = {f"model.{name}": str(getattr(model, name)) for name in fields}
+    return sizes | {"training.init_from": str(folder / "encoder")}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",  # others only train and score
@@ -358,6 +387,9 @@ def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
             (tmp_path / f"{split}.in").write_text("jump\nrun\n" * 40)
             (tmp_path / f"{split}.out").write_text("I_JUMP\nI_RUN I_RUN\n" * 40)
         overrides |= {"data.dir": str(tmp_path)}
+    if name == "pretrained":
+        monkeypatch.chdir(tmp_path)
+        overrides |= write_encoder(tmp_path)
     asked, found = study(name), trials(name, overrides)
     claim(tmp_path, ROOT / "experiments" / name)
     first = [trial for trial in found.trials if trial.seed == 0]
