@@ -6,8 +6,8 @@
 The folder holds train.json, and valid.json and test.json if you have them (docs/your_data.md). From scratch such a
 model learns little; start from a pretrained one with --config.training.init_from (docs/fine_tuning.md).
 
-Hardware: HARDWARE
-Result: RESULT
+Hardware: none yet.
+Result: not run here. The training has 500 to 1,500 updates.
 """
 
 from transformer_jax.config import (

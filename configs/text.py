@@ -7,8 +7,8 @@
 The folder holds train.txt, and valid.txt and test.txt if you have them (docs/your_data.md). Every line is a text of its
 own; with --config.data.documents=file, each file is one.
 
-Hardware: HARDWARE
-Result: RESULT
+Hardware: none yet.
+Result: not run here. The training has 300 to 3,000 updates.
 """
 
 from transformer_jax.config import (

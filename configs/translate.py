@@ -8,8 +8,8 @@ The folder holds train.en and train.fr (any two endings), or train.tsv, and vali
 (docs/your_data.md).
 
 Hardware: 2 cores of an Intel Xeon, beside other programs.
-Result: not run here to its end. After 900 of 5,000 updates on 20,000 pairs of Tatoeba, English to German, a perplexity of
-15.7 per token on the last tenth.
+Result: not run here to its end. After 900 of 5,000 updates on 20,000 pairs of Tatoeba, English to German, a perplexity
+of 15.7 per token on the last tenth.
 """
 
 from transformer_jax.config import (
