@@ -8,7 +8,8 @@ The folder holds train.conll, dev.conll and test.conll, plain or .gz, a word and
 
 Hardware: 2 cores of an AMD EPYC, shared.
 Result: F1 of entities 4.72 on test (most frequent tag of each word: 6.1) and 10.82 on dev, after 34 seconds; one seed,
-from scratch. The longer training of `--config=tag` has 9.13 on test. The entities of test are new ones by design, and 3,394 sentences teach a model without pretraining few of them.
+from scratch. The longer training of `--config=tag` has 9.13 on test. The entities of test are new ones by design, and
+3,394 sentences teach a model without pretraining few of them.
 """
 
 from transformer_jax.config import (
