@@ -51,8 +51,9 @@ def read_pretrained(path: str, architecture: str) -> PretrainedModel:
             getattr(model, field.name),
             field.metadata.get("read_by", {}).get("model.architecture", (ours,)),
         )
-        if field.name != "architecture" and value is not None and ours in readers:
+        if field.name != "architecture" and ours in readers:  # None stays derived
             fields[f"model.{field.name}"] = value
-    fields |= {f"data.{name}": getattr(data, name) for name in ("tokenizer", "resize", "colours")}
+    of_data = ("tokenizer",) if model.inputs == "tokens" else ("resize", "colours")
+    fields |= {f"data.{name}": getattr(data, name) for name in of_data}
     table = model.position_encoding == "learned" and model.inputs == "tokens"
     return PretrainedModel(fields, tokenizer, model.max_length if table else None)
