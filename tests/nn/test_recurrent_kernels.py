@@ -3,7 +3,6 @@
 On a CPU, JAX's own reference of cuDNN's function, which its tests compare with cuDNN, stands in for it.
 """
 
-import contextlib
 import dataclasses
 import functools
 
@@ -135,7 +134,7 @@ def test_the_training_step_calls_cudnn_and_losses_of_rows_do_not(monkeypatch, se
     config = read_config("recurrent:none", {"model.recurrent_implementation": "cudnn"})
     batch = TASKS["translation"].batch_template(config, 4, {"inputs": 8, "targets": 8})
     static, hyper = split(config)
-    with jax.default_matmul_precision(setting) if setting else contextlib.nullcontext():
+    with jax.default_matmul_precision(setting):
         state = jax.eval_shape(lambda: init_state(static, hyper))
         step = str(jax.make_jaxpr(functools.partial(make_train_step(static), hyper=hyper))(state, batch))
         static, hyper = split_for_evaluation(config)
