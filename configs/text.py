@@ -8,8 +8,8 @@ The folder holds train.txt, and valid.txt and test.txt if you have them (docs/yo
 own; with --config.data.documents=file, each file is one.
 
 Hardware: 2 cores of an Intel Xeon, beside other programs.
-Result: the first 90 % of tiny Shakespeare as one file: trained in about 8 minutes; a perplexity of 83.2 per token and
-937 per word on its last tenth, where 5-gram Kneser-Ney has 467 per word. These sizes are not tuned, and too weak.
+Result: the first 90 % of tiny Shakespeare as one file: trained in about 8 minutes; a perplexity of 83.2 per token, 937
+per word and 2.17 bits per byte on its last tenth, where 5-gram Kneser-Ney of the same tokens has 1,311 and 2.27.
 """
 
 from transformer_jax.config import (

@@ -80,6 +80,19 @@ def of_documents(folder):
             ],
         ),
         (
+            "language_model",
+            {
+                "5-gram Kneser-Ney": {"word_perplexity": 200.0, "unknown_words": 12, "words": 200},
+                "5-gram Kneser-Ney of tokens": {"word_perplexity": 300.0, "unknown_words": 0, "words": 200},
+            },
+            {"word_perplexity": 250.0},
+            [
+                "valid baselines: perplexity per word 200.000 5-gram Kneser-Ney, 300.000 5-gram Kneser-Ney of tokens; "
+                "the model: 250.000",
+                "valid baselines: 6 % of the words are one unknown word to 5-gram Kneser-Ney: too low to compare",
+            ],
+        ),
+        (
             "images",
             {"majority label": {"accuracy": 10.0}},
             {"accuracy": 9.0},
@@ -125,7 +138,8 @@ def test_the_time_grows_with_words_and_labels(tmp_path):
     assert tags.seconds_to_learn() == pytest.approx(2e-6 * sum(map(len, FEATURES["tagging"]["tags"])))
     text = of_documents(tmp_path / "text")
     split = text.data.splits["train"]
-    assert text.seconds_to_learn() == pytest.approx(4e-6 * split.values("words", np.arange(split.num_examples)).sum())
+    words = split.values("words", np.arange(split.num_examples)).sum()
+    assert text.seconds_to_learn() == pytest.approx(4e-6 * (words + split.lengths("ids").sum()))
 
 
 @pytest.mark.parametrize("task", [TaskConfig(), TaskConfig(name="language_model", prefix="random")])

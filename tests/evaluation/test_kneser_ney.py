@@ -72,9 +72,10 @@ def test_the_equations_of_chen_and_goodman(order, count):
 
 @pytest.mark.parametrize("order", [1, 2, 5])
 @pytest.mark.parametrize("history", [[], ["a"], ["a", "b", "a", "c", "a"], ["x", "a"], ["a", "x"]])
-def test_probabilities_sum_to_one_over_the_vocabulary(order, history):
-    model = KneserNey.of_sentences(texts(0, 200), order)
-    of_words = [model.log_probs([[*history, word]])[-2] for word in [*"abcdefghij", "x"]]
+@pytest.mark.parametrize(("unseen", "num_words"), [("x", None), ("xyz", 13)])
+def test_probabilities_sum_to_one_over_the_vocabulary(order, history, unseen, num_words):
+    model = KneserNey.of_sentences(texts(0, 200), order, num_words)
+    of_words = [model.log_probs([[*history, word]])[-2] for word in [*"abcdefghij", *unseen]]
     assert np.exp([*of_words, model.log_probs([history])[-1]]).sum() == pytest.approx(1.0, abs=1e-12)
 
 

@@ -96,12 +96,18 @@ def test_a_language_model_counts_the_words_and_bytes_of_the_task(tmp_path):
     found = of_files("language_model", tmp_path)
     training, tests = ((tmp_path / f"{split}.txt").read_text().splitlines() for split in ("train", "test"))
     scores = found.scores("test")
-    assert list(scores) == ["unigram", "5-gram Kneser-Ney"]
-    for (name, row), order in zip(scores.items(), (1, 5), strict=True):
-        log_probs = KneserNey.of_sentences(map(str.split, training), order).log_probs(map(str.split, tests))
-        assert row["words"] == len(log_probs) == sum(len(line.split()) + 1 for line in tests), name
+    ids, num_words = found.data.tokenizer, sum(len(line.split()) + 1 for line in tests)
+    ways = {
+        "unigram": (1, str.split),
+        "5-gram Kneser-Ney": (5, str.split),
+        "5-gram Kneser-Ney of tokens": (5, lambda line: ids.encode_batch([line]).ids.tolist()),
+    }
+    assert list(scores) == [*ways]
+    for (name, row), (order, cut) in zip(scores.items(), ways.values(), strict=True):
+        log_probs = KneserNey.of_sentences(map(cut, training), order).log_probs(map(cut, tests))
+        assert row["words"] == num_words, name
         assert row["bytes"] == (tmp_path / "test.txt").stat().st_size
-        assert row["word_perplexity"] == pytest.approx(math.exp(-log_probs.mean()))
+        assert row["word_perplexity"] == pytest.approx(math.exp(-log_probs.sum() / num_words))
         assert row["bits_per_byte"] == pytest.approx(-log_probs.sum() / math.log(2) / row["bytes"])
         assert row["unknown_words"] == 0
     assert scores["5-gram Kneser-Ney"]["word_perplexity"] < scores["unigram"]["word_perplexity"]

@@ -24,7 +24,8 @@ def baselines_of_validation(
 ) -> str | None:
     """Return a line with the baselines of the validation split and the score of the model.
 
-    If a baseline is better than the model, a second line says so.
+    If a baseline is better than the model, another line says so. Baselines with unknown words are not compared: all of
+    them are one word, whose spelling costs nothing.
 
     They are those of WORKDIR/evaluation/baselines/valid.json. If it does not have them, they are computed and written
     there. If that would take more than `MOST_SECONDS`, the line says which command computes them.
@@ -52,11 +53,16 @@ def _text(task: str, rows: Rows, metrics: Mapping[str, Any]) -> str | None:
         return None
     spec = next(spec for spec in TASKS[task].metrics if spec.name == name)
     sign = 1 if spec.direction == "max" else -1
-    scores = {baseline: row[name] for baseline, row in rows.items()}
-    model, best = metrics[name], max(scores, key=lambda baseline: sign * scores[baseline])
+    model, scores = metrics[name], {baseline: row[name] for baseline, row in rows.items()}
     shown = ", ".join(f"{spec.format.format(score)} {baseline}" for baseline, score in scores.items())
-    line = f"valid baselines: {spec.label} {shown}; the model: {spec.format.format(model)}"
-    if sign * model >= sign * scores[best]:
-        return line
-    page = _PAGES.get(task, "docs/labelled_tasks.md")
-    return f'{line}\nvalid baselines: {best} is better than the model; see section "Scores" of {page}'
+    lines = [f"{spec.label} {shown}; the model: {spec.format.format(model)}"]
+    unknown = {baseline: row.get("unknown_words", 0) / row.get("words", 1) for baseline, row in rows.items()}
+    if most := max(unknown.values()):
+        names = " and ".join(baseline for baseline, share in unknown.items() if share)
+        lines.append(f"{100 * most:.2g} % of the words are one unknown word to {names}: too low to compare")
+    known = [baseline for baseline, share in unknown.items() if not share]
+    best = max(known, key=lambda baseline: sign * scores[baseline], default=None)
+    if best is not None and sign * model < sign * scores[best]:
+        page = _PAGES.get(task, "docs/labelled_tasks.md")
+        lines.append(f'{best} is better than the model; see section "Scores" of {page}')
+    return "\n".join(f"valid baselines: {line}" for line in lines)
