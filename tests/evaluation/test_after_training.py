@@ -89,7 +89,8 @@ def of_documents(folder):
             [
                 "valid baselines: perplexity per word 200.000 5-gram Kneser-Ney, 300.000 5-gram Kneser-Ney of tokens; "
                 "the model: 250.000",
-                "valid baselines: 6 % of the words are one unknown word to 5-gram Kneser-Ney: too low to compare",
+                "valid baselines: 6 % of the words are one unknown word to 5-gram Kneser-Ney, whose perplexity is too "
+                "low to compare",
             ],
         ),
         (

@@ -3,6 +3,7 @@
 On a CPU, JAX's own reference of cuDNN's function, which its tests compare with cuDNN, stands in for it.
 """
 
+import contextlib
 import dataclasses
 import functools
 

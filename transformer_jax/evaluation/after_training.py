@@ -8,6 +8,7 @@ from typing import Any
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.datasets import Data
+from transformer_jax.evaluation.table import unknown_words
 from transformer_jax.evaluation.task_baselines import Rows, TaskBaselines, why_no_baselines
 from transformer_jax.tasks.base import TASKS
 
@@ -56,11 +57,9 @@ def _text(task: str, rows: Rows, metrics: Mapping[str, Any]) -> str | None:
     model, scores = metrics[name], {baseline: row[name] for baseline, row in rows.items()}
     shown = ", ".join(f"{spec.format.format(score)} {baseline}" for baseline, score in scores.items())
     lines = [f"{spec.label} {shown}; the model: {spec.format.format(model)}"]
-    unknown = {baseline: row.get("unknown_words", 0) / row.get("words", 1) for baseline, row in rows.items()}
-    if most := max(unknown.values()):
-        names = " and ".join(baseline for baseline, share in unknown.items() if share)
-        lines.append(f"{100 * most:.2g} % of the words are one unknown word to {names}: too low to compare")
-    known = [baseline for baseline, share in unknown.items() if not share]
+    if note := unknown_words(rows):
+        lines.append(note)
+    known = [baseline for baseline, row in rows.items() if not row.get("unknown_words")]
     best = max(known, key=lambda baseline: sign * scores[baseline], default=None)
     if best is not None and sign * model < sign * scores[best]:
         page = _PAGES.get(task, "docs/labelled_tasks.md")

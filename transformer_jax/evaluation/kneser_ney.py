@@ -43,7 +43,7 @@ class _Order:
 
 @dataclasses.dataclass(frozen=True)
 class KneserNey:
-    """A model of the words of sentences, which may be any values, such as the ids of tokens; see the module's docstring.
+    """A model of the words of sentences; words may be any values, such as ids of tokens. See the module's docstring.
 
     words: ids of the words in training. orders: tables of n = 1, 2, ... num_unseen: words that share the probability of
     the unknown word.

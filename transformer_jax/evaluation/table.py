@@ -35,10 +35,22 @@ def print_table(
             cells = (spec.format.format(scores[spec.name]) if spec.name in scores else "" for spec in columns)
             table.add_row(*(Text(split), Text(name))[: len(headings)], *cells)
     show(render_table(table))
+    for split, metrics in results.items():
+        if note := unknown_words(metrics.get("baselines", {})):
+            show(f"{split}: {note}")
     if "decode" in first:
         show(f"decode: {described(first['decode'])}")
     names = {spec.name: f"{spec.name}_signature" for spec in specs}
     print_signatures({name: first[signature] for name, signature in names.items() if signature in first}, show)
+
+
+def unknown_words(baselines: Mapping[str, Mapping[str, float]]) -> str:
+    """Return which baselines cannot be compared because they do not know all words; empty if all can."""
+    shares = {name: row["unknown_words"] / row["words"] for name, row in baselines.items() if row.get("unknown_words")}
+    if not shares:
+        return ""
+    most, names = 100.0 * max(shares.values()), " and ".join(shares)
+    return f"{most:.2g} % of the words are one unknown word to {names}, whose perplexity is too low to compare"
 
 
 def print_types(results: Mapping[str, Mapping[str, Any]], show: Callable[[str], object] = print) -> None:
