@@ -9,11 +9,11 @@ part, such as `DESC:manner`, are cut at the colon. There is no validation file, 
 validates, and test is scored once, at the end. Learning rate, dropout and pooling were chosen on that tenth, where
 these settings reached 84.4 % (400 of 800 steps, with another decay).
 
-Hardware: 2 cores of an AMD EPYC, shared.
-Result: test not scored yet with these settings. Earlier ones (learning rate 1e-3, dropout 0.3), trained on the whole
-file, had accuracies on test of 81.2, 81.8 and 82.8 % with seeds 0, 1 and 2, after half a minute each. Logistic
-regression over words has 85.0 %, 3 points more, and a pretrained encoder 96 (docs/fine_tuning.md). A convolutional
-network with random embeddings has 88.2 % (harvardnlp/sent-conv-torch, CNN-rand of Kim 2014).
+Hardware: 2 cores of an Intel Xeon, beside two trainings; 40 s of CPU time.
+Result: accuracies on test of 82.8, 80.8 and 81.4 % with seeds 0, 1 and 2 (81.7 ± 2.6). Logistic regression over the
+words of the same 90 % has 84.6, 2.9 points more; on the last tenth it has 81.5, and these models 81.7, 84.8 and 82.4.
+A pretrained encoder has 96.5 (docs/fine_tuning.md). A convolutional network with random embeddings has 88.2 %
+(harvardnlp/sent-conv-torch, CNN-rand of Kim 2014), from the whole training file.
 """
 
 from transformer_jax.config import (

@@ -7,8 +7,9 @@
 The folder holds train.conllu, dev.conllu and test.conllu, plain or .gz.
 
 Hardware: 2 cores of an AMD EPYC, shared.
-Result: 90.64 % of the words of test right, 90.91 % of dev, after 1:10 minutes; one seed, from scratch. A bidirectional
-LSTM with GloVe vectors has 88.26 % on an older version of the data (bentrevett/pytorch-pos-tagging).
+Result: 90.64 % of the words of test right, 90.91 % of dev, after 1:10 minutes; one seed, from scratch. The most
+frequent tag of each word: 86.16 and 86.10. A bidirectional LSTM with GloVe vectors has 88.26 % on an older version of
+the data (bentrevett/pytorch-pos-tagging).
 """
 
 from transformer_jax.config import (
