@@ -12,6 +12,9 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +47,8 @@ TOLERANCE = 1e-5
 BFLOAT16_TOLERANCE = 1e-2
 
 LOGGED = ("loss", "gradient_norm", "tokens")
+COUNTED = (*LOGGED, "padding_efficiency")
+"""`padding_efficiency`: filled slots of a batch / its slots."""
 SCORES = ("loss", "perplexity", "accuracy", "tokens", "over_length")
 TRANSLATION_SCORES = ("exact_match", "sacrebleu", "chrf", "unfinished")
 
@@ -156,11 +161,11 @@ def write(path: Path, name: str, numbers: dict[str, Any]) -> None:
     path.write_text("{\n" + ",\n".join(entries) + "\n}\n")
 
 
-def logged(workdir: Path, after: int = 0) -> dict[str, dict[str, float]]:
+def logged(workdir: Path, after: int = 0, names: Sequence[str] = LOGGED) -> dict[str, dict[str, float]]:
     """Return the numbers of metrics.jsonl after a step, by step and split."""
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     return {
-        f"step {line['step']} {line['split']}": {name: line[name] for name in LOGGED if name in line}
+        f"step {line['step']} {line['split']}": {name: line[name] for name in names if name in line}
         for line in lines
         if line["step"] > after
     }
@@ -180,6 +185,45 @@ def test_training_steps(tmp_path, name):
     numbers = logged(tmp_path)
     assert len(numbers) == 21  # 20 steps and the validation at the end
     check(known, numbers, BFLOAT16_TOLERANCE if name.startswith("bfloat16") else TOLERANCE)
+
+
+WITNESSES = (
+    *("windows_lion", "packed_language_model", "adafactor", "accumulated_with_dropout", "masked_lm_frozen"),
+    *("denoising", "span_corruption", "classification_batch_norm", "tagging", "span_qa", "vision", "recurrent"),
+)
+AMPLIFYING = ("windows_lion", "adafactor", "classification_batch_norm")
+"""A change of rounding grows: Lion takes signs, Adafactor divides by small averages, BatchNorm by deviations."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITNESSES)
+def test_training_steps_of_every_task_optimizer_and_kind_of_batch(tmp_path, name):
+    known = recorded("steps", name)
+    assert main(["train", f"--config={CONFIG}:{name}", f"--workdir={tmp_path}"]) == 0
+    numbers = logged(tmp_path, names=COUNTED)
+    assert len(numbers) == 9
+    assert all({*COUNTED} <= {*line} for at, line in numbers.items() if at.endswith("train"))
+    check(known, numbers, 1e-2 if name in AMPLIFYING else 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["jit", "shard_map", "pmap"])
+def test_training_steps_on_eight_devices(tmp_path, launcher):
+    known = recorded("steps", f"eight_devices_{launcher}")
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    command = [sys.executable, "-m", "transformer_jax", "train", f"--config={CONFIG}:devices", f"--workdir={tmp_path}"]
+    command += [f"--config.parallel.launcher={launcher}", "--config.data.row_multiple=8"]
+    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"XLA_FLAGS": flags.strip()})
+    check(known, logged(tmp_path, names=COUNTED), 1e-4)
+
+
+@pytest.mark.slow
+def test_training_steps_of_trials_in_one_program(study, tmp_path):
+    known = recorded("steps", "trials_in_one_program")
+    shutil.rmtree(tmp_path / "study")
+    assert main(["sweep", *study, "--executor=vmap", "--config.data.drop_long=true"]) == 0
+    trials = {folder.name: logged(folder) for folder in sorted((tmp_path / "study" / "trials").iterdir())}
+    check(known, {f"{name} {at}": line for name, lines in trials.items() for at, line in lines.items()}, 1e-4)
 
 
 # Initial values.
