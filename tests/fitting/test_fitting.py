@@ -292,6 +292,29 @@ def test_a_sorted_file_is_refused(tmp_path):
     assert "seem to be sorted" in refusal("classify", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("text\tlabel\n", "data.train_split=train[:90%] has no examples"),
+        ("text\tlabel\nfine\tgood\n", "data.train_split=train[:90%] has no examples"),
+        ("text\ttext\tlabel\n" + "a\tb\t1\nc\td\t0\n" * 20, "line 1: two columns have the name 'text'"),
+        ("id\tid\ttext\tlabel\n" + "1\t1\ta\t1\n2\t2\tc\t0\n" * 20, "two columns have the name 'id'"),
+        (
+            "text\tlabel\n" + "a film\t1\nno\tfilm\t0\n" * 20,
+            "line 3: 3 columns, but the first line names 2; has a text a tab",
+        ),
+        (
+            "text\tscore\n" + "".join(f"film {i}\t{i / 7:.3f}\n" for i in range(40)),
+            "have 36 different values in 36 examples",
+        ),
+    ],
+    ids=["only names", "one example", "two columns of texts", "two other columns", "a tab in a text", "numbers"],
+)
+def test_tables_with_faults(tmp_path, text, message):
+    (tmp_path / "train.tsv").write_text(text)
+    assert message in refusal("classify", tmp_path)
+
+
 def test_empty_texts_are_refused(tmp_path):
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(f" \t{i % 2}\n" for i in range(20)))
     assert "line 2: column text is empty" in refusal("classify", tmp_path)

@@ -104,6 +104,9 @@ def _tsv(file: TextFile, pairs: bool) -> dict[str, list[str]]:
     width = len(rows[0])
     same = [row for row in rows if len(row) == width]
     cells = [list(column) for column in zip(*same, strict=True)]
+    usual = any(x[0].lower() in (*TEXTS, *LABELS) and x[0] not in x[1:] for x in cells)
+    if usual and (twice := [name for place, name in enumerate(rows[0]) if name in rows[0][:place]]):
+        raise DataError(f"{file.path}, line 1: two columns have the name {twice[0]!r}; give each its own")
     header = _is_header(rows[0], cells, pairs)
     names = rows[0] if header else [str(place) for place in range(1, width + 1)]
     return {name: column[header:] for name, column in zip(names, cells, strict=True)}

@@ -97,6 +97,16 @@ def choose_sizes(
     if task == "images":
         return _images(source, data, given, values, pretrained)
     examples = _read(source, task)
+    if not examples.count:
+        raise DataError(
+            f"data.train_split={data.train_split} has no examples; at least two are needed, for example ten"
+        )
+    if task == "classification" and 2 * len(examples.labels) > max(examples.count, 4):
+        column = f" of column {data.target_feature}" if data.target_feature else ""
+        raise DataError(
+            f"the labels{column} have {len(examples.labels):,} different values in {examples.count:,} examples: too "
+            "many to learn; name another column with --config.data.target_feature (numbers are not predicted)"
+        )
     fields: dict[str, Any] = {}
     if examples.labels:
         fields["task.num_labels"] = len(examples.labels)

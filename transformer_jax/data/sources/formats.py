@@ -210,8 +210,11 @@ class _Tsv(_PerLine):
             for name in self.names:
                 if name not in names:
                     raise ValueError(f"no column {name!r}; there are {', '.join(names)}{nearest(name, names)}")
+                if names.count(name) > 1:
+                    raise ValueError(f"two columns have the name {name!r}; give each its own")
                 columns.append(names.index(name))
-        elif min(columns) < 0:
+            return lambda line: _picked(_no_more_than(names, line.split("\t")), columns, self.names)
+        if min(columns) < 0:
             raise ValueError("columns are counted from 1")
         return lambda line: _picked(line.split("\t"), columns, self.names)
 
@@ -490,6 +493,12 @@ def _located(file: TextFile, number: int, call: Callable[[], Any]) -> Any:
         return call()
     except ValueError as error:
         raise _at(file, number, str(error)) from error
+
+
+def _no_more_than(names: Sequence[str], cells: Sequence[str]) -> Sequence[str]:
+    if len(cells) > len(names):
+        raise ValueError(f"{len(cells)} columns, but the first line names {len(names)}; has a text a tab in it?")
+    return cells
 
 
 def _picked(cells: Sequence[str], columns: Sequence[int], names: Sequence[str]) -> list[str]:
