@@ -10,6 +10,8 @@ from labelled_support import ANSWERS, CONTEXTS, LABELS, QUESTIONS, SECONDS, TAGS
 
 from transformer_jax.cli import predict
 from transformer_jax.cli.main import main
+from transformer_jax.data.sources import format_of
+from transformer_jax.errors import DataError
 from transformer_jax.evaluation import loading
 from transformer_jax.evaluation import run as evaluation_run
 from transformer_jax.models.architecture import init_params
@@ -282,3 +284,11 @@ def test_it_speaks_before_it_loads_the_checkpoint(model, predicted, monkeypatch)
         "reading checkpoint runs/unused",
         "predicting --text; programs are compiled for the first batches",
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("a/b.csv", "a/b.csv is CSV"), ("b.csv.gz", "as b.tsv"), ("b.xlsx", "spreadsheet")]
+)
+def test_a_table_that_is_not_read_is_not_taken_for_lines_of_text(path, message):
+    with pytest.raises(DataError, match=message):
+        format_of(path)

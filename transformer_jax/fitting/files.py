@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.data.images import SUFFIXES as IMAGES
+from transformer_jax.data.sources import UNREAD, why_unread
 from transformer_jax.data.sources.lines import TextFile
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.fitting.kinds import USES, Kind
@@ -26,13 +27,6 @@ TRAIN_PART, VALID_PART = "[:90%]", "[90%:]"
 _OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conllu", "json": "squad", "txt": "txt"}
 _SAMPLE = 200
 _MAX_NAMED = 6
-_UNREAD = {
-    "csv": "is CSV, which is not read; write it with tabs between the columns, as NAME.tsv, for example with "
-    'python -c "import csv, sys; [print(*(x.replace(chr(9), chr(32)).replace(chr(10), chr(32)) for x in row), '
-    'sep=chr(9)) for row in csv.reader(sys.stdin)]" < NAME.csv > NAME.tsv',
-    "xlsx": "is a spreadsheet; save it as text with tabs between the columns, NAME.tsv",
-    "parquet": "is Parquet, which is not read; write its rows as NAME.jsonl",
-}
 
 
 class _File(NamedTuple):
@@ -99,7 +93,7 @@ def _groups(
     locales = [data[name] for name in ("source_locale", "target_locale")]
     for stem, sides in others.items():
         pair = [x for x in locales if x in sides]
-        if len(pair) == 2 or (len(sides) == 2 and not {*sides} & {*_UNREAD}):
+        if len(pair) == 2 or (len(sides) == 2 and not {*sides} & {*UNREAD}):
             groups.setdefault("parallel", {})[stem] = [sides[name] for name in (pair if len(pair) == 2 else sides)]
     if "labelled" in groups and "data.format" not in given and kind.config == "classify":
         groups["labelled"] = {s: f for s, f in groups["labelled"].items() if _begins_with_labels(f[0], data)}
@@ -177,8 +171,8 @@ def _other_kind(
     """Return the error of a folder without files of a kind; it names the config for what the folder has."""
     wanted = f"--config={kind.config} reads {kind.wanted}"
     for file in files:
-        if file.suffix in _UNREAD:
-            return DataError(f"{file.path} {_UNREAD[file.suffix].replace('NAME', file.stem)}; {wanted}")
+        if problem := why_unread(file.path):
+            return DataError(f"{problem}; {wanted}")
     for format, stems in groups.items():
         has, configs = USES[format]
         others = [f"--config={name}" for name in configs if name != kind.config]

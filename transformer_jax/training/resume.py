@@ -172,10 +172,11 @@ def check_corpus(record: Mapping[str, Any], corpus: Mapping[str, Any], workdir: 
     """Raise CheckpointError if the corpus differs from that in a checkpoint's record."""
     before = record["corpus"]
     if before["sha256"] != corpus["sha256"]:
+        then, now = (f"{of['sha256'][:12]} {of['versions'] or ''}".rstrip() for of in (before, corpus))
         raise CheckpointError(
-            f"{workdir}: the corpus has changed since its last checkpoint: sha256 {before['sha256'][:12]} then "
-            f"({before['versions']}), {corpus['sha256'][:12]} now ({corpus['versions']}), or this version reads some "
-            "of its files in another way (CHANGELOG.md); restore the old corpus, or choose another --workdir"
+            f"{workdir}: the corpus has changed since its last checkpoint (sha256 {then} then, {now} now), or this "
+            "version reads some of its files in another way (CHANGELOG.md); restore the old corpus, or choose another "
+            "--workdir"
         )
 
 

@@ -12,7 +12,7 @@ from transformer_jax.config import DataConfig
 from transformer_jax.config.data import IMAGE_SOURCES
 from transformer_jax.data.sources.base import Source, Split
 from transformer_jax.data.sources.rewriting import rewritten
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.registry import Factories
 
 __all__ = ["SOURCES", "Source", "Split", "TestFiles", "load_source", "open_test_set"]
@@ -47,8 +47,30 @@ _OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conll
 """Formats by the suffix of a file that has both sides."""
 
 
+UNREAD = {
+    "csv": "is CSV, which is not read; write it with tabs between the columns, as NAME.tsv, for example with "
+    'python -c "import csv, sys; [print(*(x.replace(chr(9), chr(32)).replace(chr(10), chr(32)) for x in row), '
+    'sep=chr(9)) for row in csv.reader(sys.stdin)]" < NAME.csv > NAME.tsv',
+    "xlsx": "is a spreadsheet; save it as text with tabs between the columns, NAME.tsv",
+    "parquet": "is Parquet, which is not read; write its rows as NAME.jsonl",
+}
+"""Formats of tables that no config reads, with the remedy."""
+
+
+def why_unread(path: str | Path) -> str:
+    """Return why a table is not read, and how to write it in a format that is; empty for other files."""
+    name = Path(path).name.removesuffix(".gz")
+    stem, _, suffix = name.rpartition(".")
+    return f"{path} {UNREAD[suffix].replace('NAME', stem)}" if suffix in UNREAD else ""
+
+
 def format_of(path: str) -> str | None:
-    """Return the format of a file that has both sides, by its suffix, also before .gz; None for another suffix."""
+    """Return the format of a file that has both sides, by its suffix, also before .gz; None for another suffix.
+
+    Raises: DataError for a table that is not read, such as CSV.
+    """
+    if problem := why_unread(path):
+        raise DataError(problem)
     return next((f for suffix, f in _OF_SUFFIX.items() if re.search(rf"\.{suffix}(\.gz)?$", path)), None)
 
 
