@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import re
 from collections.abc import Sequence, Set
@@ -14,12 +15,15 @@ from transformer_jax.data.sources.lines import TextFile, find
 from transformer_jax.errors import DataError
 from transformer_jax.fitting.kinds import Kind
 from transformer_jax.readers import parse_json
+from transformer_jax.terminal import say
 
 TEXTS = ("text", "sentence", "review", "comment", "tweet", "question", "body", "content", "message", "document")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "stars", "rating", "score", "topic", "y")
 """Usual names of columns, in lower case."""
 _SAMPLE = 2000
-_NAME = re.compile(r"[\w .\-]{1,40}")
+_NAME = re.compile(r"[\w.\-]{1,40}")
+_OTHERS = {"source", "target", "src", "tgt", "id"}
+_LONGEST_NAME = 40
 
 
 class _Column(NamedTuple):
@@ -49,16 +53,14 @@ def find_columns(kind: Kind, data: DataConfig, given: Set[str]) -> dict[str, Any
         return {}
     file = _training_file(data)
     table = (_tsv if data.format == "tsv" else _jsonl)(file, kind.config == "translate")
-    columns = [_Column(name, values) for name, values in table.items()]
-    taken = [value for value in (data.input_feature, data.target_feature) if value]
+    columns = [_Column(name, values) for name, values in table.columns.items()]
+    taken = [value for value in (data.input_feature, data.second_feature, data.target_feature) if value]
     free = [column for column in columns if column.name not in taken]
-    where, names = file.path, ", ".join(table)
+    where, names = file.path, ", ".join(table.names)
     if kind.config == "translate":
-        if len(columns) > 2 and len(needed) == 2:
-            raise DataError(
-                f"{where} has the columns {names}; name those of the two texts, as in --config.data.input_feature="
-                f"{columns[0].name} --config.data.target_feature={columns[1].name}"
-            )
+        if len(free) > len(needed):
+            flags = [f"--config.{name}={column.name}" for name, column in zip(sorted(needed), free, strict=False)]
+            raise DataError(f"{where} has the columns {names}; name those of the two texts, as in {' '.join(flags)}")
         if len(free) < len(needed):
             raise DataError(f"{where} has the columns {names}; a pair of texts needs two")
         return dict(zip(sorted(needed), (column.name for column in free), strict=False))
@@ -89,7 +91,19 @@ def _labels(columns: Sequence[_Column], where: Path, names: str) -> _Column:
 
 
 def _named(columns: Sequence[_Column], usual: Sequence[str]) -> _Column | None:
-    return next((column for name in usual for column in columns if column.name.lower() == name), None)
+    """Return the column with a usual name, or with such a word in its name."""
+    whole = (column for name in usual for column in columns if _bare(column.name) == name)
+    parts = (column for name in usual for column in columns if name in _words(column.name))
+    return next(whole, None) or next(parts, None)
+
+
+def _bare(name: str) -> str:
+    """Return a name in lower case, without quotes, and without `#` in front."""
+    return name.strip().strip("\"'").lstrip("#").strip().lower()
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]{2,}", name.lower())
 
 
 def _training_file(data: DataConfig) -> TextFile:
@@ -98,40 +112,82 @@ def _training_file(data: DataConfig) -> TextFile:
     return TextFile(path, encoding=data.encoding)
 
 
-def _tsv(file: TextFile, pairs: bool) -> dict[str, list[str]]:
+class _Table(NamedTuple):
+    """columns: values of the rows of a sample, by name. names: of all columns, also of those that are no text."""
+
+    columns: dict[str, list[str]]
+    names: Sequence[str]
+
+
+def _tsv(file: TextFile, pairs: bool) -> _Table:
     """Return the columns by name, or by number if the first line has no names."""
     rows = [line.split("\t") for line in itertools.islice(lines_of(file), _SAMPLE)]
     width = len(rows[0])
     same = [row for row in rows if len(row) == width]
     cells = [list(column) for column in zip(*same, strict=True)]
-    usual = any(x[0].lower() in (*TEXTS, *LABELS) and x[0] not in x[1:] for x in cells)
-    if usual and (twice := [name for place, name in enumerate(rows[0]) if name in rows[0][:place]]):
+    header = _has_usual_name(cells)
+    if header and (twice := [name for place, name in enumerate(rows[0]) if name in rows[0][:place]]):
         raise DataError(f"{file.path}, line 1: two columns have the name {twice[0]!r}; give each its own")
-    header = _is_header(rows[0], cells, pairs)
+    header = header or _is_header(rows[0], cells, pairs)
+    if not header:
+        _check_widths(file, rows)
     names = rows[0] if header else [str(place) for place in range(1, width + 1)]
-    return {name: column[header:] for name, column in zip(names, cells, strict=True)}
+    if header and not _has_usual_name(cells):
+        say(
+            f"{file.path}: the first line, {', '.join(names)}, is taken for the names of the columns; if it is an "
+            "example, give their numbers: --config.data.input_feature=1 --config.data.target_feature=2"
+        )
+    return _Table({name: column[header:] for name, column in zip(names, cells, strict=True)}, names)
+
+
+def _check_widths(file: TextFile, rows: Sequence[Sequence[str]]) -> None:
+    """Raise DataError if a line of the file has more columns than most lines have, as one with a tab in a text has."""
+    ((usual, count),) = collections.Counter(map(len, rows)).most_common(1)
+    if 2 * count <= len(rows):
+        return
+    for number, line in enumerate(lines_of(file), 1):
+        if (found := line.count("\t") + 1) > usual:
+            raise DataError(
+                f"{file.path}, line {number}: {found} columns, and most lines have {usual}; has a text a tab in it?"
+            )
+
+
+def _has_usual_name(columns: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first line has a usual name of a column.
+
+    One that stands there again below is a value, such as the label `y`; so is any word if a label of the first line
+    does.
+    """
+    usual = {*TEXTS, *LABELS} | _OTHERS
+    first = [column[0] for column in columns]
+    if not any(_bare(cell) in usual or (len(cell) <= _LONGEST_NAME and {*_words(cell)} & usual) for cell in first):
+        return False
+    exact = any(_bare(cell) in usual and cell not in column[1:] for cell, column in zip(first, columns, strict=True))
+    labels = [column for column in columns if len({*column[1:]}) <= max(len(column) // 4, 2) < len(column)]
+    return exact if not labels else all(column[0] not in column[1:] for column in labels)
 
 
 def _is_header(first: Sequence[str], columns: Sequence[Sequence[str]], pairs: bool) -> bool:
-    """Return whether the first line has the names of columns.
+    """Return whether the first line has names of columns that are not usual ones.
 
-    It has if a cell is a usual name; and also if all are different names and, in a column whose values repeat, as
-    labels do, this one does not.
+    It has if all are different words and, in a column whose values repeat, as labels do, this one does not.
     """
     if len({*first}) < len(first) or not all(_NAME.fullmatch(cell) and not cell.isdecimal() for cell in first):
         return False
-    usual = {*TEXTS, *LABELS} | {"source", "target", "src", "tgt", "id"}
-    if any(cell.lower() in usual for cell in first):
-        return True
     if pairs:  # short sentences look like names
         return all(re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?", cell) for cell in first)
     repeat = [column for column in columns if len({*column[1:]}) <= max(len(column) // 4, 2) < len(column)]
     return bool(repeat) and all(column[0] not in column[1:] for column in repeat)
 
 
-def _jsonl(file: TextFile, pairs: bool) -> dict[str, list[str]]:
-    """Return the values of the keys that every object has, if they are texts or, as labels may be, integers."""
+def _jsonl(file: TextFile, pairs: bool) -> _Table:
+    """Return the keys that most objects have with a text or, as labels may be, an integer, and the names of all keys.
+
+    The reader names the line of an object where such a key has another value.
+    """
     table: dict[str, list[str]] = {}
+    names: dict[str, None] = {}
+    count = 0
     for number, line in enumerate(itertools.islice(lines_of(file), _SAMPLE), 1):
         try:
             row = parse_json(line, check_text=False)
@@ -139,8 +195,9 @@ def _jsonl(file: TextFile, pairs: bool) -> dict[str, list[str]]:
             raise DataError(f"{file.path}, line {number}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{file.path}, line {number}: expected a JSON object, got {type(row).__name__}")
+        count += 1
+        names.update(dict.fromkeys(row))
         for key, value in row.items():
-            if isinstance(value, str) or (isinstance(value, int) and not pairs):
+            if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and not pairs):
                 table.setdefault(key, []).append(str(value))
-    rows = max(map(len, table.values()), default=0)
-    return {key: values for key, values in table.items() if len(values) == rows}
+    return _Table({key: values for key, values in table.items() if 2 * len(values) > count}, list(names))
