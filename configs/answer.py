@@ -1,7 +1,7 @@
 """Your own questions on contexts, in the form of SQuAD 1.1; sizes follow from your files.
 
     transformer-jax train --config=answer --workdir=runs/answers --config.data.dir=questions
-    transformer-jax evaluate --checkpoint=runs/answers --splits=test
+    transformer-jax evaluate --checkpoint=runs/answers --splits=valid
 
 The folder holds train.json, and valid.json and test.json if you have them (docs/your_data.md). From scratch such a
 model learns little; start from a pretrained one with --config.training.init_from (docs/fine_tuning.md).

@@ -1,7 +1,7 @@
 """Your own texts with labels: a classifier whose sizes follow from your files.
 
     transformer-jax train --config=classify --workdir=runs/reviews --config.data.dir=reviews
-    transformer-jax evaluate --checkpoint=runs/reviews --splits=test --baselines
+    transformer-jax evaluate --checkpoint=runs/reviews --splits=valid --baselines
     echo "a charming journey" | transformer-jax predict --checkpoint=runs/reviews
 
 The folder holds train.tsv, and valid.tsv and test.tsv if you have them (docs/your_data.md).

@@ -1,7 +1,7 @@
 """Your own images with labels: a ViT whose sizes follow from your files.
 
     transformer-jax train --config=pictures --workdir=runs/pictures --config.data.dir=pictures
-    transformer-jax evaluate --checkpoint=runs/pictures --splits=test
+    transformer-jax evaluate --checkpoint=runs/pictures --splits=valid
     transformer-jax predict --checkpoint=runs/pictures --image=picture.png
 
 The folder holds LABEL/FILE.png, or train/LABEL/FILE.png with valid and test beside train (docs/your_data.md).

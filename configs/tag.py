@@ -1,7 +1,7 @@
 """Your own sentences with a tag per word, such as names or parts of speech; sizes follow from your files.
 
     transformer-jax train --config=tag --workdir=runs/names --config.data.dir=names
-    transformer-jax evaluate --checkpoint=runs/names --splits=test --baselines
+    transformer-jax evaluate --checkpoint=runs/names --splits=valid --baselines
     echo "Ana vive en Madrid ." | transformer-jax predict --checkpoint=runs/names
 
 The folder holds train.conll or train.conllu, and valid and test if you have them (docs/your_data.md).

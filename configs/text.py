@@ -1,7 +1,7 @@
 """Your own plain text: a language model that continues it; sizes follow from your files.
 
     transformer-jax train --config=text --workdir=runs/stories --config.data.dir=stories
-    transformer-jax evaluate --checkpoint=runs/stories --splits=test --baselines
+    transformer-jax evaluate --checkpoint=runs/stories --splits=valid --baselines
     echo "Once upon" | transformer-jax generate --checkpoint=runs/stories
 
 The folder holds train.txt, and valid.txt and test.txt if you have them (docs/your_data.md). Every line is a text of its

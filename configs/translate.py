@@ -1,7 +1,7 @@
 """Your own pairs of texts, such as two languages; sizes follow from your files.
 
     transformer-jax train --config=translate --workdir=runs/mine --config.data.dir=pairs
-    transformer-jax evaluate --checkpoint=runs/mine --splits=test
+    transformer-jax evaluate --checkpoint=runs/mine --splits=valid
     echo "A man is cooking." | transformer-jax generate --checkpoint=runs/mine
 
 The folder holds train.en and train.fr (any two endings), or train.tsv, and valid and test if you have them

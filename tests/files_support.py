@@ -3,11 +3,27 @@
 import json
 
 import numpy as np
+import pytest
+
+from transformer_jax.config_file import read_config
+from transformer_jax.errors import ConfigError, DataError
 
 KIND = ("fine", "good", "great", "lovely"), ("bad", "dull", "awful", "boring")
 NAMES = ("Ana", "Luis", "Eva"), ("Madrid", "Lima", "Quito")
 SUBJECTS = {"the man": "der Mann", "the woman": "die Frau", "the child": "das Kind", "the dog": "der Hund"}
 VERBS = {"sleeps": "schläft", "eats": "isst", "sings": "singt", "runs": "läuft", "reads": "liest"}
+
+
+def fitted(name, folder, **given):
+    """Return a generic config that is fitted to the files of a folder. given: flags, with `__` for the dot."""
+    return read_config(name, {"data.dir": str(folder), **{k.replace("__", "."): v for k, v in given.items()}})
+
+
+def refusal(name, folder, **given):
+    """Return why a config refuses the files of a folder, which is called DIR."""
+    with pytest.raises((DataError, ConfigError)) as caught:
+        fitted(name, folder, **given)
+    return str(caught.value).replace(str(folder), "DIR")
 
 
 def reviews(count, start=0):

@@ -287,7 +287,7 @@ def test_it_speaks_before_it_loads_the_checkpoint(model, predicted, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("path", "message"), [("a/b.csv", "a/b.csv is CSV"), ("b.csv.gz", "as b.tsv"), ("b.xlsx", "spreadsheet")]
+    ("path", "message"), [("a/b.csv", "a/b.csv is CSV"), ("b.csv.gz", "> b.tsv"), ("b.xlsx", "spreadsheet")]
 )
 def test_a_table_that_is_not_read_is_not_taken_for_lines_of_text(path, message):
     with pytest.raises(DataError, match=message):

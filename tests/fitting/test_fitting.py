@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 from files_support import (
+    fitted,
+    refusal,
     reviews,
     write_names,
     write_pairs,
@@ -20,17 +22,7 @@ from published_support import config_of, reduced, write_folder
 from transformer_jax.cli.main import main
 from transformer_jax.config import Source
 from transformer_jax.config_file import read_config, read_with_sources
-from transformer_jax.errors import CheckpointError, ConfigError, DataError
-
-
-def fitted(name, folder, **given):
-    return read_config(name, {"data.dir": str(folder), **{k.replace("__", "."): v for k, v in given.items()}})
-
-
-def refusal(name, folder, **given):
-    with pytest.raises((DataError, ConfigError)) as caught:
-        fitted(name, folder, **given)
-    return str(caught.value).replace(str(folder), "DIR")
+from transformer_jax.errors import CheckpointError, DataError
 
 
 def test_a_single_file_with_names_of_columns(tmp_path):
@@ -249,7 +241,7 @@ def test_a_checkpoint_that_is_not_there(tmp_path):
         ),
         ("classify", lambda d: write_names(d / "train.conll"), "words with tags (train.conll); use --config=tag"),
         ("classify", lambda d: write_plays(d / "plays.txt"), "plain text (plays.txt); use --config=text"),
-        ("classify", lambda d: write_pictures(d), "for images, use --config=pictures"),
+        ("classify", lambda d: write_pictures(d), "has images; use --config=pictures"),
         ("tag", lambda d: write_reviews(d / "a.tsv"), "use --config=classify or --config=translate"),
         ("tag", lambda d: write_questions(d / "train.json"), "use --config=answer"),
         ("text", lambda d: write_names(d / "train.conll"), "use --config=tag"),
@@ -262,12 +254,14 @@ def test_a_config_for_another_kind_of_data_is_named(tmp_path, name, write, hint)
 
 
 def test_a_file_of_comma_separated_values_has_a_remedy_that_works(tmp_path):
-    (tmp_path / "mine.csv").write_text('review,label\n"good, and fine",1\nbad,0\n')
-    message = refusal("classify", tmp_path)
-    assert "CSV" in message
-    command = re.search(r"(python -c .* > mine\.tsv)", message)[1]
-    subprocess.run(command, shell=True, cwd=tmp_path, check=True)
-    assert (tmp_path / "mine.tsv").read_text() == "review\tlabel\ngood, and fine\t1\nbad\t0\n"
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    (folder / "mine.csv").write_text('\ufeffreview,label\n"good, and\nfine",1\nbad,0\n')
+    with pytest.raises(DataError, match="is CSV") as caught:
+        fitted("classify", folder)
+    command = re.search(r"(python -c .*\.tsv'?);", str(caught.value))[1]
+    subprocess.run(command, shell=True, check=True)
+    assert (folder / "mine.tsv").read_text() == "review\tlabel\ngood, and fine\t1\nbad\t0\n"
 
 
 def test_a_column_that_is_not_there(tmp_path):
@@ -289,7 +283,7 @@ def test_no_column_looks_like_labels(tmp_path):
 def test_a_sorted_file_is_refused(tmp_path):
     rows = sorted(reviews(100), key=lambda row: row[1])
     (tmp_path / "train.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in rows))
-    assert "seem to be sorted" in refusal("classify", tmp_path)
+    assert "the examples seem sorted" in refusal("classify", tmp_path)
 
 
 @pytest.mark.parametrize(

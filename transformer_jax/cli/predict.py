@@ -54,6 +54,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from absl import flags
@@ -232,10 +233,10 @@ def _print_scores(predictor: Predictor[Any], file: InputFile, checkpoint: Path, 
     from transformer_jax.evaluation.table import print_table, print_types
 
     name = os.path.basename(file.path).partition(".")[0]
-    command = f"transformer-jax evaluate --checkpoint={checkpoint} --input={file.path}"
+    command = f"transformer-jax evaluate --checkpoint={quote(str(checkpoint))} --input={quote(str(file.path))}"
     if columns is not None:  # `evaluate` has no flag for the words of sentences, or for a second text
         has_flag = file.config.format in ("tsv", "jsonl") and len(columns) == 1
-        command = f"{command} --columns={columns[0]},LABEL" if has_flag else ""
+        command = f"{command} --columns={quote(columns[0])},LABEL" if has_flag else ""
     try:
         with doing(f"scoring {file.path}"):
             results = {name: scores_of_file(predictor, file.config, file.path, name)}

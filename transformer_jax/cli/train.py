@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from absl import flags
 
 from transformer_jax import exit_codes
-from transformer_jax.checkpoints.workdir import CONFIG, config_of_run
+from transformer_jax.checkpoints.workdir import CONFIG, config_of_run, lasting_differences, read_config
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.cli.failures import user_message
 from transformer_jax.cli.help import value_text
@@ -65,6 +65,7 @@ def run(arguments: Arguments) -> int:
         say(f"training in {workdir}")  # the imports that follow take seconds
         say_moved_defaults(read)
         say_fitted(read)
+    _check_fitted(read, workdir, arguments.flags.allow_config_change)
     ended = []
     with joined(job):
         ended.append(_train(read.config, workdir, arguments.flags.allow_config_change))
@@ -99,6 +100,22 @@ def say_fitted(read: ReadConfig) -> None:
     shown = [f"{n}={value_text(v)}" for n, v in values.items() if n.split(".")[0] in ("task", "data", "training")]
     if shown:
         say(f"from the data: {' '.join(shown)}")
+
+
+def _check_fitted(read: ReadConfig, workdir: Path, allow_config_change: bool) -> None:
+    """Raise ConfigError if only sizes that follow from the user's files differ from the run in the work directory."""
+    stored = read_config(workdir) if read.fitted and not allow_config_change else None
+    if stored is None:
+        return
+    lines = lasting_differences(stored, read.config.to_dict(), CONFIG)
+    sources = read.sources()
+    if lines and all(name in sources and sources[name].kind in ("data", "derived") for name in lines):
+        listing = "\n".join(f"  - {line}" for line in lines.values())
+        raise ConfigError(
+            f"{workdir}: fields that follow from the files in {read.config.data.dir} differ from those of this run\n"
+            f"{listing}\nThe files have changed, or flags of the first command are missing. Choose another --workdir, or "
+            f"restore the files; without --config, the run goes on with the fields of {CONFIG}"
+        )
 
 
 def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:

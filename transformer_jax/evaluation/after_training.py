@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from transformer_jax.config import ExperimentConfig
@@ -43,7 +44,7 @@ def baselines_of_validation(
     if rows is None and found.seconds_to_learn() > MOST_SECONDS:
         return (
             "valid baselines: not computed, because the training split is large; `transformer-jax evaluate "
-            f"--checkpoint={workdir} --splits={_VALID} --baselines` computes them"
+            f"--checkpoint={quote(str(workdir))} --splits={_VALID} --baselines` computes them"
         )
     return _text(config.task.name, found.scores(_VALID) if rows is None else rows, metrics)
 

@@ -338,10 +338,8 @@ def _check_corpus(loaded: Loaded, data: Data) -> None:
         return
     now = data.source.fingerprint()
     if now["sha256"] != loaded.corpus["sha256"]:
-        raise DataError(
-            f"the corpus is not the one this checkpoint was trained on: sha256 {loaded.corpus['sha256'][:12]} then "
-            f"({loaded.corpus['versions']}), {now['sha256'][:12]} now ({now['versions']})"
-        )
+        then, current = (f"{of['sha256'][:12]} {of['versions'] or ''}".rstrip() for of in (loaded.corpus, now))
+        raise DataError(f"the corpus is not the one this checkpoint was trained on: sha256 {then} then, {current} now")
 
 
 def _write(file: Path, data: bytes) -> None:

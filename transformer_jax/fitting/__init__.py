@@ -34,7 +34,7 @@ def fit_to_data(config: ml_collections.ConfigDict, given: Set[str]) -> dict[str,
         return {}
     if any(data[name] not in choices[name] for name in _CHOICES):
         return {}  # validation reports it
-    from transformer_jax.fitting.columns import find_columns
+    from transformer_jax.fitting.columns import find_columns, lacks_labels
     from transformer_jax.fitting.files import find_files
     from transformer_jax.fitting.pretrained import read_pretrained
     from transformer_jax.fitting.sizes import choose_sizes
@@ -59,6 +59,9 @@ def fit_to_data(config: ml_collections.ConfigDict, given: Set[str]) -> dict[str,
 
     add(find_files(kind, values["data"], given))
     add(find_columns(kind, data_config(), given))
+    if "data.test_split" not in given and lacks_labels(data_config()):
+        say(f"{fields['data.test_split']} has no labels, and is not data.test_split; `predict --input` reads it")
+        add({"data.test_split": ""})
     pretrained = None
     if config.training.init_from:
         pretrained = read_pretrained(config.training.init_from, config.model.architecture)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import re
 from collections.abc import Sequence, Set
@@ -51,7 +52,7 @@ def find_columns(kind: Kind, data: DataConfig, given: Set[str]) -> dict[str, Any
     needed = {"data.input_feature", "data.target_feature"} - given
     if data.source != "text" or data.format not in ("tsv", "jsonl") or not needed:
         return {}
-    file = _training_file(data)
+    file = _file(data, data.train_split)
     table = (_tsv if data.format == "tsv" else _jsonl)(file, kind.config == "translate")
     columns = [_Column(name, values) for name, values in table.columns.items()]
     taken = [value for value in (data.input_feature, data.second_feature, data.target_feature) if value]
@@ -106,8 +107,28 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z]{2,}", name.lower())
 
 
-def _training_file(data: DataConfig) -> TextFile:
-    prefix = re.split(r"[,\[]", data.train_split)[0].strip()
+def lacks_labels(data: DataConfig) -> bool:
+    """Return whether the test file, which a config of columns found, has no column of labels.
+
+    Such a file is for predictions.
+    """
+    if data.source != "text" or data.format not in ("tsv", "jsonl") or not (data.test_split and data.target_feature):
+        return False
+    line = next(lines_of(_file(data, data.test_split)), "")
+    if data.format == "jsonl":
+        with contextlib.suppress(ValueError):
+            row = parse_json(line, check_text=False)
+            return isinstance(row, dict) and data.target_feature not in row
+        return False
+    cells = line.split("\t")
+    if data.target_feature.isdecimal():
+        return len(cells) < int(data.target_feature)
+    return data.input_feature in cells and data.target_feature not in cells
+
+
+def _file(data: DataConfig, split: str) -> TextFile:
+    """Return the first file of a split."""
+    prefix = re.split(r"[,\[]", split)[0].strip()
     path = find(Path(data.dir).expanduser(), f"{prefix}.{data.format}")
     return TextFile(path, encoding=data.encoding)
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.data.images import SUFFIXES as IMAGES
-from transformer_jax.data.sources import UNREAD, why_unread
+from transformer_jax.data.sources import UNREAD
 from transformer_jax.data.sources.lines import TextFile
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.fitting.kinds import USES, Kind
+from transformer_jax.fitting.kinds import Kind
+from transformer_jax.fitting.refusals import listed, other_kind
 from transformer_jax.readers.arrays import open_npz
+from transformer_jax.terminal import say
 
 ROLES = {
     "train": ("train", "training"),
@@ -25,8 +27,9 @@ ROLES = {
 TRAIN_PART, VALID_PART = "[:90%]", "[90%:]"
 """Parts of the training file of a folder without a validation file."""
 _OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conllu", "json": "squad", "txt": "txt"}
+_NO_LANGUAGE = {*UNREAD, "md", "rst", "html", "pdf", "log", "py", "sh", "zip", "gz"}
+"""Suffixes of files beside the texts, such as README.md."""
 _SAMPLE = 200
-_MAX_NAMED = 6
 
 
 class _File(NamedTuple):
@@ -52,20 +55,43 @@ def find_files(kind: Kind, data: Mapping[str, Any], given: Set[str]) -> dict[str
         raise ConfigError(f"data.format='{data['format']}': --config={kind.config} reads {', '.join(kind.formats)}")
     folder, only = (path, None) if path.is_dir() else (path.parent, path)
     files = [_split(file) for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    if only is not None:
+        files = [file for file in files if file.stem == _split(only).stem]
+        if (plain := only.with_suffix("")) != only and only.suffix == ".gz" and plain.is_file():
+            raise DataError(f"{only}: {plain} is read where both are there; remove or rename one of them")
     groups = _groups(kind, files, data, given)
     if only is not None:
-        stem = _split(only).stem
-        groups = {format: {stem: of[stem]} for format, of in groups.items() if stem in of and only in of[stem]}
+        groups = {format: {s: of for s, of in stems.items() if only in of} for format, stems in groups.items()}
     found = {format: stems for format in kind.formats if (stems := groups.get(format))}
     if not found:
-        raise _other_kind(kind, data["dir"], [_split(only)] if only else files, groups)
+        raise other_kind(kind, data["dir"], [only] if only else [file.path for file in files], groups)
     format = _format(found, data, given)
     fields: dict[str, Any] = {"data.format": format}
     if only is not None:
         fields["data.dir"] = str(Path(data["dir"]).parent)
+    fields |= _splits(list(found[format]), data, given, data["dir"])
+    _check_other_formats(found, format, fields, data["dir"])
     if format == "parallel":
-        fields |= _locales(found[format], data, given)
-    return fields | _splits(list(found[format]), data, given, data["dir"])
+        train = next((s for s in found[format] if fields["data.train_split"] in (s, s + TRAIN_PART)), None)
+        fields |= _locales(found[format][train] if train else next(iter(found[format].values())), data, given)
+    return fields
+
+
+def _check_other_formats(
+    found: Mapping[str, Mapping[str, Any]], format: str, fields: Mapping[str, Any], where: str
+) -> None:
+    """Raise DataError if the file for validation is of another format than that for training; name a test file."""
+    for other, stems in found.items():
+        names = [path.name for stem in stems if _role(stem) == "valid" for path in stems[stem]]
+        if other != format and names and fields.get("data.valid_split", "").endswith(VALID_PART):
+            raise DataError(
+                f"{where}: the training file is {format}, but {listed(names)} is {other}; write both in one format, or "
+                "give a part of the training file: --config.data.train_split=NAME[:90%] "
+                "--config.data.valid_split=NAME[90%:]"
+            )
+        names = [path.name for stem in stems if _role(stem) == "test" for path in stems[stem]]
+        if other != format and names and fields.get("data.test_split") == "":
+            say(f"{where}: {listed(names)} is {other}, and not read as data.test_split; `evaluate --input` reads it")
 
 
 def _split(path: Path) -> _File:
@@ -89,22 +115,40 @@ def _groups(
             others.setdefault(file.stem, {})[file.suffix] = file.path
             continue
         for name in names:
-            groups.setdefault(name, {})[file.stem] = [file.path]
+            groups.setdefault(name, {}).setdefault(file.stem, []).append(file.path)
     locales = [data[name] for name in ("source_locale", "target_locale")]
     for stem, sides in others.items():
         pair = [x for x in locales if x in sides]
-        if len(pair) == 2 or (len(sides) == 2 and not {*sides} & {*UNREAD}):
+        if len(pair) == 2 or (len(sides) == 2 and not {*sides} & _NO_LANGUAGE):
             groups.setdefault("parallel", {})[stem] = [sides[name] for name in (pair if len(pair) == 2 else sides)]
     if "labelled" in groups and "data.format" not in given and kind.config == "classify":
-        groups["labelled"] = {s: f for s, f in groups["labelled"].items() if _begins_with_labels(f[0], data)}
+        has_table = "tsv" in groups or "jsonl" in groups
+        groups["labelled"] = {} if has_table else _labelled(groups["labelled"], data)
     return groups
 
 
+def _labelled(files: Mapping[str, list[Path]], data: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """Return the files whose lines begin with a label; raises DataError if none has, and one cannot be read."""
+    found, problem = {}, None
+    for stem, paths in files.items():
+        try:
+            if _begins_with_labels(paths[0], data):
+                found[stem] = paths
+        except DataError as error:
+            problem = problem or error
+    if problem and not found:
+        raise problem
+    return found
+
+
 def _begins_with_labels(path: Path, data: Mapping[str, Any]) -> bool:
-    """Return whether the first words of a file's lines are few, as labels are."""
+    """Return whether the first words of a file's lines are few, as labels are; raises DataError for tabs after them."""
     file = TextFile(path, allow_empty=True, encoding=data["encoding"])
     lines = list(itertools.islice(itertools.chain.from_iterable(file.blocks()), _SAMPLE))
     first = [line.split(" ", 1)[0] for line in lines if " " in line.strip()]
+    if 2 * sum("\t" in word.strip() for word in first) > len(first):
+        name = path.name.replace(".txt", ".tsv")
+        raise DataError(f"{path}: has a tab after the first word, as tables have; rename it to {name}")
     return len(first) == len(lines) and 1 < len({*first}) <= len(lines) // 3
 
 
@@ -119,8 +163,8 @@ def _format(found: Mapping[str, Mapping[str, Any]], data: Mapping[str, Any], giv
     return next(iter(found))
 
 
-def _locales(pairs: Mapping[str, list[Path]], data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
-    suffixes = [_split(path).suffix for path in next(iter(pairs.values()))]
+def _locales(pair: Sequence[Path], data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
+    suffixes = [_split(path).suffix for path in pair]
     source, target = data["source_locale"], data["target_locale"]
     if {source, target} == {*suffixes}:
         return {}
@@ -137,53 +181,46 @@ def _splits(stems: Sequence[str], data: Mapping[str, Any], given: Set[str], wher
     if "data.train_split" in given:
         train = data["train_split"]
     else:
-        train = _of_role(stems, "train") or (stems[0] if len(stems) == 1 else None)
+        others = [stem for stem in stems if len(stems) == 1 or _role(stem) is None]
+        train = _of_role(stems, "train", where) or (others[0] if len(others) == 1 else None)
         if train is None:
             raise DataError(
-                f"{where}: which of {_listed(stems)} is for training? Name it, as in --config.data.train_split="
+                f"{where}: which of {listed(stems)} is for training? Name it, as in --config.data.train_split="
                 f"{stems[0]} --config.data.valid_split={stems[1]}"
             )
     if "data.valid_split" not in given:
-        valid = _of_role([stem for stem in stems if stem != train], "valid")
+        valid = _of_role([stem for stem in stems if stem != train], "valid", where)
         if valid is None and re.search(r"[\[,*?]", train):
             raise DataError(f"{where}: no file for validation; name it, as in --config.data.valid_split=NAME")
         fields["data.valid_split"] = valid or train + VALID_PART
         train = train if valid else train + TRAIN_PART
     if "data.test_split" not in given:
-        fields["data.test_split"] = _of_role([stem for stem in stems if stem != train], "test") or ""
+        fields["data.test_split"] = _of_role([stem for stem in stems if stem != train], "test", where) or ""
     return {"data.train_split": train, **fields}
 
 
-def _of_role(stems: Iterable[str], role: str) -> str | None:
-    """Return the stem for a split: the one that is its name, else the first one that has it among its words."""
+def _of_role(stems: Iterable[str], role: str, where: str) -> str | None:
+    """Return the stem for a split: the one that is its name, else the one that has it among its words.
+
+    Raises: DataError if several have; of test sets the first is taken, since a further one is scored by its name.
+    """
     of_role = [stem for stem in stems if _role(stem) == role]
-    return next((stem for stem in of_role if stem in ROLES[role]), of_role[0] if of_role else None)
+    exact = next((stem for stem in of_role if stem.lower() in ROLES[role]), None)
+    if exact is None and len(of_role) > 1 and role != "test":
+        raise DataError(
+            f"{where}: which of {listed(of_role)} is for {'training' if role == 'train' else 'validation'}? Name one, "
+            f"or all, as in --config.data.{role}_split={','.join(of_role[:2])}"
+        )
+    if len(of_role) > 1:
+        used = exact or of_role[0]
+        others = [stem for stem in of_role if stem != used]
+        say(f"{where}: {used} is data.{role}_split; {listed(others)} {'is' if len(others) == 1 else 'are'} not read")
+    return exact or (of_role[0] if of_role else None)
 
 
 def _role(stem: str) -> str | None:
     words = re.split(r"[^a-z0-9]+", stem.lower())
     return next((role for word in words for role, names in ROLES.items() if word in names), None)
-
-
-def _other_kind(
-    kind: Kind, where: str, files: Sequence[_File], groups: Mapping[str, Mapping[str, Sequence[Path]]]
-) -> DataError:
-    """Return the error of a folder without files of a kind; it names the config for what the folder has."""
-    wanted = f"--config={kind.config} reads {kind.wanted}"
-    for file in files:
-        if problem := why_unread(file.path):
-            return DataError(f"{problem}; {wanted}")
-    for format, stems in groups.items():
-        has, configs = USES[format]
-        others = [f"--config={name}" for name in configs if name != kind.config]
-        if stems and others:
-            names = [path.name for path in next(iter(stems.values()))]
-            return DataError(f"{where} has {has} ({' and '.join(names)}); use {' or '.join(others)}; {wanted}")
-    inside = Path(os.path.expanduser(where)).glob("*/*") if kind.formats else ()
-    if any(f".{file.suffix}" in IMAGES for file in files) or any(x.is_dir() or x.suffix in IMAGES for x in inside):
-        return DataError(f"{where} has no such files; for images, use --config=pictures; {wanted}")
-    names = _listed([file.path.name for file in files])
-    return DataError(f"{where} has {names or 'no files'}; {wanted}")
 
 
 def _images(kind: Kind, path: Path, data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
@@ -200,16 +237,17 @@ def _images(kind: Kind, path: Path, data: Mapping[str, Any], given: Set[str]) ->
     if not path.is_dir():
         raise DataError(f"{where} is a file; --config={kind.config} reads {kind.wanted}")
     folders = [x for x in sorted(path.iterdir()) if x.is_dir() and not x.name.startswith(".")]
-    sets = [x.name for x in folders if any(y.is_dir() for y in x.iterdir())]
+    sets = [x.name for x in folders if any(_has_images(y) for y in x.iterdir())]
     fields: dict[str, Any] = {"data.source": "image_folder"}
     if sets:
         return fields | _splits(sets, data, given, where)
-    if any(y.suffix.lower() in IMAGES for x in folders for y in x.iterdir()):
+    if any(map(_has_images, folders)):
         return fields | _splits(["."], data, given, where)
     files = [_split(x) for x in sorted(path.iterdir()) if x.is_file()]
-    raise _other_kind(kind, where, files, _groups(kind, files, data, given))
+    raise other_kind(kind, where, [file.path for file in files], _groups(kind, files, data, given))
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MAX_NAMED])
-    return f"{shown}, ..." if len(names) > _MAX_NAMED else shown
+def _has_images(path: Path) -> bool:
+    """Return whether a path is the folder of a label: one with images."""
+    is_label = path.is_dir() and not path.name.startswith(".")
+    return is_label and any(file.suffix.lower() in IMAGES for file in path.iterdir())

@@ -17,6 +17,7 @@ from transformer_jax.data.tokenizers import Tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.fitting.files import VALID_PART
 from transformer_jax.fitting.pretrained import PretrainedModel
+from transformer_jax.terminal import say
 
 _SAMPLE = 20_000
 """Most examples whose tokens are counted."""
@@ -27,9 +28,15 @@ _VOCABULARY = 500, 8_000
 _LENGTHS = {"span_qa": (64, 384)}
 """Shortest and longest texts by task, in tokens; longer contexts are read in windows."""
 _ANY_LENGTH = 16, 512
+_ROOM = 64
+"""Fewest tokens of a context beside the longest question."""
 _AT_MOST = re.compile(r"(?:at most|has) (\d+)(?: tokens| ids|$)")
 """How trainers of tokenizers say that the texts cannot fill the vocabulary."""
 _BATCHES_PER_EPOCH = 100
+_SHOWN_LABELS = 10
+_FEWEST_SORTED = 3
+"""Fewest examples with a label that only the end of a file has, for the file to be called sorted."""
+_IMPROBABLE = 1e-3
 _CHUNK_TAG = re.compile(r"O|[BIES]-.+")
 _log = logging.getLogger(__name__)
 
@@ -90,8 +97,9 @@ def choose_sizes(
     Args:
       data: with files and columns. given: dotted names of the fields that flags have set, with their values in
         `values`.
-    Raises: DataError for a file that cannot be read, or whose last tenth has other labels than the rest; ConfigError
-      if no vocabulary can be trained on its texts.
+    Raises: DataError for a file that cannot be read, whose labels are hardly labels, whose last tenth has other labels
+      than the rest, or with a question that leaves no room for a context; ConfigError if no vocabulary can be trained
+      on its texts.
     """
     source = load_source(data)
     if task == "images":
@@ -99,7 +107,7 @@ def choose_sizes(
     examples = _read(source, task)
     if not examples.count:
         raise DataError(
-            f"data.train_split={data.train_split} has no examples; at least two are needed, for example ten"
+            f"data.train_split={data.train_split} has no examples; the file needs at least two, and better hundreds"
         )
     if task == "classification" and 2 * len(examples.labels) > max(examples.count, 4):
         column = f" of column {data.target_feature}" if data.target_feature else ""
@@ -110,6 +118,7 @@ def choose_sizes(
     fields: dict[str, Any] = {}
     if examples.labels:
         fields["task.num_labels"] = len(examples.labels)
+        _say_labels(examples.labels)
         if data.valid_split.endswith(VALID_PART) and "data.valid_split" not in given:
             _check_order(source, task, data, examples.labels)
     if task == "tagging":
@@ -147,18 +156,47 @@ def _labels(features: Mapping[str, Sequence[Any]], task: str) -> Iterator[str]:
         yield from map(str, features["targets"])
 
 
+def _say_labels(labels: Mapping[str, int]) -> None:
+    """Print the labels with their numbers, and those that differ only in case or in spaces around them."""
+    shown = [f"{label!r} {count:,}" for label, count in collections.Counter(labels).most_common(_SHOWN_LABELS)]
+    more = f", and {len(labels) - len(shown)} more" if len(labels) > len(shown) else ""
+    say(f"labels for training: {', '.join(shown)}{more}")
+    same: dict[str, list[str]] = {}
+    for label in sorted(labels):
+        same.setdefault(label.strip().casefold(), []).append(label)
+    for names in same.values():
+        if len(names) > 1:
+            say(f"warning: the labels {' and '.join(map(repr, names))} differ only in case or spaces; each is learned")
+
+
 def _check_order(source: Source, task: str, data: DataConfig, labels: Mapping[str, int]) -> None:
-    """Raise DataError if the last tenth of the only file, which validates, lacks labels as a sorted file's does."""
-    found: set[str] = set()
+    """Raise DataError if the last tenth of the only file, which validates, has labels that the rest lacks.
+
+    It also does if that tenth has a single label though the rest has others, and in a shuffled file this would happen
+    less than once in a thousand times.
+    """
+    found: collections.Counter[str] = collections.Counter()
     for chunk in source.chunks("valid", _CHUNK):
-        found.update(_labels(chunk.features, task))
-    unknown = sorted(found - {*labels})
-    if unknown or (len(found) == 1 < len(labels)):
-        has = f"the label {unknown[0]!r}, which the rest lacks" if unknown else f"only the label {min(found)!r}"
-        raise DataError(
-            f"the last tenth of {data.train_split.partition('[')[0]}, which is for validation, has {has}: the examples "
-            "seem to be sorted. Shuffle them, or name a file for validation with --config.data.valid_split=NAME"
-        )
+        if task == "tagging":
+            found.update(tag for tags in chunk.features["tags"] for tag in {*tags})
+        else:
+            found.update(_labels(chunk.features, task))
+    tenth = f"the last tenth of {data.train_split.partition('[')[0]}, which is for validation,"
+    remedy = "Shuffle them, or name a file for validation with --config.data.valid_split=NAME"
+    if unknown := sorted({*found} - {*labels}):
+        label, count = unknown[0], found[unknown[0]]
+        if count < _FEWEST_SORTED:
+            raise DataError(
+                f"{tenth} has the only {count} examples of the label {label!r}: too few to learn it; remove them, or "
+                "add more"
+                if count > 1
+                else f"{tenth} has the only example of the label {label!r}; remove it, or add more of that label"
+            )
+        raise DataError(f"{tenth} has the label {label!r}, which the rest lacks: the examples seem sorted. {remedy}")
+    if task == "classification" and len(found) == 1 < len(labels):
+        ((label, count),) = found.items()
+        if (labels[label] / sum(labels.values())) ** count < _IMPROBABLE:
+            raise DataError(f"{tenth} has only the label {label!r}: the examples seem sorted. {remedy}")
 
 
 def _trained(texts: Sequence[str], kind: str, size: int | None) -> Tokenizer:
@@ -197,8 +235,16 @@ def _lengths_and_steps(
     pretrained: PretrainedModel | None,
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {}
+    least, most = _LENGTHS.get(task, _ANY_LENGTH)
+    most = min(most, (pretrained and pretrained.max_length) or most)
     if task == "span_qa":
-        question = _rounded_up(1.25 * tokens["questions"].max(), 8)
+        longest = int(tokens["questions"].max())
+        if longest + _ROOM > most and not {"task.question_length", "data.max_length"} & given:
+            raise DataError(
+                f"a question has {longest:,} tokens, which leaves no room for a context in {most} tokens; shorten it, "
+                "or set task.question_length and data.max_length"
+            )
+        question = min(_rounded_up(1.25 * longest, 8), most - _ROOM)
         fields["task.question_length"] = max(question, values["task.question_length"])
         fields["task.max_answer_length"] = _rounded_up(np.percentile(tokens["targets"], 99), 10)
         lengths = tokens["questions"] + tokens["contexts"] + 3
@@ -206,14 +252,12 @@ def _lengths_and_steps(
         lengths = np.maximum(tokens["inputs"], tokens["targets"]) + 1
     else:
         lengths = np.sum(list(tokens.values()), axis=0) + 1 + len(tokens)
-    least, most = _LENGTHS.get(task, _ANY_LENGTH)
-    most = min(most, (pretrained and pretrained.max_length) or most)
     if task == "language_model":
         length = values["data.max_length"]
     else:
         length = _clipped(_rounded_up(np.percentile(lengths, 99.5), 8), (least, most))
     if task == "span_qa":
-        length = max(length, min(fields["task.question_length"] + 64, most))
+        length = max(length, min(fields["task.question_length"] + _ROOM, most))
     length = values["data.max_length"] if "data.max_length" in given else length
     fields["data.max_length"] = length
     if pretrained is None:
@@ -237,7 +281,7 @@ def _steps(recipe: _Recipe, wanted: int | float, given: Set[str], values: Mappin
         "training.eval_every_steps": every,
         "training.checkpoint_every_steps": every,
         "training.log_every_steps": max(min(every, 100), 1),
-        "optimizer.warmup_steps": every,
+        "optimizer.warmup_steps": every if every < steps else 0,
     }
 
 
@@ -245,13 +289,14 @@ def _images(
     source: Source, data: DataConfig, given: Set[str], values: Mapping[str, Any], pretrained: PretrainedModel | None
 ) -> dict[str, Any]:
     """Return the sizes of images: those of the first ones, or with a common size if they differ."""
-    labels: set[str] = set()
+    labels: collections.Counter[str] = collections.Counter()
     shapes: collections.Counter[tuple[int, ...]] = collections.Counter()
-    for chunk in source.chunks("train", _IMAGES):
+    for chunk in source.chunks("train", _IMAGES // 10):
         labels.update(map(str, chunk.features["targets"]))
-        if not shapes:
+        if shapes.total() < _IMAGES:
             shapes.update(picture.load().shape for picture in chunk.features["inputs"])
     count = source.num_examples("train")
+    _say_labels(labels)
     fields: dict[str, Any] = {"task.num_labels": len(labels)}
     if pretrained is None:
         fields |= _image_size(shapes, data, given, values)
@@ -262,7 +307,7 @@ def _images(
     return fields | _steps(recipe, recipe.epochs * count / rows, given, values)
 
 
-_IMAGES = 100
+_IMAGES = 1_000
 """Number of images whose shapes are read."""
 _IMAGE_SIZES = 32, 64
 

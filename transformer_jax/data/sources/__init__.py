@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+import shlex
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ class TestFiles(NamedTuple):
     files; or tfds:DATASET:SPLIT. reference: the file of targets (line i belongs to line i of `input`); None if `input`
     has both sides, or the task reads no targets.
     columns: TSV columns (from 1), JSONL keys or TFDS features of inputs and targets. Default: those of the config if
-    it reads the same format, else columns 1 and 2, or the locales.
+    it reads the same format, or if both are tables whose columns have names; else columns 1 and 2, or the locales.
     """
 
     name: str
@@ -48,20 +49,21 @@ _OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conll
 
 
 UNREAD = {
-    "csv": "is CSV, which is not read; write it with tabs between the columns, as NAME.tsv, for example with "
-    'python -c "import csv, sys; [print(*(x.replace(chr(9), chr(32)).replace(chr(10), chr(32)) for x in row), '
-    'sep=chr(9)) for row in csv.reader(sys.stdin)]" < NAME.csv > NAME.tsv',
-    "xlsx": "is a spreadsheet; save it as text with tabs between the columns, NAME.tsv",
-    "parquet": "is Parquet, which is not read; write its rows as NAME.jsonl",
+    "csv": "is CSV, which is not read; write it with tabs between the columns, for example with python -c 'import csv, "
+    'sys; [print(*(" ".join(cell.split()) for cell in row), sep="\\t") for row in csv.reader(open(sys.argv[1], '
+    """encoding="utf-8-sig", newline=""))]' {path} > {stem}.tsv""",
+    "xlsx": "is a spreadsheet; save it as text with tabs between the columns, {stem}.tsv",
+    "parquet": "is Parquet, which is not read; write its rows as {stem}.jsonl",
 }
 """Formats of tables that no config reads, with the remedy."""
 
 
 def why_unread(path: str | Path) -> str:
     """Return why a table is not read, and how to write it in a format that is; empty for other files."""
-    name = Path(path).name.removesuffix(".gz")
-    stem, _, suffix = name.rpartition(".")
-    return f"{path} {UNREAD[suffix].replace('NAME', stem)}" if suffix in UNREAD else ""
+    stem, _, suffix = str(path).removesuffix(".gz").rpartition(".")
+    if suffix not in UNREAD:
+        return ""
+    return f"{path} {UNREAD[suffix].format(path=shlex.quote(f'{stem}.{suffix}'), stem=shlex.quote(stem))}"
 
 
 def format_of(path: str) -> str | None:
@@ -76,9 +78,17 @@ def format_of(path: str) -> str | None:
 
 def reading_file(config: DataConfig, format: str) -> DataConfig:
     """Return the config that reads a file of a format; columns that are not of this format get their defaults."""
-    same = (config.source, config.format) == ("text", format)
-    columns = {} if same else {"input_feature": None, "target_feature": None}
+    columns = {} if _has_columns_of(config, format) else {"input_feature": None, "target_feature": None}
     return dataclasses.replace(config, source="text", format=format, **columns)
+
+
+def _has_columns_of(config: DataConfig, format: str) -> bool:
+    """Return whether the columns of a config are also those of a format; TSV and JSON lines share names."""
+    if config.source != "text":
+        return False
+    tables = {"tsv", "jsonl"}
+    is_named = config.input_feature is not None and not config.input_feature.isdecimal()
+    return config.format == format or (is_named and {config.format, format} == tables)
 
 
 def source_of_file(config: DataConfig, name: str, path: Path) -> Source:
@@ -111,7 +121,7 @@ def open_test_set(config: DataConfig, files: TestFiles, has_targets: bool = True
     if (format == "parallel" and not of_tfds) != bool(reference) and not of_documents:
         problem = "has both sides; leave --reference out" if reference else "needs --reference=FILE, the translations"
         raise ConfigError(f"--input={input}: {problem}")
-    same = config.source == "tfds" if of_tfds else (config.source, config.format) == ("text", format)
+    same = config.source == "tfds" if of_tfds else _has_columns_of(config, format)
     if columns or not same:
         inputs, targets = columns or (None, None)
         config = dataclasses.replace(config, input_feature=inputs, target_feature=targets)

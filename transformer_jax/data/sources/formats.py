@@ -251,6 +251,8 @@ class _Labelled(Format):
             label, space, text = line.strip().partition(" ")
             if not space:
                 raise _at(files[0], number, "expected a label, a space and a text")
+            if "\t" in label:
+                raise _at(files[0], number, f"a tab in the label {label!r}; a table with tabs is NAME.tsv, format tsv")
             yield text.strip(), label
 
 

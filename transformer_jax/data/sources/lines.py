@@ -121,7 +121,7 @@ class TextFile:
             line = number + content.count(b"\n", 0, position) + 1
             raise DataError(
                 f"{self.path}, line {line}: not UTF-8 at byte {offset + position} of the file "
-                f"(0x{content[position]:02x}): {error.reason}"
+                f"(0x{content[position]:02x}): {error.reason}; if it is Latin-1, set data.encoding=latin-1"
             ) from error
         lines = text.removesuffix("\n").split("\n")
         return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
@@ -142,7 +142,7 @@ class TextFile:
         if empty:
             named = ", ".join(map(str, empty[:_NAMED_LINES])) + (", ..." if len(empty) > _NAMED_LINES else "")
             raise DataError(
-                f"{self.path} has empty lines (line {named}): remove them, and the same lines of the other language"
+                f"{self.path} has empty lines (line {named}): remove them, of two files with one language each in both"
             )
 
 

@@ -1,0 +1,105 @@
+"""Why a folder is not one for a config: the kind of data that it has, and the config or the name that fits."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from transformer_jax.data.images import SUFFIXES as IMAGES
+from transformer_jax.data.sources import why_unread
+from transformer_jax.errors import DataError
+from transformer_jax.fitting.kinds import USES, Kind
+from transformer_jax.readers import open_file
+from transformer_jax.readers.archives import CompressedError, open_gzip
+
+_MAX_NAMED = 6
+_FIRST_BYTES = 4096
+
+
+def other_kind(
+    kind: Kind, where: str, files: Sequence[Path], groups: Mapping[str, Mapping[str, Sequence[Path]]]
+) -> DataError:
+    """Return the error of a folder without files of a kind.
+
+    Args:
+      where: the folder, or the file, that was named. files: those in it. groups: the files by format and stem.
+    """
+    wanted = f"--config={kind.config} reads {kind.wanted}"
+    for path in files:
+        if problem := why_unread(path) or _other_name(kind, path):
+            return DataError(f"{problem}; {wanted}")
+    if problem := _other_set(kind, files):
+        return DataError(f"{where}: {problem}; {wanted}")
+    for format, stems in groups.items():
+        has, configs = USES[format]
+        others = [f"--config={name}" for name in configs if name != kind.config]
+        if stems and others:
+            names = [path.name for path in next(iter(stems.values()))]
+            return DataError(f"{where} has {has} ({' and '.join(names)}); use {' or '.join(others)}; {wanted}")
+    inside = [x for x in Path(os.path.expanduser(where)).glob("*/*") if not x.parent.name.startswith(".")]
+    if kind.formats and any(path.suffix.lower() in IMAGES for path in (*files, *inside)):
+        return DataError(f"{where} has images; use --config=pictures; {wanted}")
+    names = listed([path.name for path in files])
+    return DataError(f"{where} has {names or 'no files'}; {wanted}")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first few names."""
+    shown = ", ".join(names[:_MAX_NAMED])
+    return f"{shown}, ..." if len(names) > _MAX_NAMED else shown
+
+
+def _other_name(kind: Kind, path: Path) -> str:
+    """Return that a file has the suffix of another format than its content; or nothing."""
+    stem, _, suffix = path.name.removesuffix(".gz").rpartition(".")
+    if suffix == "json" and {"jsonl"} & {*kind.formats}:
+        start = _start_of(path).lstrip()
+        if start.startswith("["):
+            return f"{path} is a JSON array; write one object per line as {stem}.jsonl"
+        try:
+            if "data" not in json.loads(start.partition("\n")[0]):
+                return f"{path} has JSON lines; rename it to {stem}.jsonl"
+        except (ValueError, TypeError):
+            return ""
+    if suffix == "txt" and "conll" in kind.formats and _has_words(_start_of(path)):
+        return f"{path} has a word and a tag per line; rename it to {stem}.conll"
+    if suffix == "txt" and "parallel" in kind.formats and len(stem.rpartition(".")[2]) == 2 and "." in stem:
+        return f"{path}: the last part of a name is the language; rename it to {stem}, and its other language likewise"
+    return ""
+
+
+def _other_set(kind: Kind, files: Sequence[Path]) -> str:
+    """Return what is wrong with several files that belong together; or nothing."""
+    sides: dict[str, list[str]] = {}
+    for path in files:
+        stem, _, suffix = path.name.removesuffix(".gz").rpartition(".")
+        sides.setdefault(stem, []).append(suffix)
+    for stem, found in sides.items():
+        if "parallel" in kind.formats and len(found) > 2:
+            flags = f"--config.data.source_locale={found[0]} --config.data.target_locale={found[1]}"
+            return f"{stem} has the languages {', '.join(found)}; name two, as in {flags}"
+    stems = {stem for stem, found in sides.items() if found == ["txt"]}
+    if kind.config == "classify" and (pair := next((x for x in _OPPOSITES if x <= {s.lower() for s in stems}), None)):
+        names = " and ".join(sorted(pair))
+        return f"one file per label ({names}) is not read; write a label, a tab and a text per line of train.tsv"
+    return ""
+
+
+_OPPOSITES = ({"pos", "neg"}, {"positive", "negative"}, {"spam", "ham"})
+
+
+def _has_words(text: str) -> bool:
+    """Return whether text has lines of two or more columns, and blank lines between sentences."""
+    lines = text.split("\n")[:-1] or [text]
+    widths = [len(line.split()) for line in lines if line.strip()]
+    return bool(widths) and max(widths) == min(widths) >= 2 and any(not line.strip() for line in lines)
+
+
+def _start_of(path: Path) -> str:
+    try:
+        with open_gzip(path) if path.suffix == ".gz" else open_file(path) as file:
+            return file.read(_FIRST_BYTES).decode("utf-8", "replace").removeprefix("\ufeff")
+    except (OSError, CompressedError):
+        return ""
