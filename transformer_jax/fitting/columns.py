@@ -5,16 +5,20 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import json
 import re
-from collections.abc import Sequence, Set
+import reprlib
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.config import DataConfig
+from transformer_jax.data.sources.conll_comments import cells_of
 from transformer_jax.data.sources.formats import lines_of
 from transformer_jax.data.sources.lines import TextFile, find
 from transformer_jax.errors import DataError
 from transformer_jax.fitting.kinds import Kind
+from transformer_jax.fitting.refusals import listed
 from transformer_jax.readers import parse_json
 from transformer_jax.terminal import say
 
@@ -22,9 +26,34 @@ TEXTS = ("text", "sentence", "review", "comment", "tweet", "question", "body", "
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "stars", "rating", "score", "topic", "y")
 """Usual names of columns, in lower case."""
 _SAMPLE = 2000
-_NAME = re.compile(r"[\w.\-]{1,40}")
-_OTHERS = {"source", "target", "src", "tgt", "id"}
+_SOURCES, _TARGETS = ("source", "src", "input"), ("target", "tgt", "output")
+_OTHERS = {*_SOURCES, *_TARGETS, "id"}
+_ABOUT_TEXTS = {
+    "id",
+    "ids",
+    "type",
+    "date",
+    "time",
+    "count",
+    "lang",
+    "language",
+    "name",
+    "user",
+    "author",
+    "url",
+    "label",
+}
+"""Words of names of columns that are about a text, such as review_id."""
+_SECONDS = {"sentence1": "sentence2", "text1": "text2", "question1": "question2", "premise": "hypothesis"}
+"""Usual names of the columns of a pair of texts that has a label."""
+_LANGUAGE = re.compile(
+    r"arabic|chinese|czech|danish|deutsch|dutch|english|español|finnish|fran[cç]ais|french|german|greek|hebrew|hindi"
+    r"|italiano?|japanese|korean|norwegian|polish|portugu[eê]s|portuguese|romanian|russian|spanish|swedish|turkish"
+    r"|ukrainian|vietnamese"
+)
+_CODE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z]{2,4})?")
 _LONGEST_NAME = 40
+_NUMBERS = "give the numbers of the columns, from 1, as --config.data.input_feature and --config.data.target_feature"
 
 
 class _Column(NamedTuple):
@@ -49,6 +78,8 @@ def find_columns(kind: Kind, data: DataConfig, given: Set[str]) -> dict[str, Any
       data: with the files. given: dotted names of the fields that are set.
     Raises: DataError if no column has labels, or if it is not clear which columns have the texts of pairs.
     """
+    if data.source == "text" and data.format == "conll" and "data.input_feature" not in given:
+        return _words_column(_file(data, data.train_split))
     needed = {"data.input_feature", "data.target_feature"} - given
     if data.source != "text" or data.format not in ("tsv", "jsonl") or not needed:
         return {}
@@ -57,45 +88,111 @@ def find_columns(kind: Kind, data: DataConfig, given: Set[str]) -> dict[str, Any
     columns = [_Column(name, values) for name, values in table.columns.items()]
     taken = [value for value in (data.input_feature, data.second_feature, data.target_feature) if value]
     free = [column for column in columns if column.name not in taken]
-    where, names = file.path, ", ".join(table.names)
-    if kind.config == "translate":
-        if len(free) > len(needed):
-            flags = [f"--config.{name}={column.name}" for name, column in zip(sorted(needed), free, strict=False)]
-            raise DataError(f"{where} has the columns {names}; name those of the two texts, as in {' '.join(flags)}")
-        if len(free) < len(needed):
-            raise DataError(f"{where} has the columns {names}; a pair of texts needs two")
-        return dict(zip(sorted(needed), (column.name for column in free), strict=False))
+    found = (_pair if kind.config == "translate" else _text_and_label)(free, needed, file.path, ", ".join(table.names))
+    if kind.config == "classify" and "data.second_feature" not in given and not data.second_feature:
+        second = _SECONDS.get(_bare(found.get("data.input_feature", data.input_feature) or ""))
+        if pair := [column.name for column in free if second and _bare(column.name) == second]:
+            found["data.second_feature"] = pair[0]
+    _say_columns(file.path, columns, data, found)
+    return found
+
+
+def _say_columns(where: Path, columns: Sequence[_Column], data: DataConfig, found: Mapping[str, Any]) -> None:
+    """Print the first example as it is read, and the columns that are not."""
+    fields = {name: found.get(f"data.{name}") or getattr(data, name) for name in _FEATURES}
+    values = {column.name: column.values for column in columns}
+    shown = [f"{name} {reprlib.repr(values[name][0])}" for name in fields.values() if name and values.get(name)]
+    others = [column.name for column in columns if column.name not in fields.values()]
+    more = f"; not read: {listed(others)}" if others else ""
+    say(f"first example of {where.name}, by column: {', '.join(shown)}{more}")
+
+
+_FEATURES = ("input_feature", "second_feature", "target_feature")
+
+
+def _pair(free: Sequence[_Column], needed: Set[str], where: Path, names: str) -> dict[str, Any]:
+    """Return the columns of source and target: by their usual names, else in their order."""
+    if len(free) > len(needed):
+        longest = sorted(sorted(free, key=lambda column: -column.length)[: len(needed)], key=free.index)
+        flags = [f"--config.{name}={column.name}" for name, column in zip(sorted(needed), longest, strict=True)]
+        raise DataError(f"{where} has the columns {names}; name those of the two texts, as in {' '.join(flags)}")
+    if len(free) < len(needed):
+        raise DataError(f"{where} has the columns {names}; a pair of texts needs two")
+    if len(free) == 2 and (_bare(free[0].name) in _TARGETS or _bare(free[1].name) in _SOURCES):
+        free = free[::-1]
+    return dict(zip(sorted(needed), (column.name for column in free), strict=True))
+
+
+def _text_and_label(free: Sequence[_Column], needed: Set[str], where: Path, names: str) -> dict[str, Any]:
     fields = {}
-    text = _named(free, TEXTS) or max(free, key=lambda column: column.length, default=None)
     if "data.input_feature" in needed:
+        text = _text(free)
         if text is None:
             raise DataError(f"{where} has the columns {names}; one of texts and one of labels are needed")
         fields["data.input_feature"] = text.name
         free = [column for column in free if column is not text]
     if "data.target_feature" in needed:
-        fields["data.target_feature"] = _labels(free, where, names).name
+        label = _label(free, where, names)
+        quoted = sum(len(value) > 1 and value[0] == value[-1] == '"' for value in label.values)
+        if quoted and quoted == len(label.values):
+            raise DataError(
+                f"{where}: all values of column {label.name} are in quotes, which would be part of labels and texts; "
+                "write the file without quotes"
+            )
+        fields["data.target_feature"] = label.name
     return fields
 
 
-def _labels(columns: Sequence[_Column], where: Path, names: str) -> _Column:
-    """Return the column of the labels: the one with a usual name, else the one with the fewest different values."""
-    usual = _named(columns, LABELS)
-    if usual is not None:
-        return usual
+def _text(columns: Sequence[_Column]) -> _Column | None:
+    """Return the column with a usual name of texts, unless another one is much longer; else the longest."""
+    longest = max(columns, key=lambda column: column.length, default=None)
+    for name in TEXTS:
+        for column in columns:
+            if _bare(column.name) in (name, *(x for x in _SECONDS if name in x)):
+                return column
+    about = [x for x in columns if {*_words(x.name)} & {*TEXTS} and not {*_words(x.name)} & _ABOUT_TEXTS]
+    best = max(about, key=lambda column: column.length, default=None)
+    return best if best and longest and 2 * best.length >= longest.length else longest
+
+
+def _label(columns: Sequence[_Column], where: Path, names: str) -> _Column:
+    """Return the column of the labels: the one with a usual name, else the only one whose values repeat."""
+    whole = (column for name in LABELS for column in columns if _bare(column.name) == name)
     repeated = [x for x in columns if 1 < x.distinct <= max(len(x.values) // 2, 2)]
-    if not repeated:
+    parts = [x for x in repeated if {*_words(x.name)} & {*LABELS} and "id" not in _words(x.name)]
+    if (usual := next(whole, None)) is not None:
+        return usual
+    if len(found := parts or repeated) == 1:
+        return found[0]
+    if found:
         raise DataError(
-            f"{where} has the columns {names}, and in none beside the text do few values repeat, as labels do; name "
-            "the column with --config.data.target_feature, or use --config=translate for pairs of texts"
+            f"{where} has the columns {names}; which has the labels, {listed([x.name for x in found])}? Name it, as in "
+            f"--config.data.target_feature={found[-1].name}"
         )
-    return min(repeated, key=lambda column: column.distinct)
+    raise DataError(
+        f"{where} has the columns {names}, and in none beside the text do few values repeat, as labels do; name "
+        "the column with --config.data.target_feature, or use --config=translate for pairs of texts"
+    )
 
 
-def _named(columns: Sequence[_Column], usual: Sequence[str]) -> _Column | None:
-    """Return the column with a usual name, or with such a word in its name."""
-    whole = (column for name in usual for column in columns if _bare(column.name) == name)
-    parts = (column for name in usual for column in columns if name in _words(column.name))
-    return next(whole, None) or next(parts, None)
+def _words_column(file: TextFile) -> dict[str, Any]:
+    """Return the column of the words if the first one numbers them; raises DataError for CoNLL-U, and for names."""
+    rows: list[list[str]] = []
+    for line in itertools.islice(lines_of(file), _SAMPLE):
+        if line.strip() and not line.startswith(("#", "-DOCSTART-")):
+            rows.append(cells_of(line))
+        elif len(rows) > 1:
+            break
+    if not rows:
+        return {}
+    if {*map(str.lower, rows[0])} & {"word", "words", "token", "tokens"} and len(rows[0]) > 1:
+        raise DataError(f"{file.path}, line 1: has names of columns, {' '.join(rows[0])}; remove the line")
+    if len(rows) < 2 or [row[0] for row in rows] != [str(place) for place in range(1, len(rows) + 1)]:
+        return {}
+    if {len(row) for row in rows} == {10}:
+        raise DataError(f"{file.path}: has ten columns with numbers in the first, as CoNLL-U; rename it to .conllu")
+    say(f"{file.path}: the first column numbers the words, which are in the second")
+    return {"data.input_feature": "2"}
 
 
 def _bare(name: str) -> str:
@@ -121,8 +218,8 @@ def lacks_labels(data: DataConfig) -> bool:
             return isinstance(row, dict) and data.target_feature not in row
         return False
     cells = line.split("\t")
-    if data.target_feature.isdecimal():
-        return len(cells) < int(data.target_feature)
+    if data.target_feature.isdecimal() and (data.input_feature or "").isdecimal():
+        return len(cells) < max(int(data.target_feature), int(data.input_feature or ""))
     return data.input_feature in cells and data.target_feature not in cells
 
 
@@ -130,7 +227,7 @@ def _file(data: DataConfig, split: str) -> TextFile:
     """Return the first file of a split."""
     prefix = re.split(r"[,\[]", split)[0].strip()
     path = find(Path(data.dir).expanduser(), f"{prefix}.{data.format}")
-    return TextFile(path, encoding=data.encoding)
+    return TextFile(path, allow_empty=data.format == "conll", encoding=data.encoding)
 
 
 class _Table(NamedTuple):
@@ -146,6 +243,8 @@ def _tsv(file: TextFile, pairs: bool) -> _Table:
     width = len(rows[0])
     same = [row for row in rows if len(row) == width]
     cells = [list(column) for column in zip(*same, strict=True)]
+    if rows[0] == [str(place) for place in range(width)] and width > 1:
+        raise DataError(f"{file.path}: the first line has numbers in place of names, {', '.join(rows[0])}; remove it")
     header = _has_usual_name(cells)
     if header and (twice := [name for place, name in enumerate(rows[0]) if name in rows[0][:place]]):
         raise DataError(f"{file.path}, line 1: two columns have the name {twice[0]!r}; give each its own")
@@ -153,10 +252,10 @@ def _tsv(file: TextFile, pairs: bool) -> _Table:
     if not header:
         _check_widths(file, rows)
     names = rows[0] if header else [str(place) for place in range(1, width + 1)]
-    if header and not _has_usual_name(cells):
+    if header and not pairs and not {_bare(cell) for cell in rows[0]} & {*TEXTS, *LABELS}:
         say(
             f"{file.path}: the first line, {', '.join(names)}, is taken for the names of the columns; if it is an "
-            "example, give their numbers: --config.data.input_feature=1 --config.data.target_feature=2"
+            f"example, {_NUMBERS}"
         )
     return _Table({name: column[header:] for name, column in zip(names, cells, strict=True)}, names)
 
@@ -184,7 +283,7 @@ def _has_usual_name(columns: Sequence[Sequence[str]]) -> bool:
     if not any(_bare(cell) in usual or (len(cell) <= _LONGEST_NAME and {*_words(cell)} & usual) for cell in first):
         return False
     exact = any(_bare(cell) in usual and cell not in column[1:] for cell, column in zip(first, columns, strict=True))
-    labels = [column for column in columns if len({*column[1:]}) <= max(len(column) // 4, 2) < len(column)]
+    labels = _repeating(columns)
     return exact if not labels else all(column[0] not in column[1:] for column in labels)
 
 
@@ -193,16 +292,26 @@ def _is_header(first: Sequence[str], columns: Sequence[Sequence[str]], pairs: bo
 
     It has if all are different words and, in a column whose values repeat, as labels do, this one does not.
     """
-    if len({*first}) < len(first) or not all(_NAME.fullmatch(cell) and not cell.isdecimal() for cell in first):
+    if len({*first}) < len(first) or not all(len(cell) <= _LONGEST_NAME and not cell.isdecimal() for cell in first):
         return False
     if pairs:  # short sentences look like names
-        return all(re.fullmatch(r"[a-z]{2,3}([-_][A-Za-z]{2,4})?", cell) for cell in first)
-    repeat = [column for column in columns if len({*column[1:]}) <= max(len(column) // 4, 2) < len(column)]
+        return all(
+            _CODE.fullmatch(cell) or _bare(cell) in _OTHERS or _LANGUAGE.fullmatch(_bare(cell).partition(" ")[0])
+            for cell in first
+        )
+    repeat = _repeating(columns)
     return bool(repeat) and all(column[0] not in column[1:] for column in repeat)
 
 
+def _repeating(columns: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return the columns whose values repeat below the first line, as labels do."""
+    return [
+        column for column in columns if len({*column[1:]}) <= max(len(column) // 4, 2) < len(column) and any(column[1:])
+    ]
+
+
 def _jsonl(file: TextFile, pairs: bool) -> _Table:
-    """Return the keys that most objects have with a text or, as labels may be, an integer, and the names of all keys.
+    """Return the keys that most objects have with a text or, as labels may be, a number, and the names of all keys.
 
     The reader names the line of an object where such a key has another value.
     """
@@ -219,6 +328,6 @@ def _jsonl(file: TextFile, pairs: bool) -> _Table:
         count += 1
         names.update(dict.fromkeys(row))
         for key, value in row.items():
-            if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and not pairs):
-                table.setdefault(key, []).append(str(value))
+            if isinstance(value, str) or (isinstance(value, int | float) and not pairs):
+                table.setdefault(key, []).append(value if isinstance(value, str) else json.dumps(value))
     return _Table({key: values for key, values in table.items() if 2 * len(values) > count}, list(names))

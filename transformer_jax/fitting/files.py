@@ -27,6 +27,9 @@ ROLES = {
 TRAIN_PART, VALID_PART = "[:90%]", "[90%:]"
 """Parts of the training file of a folder without a validation file."""
 _OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conllu", "json": "squad", "txt": "txt"}
+_SUFFIX_WORDS = "set", "data", "file", "files", "split"
+"""Words that follow the name of a split without a space, as in `trainset`."""
+_LABELS_AS_SUFFIXES = {"pos", "neg"}
 _NO_LANGUAGE = {*UNREAD, "md", "rst", "html", "pdf", "log", "py", "sh", "zip", "gz"}
 """Suffixes of files beside the texts, such as README.md."""
 _SAMPLE = 200
@@ -69,7 +72,9 @@ def find_files(kind: Kind, data: Mapping[str, Any], given: Set[str]) -> dict[str
     fields: dict[str, Any] = {"data.format": format}
     if only is not None:
         fields["data.dir"] = str(Path(data["dir"]).parent)
-    fields |= _splits(list(found[format]), data, given, data["dir"])
+    fields |= _splits(found[format], data, given, data["dir"])
+    if only is None:
+        _say_not_read(files, found[format], fields, data)
     _check_other_formats(found, format, fields, data["dir"])
     if format == "parallel":
         train = next((s for s in found[format] if fields["data.train_split"] in (s, s + TRAIN_PART)), None)
@@ -116,15 +121,50 @@ def _groups(
             continue
         for name in names:
             groups.setdefault(name, {}).setdefault(file.stem, []).append(file.path)
-    locales = [data[name] for name in ("source_locale", "target_locale")]
-    for stem, sides in others.items():
-        pair = [x for x in locales if x in sides]
-        if len(pair) == 2 or (len(sides) == 2 and not {*sides} & _NO_LANGUAGE):
-            groups.setdefault("parallel", {})[stem] = [sides[name] for name in (pair if len(pair) == 2 else sides)]
+    if pairs := _pairs(kind, others, data):
+        groups["parallel"] = pairs
     if "labelled" in groups and "data.format" not in given and kind.config == "classify":
-        has_table = "tsv" in groups or "jsonl" in groups
+        tables = {*groups.get("tsv", {}), *groups.get("jsonl", {})}
+        has_table = any(_role(stem) in ("train", None) for stem in tables)
         groups["labelled"] = {} if has_table else _labelled(groups["labelled"], data)
     return groups
+
+
+def _pairs(kind: Kind, others: Mapping[str, Mapping[str, Path]], data: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """Return the pairs of texts by stem; raises DataError if the training files have more than two languages."""
+    locales = [data[name] for name in ("source_locale", "target_locale")]
+    pairs, several = {}, {}
+    for stem, files in others.items():
+        sides = {suffix: path for suffix, path in files.items() if suffix not in _NO_LANGUAGE}
+        if len(pair := [x for x in locales if x in sides]) == 2:
+            pairs[stem] = [sides[name] for name in pair]
+        elif len(sides) == 2 and {*sides} != _LABELS_AS_SUFFIXES:
+            pairs[stem] = [*sides.values()]
+        elif len(sides) > 2:
+            several[stem] = [*sides]
+    if kind.config == "translate" and not any(_role(stem) == "train" for stem in pairs):
+        for stem, found in several.items():
+            if _role(stem) == "train" or not pairs:
+                raise DataError(
+                    f"{stem} has the languages {listed(found)}; name two, as in --config.data.source_locale={found[0]} "
+                    f"--config.data.target_locale={found[1]}"
+                )
+    return pairs
+
+
+def _say_not_read(
+    files: Sequence[_File], found: Mapping[str, Sequence[Path]], fields: Mapping[str, Any], data: Mapping[str, Any]
+) -> None:
+    """Name the files of data that no split has."""
+    splits = " ".join(str({**data, **{k[5:]: v for k, v in fields.items()}}[f"{role}_split"] or "") for role in ROLES)
+    names = {*re.findall(r"[^\s,\[]+", splits)}
+    read = {path for stem, paths in found.items() if stem in names for path in paths}
+    others = [x.path.name for x in files if x.path not in read and x.suffix not in _NO_DATA]
+    if others and not re.search(r"[*?]", splits):
+        say(f"files in {data['dir']} that are not read: {listed(others)}")
+
+
+_NO_DATA = {"md", "rst", "py", "sh", "log", "html", "pdf"}
 
 
 def _labelled(files: Mapping[str, list[Path]], data: Mapping[str, Any]) -> dict[str, list[Path]]:
@@ -175,9 +215,12 @@ def _locales(pair: Sequence[Path], data: Mapping[str, Any], given: Set[str]) -> 
     return dict(zip(("data.source_locale", "data.target_locale"), suffixes, strict=True))
 
 
-def _splits(stems: Sequence[str], data: Mapping[str, Any], given: Set[str], where: str) -> dict[str, Any]:
+def _splits(
+    files: Mapping[str, Sequence[Path]], data: Mapping[str, Any], given: Set[str], where: str
+) -> dict[str, Any]:
     """Return train_split, valid_split and test_split: by names, or parts of the only file."""
     fields: dict[str, Any] = {}
+    stems = [*files]
     if "data.train_split" in given:
         train = data["train_split"]
     else:
@@ -186,17 +229,23 @@ def _splits(stems: Sequence[str], data: Mapping[str, Any], given: Set[str], wher
         if train is None:
             raise DataError(
                 f"{where}: which of {listed(stems)} is for training? Name it, as in --config.data.train_split="
-                f"{stems[0]} --config.data.valid_split={stems[1]}"
+                f"'{_largest(files)}[:90%]' --config.data.valid_split='{_largest(files)}[90%:]'"
             )
+    name = train
     if "data.valid_split" not in given:
-        valid = _of_role([stem for stem in stems if stem != train], "valid", where)
+        valid = _of_role([stem for stem in stems if stem != name], "valid", where)
         if valid is None and re.search(r"[\[,*?]", train):
             raise DataError(f"{where}: no file for validation; name it, as in --config.data.valid_split=NAME")
         fields["data.valid_split"] = valid or train + VALID_PART
         train = train if valid else train + TRAIN_PART
     if "data.test_split" not in given:
-        fields["data.test_split"] = _of_role([stem for stem in stems if stem != train], "test", where) or ""
+        fields["data.test_split"] = _of_role([stem for stem in stems if stem != name], "test", where) or ""
     return {"data.train_split": train, **fields}
+
+
+def _largest(files: Mapping[str, Sequence[Path]]) -> str:
+    """Return the stem with most bytes; the first one of images."""
+    return max(files, key=lambda stem: sum(path.stat().st_size for path in files[stem]))
 
 
 def _of_role(stems: Iterable[str], role: str, where: str) -> str | None:
@@ -211,16 +260,13 @@ def _of_role(stems: Iterable[str], role: str, where: str) -> str | None:
             f"{where}: which of {listed(of_role)} is for {'training' if role == 'train' else 'validation'}? Name one, "
             f"or all, as in --config.data.{role}_split={','.join(of_role[:2])}"
         )
-    if len(of_role) > 1:
-        used = exact or of_role[0]
-        others = [stem for stem in of_role if stem != used]
-        say(f"{where}: {used} is data.{role}_split; {listed(others)} {'is' if len(others) == 1 else 'are'} not read")
     return exact or (of_role[0] if of_role else None)
 
 
 def _role(stem: str) -> str | None:
-    words = re.split(r"[^a-z0-9]+", stem.lower())
-    return next((role for word in words for role, names in ROLES.items() if word in names), None)
+    words = re.split(r"[^a-z0-9]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", stem).lower())
+    short = [*words, *(word.removesuffix(end) for word in words for end in _SUFFIX_WORDS if word.endswith(end))]
+    return next((role for word in short for role, names in ROLES.items() if word in names), None)
 
 
 def _images(kind: Kind, path: Path, data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
@@ -230,24 +276,35 @@ def _images(kind: Kind, path: Path, data: Mapping[str, Any], given: Set[str]) ->
     if len(arrays) == 1:
         try:
             with open_npz(arrays[0]) as opened:
-                sets = [name.removesuffix("_x").removeprefix("x_") for name in opened.names if "x" in name.split("_")]
+                names = [*opened.names]
+                sets = [name.removesuffix("_x").removeprefix("x_") for name in names if "x" in name.split("_")]
         except (OSError, ValueError) as error:
             raise DataError(f"{arrays[0]}: cannot be read as an .npz file: {error}") from error
-        return {"data.source": "npz"} | _splits(sets, data, given, where)
+        if not sets or "x" in sets:
+            raise DataError(
+                f"{arrays[0]} has the arrays {listed(names)}; expected train_x with images and train_y with labels, "
+                "and perhaps valid_x, valid_y, test_x and test_y"
+            )
+        return {"data.source": "npz"} | _splits(dict.fromkeys(sets, ()), data, given, where)
     if not path.is_dir():
         raise DataError(f"{where} is a file; --config={kind.config} reads {kind.wanted}")
-    folders = [x for x in sorted(path.iterdir()) if x.is_dir() and not x.name.startswith(".")]
+    folders = [x for x in sorted(path.iterdir()) if x.is_dir() and not x.name.startswith((".", "__"))]
     sets = [x.name for x in folders if any(_has_images(y) for y in x.iterdir())]
     fields: dict[str, Any] = {"data.source": "image_folder"}
+    labels = [x.name for x in folders if x.name not in sets and _has_images(x)]
+    if sets and labels:
+        raise DataError(
+            f"{where}: {listed(labels)} has images, and {listed(sets)} has folders with images; expected one"
+        )
     if sets:
-        return fields | _splits(sets, data, given, where)
-    if any(map(_has_images, folders)):
-        return fields | _splits(["."], data, given, where)
+        return fields | _splits(dict.fromkeys(sets, ()), data, given, where)
+    if labels:
+        return fields | _splits({".": ()}, data, given, where)
     files = [_split(x) for x in sorted(path.iterdir()) if x.is_file()]
     raise other_kind(kind, where, [file.path for file in files], _groups(kind, files, data, given))
 
 
 def _has_images(path: Path) -> bool:
     """Return whether a path is the folder of a label: one with images."""
-    is_label = path.is_dir() and not path.name.startswith(".")
+    is_label = path.is_dir() and not path.name.startswith((".", "__"))
     return is_label and any(file.suffix.lower() in IMAGES for file in path.iterdir())

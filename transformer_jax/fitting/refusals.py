@@ -27,7 +27,7 @@ def other_kind(
       where: the folder, or the file, that was named. files: those in it. groups: the files by format and stem.
     """
     wanted = f"--config={kind.config} reads {kind.wanted}"
-    for path in files:
+    for path in sorted(files, key=lambda path: "train" not in path.name.lower()):
         if problem := why_unread(path) or _other_name(kind, path):
             return DataError(f"{problem}; {wanted}")
     if problem := _other_set(kind, files):
@@ -76,11 +76,9 @@ def _other_set(kind: Kind, files: Sequence[Path]) -> str:
     for path in files:
         stem, _, suffix = path.name.removesuffix(".gz").rpartition(".")
         sides.setdefault(stem, []).append(suffix)
-    for stem, found in sides.items():
-        if "parallel" in kind.formats and len(found) > 2:
-            flags = f"--config.data.source_locale={found[0]} --config.data.target_locale={found[1]}"
-            return f"{stem} has the languages {', '.join(found)}; name two, as in {flags}"
     stems = {stem for stem, found in sides.items() if found == ["txt"]}
+    if kind.config == "classify" and any({*found} == {"pos", "neg"} for found in sides.values()):
+        return "one file per label (.neg and .pos) is not read; write a label, a tab and a text per line of train.tsv"
     if kind.config == "classify" and (pair := next((x for x in _OPPOSITES if x <= {s.lower() for s in stems}), None)):
         names = " and ".join(sorted(pair))
         return f"one file per label ({names}) is not read; write a label, a tab and a text per line of train.tsv"

@@ -32,12 +32,15 @@ _ROOM = 64
 """Fewest tokens of a context beside the longest question."""
 _AT_MOST = re.compile(r"(?:at most|has) (\d+)(?: tokens| ids|$)")
 """How trainers of tokenizers say that the texts cannot fill the vocabulary."""
+_AT_LEAST = re.compile(r"needs at least (\d+)")
+"""How they say that it cannot hold all characters."""
 _BATCHES_PER_EPOCH = 100
 _SHOWN_LABELS = 10
 _FEWEST_SORTED = 3
 """Fewest examples with a label that only the end of a file has, for the file to be called sorted."""
 _IMPROBABLE = 1e-3
 _CHUNK_TAG = re.compile(r"O|[BIES]-.+")
+_OTHER_CHUNK_TAG = re.compile(r"[BIESLUMW]-.+")
 _log = logging.getLogger(__name__)
 
 
@@ -118,11 +121,13 @@ def choose_sizes(
     fields: dict[str, Any] = {}
     if examples.labels:
         fields["task.num_labels"] = len(examples.labels)
-        _say_labels(examples.labels)
+        _check_labels(examples.labels, data)
         if data.valid_split.endswith(VALID_PART) and "data.valid_split" not in given:
             _check_order(source, task, data, examples.labels)
     if task == "tagging":
         fields["task.chunks"] = len(examples.labels) > 1 and all(map(_CHUNK_TAG.fullmatch, examples.labels))
+        if not fields["task.chunks"] and sum(map(bool, map(_OTHER_CHUNK_TAG.fullmatch, examples.labels))) > 2:
+            say("the tags are not BIO or BIOES, and are scored as plain tags; write names as BIO to score whole names")
     tokenizer = pretrained.tokenizer if pretrained else None
     if tokenizer is None and not data.vocabulary_file:
         texts = [text for name, of in examples.texts.items() for text in of if (task, name) != ("span_qa", "targets")]
@@ -156,8 +161,17 @@ def _labels(features: Mapping[str, Sequence[Any]], task: str) -> Iterator[str]:
         yield from map(str, features["targets"])
 
 
-def _say_labels(labels: Mapping[str, int]) -> None:
-    """Print the labels with their numbers, and those that differ only in case or in spaces around them."""
+def _check_labels(labels: Mapping[str, int], data: DataConfig) -> None:
+    """Print the labels with their numbers, and those that differ only in case or in spaces around them.
+
+    Raises: DataError if there is only one.
+    """
+    if len(labels) == 1:
+        column = ", or name another column with --config.data.target_feature" if data.source == "text" else ""
+        raise DataError(
+            f"all examples of data.train_split={data.train_split} have the label {next(iter(labels))!r}; at least two "
+            f"labels are needed: add examples{column}"
+        )
     shown = [f"{label!r} {count:,}" for label, count in collections.Counter(labels).most_common(_SHOWN_LABELS)]
     more = f", and {len(labels) - len(shown)} more" if len(labels) > len(shown) else ""
     say(f"labels for training: {', '.join(shown)}{more}")
@@ -204,17 +218,22 @@ def _trained(texts: Sequence[str], kind: str, size: int | None) -> Tokenizer:
     if size is not None:
         return train_tokenizer(texts, kind, size)
     first = _clipped(sum(map(len, texts)) // _CHARACTERS_PER_TOKEN // 100 * 100, _VOCABULARY)
-    problem, sizes = None, [first, *(first >> n for n in range(1, 5)), *(first << n for n in range(1, 5))]
+    sizes = [first, *(first >> n for n in range(1, 5)), *(first << n for n in range(1, 5))]
+    problem, least, tried = None, 0, set()
     while sizes:
+        tried.add(size := sizes.pop(0))
         try:
-            return train_tokenizer(texts, kind, sizes.pop(0))
+            return train_tokenizer(texts, kind, size)
         except ConfigError as error:
             problem = problem or error
-            if most := _AT_MOST.search(str(error)):
+            if needed := _AT_LEAST.search(str(error)):
+                least = max(least, int(needed[1]))
+                sizes = [least * 5 // 4, least]
+            elif most := _AT_MOST.search(str(error)):
                 # The same texts in another order may yield a few tokens fewer; characters and bytes do not.
                 limits = (int(most[1]),) if kind in ("char", "byte") else (int(most[1]) * 19 // 20, int(most[1]))
-                sizes = [size for size in limits if size < first]
-                first = 0  # the message is the same every time
+                sizes = [size for size in (*limits, least) if size >= least]
+            sizes = [size for size in sizes if size not in tried]
     raise problem or AssertionError
 
 
@@ -294,9 +313,9 @@ def _images(
     for chunk in source.chunks("train", _IMAGES // 10):
         labels.update(map(str, chunk.features["targets"]))
         if shapes.total() < _IMAGES:
-            shapes.update(picture.load().shape for picture in chunk.features["inputs"])
+            shapes.update(map(_shape, chunk.features["inputs"]))
     count = source.num_examples("train")
-    _say_labels(labels)
+    _check_labels(labels, data)
     fields: dict[str, Any] = {"task.num_labels": len(labels)}
     if pretrained is None:
         fields |= _image_size(shapes, data, given, values)
@@ -305,6 +324,13 @@ def _images(
     rows = values["data.rows_per_batch"] if "data.rows_per_batch" in given else rows
     fields["data.rows_per_batch"] = rows
     return fields | _steps(recipe, recipe.epochs * count / rows, given, values)
+
+
+def _shape(picture: Any) -> tuple[int, ...]:
+    try:
+        return picture.load().shape
+    except ValueError as error:
+        raise DataError(f"image {picture}: {error}") from error
 
 
 _IMAGES = 1_000

@@ -44,6 +44,7 @@ class DocumentSource:
         self._unit = config.documents
         # Only the tokenizer of bytes can hold bytes that are no UTF-8.
         self._errors = "surrogateescape" if config.tokenizer == "byte" else "strict"
+        self._encoding = config.encoding
         self._counts: dict[TextFile, int] = {}
         self._parts = {
             split: [self._part(split, text.strip()) for text in texts.split(",")]
@@ -60,7 +61,7 @@ class DocumentSource:
         source = cls.__new__(cls)
         source._unit = config.documents if config.format == "documents" else DataConfig.documents
         errors = "surrogateescape" if config.tokenizer == "byte" else "strict"
-        file = TextFile(find(path.parent, path.name), allow_empty=True, errors=errors)
+        file = TextFile(find(path.parent, path.name), allow_empty=True, errors=errors, encoding=config.encoding)
         source._counts = {}
         source._parts = {name: [FilesPart((file,))]}
         return source
@@ -68,7 +69,10 @@ class DocumentSource:
     def _part(self, split: str, text: str) -> FilesPart:
         part = parse_slice(split, text)
         paths = self._find(field_of(split, text), part.name)
-        return part.of(tuple(TextFile(path, allow_empty=True, errors=self._errors) for path in paths))
+        return part.of(tuple(map(self._file, paths)))
+
+    def _file(self, path: Path) -> TextFile:
+        return TextFile(path, allow_empty=True, errors=self._errors, encoding=self._encoding)
 
     def _find(self, field: str, name: str) -> list[Path]:
         if "*" in name or "?" in name:

@@ -528,6 +528,8 @@ def _values(line: str, keys: dict[str, str]) -> list[str]:
         text = value[key]
         if feature == "targets" and isinstance(text, int):  # a truth value is an integer too
             text = json.dumps(text)
+        if isinstance(text, float):
+            raise ValueError(f"{key!r} is a number, {text}, and not text; labels may be texts or integers")
         if not isinstance(text, str):
             raise ValueError(f"{key!r} is {type(text).__name__}, not text")
         if not text.strip():

@@ -142,7 +142,7 @@ class TextFile:
         if empty:
             named = ", ".join(map(str, empty[:_NAMED_LINES])) + (", ..." if len(empty) > _NAMED_LINES else "")
             raise DataError(
-                f"{self.path} has empty lines (line {named}): remove them, of two files with one language each in both"
+                f"{self.path} has empty lines (line {named}): remove them (of a pair of files, the same lines of both)"
             )
 
 

@@ -1,9 +1,9 @@
 """Folders with one sub-folder per label: DIR/SET/LABEL/FILE.png, also .jpg and .jpeg.
 
 The order within a set is that of a hash of the files' names, so that a part such as `train[:90%]` has images of every
-label. Other files, folders within the folder of a label, and folders whose name begins with a dot are left out, with a
-warning; a folder of a label without an image is an error, and so is a label that the
-training set lacks.
+label. Other files, folders within the folder of a label, and folders whose name begins with a dot or with two
+underscores (such as __MACOSX) are left out, with a warning; a folder of a label without an image is an error, and so is
+a label that the training set lacks.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _FolderSet:
         self._root, self._mode = root, mode
         self._files: list[tuple[Path, str]] = []
         inside = sorted(folder.iterdir())
-        self.labels = [path for path in inside if path.is_dir() and not path.name.startswith(".")]
+        self.labels = [path for path in inside if path.is_dir() and not path.name.startswith((".", "__"))]
         left_out = sorted({*inside} - {*self.labels})
         for label in self.labels:
             if not _is_text(label.name):
