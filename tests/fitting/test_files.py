@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from files_support import fitted, refusal, reviews, write_names, write_pairs, write_pictures, write_reviews
 
@@ -14,6 +15,32 @@ def test_the_only_file_that_is_not_for_scores_trains(tmp_path):
         write_reviews(tmp_path / f"{name}.tsv")
     data = fitted("classify", tmp_path).data
     assert (data.train_split, data.valid_split, data.test_split) == ("reviews[:90%]", "reviews[90%:]", "test")
+
+
+def test_a_file_for_scores_alone_trains_and_scores_nothing(tmp_path):
+    write_reviews(tmp_path / "my_test_reviews.tsv")
+    data = fitted("classify", tmp_path).data
+    assert (data.train_split, data.test_split) == ("my_test_reviews[:90%]", "")
+
+
+def test_labels_in_front_of_texts_train_beside_a_table_for_scores(tmp_path):
+    (tmp_path / "train.txt").write_text(WORDS)
+    write_reviews(tmp_path / "test.tsv")
+    assert fitted("classify", tmp_path).data.train_split == "train[:90%]"
+
+
+@pytest.mark.parametrize("names", [("trainset", "devset", "testset"), ("reviewsTrain", "reviewsDev", "reviewsTest")])
+def test_names_of_splits_in_longer_words(tmp_path, names):
+    for name in names:
+        write_reviews(tmp_path / f"{name}.tsv")
+    data = fitted("classify", tmp_path).data
+    assert (data.train_split, data.valid_split, data.test_split) == names
+
+
+def test_text_of_another_encoding(tmp_path):
+    (tmp_path / "a.txt").write_bytes("größer als groß\n".encode("latin-1") * 40)
+    assert "if it is Latin-1, set data.encoding=latin-1" in refusal("text", tmp_path)
+    assert fitted("text", tmp_path, data__encoding="latin-1").data.format == "documents"
 
 
 def test_notes_beside_a_table_are_not_read(tmp_path):
@@ -102,7 +129,7 @@ def test_a_table_beside_the_same_compressed(tmp_path):
         ("translate", {"train.en.txt": "a\n", "train.fr.txt": "b\n"}, "rename it to train.en"),
         (
             "translate",
-            {"train.es": "a\n", "train.fr": "b\n", "train.it": "c\n"},
+            {"train.es": "a\n", "train.fr": "b\n", "train.it": "c\n", "valid.es": "a\n", "valid.fr": "b\n"},
             "train has the languages es, fr, it; name two, as in --config.data.source_locale=es",
         ),
     ],
@@ -112,6 +139,24 @@ def test_names_and_contents_that_do_not_fit(tmp_path, config, files, message):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert message in refusal(config, tmp_path)
+
+
+@pytest.mark.parametrize("names", [("images", "labels"), ("x", "y"), ("X_train", "y_train")])
+def test_arrays_with_other_names(tmp_path, names):
+    np.savez(tmp_path / "d.npz", **dict(zip(names, (np.zeros((9, 8, 8), np.uint8), np.arange(9)), strict=True)))
+    assert "expected train_x with images and train_y with labels" in refusal("pictures", tmp_path)
+
+
+def test_folders_of_labels_beside_folders_of_sets(tmp_path):
+    write_pictures(tmp_path / "one")
+    (tmp_path / "one" / "left").rename(tmp_path / "left")
+    assert "DIR: left has images, and one has folders with images" in refusal("pictures", tmp_path)
+
+
+def test_a_damaged_image_is_named(tmp_path):
+    write_pictures(tmp_path / "a", 40)
+    (tmp_path / "a" / "left" / "damaged.png").write_bytes(b"no image")
+    assert "image left/damaged.png: " in refusal("pictures", tmp_path / "a")
 
 
 def test_a_label_with_a_tab(tmp_path):

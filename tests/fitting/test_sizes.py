@@ -26,6 +26,13 @@ def test_a_last_tenth_of_the_most_frequent_label_is_no_sorted_file(tmp_path):
     assert fitted("classify", tmp_path).task.num_labels == 2
 
 
+def test_a_vocabulary_holds_all_characters(tmp_path):
+    """Three thousand characters need more tokens than one per hundred characters of the texts."""
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
+    (tmp_path / "train.txt").write_text("".join(f"{text[i : i + 30]}\n" for i in range(0, 3000, 30)))
+    assert 500 < fitted("text", tmp_path).model.vocab_size < 3500
+
+
 def test_one_update(tmp_path):
     write(tmp_path, reviews(40))
     config = fitted("classify", tmp_path, training__num_train_steps=1)
@@ -38,6 +45,11 @@ def test_one_update(tmp_path):
 def test_sorted_examples(tmp_path):
     write(tmp_path, sorted(reviews(200), key=lambda row: row[1]))
     assert "has only the label 'positive': the examples seem sorted" in refusal("classify", tmp_path)
+
+
+def test_one_class_only(tmp_path):
+    write(tmp_path, [(text, "a") for text, _ in reviews(40)])
+    assert "all examples of data.train_split=train[:90%] have the label 'a'" in refusal("classify", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from transformer_jax.terminal import say
 
 ROLES = {
     "train": ("train", "training"),
-    "valid": ("valid", "validation", "val", "dev", "development"),
-    "test": ("test", "testing"),
+    "valid": ("valid", "validation", "validate", "val", "dev", "development", "eval", "heldout", "testa"),
+    "test": ("test", "testing", "testb"),
 }
 """Words of the names of files and folders, by the split that they are for."""
 TRAIN_PART, VALID_PART = "[:90%]", "[90%:]"
