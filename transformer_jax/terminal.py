@@ -11,7 +11,7 @@ import time
 from collections.abc import Generator
 from typing import Any, cast
 
-SILENCE_SECONDS = 15.0
+SILENCE_SECONDS = 12.0
 """Longest time without a line on stderr while something is being done."""
 
 
