@@ -62,7 +62,7 @@ def outcome(directory, template, expected, helpers):
     store, step = open_checkpoint(directory / "3")
     try:
         restored = store.restore(template, step)
-        tokenizer = store.read_side_file(step, "tokenizer.model")
+        tokenizer = store.open(step).side_files["tokenizer.model"]
     except CheckpointError as error:
         assert str(directory / "3") in str(error)  # noqa: PT017
         assert len(str(error)) < 500  # noqa: PT017
@@ -460,7 +460,7 @@ def test_a_deleted_checkpoint_has_no_files(directory, monkeypatch):
     vanish(monkeypatch, manifest, "_read_sums", directory / "3")
     with pytest.raises(VanishedCheckpointError):
         store.read_record(3)
-    for read in (lambda: store.read_record(3), lambda: store.read_side_file(3, "tokenizer.model")):
+    for read in (lambda: store.read_record(3), lambda: store.open(3).side_files["tokenizer.model"]):
         with pytest.raises(VanishedCheckpointError, match="there are 1, 2"):
             read()
 

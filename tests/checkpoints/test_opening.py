@@ -41,7 +41,7 @@ def test_a_copy_under_any_name_is_enough(workdir, template, helpers, tmp_path):
     assert helpers.bits(store.restore_params(template.params, 100).state) == helpers.bits(
         helpers.make_state(100).params
     )
-    assert store.read_side_file(100, "tokenizer.model") == helpers.tokenizer
+    assert store.open(100).side_files["tokenizer.model"] == helpers.tokenizer
 
 
 def test_relative_paths_and_the_home_directory(workdir, monkeypatch):

@@ -35,8 +35,8 @@ def test_restores_every_bit_of_the_state_and_all_side_files(store, helpers, temp
     restored = store.restore(template)
     assert restored.step == 7
     assert restored.record == record == store.read_record(7)
-    assert store.read_side_file(7, "tokenizer.model") == helpers.tokenizer
-    assert store.read_side_file(7, "notes.txt") == b""
+    assert store.open(7).side_files["tokenizer.model"] == helpers.tokenizer
+    assert store.open(7).side_files["notes.txt"] == b""
     assert jax.tree.structure(restored.state) == jax.tree.structure(state)
     assert helpers.bits(restored.state) == helpers.bits(state)
 
@@ -76,7 +76,7 @@ def test_a_copied_folder_is_enough(store, helpers, template, tmp_path):
     elsewhere = CheckpointStore(tmp_path / "elsewhere")
     (store.directory / "5").rename(elsewhere.directory / "5")
     assert helpers.bits(elsewhere.restore(template).state) == helpers.bits(helpers.make_state(5))
-    assert elsewhere.read_side_file(5, "tokenizer.model") == helpers.tokenizer
+    assert elsewhere.open(5).side_files["tokenizer.model"] == helpers.tokenizer
     assert elsewhere.open(5).side_files == {"tokenizer.model": helpers.tokenizer}
 
 
@@ -223,14 +223,6 @@ def test_a_renamed_checkpoint_is_refused(store, helpers, template):
     (store.directory / "1").rename(store.directory / "9")
     with pytest.raises(CheckpointError, match=r"/9: holds step 1"):
         store.restore(template)
-
-
-def test_an_absent_side_file_is_named(store, helpers):
-    helpers.fill(store, 1)
-    with pytest.raises(
-        CheckpointError, match=r"/1: no file 'tokeniser.model' in it \(did you mean 'tokenizer.model'\?\)"
-    ):
-        store.read_side_file(1, "tokeniser.model")
 
 
 def test_a_newer_format_is_refused(store, helpers, template, monkeypatch):

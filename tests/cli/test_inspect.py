@@ -14,7 +14,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, ParallelConfig, TrainingConfig
 from transformer_jax.models.architecture import ARCHITECTURES, Architecture
 from transformer_jax.nn import recurrent_kernels
-from transformer_jax.training import prepare
+from transformer_jax.training import implementations
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 CONFIG = str(CONFIGS / "quickstart.py")
@@ -106,7 +106,7 @@ def test_recurrent_layers_of_cudnn(monkeypatch, changes, decoder):
     monkeypatch.setattr(recurrent_kernels, "_obstacle", lambda *_: "")
     choices = {name: (choice["name"], choice["why"]) for name, choice in inspection(config)["recurrent"].items()}
     assert choices == {"recurrent encoder": ("cudnn", "asked for"), "recurrent decoder": decoder}
-    monkeypatch.setattr(prepare, "mesh_sizes", lambda _: {"data": 8})
+    monkeypatch.setattr(implementations, "mesh_sizes", lambda _: {"data": 8})
     assert "cannot divide it over 8 devices" in inspection(config)["recurrent"]["recurrent encoder"]["why"]
 
 

@@ -20,7 +20,7 @@ from transformer_jax.convert.folder import _shapes, describe, from_pretrained, o
 from transformer_jax.convert.tables import COMMON_IGNORED, COMMON_REQUIRED, LABEL_KEYS
 from transformer_jax.errors import CheckpointError
 from transformer_jax.tasks.base import param_shapes
-from transformer_jax.training.init_from import open_pretrained
+from transformer_jax.training.init_from import open_other_run
 
 OTHERS = {path.stem for path in FOLDER.glob("*.json")} - {*CLASSES}
 SCALED = {"Llama-3.2-1B": "rope_scaling with rope_type='llama3'", "Meta-Llama-3.1-8B": "rope_type='llama3'"}
@@ -335,7 +335,7 @@ def test_a_run_starts_from_a_base_model_with_new_outputs(tmp_path, capsys):
     ):
         own = dataclasses.replace(converted, task=task, training=training)
         with open_workdir(tmp_path / task.name, own.to_dict()) as directory:
-            found = open_pretrained(own, directory, param_shapes(own))
+            found = open_other_run(own, directory, param_shapes(own))
         assert {*found.new} == new
         assert ("head/pooler/kernel" in found.loaded) == (task.name == "classification")
         assert not outputs & {*found.unused}

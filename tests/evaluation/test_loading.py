@@ -131,7 +131,7 @@ def averaging(tmp_path_factory):
         for step, loss in ((5, 1.0), (8, 2.0)):
             state = {"params": original.restore_params(template, step).state}
             record = original.read_record(step) | {"config": config}
-            side_files = {"tokenizer.model": original.read_side_file(step, "tokenizer.model")}
+            side_files = {"tokenizer.model": original.open(step).side_files["tokenizer.model"]}
             store.save(step, state, record, side_files, {"loss": loss})
     return folder
 
@@ -201,7 +201,7 @@ def save_again(checkpoints, step, target, new_step, tokenizer=None):
     original = CheckpointStore(checkpoints, read_only=True)
     state = {"params": original.restore_params(template, step).state}
     with CheckpointStore(target) as store:
-        side_files = {"tokenizer.model": tokenizer or original.read_side_file(step, "tokenizer.model")}
+        side_files = {"tokenizer.model": tokenizer or original.open(step).side_files["tokenizer.model"]}
         store.save(new_step, state, original.read_record(step), side_files)
     return target / str(new_step)
 

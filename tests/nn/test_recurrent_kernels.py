@@ -26,7 +26,7 @@ from transformer_jax.nn.recurrent_kernels import cudnn_lstm, uses_cudnn
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.loss_sums import loss_sums_of_rows, split_for_evaluation
 from transformer_jax.training.hyper import split
-from transformer_jax.training.prepare import check_implementations
+from transformer_jax.training.implementations import check_implementations
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step
 

@@ -299,7 +299,7 @@ def test_an_unknown_label_in_a_test_split(tmp_path):
 
 def final_params(workdir):
     store = CheckpointStore(workdir / "checkpoints", read_only=True)
-    return {path: leaf.checksum for path, leaf in store.leaves(store.steps()[-1], "params").items()}
+    return {path: leaf.checksum for path, leaf in store.open(store.steps()[-1]).below("params").items()}
 
 
 def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys, monkeypatch):

@@ -29,6 +29,7 @@ from transformer_jax.tasks.base import param_shapes
 from transformer_jax.training import loop
 from transformer_jax.training.hyper import split
 from transformer_jax.training.prepare import find_start, open_store
+from transformer_jax.training.state import state_template
 from transformer_jax.training.step import batch_gradient, make_train_step
 from transformer_jax.training.stepper import over_trials, stacked
 
@@ -238,7 +239,8 @@ def test_init_from_takes_the_running_averages(trained, corpus, tmp_path, capsys)
     config = dataclasses.replace(config, training=dataclasses.replace(config.training, init_from=str(trained)))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     with open_workdir(tmp_path / "new", config.to_dict()) as directory, open_store(config, directory) as store:
-        state = find_start(config, directory, store, device).first_state(config, device)
+        parts = split(config)
+        state = find_start(config, directory, store, state_template(*parts, device)).first_state(*parts, device)
     assert identical(state.evaluated, load(trained).params)
     assert "; 6 running averages" in capsys.readouterr().err
     # A checkpoint without averages does not fit.

@@ -83,8 +83,8 @@ def test_every_trial_has_its_own_extra_tree(axis):
 def test_the_extra_tree_has_checksums(tmp_path):
     with CheckpointStore(tmp_path) as store:
         store.save(1, start(), {}, {})
-    params = store.leaves(1, "params")
-    assert store.leaves(1, "extra") == {f"average/{path}": leaf for path, leaf in params.items()}
+    params = store.open(1).below("params")
+    assert store.open(1).below("extra") == {f"average/{path}": leaf for path, leaf in params.items()}
     assert None not in {leaf.checksum for leaf in params.values()}
 
 

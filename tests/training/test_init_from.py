@@ -35,7 +35,7 @@ from transformer_jax.parallel.launchers import make_launcher
 from transformer_jax.sweeps import vmap_training
 from transformer_jax.training import init_from, loop
 from transformer_jax.training.hyper import split
-from transformer_jax.training.init_from import Pretrained, open_pretrained
+from transformer_jax.training.init_from import OtherRun, open_other_run
 from transformer_jax.training.prepare import find_start, open_store
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 
@@ -59,8 +59,9 @@ def config_from(path, **fields):
 
 def start_of(config, folder, shardings=None):
     with open_workdir(folder / "new", config.to_dict()) as directory, open_store(config, directory) as store:
-        start = find_start(config, directory, store, shardings or device())
-        return start, start.first_state(config, shardings or device())
+        parts = split(config)
+        start = find_start(config, directory, store, state_template(*parts, shardings or device()))
+        return start, start.first_state(*parts, shardings or device())
 
 
 def load(pretrained, params):
@@ -157,7 +158,7 @@ def test_on_several_devices(source, tmp_path):
 
 def opened(config, folder, template):
     with open_workdir(folder / "new", config.to_dict()) as directory:
-        return open_pretrained(config, directory, template)
+        return open_other_run(config, directory, template)
 
 
 def params_template():
@@ -433,7 +434,8 @@ def test_a_head_for_other_labels_is_refused():
 
     def check(path: str, labels: tuple[str, ...] | None, own: tuple[str, ...]) -> None:
         store = object.__new__(CheckpointStore)
-        Pretrained("training.init_from=other", store, 3, None, {path: leaf}, {}, {}, labels).check_labels(own)
+        run = {"name": "training.init_from=other", "store": store, "stored_step": 3, "new": {}, "unused": {}}
+        OtherRun(**run, loaded={path: leaf}, predicted=labels).check_labels(own)
 
     with pytest.raises(CheckpointError, match=r"init_from=other: its head is for the labels bad, good, but the"):
         check("head/output/kernel", ("bad", "good"), ("cold", "warm"))

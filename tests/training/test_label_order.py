@@ -10,8 +10,8 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.errors import CheckpointError
-from transformer_jax.training.init_from import Pretrained
-from transformer_jax.training.prepare import Start, open_data
+from transformer_jax.training.init_from import OtherRun
+from transformer_jax.training.prepare import open_data
 
 LINES = ["a good film\tpositive", "a bad film\tnegative", "a film\tneutral", "good\tpositive"]
 SORTED = ("negative", "neutral", "positive")
@@ -36,9 +36,9 @@ def data_of(folder, labels, loaded=("head/output/kernel",), kind="classification
     """Return the corpus of a run that starts from a checkpoint with these labels."""
     config = config_of(folder, kind)
     store, leaves = object.__new__(CheckpointStore), {path: Leaf((4, 3), "float32") for path in loaded}
-    pretrained = Pretrained("training.init_from=other", store, 3, None, leaves, {}, {}, labels)
+    run = {"name": "training.init_from=other", "store": store, "stored_step": 3, "new": {}, "unused": {}}
     with open_workdir(folder / "run", config.to_dict(), False) as directory:
-        return open_data(config, directory, Start(pretrained=pretrained))
+        return open_data(config, directory, OtherRun(**run, loaded=leaves, predicted=labels))
 
 
 @pytest.mark.parametrize("labels", [("neutral", "positive", "negative"), SORTED, ("positive", "neutral", "negative")])

@@ -24,7 +24,6 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError
 from transformer_jax.files import sha256_of
 from transformer_jax.readers import parse_json, read_bytes
@@ -156,7 +155,7 @@ def check_side_files(side_files: Mapping[str, bytes]) -> None:
 
 def read_side_files(folder: Path) -> dict[str, bytes]:
     """Return all side files by name; raises as `verify` does."""
-    return {name: read_checked(folder, name) for name in _read_sums(folder) if _is_side_file(name)}
+    return {name: _read_checked(folder, name) for name in _read_sums(folder) if _is_side_file(name)}
 
 
 def _is_side_file(name: str) -> bool:
@@ -181,7 +180,7 @@ def verify(folder: Path) -> Manifest:
 
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a checkpoint without checking other files; raises as `verify` does."""
-    data = read_checked(folder, RECORD)
+    data = _read_checked(folder, RECORD)
     try:
         return Manifest.from_bytes(data)
     except CheckpointError as error:
@@ -190,18 +189,10 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(f"{folder / RECORD}: not written by this program: {error}") from error
 
 
-def read_checked(folder: Path, name: str) -> bytes:
-    """Return the content of a file at the top of a checkpoint; raises as `verify` does."""
-    sums = _read_sums(folder)
-    if name not in sums:
-        raise CheckpointError(f"{folder}: no file '{name}' in it{nearest(name, sums)}")
-    _check(folder, name, sums[name])
+def _read_checked(folder: Path, name: str) -> bytes:
+    """Return the content of a file at the top of a checkpoint that SHA256SUMS names; raises as `verify` does."""
+    _check(folder, name, _read_sums(folder)[name])
     return _read(folder, name)
-
-
-def file_names(folder: Path) -> set[str]:
-    """Return the paths of all files of a checkpoint, relative to its folder; raises as `verify` does."""
-    return set(_read_sums(folder))
 
 
 def _read_sums(folder: Path) -> dict[str, str]:

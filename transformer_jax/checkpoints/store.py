@@ -19,8 +19,6 @@ from transformer_jax.checkpoints.manifest import (
     check_leaves,
     check_present,
     check_side_files,
-    file_names,
-    read_checked,
     read_manifest,
     read_side_files,
     seal,
@@ -60,6 +58,10 @@ class Checkpoint(NamedTuple):
     record: dict[str, Any]
     leaves: dict[str, Leaf]
     side_files: dict[str, bytes]
+
+    def below(self, prefix: str) -> dict[str, Leaf]:
+        """Return shapes and types of the arrays below a path such as "params", by the rest of their path."""
+        return {path[len(prefix) + 1 :]: leaf for path, leaf in self.leaves.items() if path.startswith(f"{prefix}/")}
 
 
 class CheckpointStore:
@@ -255,22 +257,6 @@ class CheckpointStore:
         folder = self._existing(step)
         manifest = read_manifest(folder)
         return Checkpoint(step, folder, manifest.record, manifest.leaves, read_side_files(folder))
-
-    def leaves(self, step: int, prefix: str) -> dict[str, Leaf]:
-        """Return shapes and types of the arrays below a path such as "params", by the rest of their path.
-
-        Raises as `restore` of this step does.
-        """
-        stored = read_manifest(self._existing(step)).leaves
-        return {path[len(prefix) + 1 :]: leaf for path, leaf in stored.items() if path.startswith(f"{prefix}/")}
-
-    def has_side_file(self, step: int, name: str) -> bool:
-        """Return whether a checkpoint has a side file of this name; raises as `restore` of this step does."""
-        return name in file_names(self._existing(step))
-
-    def read_side_file(self, step: int, name: str) -> bytes:
-        """Return a side file as it was passed to `save`; raises as `restore` of this step does."""
-        return read_checked(self._existing(step), name)
 
     def restore(self, template: Any, step: int | None = None) -> Restored:
         """Load and verify a checkpoint.

@@ -185,7 +185,7 @@ def _attention(config: ExperimentConfig) -> dict[str, dict[str, str]]:
 def _recurrent(config: ExperimentConfig) -> dict[str, dict[str, str]]:
     """Return the implementation of each recurrent stack in training on this machine, and why it is chosen."""
     from transformer_jax.models.architecture import ARCHITECTURES
-    from transformer_jax.training.prepare import trains_with_cudnn
+    from transformer_jax.training.implementations import trains_with_cudnn
 
     asked = config.model.recurrent_implementation
     chosen = {"name": asked, "why": "the default" if asked == ModelConfig.recurrent_implementation else "asked for"}

@@ -29,7 +29,7 @@ from transformer_jax.config import (
     nearest,
     with_moved_fields,
 )
-from transformer_jax.data.labels import LABELS_FILE, parse_labels
+from transformer_jax.data.side_files import stored_labels
 from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
     TOKENIZER_FILE,
@@ -251,8 +251,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
     for missing in set(expected) - checkpoint.side_files.keys():
         raise CheckpointError(f"{checkpoint.directory}: {missing} is missing")
     tokenizer = tokenizer_of_files({file: checkpoint.side_files[file] for file in expected})
-    stored = checkpoint.side_files.get(LABELS_FILE)
-    labels = () if stored is None else parse_labels(stored)
+    labels = stored_labels(checkpoint.side_files) or ()
     return Loaded(config, params, tokenizer, steps, record["corpus"], store.directory, name, labels)
 
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.side_files import stored_tokenizer
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import CheckpointError
 from transformer_jax.tasks.base import higher_is_better
 from transformer_jax.training.init_from import STARTS_FROM
-from transformer_jax.training.resume import read_stored_tokenizer
 
 
 class PretrainedModel(NamedTuple):
@@ -39,8 +39,9 @@ def read_pretrained(path: str, architecture: str) -> PretrainedModel:
         step = store.newest_good() if named is None else named
         if step is None:
             raise CheckpointError(f"{store.directory}: no checkpoint")
-        stored = ExperimentConfig.from_config_dict(store.read_record(step)["config"]).with_derived_unset()
-        tokenizer = read_stored_tokenizer(store, step)
+        checkpoint = store.open(step)
+        stored = ExperimentConfig.from_config_dict(checkpoint.record["config"]).with_derived_unset()
+        tokenizer = stored_tokenizer(checkpoint.side_files)
     except CheckpointError as error:
         raise CheckpointError(f"training.init_from={path}: {error}") from error
     model, data = stored.model, stored.data

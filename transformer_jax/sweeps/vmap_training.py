@@ -19,15 +19,13 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError
 from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.outside import errors_from_outside
-from transformer_jax.training.hyper import split
+from transformer_jax.training.hyper import SplitConfig, split
+from transformer_jax.training.implementations import check_implementations, check_step
 from transformer_jax.training.long_texts import check_long_texts
 from transformer_jax.training.loop import Outcome, TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.prepare import (
     MakeValidate,
-    Start,
-    check_implementations,
-    check_step,
     claim,
     find_start,
     make_parts,
@@ -36,6 +34,8 @@ from transformer_jax.training.prepare import (
 )
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import TrainingSession
+from transformer_jax.training.start import Start
+from transformer_jax.training.state import state_template
 from transformer_jax.training.step import make_train_step
 from transformer_jax.training.stepper import StackedStepper, TrialAxis, over_trials
 
@@ -50,6 +50,7 @@ class _Member:
     """One of the runs that train together."""
 
     config: ExperimentConfig
+    split: SplitConfig
     directory: WorkDirectory
     store: CheckpointStore
     start: Start
@@ -87,7 +88,9 @@ def _open(config: ExperimentConfig, path: Path, axis: TrialAxis, opened: context
         check_implementations(config, axis)
         directory = opened.enter_context(open_workdir(path, config.to_dict(), False))
         store = opened.enter_context(open_store(config, directory))
-        return _Member(config, directory, store, find_start(config, directory, store, _device()))
+        parts = split(config)
+        start = find_start(config, directory, store, state_template(*parts, _device()))
+        return _Member(config, parts, directory, store, start)
 
 
 def _train(
@@ -101,12 +104,11 @@ def _train(
             tokenizer = member.start.tokenizer
             if tokenizer is not None and tokenizer.sha256 != data.tokenizer.sha256:
                 raise CheckpointError(f"{member.directory.path}: has another tokenizer than {first.directory.path}")
-            if member.start.pretrained is not None:
-                member.start.pretrained.check_labels(data.labels)
+            member.start.check_labels(data.labels)
         parts = [make_parts(m.config, m.directory, m.store, data, make_validate) for m in members]
         if not first.start.record:
             check_long_texts(first.config, parts[0].plan)
-        check_step(first.config, parts[0].plan)
+        check_step(first.config, first.split, parts[0].plan)
     step, total = first.start.step, first.config.training.num_train_steps
     unit = TASKS[first.config.task.name].unit
     sessions = []
@@ -120,8 +122,8 @@ def _train(
 
 
 def _stepper(members: Sequence[_Member], axis: TrialAxis) -> StackedStepper:
-    states = [member.start.first_state(member.config, _device()) for member in members]
-    statics, hypers = zip(*(split(member.config) for member in members), strict=True)
+    states = [member.start.first_state(*member.split, _device()) for member in members]
+    statics, hypers = zip(*(member.split for member in members), strict=True)
     return StackedStepper(over_trials(make_train_step(statics[0]), axis), states, hypers)
 
 

@@ -25,7 +25,8 @@ from transformer_jax.checkpoints.store import PARAMS, CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, completed, unread_by
 from transformer_jax.config.recurrent import fields_of_missing_stacks
-from transformer_jax.data.tokenizers import Tokenizer, with_added_tokens
+from transformer_jax.data.side_files import stored_labels, stored_tokenizer
+from transformer_jax.data.tokenizers import with_added_tokens
 from transformer_jax.errors import CheckpointError
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.batch_norm import RUNNING, STATISTICS
@@ -34,7 +35,9 @@ from transformer_jax.parallel.processes import from_primary, gathered
 from transformer_jax.readers.records import OBJECT, expect
 from transformer_jax.tasks.base import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
-from transformer_jax.training.resume import check_tokenizer, read_stored_labels, read_stored_tokenizer
+from transformer_jax.training.hyper import Hyper, StaticConfig
+from transformer_jax.training.resume import check_tokenizer
+from transformer_jax.training.start import Start
 from transformer_jax.training.state import TrainState
 from transformer_jax.typing import Array, Params
 
@@ -52,33 +55,31 @@ has seen both directions is no decoder, so these pairs are refused although some
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Pretrained:
-    """Parameters of another run that fit this one; paths are relative to `params`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherRun(Start):
+    """A start from parameters of another run that fit this one; paths are relative to `params`.
 
-    loaded: arrays that this run takes, as the checkpoint has them; none with `training.new_parameters`. new: arrays of
-    this run that the checkpoint lacks. unused: arrays of the checkpoint that this run lacks. labels: names of the
-    labels that the checkpoint predicts; None if it predicts none. positions: the function that interpolates the
-    learned positions of patches; None if they fit.
+    name: of the checkpoint in messages. loaded: arrays that this run takes, as the checkpoint has them; none with
+    `training.new_parameters`. new: arrays of this run that the checkpoint lacks. unused: arrays of the checkpoint that
+    this run lacks. predicted: names of the labels that the checkpoint predicts; None if it predicts none. positions:
+    the function that interpolates the learned positions of patches; None if they fit.
     """
 
     name: str
     store: CheckpointStore
-    step: int
-    tokenizer: Tokenizer | None
+    stored_step: int
     loaded: Mapping[str, Leaf]
     new: Mapping[str, Leaf]
     unused: Mapping[str, Leaf]
-    labels: tuple[str, ...] | None = None
+    predicted: tuple[str, ...] | None = None
     positions: Callable[[Array], Array] | None = None
 
     @property
     def head_labels(self) -> tuple[str, ...] | None:
         """Names of the labels of the head that this run loads, in the order of its rows; None if the head is new."""
-        return self.labels if any(_part(path) == HEAD for path in self.loaded) else None
+        return self.predicted if any(_part(path) == HEAD for path in self.loaded) else None
 
     def check_labels(self, labels: Sequence[str]) -> None:
-        """Raise CheckpointError if this run would train the head of the checkpoint for other labels than its own."""
         theirs = self.head_labels
         if theirs is None or not labels or theirs == tuple(labels):
             return
@@ -92,6 +93,9 @@ class Pretrained:
             "data.label_names, or set training.new_head=true for a new head"
         )
 
+    def first_state(self, static: StaticConfig, hyper: Hyper, shardings: Any) -> TrainState:
+        return self.load(super().first_state(static, hyper, shardings))
+
     def load(self, state: TrainState) -> TrainState:
         """Return `state` with the parameters of the checkpoint in place of those with the same path; print a summary.
 
@@ -102,7 +106,7 @@ class Pretrained:
         Raises: CheckpointError if the checkpoint is damaged.
         """
         if not self.loaded:
-            say_once(f"{self.name}: all parameters are new; only the tokenizer is that of step {self.step}")
+            say_once(f"{self.name}: all parameters are new; only the tokenizer is that of step {self.stored_step}")
             return state
         template: dict[str, Any] = {}
         for path, leaf in by_path({field: getattr(state, field) for field in _FIELDS}).items():
@@ -112,8 +116,8 @@ class Pretrained:
                 for parent in parents:
                     folder = folder.setdefault(parent, {})
                 folder[name] = jax.ShapeDtypeStruct(leaf_of.shape, leaf.dtype, sharding=leaf.sharding)
-        found = by_path(self.store.restore_parts(template, self.step, partial=True).state)
-        _check_finite_everywhere(found, f"{self.name}: step {self.step}")
+        found = by_path(self.store.restore_parts(template, self.stored_step, partial=True).state)
+        _check_finite_everywhere(found, f"{self.name}: step {self.stored_step}")
         stored = {_path_in_model(path): leaf for path, leaf in found.items()}
         if self.positions is not None:
             stored[_POSITIONS] = jax.device_put(self.positions(stored[_POSITIONS]), stored[_POSITIONS].sharding)
@@ -126,7 +130,7 @@ class Pretrained:
         return state._replace(params=filled(state.params), extra=extra)
 
     def _describe(self) -> None:
-        say_once(f"{self.name}: loaded from step {self.step}: {_summary(self.loaded)}")
+        say_once(f"{self.name}: loaded from step {self.stored_step}: {_summary(self.loaded)}")
         if self.positions is not None:
             say_once(f"{self.name}: the learned positions are interpolated for this model.image_size")
         if self.unused:
@@ -140,7 +144,7 @@ def _path_in_model(path: str) -> str:
     return path.removeprefix(f"{PARAMS}/").removeprefix(f"extra/{STATISTICS}/")
 
 
-def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template: Params) -> Pretrained | None:
+def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template: Params) -> OtherRun | None:
     """Open the checkpoint of `training.init_from` and check that this run can start from it; load nothing yet.
 
     Args:
@@ -158,9 +162,10 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
         store, step = open_checkpoint(resolve(config.training.init_from, higher_is_better))
         if step is None:
             step = from_primary(store.newest_good, "choosing the checkpoint of training.init_from")
-        stored, tokenizer = store.leaves(step, PARAMS), read_stored_tokenizer(store, step)
-        stored |= store.leaves(step, f"extra/{STATISTICS}")
-        whole_record = expect(store.read_record(step), {}, {"config": OBJECT})
+        checkpoint = store.open(step)
+        stored, tokenizer = checkpoint.below(PARAMS), stored_tokenizer(checkpoint.side_files)
+        stored |= checkpoint.below(f"extra/{STATISTICS}")
+        whole_record = expect(checkpoint.record, {}, {"config": OBJECT})
         record = whole_record.get("config", {})
         source = expect(completed(record, config.to_dict()), dict.fromkeys(("model", "task", "data"), OBJECT))
         # Records of earlier versions may lack the kind.
@@ -208,15 +213,15 @@ def open_pretrained(config: ExperimentConfig, directory: WorkDirectory, template
             say_once(f"{name}: uses the tokenizer of the checkpoint")
     if differences:
         say_once(f"{name}: the model of the checkpoint has other fields: {', '.join(differences)}")
-    return Pretrained(
-        name,
-        store,
-        step,
-        tokenizer,
+    return OtherRun(
+        name=name,
+        store=store,
+        stored_step=step,
+        tokenizer=tokenizer,
         loaded={path: usable[path] for path in expected if path in usable},
         new={path: leaf for path, leaf in expected.items() if path not in usable},
         unused={path: leaf for path, leaf in stored.items() if path not in expected or path not in usable},
-        labels=None if untrained else read_stored_labels(store, step),
+        predicted=None if untrained else stored_labels(checkpoint.side_files),
         positions=functools.partial(
             resized_table,
             size=config.model.image_size // config.model.patch_size,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -16,33 +17,39 @@ from transformer_jax.checkpoints.opening import CHECKPOINTS
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.labels import LABELS_FILE, labels_bytes, parse_labels, read_labels
+from transformer_jax.data.labels import LABELS_FILE, labels_bytes, read_labels
+from transformer_jax.data.side_files import stored_labels, stored_tokenizer
 from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
-    TOKENIZER_FILE,
     VOCABULARIES,
     Tokenizer,
     plain,
     read_tokenizer,
     tokenizer_by_file,
-    tokenizer_of_files,
 )
 from transformer_jax.errors import CheckpointError, DataError
 from transformer_jax.files import write_atomically
 from transformer_jax.parallel.processes import from_primary, is_primary
+from transformer_jax.training.hyper import Hyper, StaticConfig
+from transformer_jax.training.start import Start
 from transformer_jax.training.state import TrainState
 
 _NO_LIMIT = 1 << 31  # ids of a vocabulary that is only compared
 logger = logging.getLogger(__name__)
 
 
-class Resumed(NamedTuple):
-    """State and record of a checkpoint, and its tokenizer and names of labels if it has them."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resumed(Start):
+    """A start from a checkpoint of the same run, whose state is on the devices already."""
 
     state: TrainState
-    record: dict[str, Any]
-    tokenizer: Tokenizer | None
-    labels: tuple[str, ...] | None
+
+    @property
+    def step(self) -> int:
+        return int(self.state.step)
+
+    def first_state(self, static: StaticConfig, hyper: Hyper, shardings: Any) -> TrainState:
+        return self.state
 
 
 def restore_newest(
@@ -65,14 +72,14 @@ def restore_newest(
     directory.check_config(record["config"], f"checkpoint {step}")
     if is_primary():
         store.check_best(step)
-    tokenizer = read_stored_tokenizer(store, step)
+    side_files = store.open(step).side_files
+    tokenizer, labels = stored_tokenizer(side_files), stored_labels(side_files)
     if tokenizer is not None:
         remedy = "restore the old file, or choose another --workdir"
         check_tokenizer(config, directory.path, tokenizer, f"checkpoint {step}", remedy)
-    labels = read_stored_labels(store, step)
     if labels is not None and is_primary():
         restore_labels(directory.path / LABELS_FILE, labels, step)
-    return Resumed(state, record, tokenizer, labels)
+    return Resumed(state=state, record=record, tokenizer=tokenizer, labels=labels)
 
 
 def restore_labels(file: Path, labels: tuple[str, ...], step: int) -> None:
@@ -102,21 +109,6 @@ def check_not_converted(workdir: Path) -> None:
             f"{workdir}: has converted parameters, and no training to resume; start one in another --workdir with "
             f"--config.training.init_from={workdir}"
         )
-
-
-def read_stored_tokenizer(store: CheckpointStore, step: int) -> Tokenizer | None:
-    """Return the tokenizer of a checkpoint; None if its task has none. Raises CheckpointError."""
-    if not store.has_side_file(step, TOKENIZER_FILE):
-        return None
-    names = [name for name in (TOKENIZER_FILE, SOURCE_TOKENIZER_FILE) if store.has_side_file(step, name)]
-    return tokenizer_of_files({name: store.read_side_file(step, name) for name in names})
-
-
-def read_stored_labels(store: CheckpointStore, step: int) -> tuple[str, ...] | None:
-    """Return the names of labels of a checkpoint; None if its task has none. Raises CheckpointError."""
-    if not store.has_side_file(step, LABELS_FILE):
-        return None
-    return parse_labels(store.read_side_file(step, LABELS_FILE))
 
 
 def check_tokenizer(

@@ -8,8 +8,8 @@ import time
 import pytest
 from run_support import metric_lines, trained_folder
 
-from transformer_jax.training import starts
-from transformer_jax.training.starts import STARTS, git_state, masked, record_start
+from transformer_jax.training import start_log
+from transformer_jax.training.start_log import STARTS, git_state, masked, record_start
 
 FLAGS = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
 
@@ -97,4 +97,4 @@ def test_train_leaves_a_line():
     run = trained_folder() / "run"
     lines = (run / STARTS).read_text().splitlines()
     assert json.loads(lines[0])["step"] == 0
-    assert starts.STARTS not in {name for line in metric_lines(run) for name in line}
+    assert start_log.STARTS not in {name for line in metric_lines(run) for name in line}
