@@ -7,8 +7,8 @@ The folder holds train.json, and valid.json and test.json if you have them (docs
 model learns little; start from a pretrained one with --config.training.init_from (docs/fine_tuning.md).
 
 Hardware: 1 core of an AMD EPYC, beside other programs.
-Result: 8,981 questions of SQuAD's dev file as train.json: trained in 12:26 minutes (1,500 updates); F1 9.9 % on the last
-tenth, exact match 3.2; on a second file, 833 questions on other articles, 10.4 and 3.2. One seed.
+Result: 8,981 questions of SQuAD's dev file as train.json: trained in 12:26 minutes (1,500 updates); F1 9.9 % on the
+last tenth, exact match 3.2; on a second file, 833 questions on other articles, 10.4 and 3.2. One seed.
 """
 
 from transformer_jax.config import (

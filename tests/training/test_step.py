@@ -20,11 +20,12 @@ from training_support import (
     uneven_batch,
 )
 
+from transformer_jax.tasks.base import TASKS
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import init_state, state_shapes, state_template
-from transformer_jax.training.step import _num_tokens, make_train_step
+from transformer_jax.training.step import _counts, make_train_step
 
 TOKENS = sum(LENGTHS)
 both_norm_positions = pytest.mark.parametrize("norm_position", ["post", pytest.param("pre", marks=pytest.mark.slow)])
@@ -132,18 +133,18 @@ def test_a_row_of_padding_does_nothing():
 def test_tokens_are_those_that_a_decoder_predicts_or_else_those_that_the_model_reads():
     """The speed of training counts them, also of tasks with one weight per label or masked token."""
     batch = {name: jnp.asarray(array) for name, array in uneven_batch().items()}
-    assert _num_tokens(batch) == TOKENS
     read = batch["inputs_mask"].sum()
     assert read != TOKENS
-    of_encoder = {name: batch[name] for name in ("inputs", "inputs_mask")}
+    assert _counts(TASKS["translation"], batch)["tokens"] == TOKENS
+    rows = {"decoder_inputs": batch["decoder_inputs"], "weights": batch["weights"]}
+    assert _counts(TASKS["language_model"], rows)["tokens"] == TOKENS
     labels = {"weights": jnp.full(len(LENGTHS), 0.5, jnp.float32)}
     masked = {"weights": jnp.ones((len(LENGTHS), 2), jnp.float32)}
-    for targets in (labels, masked):
-        assert _num_tokens(of_encoder | targets) == read
-        assert _num_tokens({"decoder_inputs": batch["inputs"], "inputs_mask": batch["inputs_mask"], **targets}) == read
-    assert _num_tokens({"decoder_inputs": batch["decoder_inputs"], "weights": batch["weights"]}) == TOKENS
-    assert _num_tokens(labels) == len(LENGTHS)
-    assert _num_tokens({}) == 0
+    for name, targets in (("classification", labels), ("masked_lm", masked)):
+        counts = _counts(TASKS[name], {"inputs": batch["inputs"], "inputs_mask": batch["inputs_mask"], **targets})
+        assert (counts["tokens"], counts["filled"], counts["slots"]) == (read, read, batch["inputs"].size)
+    assert _counts(TASKS["images"], labels)["tokens"] == len(LENGTHS)
+    assert _counts(TASKS["images"], {})["tokens"] == 0
 
 
 WITHOUT_DROPOUT = {

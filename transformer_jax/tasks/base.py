@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.text_generator import TextGenerator
-    from transformer_jax.typing import Batch, Params
+    from transformer_jax.typing import Array, Batch, Params
 
 
 _T = TypeVar("_T")
@@ -317,6 +317,21 @@ class Task(abc.ABC):
           rows, widths: as of `Architecture.train_flops`.
         """
         return None
+
+    def counted_tokens(self, batch: Batch) -> Array | None:
+        """Return the array whose entries other than 0 are the tokens that the speed of training counts; see `unit`.
+
+        Here they are the tokens that the model reads; without a mask of them, the weighted predictions.
+        """
+        return batch.get("inputs_mask", batch.get("weights"))
+
+    def slot_masks(self, batch: Batch) -> tuple[Array, ...]:
+        """Return the arrays whose entries are the slots of the batch; those other than 0 are not padding.
+
+        Here it is the mask of the inputs; without one, the weights.
+        """
+        counted = Task.counted_tokens(self, batch)
+        return () if counted is None else (counted,)
 
     @abc.abstractmethod
     def loss(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from transformer_jax.typing import Params
 
 
-class Denoising(CorruptedText):
+class Denoising(token_prediction.NextTokens, CorruptedText):
     """Prediction of a text from its corrupted form; reads the feature `inputs` of a source."""
 
     architectures = ("encoder_decoder", RECURRENT)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
+from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores
 
 if TYPE_CHECKING:
     import jax
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _OF_WHOLE_TEXTS = ("word_perplexity", "words", "bits_per_byte", "bytes")
 
 
-class LanguageModelTask(Task):
+class LanguageModelTask(token_prediction.NextTokens):
     """Prediction of every token of a text from those before it; reads the feature `inputs` of a source."""
 
     architectures = ("decoder_only", RECURRENT)
@@ -52,7 +52,6 @@ class LanguageModelTask(Task):
         MetricSpec("bits_per_byte", "min", "", "bits per byte", "{:.4f}"),
         MetricSpec("bytes", heading="bytes", format="{:,}", logged=False),
     )
-    logged = token_prediction.LOGGED
 
     def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:
         """Return all metrics; with a prefix, whose tokens are not predicted, only those per token."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformer_jax.typing import Params
 
 
-class SpanCorruption(CorruptedText):
+class SpanCorruption(token_prediction.NextTokens, CorruptedText):
     """Prediction of the spans that sentinels stand for; reads the feature `inputs` of a source."""
 
     architectures = ("encoder_decoder", RECURRENT)

@@ -1,4 +1,4 @@
-"""Prediction of the next token: the loss and its means, which translation and language models share."""
+"""Prediction of the next token: what translation, language models and denoising share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.tasks.base import MetricSpec
+from transformer_jax.tasks.base import MetricSpec, Task
 
 if TYPE_CHECKING:
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.base import Sums
-    from transformer_jax.typing import Batch
+    from transformer_jax.typing import Array, Batch
 
 NATS = "nats per token"
 LOGGED = (
@@ -27,6 +27,21 @@ SCORES = (
     MetricSpec("accuracy", "max", "%", "accuracy", "{:.2f}"),
 )
 """The metrics that `token_scores` returns."""
+
+
+class NextTokens(Task):
+    """The base class of tasks whose model predicts the tokens of `decoder_inputs`, one by one."""
+
+    logged = LOGGED
+
+    def counted_tokens(self, batch: Batch) -> Array:
+        """Return the weights of the predicted tokens."""
+        return batch["weights"]
+
+    def slot_masks(self, batch: Batch) -> tuple[Array, ...]:
+        """Return the masks of the inputs, if the model has an encoder, and of the targets."""
+        inputs = (batch["inputs_mask"],) if "inputs_mask" in batch else ()
+        return (*inputs, batch.get("targets_mask", batch["weights"]))
 
 
 def token_sums(model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int) -> Sums:

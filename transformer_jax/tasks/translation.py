@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores, Task
+from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores
 from transformer_jax.tasks.pair_template import pair_template, row_template
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformer_jax.typing import Batch, Params
 
 
-class Translation(Task):
+class Translation(token_prediction.NextTokens):
     """Prediction of a target text from a source text, token by token."""
 
     architectures = ("encoder_decoder", "decoder_only", RECURRENT)
@@ -43,7 +43,6 @@ class Translation(Task):
         MetricSpec("chrf", "max", "", "chrF", "{:.2f}", needs_generation=True),
         MetricSpec("unfinished", "min", "", "unfinished", "{}", needs_generation=True, logged=False),
     )
-    logged = token_prediction.LOGGED
     compares_outputs = True
 
     def measured(self, config: ExperimentConfig) -> tuple[MetricSpec, ...]:

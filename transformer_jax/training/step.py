@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from transformer_jax.models.architecture import ARCHITECTURES, Model
 from transformer_jax.nn.batch_norm import STATISTICS, added, statistics_over, updated_running
 from transformer_jax.nn.dropout import Dropout, fold
 from transformer_jax.nn.norms import has_statistics
-from transformer_jax.tasks.base import TASKS, Sums
+from transformer_jax.tasks.base import TASKS, Sums, Task
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer, updates_made
 from transformer_jax.training.schedules import learning_rate
@@ -48,12 +48,12 @@ def train_step(
         batch: gradients and sums are added over the axis before the division by the weight of the whole batch.
     Returns: the new state, and metrics as float32 scalars: those of `Task.means`, such as `loss` in nats per target
       token; `gradient_norm` of the trained parameters, before clipping; `learning_rate`, that of the head; `weight`,
-      the sum of the targets' weights; `tokens`, see `_num_tokens`; `slots` of inputs and targets, and `filled`, the
-      slots without padding. With `skip_nonfinite`, a step whose loss or gradient norm is not finite changes only the
-      number of the step.
+      the sum of the targets' weights; `tokens`, see `Task.counted_tokens`; `slots` of inputs and targets, and
+      `filled`, those without padding. With `skip_nonfinite`, a step whose loss or gradient norm is not finite changes
+      only the number of the step.
     """
     grads, sums, statistics = batch_gradient(static, state.params, batch, state.step, hyper, axis_name)
-    counts = {"tokens": _num_tokens(batch), **_filled_slots(batch)._asdict()}
+    counts = _counts(TASKS[static.task.name], batch)
     if axis_name is not None:
         grads, sums, counts = jax.lax.psum((grads, sums, counts), axis_name)
     # A batch may have no target, such as one without a masked token. Then all sums are 0, and so are the gradients.
@@ -149,35 +149,11 @@ def batch_loss(static: StaticConfig, params: Params, batch: Batch, step: Array, 
     return BatchLoss(sums["loss"], sums, functools.reduce(added, model.statistics or [], {}))
 
 
-def _num_tokens(batch: Batch) -> Array:
-    """Return the tokens that the speed of training counts, a float32 scalar.
-
-    They are the predicted tokens of a decoder. Of other predictions, such as labels and masked tokens, they are the
-    tokens that the model reads, or the images (`Task.unit`).
-    """
-    decoded, weights = batch.get("decoder_inputs"), batch.get("weights")
-    is_next_token = decoded is not None and weights is not None and weights.shape == decoded.shape
-    counted = weights if is_next_token or "inputs_mask" not in batch else batch["inputs_mask"]
-    return jnp.float32(0 if counted is None else jnp.count_nonzero(counted))
-
-
-class _Slots(NamedTuple):
-    """Numbers of slots without padding, and of all slots; float32 scalars."""
-
-    filled: Array
-    slots: Array
-
-
-def _filled_slots(batch: Batch) -> _Slots:
-    """Return the number of slots without padding, and of all slots, in inputs and targets.
-
-    Sides without a mask are not counted: `inputs_mask` for the inputs; for the targets of a decoder `targets_mask`, or
-    else `weights`. Other weights, as of labels, mark what is predicted, not what is padding.
-    """
-    sides: list[Any] = [batch["inputs_mask"]] if "inputs_mask" in batch else []
-    decoded = batch.get("decoder_inputs")
-    weights = batch.get("targets_mask", batch.get("weights"))
-    if weights is not None and (not sides or (decoded is not None and weights.shape == decoded.shape)):
-        sides.append(weights)
-    filled = jnp.float32(sum(jnp.count_nonzero(side) for side in sides))
-    return _Slots(filled, jnp.float32(sum(side.size for side in sides)))
+def _counts(task: Task, batch: Batch) -> dict[str, Array]:
+    """Return `tokens`, the tokens that the speed of training counts; `slots` of the batch, and those `filled`."""
+    tokens, masks = task.counted_tokens(batch), task.slot_masks(batch)
+    return {
+        "tokens": jnp.float32(0 if tokens is None else jnp.count_nonzero(tokens)),
+        "filled": jnp.float32(sum(jnp.count_nonzero(mask) for mask in masks)),
+        "slots": jnp.float32(sum(mask.size for mask in masks)),
+    }
