@@ -23,7 +23,7 @@ from benchmarks.devices import device_flag, use_device
 from benchmarks.shapes import model_config, names
 from transformer_jax.config import DecodeConfig, ModelConfig
 from transformer_jax.decoding.settings import Ends
-from transformer_jax.huge_pages import restart_with_huge_pages
+from transformer_jax.host.huge_pages import restart_with_huge_pages
 from transformer_jax.inspection.decoding_speed import cached_decoder, median_seconds, uncached_decoder
 from transformer_jax.models.architecture import init_params
 

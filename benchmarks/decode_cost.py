@@ -22,10 +22,10 @@ from benchmarks.decode import ENDS, SOURCE_LENGTH, make_uncached_decoder
 from benchmarks.shapes import SHAPES, model_config
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding.generate import FIRST_CAPACITY, prepare
-from transformer_jax.huge_pages import restart_with_huge_pages
+from transformer_jax.host.huge_pages import restart_with_huge_pages
 from transformer_jax.inspection.decoding_speed import median_seconds
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
-from transformer_jax.tasks.decode_requests import source_request
+from transformer_jax.tasks.trained.decode_requests import source_request
 
 
 def stage_costs(shape: str, batch: int, limits: Sequence[int], repeats: int) -> list[dict[int, float]]:

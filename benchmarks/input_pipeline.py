@@ -31,10 +31,10 @@ from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.sources.images.shapes import FIGURES
-from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
-from transformer_jax.huge_pages import restart_with_huge_pages
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.batches import training_batches
+from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
+from transformer_jax.host.huge_pages import restart_with_huge_pages
+from transformer_jax.tasks.batches.of_split import training_batches
+from transformer_jax.tasks.task import TASKS
 
 Result = dict[str, float | int]
 _WORDS = 20_000

@@ -39,11 +39,11 @@ from transformer_jax.config import (
     TrainingConfig,
 )
 from transformer_jax.errors import ConfigError, UserError
-from transformer_jax.huge_pages import restart_with_huge_pages
+from transformer_jax.host.huge_pages import restart_with_huge_pages
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.parallel.launchers import make_launcher
-from transformer_jax.tasks.base import TASKS
 from transformer_jax.tasks.flops import step_flops
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import placed_state, state_shapes
 from transformer_jax.training.step import make_train_step

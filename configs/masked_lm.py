@@ -2,7 +2,7 @@
 
     transformer-jax train --config=masked_lm --workdir=runs/masked_lm
     transformer-jax evaluate --checkpoint=runs/masked_lm --splits=test
-    python -m transformer_jax.evaluation.cloze --checkpoint=runs/masked_lm --splits=test
+    python -m transformer_jax.evaluation.trigram_baseline --checkpoint=runs/masked_lm --splits=test
 
 The last command scores trigrams on both sides on the same tokens. WikiText-2, whose words are the vocabulary, and whose
 rows cross the ends of its lines:

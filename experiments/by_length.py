@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from transformer_jax.evaluation.run import Scorer
-from transformer_jax.tasks.text_scores import translation_scores
+from transformer_jax.evaluation.scoring import Scorer
+from transformer_jax.tasks.metrics.text import translation_scores
 
 
 def bins(lengths: np.ndarray, width: int) -> Iterator[tuple[str, np.ndarray]]:

@@ -1,8 +1,8 @@
 """The batch on which studies measure a freshly initialised model."""
 
 from transformer_jax.data.batching import Batch
-from transformer_jax.evaluation.run import Scorer
-from transformer_jax.tasks.batches import training_batches
+from transformer_jax.evaluation.scoring import Scorer
+from transformer_jax.tasks.batches.of_split import training_batches
 
 
 def first_batch(scorer: Scorer) -> Batch:

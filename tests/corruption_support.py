@@ -3,8 +3,8 @@
 from data_support import prepared
 
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
-from transformer_jax.data.tokenizers.base import SpecialIds
 from transformer_jax.data.tokenizers.characters import ByteTokenizer
+from transformer_jax.data.tokenizers.tokenizer import SpecialIds
 
 ARCHITECTURES = {
     "masked_lm": "encoder_only",

@@ -12,9 +12,9 @@ from transformer_jax.data.batching import Arrays, Batch, Lengths
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.sources import Split
-from transformer_jax.data.sources.base import divided
-from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.data.sources.source import divided
+from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
+from transformer_jax.tasks.task import TASKS
 
 EOS_ID = OWN_SPECIAL_IDS.required("eos")
 PAD_ID = OWN_SPECIAL_IDS.required("pad")

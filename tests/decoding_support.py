@@ -13,7 +13,7 @@ from transformer_jax.decoding.generate import Request, generate
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.decode_requests import source_request
+from transformer_jax.tasks.trained.decode_requests import source_request
 
 PAD_ID, EOS_ID, START = 0, 1, 3
 ENDS = Ends(EOS_ID, (PAD_ID,))

@@ -10,7 +10,7 @@ from pathlib import Path
 from fuzz_support import NASTY, WRONG, Case, Maker, Outcome
 
 from transformer_jax.config import ExperimentConfig, walk
-from transformer_jax.files import CHECKSUM, with_checksum
+from transformer_jax.host.files import CHECKSUM, with_checksum
 
 FIELDS = [name for name, _, _ in walk(ExperimentConfig())]
 PRETRAINING = """

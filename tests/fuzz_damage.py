@@ -25,10 +25,10 @@ from kinds_support import write_kind
 from report_support import write_workdir
 from run_support import argv, run_main, write_corpus
 
-from transformer_jax import exit_codes
 from transformer_jax.cli import predict as predict_command
 from transformer_jax.cli import sweep as sweep_command
 from transformer_jax.cli.resumable import ResumableFile
+from transformer_jax.host import exit_codes
 from transformer_jax.training import loop
 
 _LOCKS = (".lock", ".worker_lock", ".search_lock")

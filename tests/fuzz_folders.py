@@ -16,7 +16,7 @@ from support import random_params, tiny
 from transformer_jax.config import TaskConfig
 from transformer_jax.convert.folder import save_pretrained
 from transformer_jax.data.tokenizers import Tokenizer, train_tokenizer
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 SMALL = {
     "emb_dim": 8,

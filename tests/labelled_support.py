@@ -8,7 +8,7 @@ from data_support import prepared
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.datasets import Data
 from transformer_jax.data.sources import Split
-from transformer_jax.data.sources.base import divided
+from transformer_jax.data.sources.source import divided
 from transformer_jax.data.tokenizers.words import MAGIC, WordTokenizer
 
 TEXTS = ["a fine film", "a dull film", "what joy it is", "so dull and long and dull", "fine", "a long joy"]

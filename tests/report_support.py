@@ -5,9 +5,9 @@ from pathlib import Path
 
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.metrics_file import digest
-from transformer_jax.sweeps.declaration import declaration_of
 from transformer_jax.sweeps.results import TRIALS, Result, claim, write_spec
 from transformer_jax.sweeps.study import load_study
+from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.trials import Trial, grid
 from transformer_jax.training.metric_log import MetricLog
 

@@ -23,8 +23,8 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.metrics_file import CLOCK_FIELDS
 from transformer_jax.parallel import launchers
-from transformer_jax.tasks.lines import LineOutputs, Output
-from transformer_jax.training import prepare
+from transformer_jax.tasks.trained.lines import LineOutputs, Output
+from transformer_jax.training import set_up
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import state_template
 
@@ -103,7 +103,7 @@ def _make_launcher(config: ExperimentConfig, step: Any, parameter_axes: Any) -> 
 
 def run_main(words: list[str]) -> int:
     """Run the command line in this process."""
-    with mock.patch.object(prepare, "make_launcher", _make_launcher):
+    with mock.patch.object(set_up, "make_launcher", _make_launcher):
         return main(words)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from run_support import metric_lines, write_corpus
 
 from transformer_jax.sweeps.results import RESULT, TRIALS, Result, pruned_because, read_result, read_spec
-from transformer_jax.sweeps.search.base import Listed
+from transformer_jax.sweeps.search.search import Listed
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.sweeps.trials import grid

@@ -26,9 +26,9 @@ from run_support import (
     write_corpus,
 )
 
-from transformer_jax import files
 from transformer_jax.checkpoints import store as store_module
 from transformer_jax.data import datasets, token_cache
+from transformer_jax.host import files
 from transformer_jax.training import loop
 from transformer_jax.training.metric_log import MetricLog
 

@@ -17,7 +17,7 @@ from transformer_jax.data.images import ImageColumn
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.tokenizers import train_tokenizer
-from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
+from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.errors import ConfigError
@@ -25,10 +25,10 @@ from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.nn.recurrent_kernels import uses_cudnn
 from transformer_jax.parallel.launchers import make_launcher
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.batches import training_batches
-from transformer_jax.tasks.decode_requests import source_request
-from transformer_jax.tasks.pair_rows import reads_source_two_way
+from transformer_jax.tasks.batches.of_split import training_batches
+from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.decode_requests import source_request
 from transformer_jax.training.hyper import StaticOptimizer, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate

@@ -24,7 +24,7 @@ from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.sweeps.search.base import Space
+from transformer_jax.sweeps.search.search import Space
 from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.trials import grid, groups
 

@@ -8,7 +8,7 @@ from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfi
 from transformer_jax.config.conversion import unread_by
 from transformer_jax.config.sources import ReadConfig, causes_of, derived_fields, moved_defaults
 from transformer_jax.config_file import read_with_sources
-from transformer_jax.files import json_text
+from transformer_jax.host.files import json_text
 
 SOURCES = {
     ("model.num_heads", "file"),

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.config_file import load, read_config
 from transformer_jax.errors import ConfigError
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step

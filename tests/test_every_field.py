@@ -40,8 +40,8 @@ from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.token_cache import encode_in_memory
 from transformer_jax.data.tokenizers import EncodedTexts, NoText, SpecialIds
-from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
+from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.decoding.settings import Ends
@@ -50,13 +50,13 @@ from transformer_jax.evaluation import loading
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.parallel.launchers import Jit, make_launcher, mesh_sizes
-from transformer_jax.tasks import text_generator
-from transformer_jax.tasks.answer_spans import best_span
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.batches import evaluation_batches, training_batches
-from transformer_jax.tasks.decode_requests import source_request
-from transformer_jax.tasks.translator import Translator
-from transformer_jax.training import loop, prepare, run
+from transformer_jax.tasks.batches.answer_spans import best_span
+from transformer_jax.tasks.batches.of_split import evaluation_batches, training_batches
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained import text_generator
+from transformer_jax.tasks.trained.decode_requests import source_request
+from transformer_jax.tasks.trained.translator import Translator
+from transformer_jax.training import loop, run, set_up
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.hyper import split as split_config
 from transformer_jax.training.metric_log import MetricLog
@@ -348,7 +348,7 @@ def store_arguments(monkeypatch, tmp_path, **fields):
         seen.update(arguments)
         raise Stop
 
-    monkeypatch.setattr(prepare, "CheckpointStore", store)
+    monkeypatch.setattr(set_up, "CheckpointStore", store)
     config = ExperimentConfig(training=TrainingConfig(**fields)).resolved()
     with pytest.raises(Stop):
         run.train(config, tmp_path / str(len(list(tmp_path.iterdir()))), lambda config, data: None)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from run_support import run_main, write_own_modules
 
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.sweeps.study import load_study
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"

@@ -26,7 +26,7 @@ from support import slow_but
 # The only names of the package that these tests use; everything else runs through the command line.
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
-from transformer_jax.machine import processor, processor_facts
+from transformer_jax.host.machine import processor, processor_facts
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import placed_state
 

@@ -11,13 +11,12 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
-BASE = {"activation_sharding", "config", "errors", "typing", "files", "hashing", "progress", "registry", "terminal"}
-BASE |= {"readers", "trust"}
+BASE = {"config", "errors", "typing", "hashing", "host", "registry", "readers", "trust"}
 MODEL = BASE | {"nn", "models"}
 TASKS = MODEL | {"decoding", "data", "tasks"}
-SERVICES = TASKS | {"parallel", "checkpoints", "kill_points"}
-HOMES = {"exit_codes", "metrics_file", "versions"}  # one file each, in the root of the package
-PROGRAM = {"builtin", "compilation_cache", "config_file", "huge_pages", "machine"}  # for modules that start processes
+SERVICES = TASKS | {"parallel", "checkpoints"}
+HOMES = {"metrics_file"}
+PROGRAM = {"builtin", "config_file"}  # for modules that start processes
 RUNS = SERVICES | HOMES | {"training", "evaluation"}
 
 # The other parts that each part may import. Add a new part here, at its place in the order.
@@ -25,29 +24,20 @@ ALLOWED = {
     "errors": set(),
     "trust": {"errors"},
     "typing": set(),
-    "files": {"errors", "readers"},
     "readers": set(),
+    "host": {"__version__", "errors", "readers"},
     "hashing": {"typing"},
-    "activation_sharding": {"typing"},
     "registry": {"config", "errors", "trust"},
     "config": {"errors", "readers", "trust"},
     "builtin": {"config", "errors", "readers"},
-    "config_file": {"builtin", "config", "errors", "files", "readers", "tasks", "trust"},
-    "kill_points": {"errors"},
-    "exit_codes": set(),
-    "metrics_file": {"errors", "files", "readers"},
-    "versions": {"__version__"},
-    "huge_pages": {"readers"},
-    "progress": {"terminal"},
-    "terminal": set(),
-    "machine": {"readers"},
-    "compilation_cache": {"files", "machine"},
+    "config_file": {"builtin", "config", "errors", "host", "readers", "tasks", "trust"},
+    "metrics_file": {"errors", "host", "readers"},
     "nn": BASE,
     "models": BASE | {"nn"},
     "decoding": MODEL,
-    "data": BASE | {"kill_points"},
-    "parallel": BASE,
-    "checkpoints": BASE | {"kill_points"},
+    "data": BASE,
+    "parallel": BASE | {"nn"},
+    "checkpoints": BASE,
     "tasks": MODEL | {"decoding", "data"},
     "convert": SERVICES | HOMES,
     "training": SERVICES | HOMES,  # receives an `evaluate` callable
@@ -56,7 +46,7 @@ ALLOWED = {
     "fitting": RUNS,  # reads files and the tokenizer of a checkpoint, for the generic configs
     "sweeps": RUNS | PROGRAM,
     "cli": RUNS | PROGRAM | {"__version__", "convert", "sweeps", "inspection"},
-    "__main__": {"cli", "huge_pages"},
+    "__main__": {"cli", "host"},
     "__init__": set(),  # names the modules of the public names as text
 }
 
@@ -176,7 +166,7 @@ def test_imports_point_one_way():
     "source",
     [
         "from transformer_jax.training.step import make_train_step",
-        "import transformer_jax.evaluation.run",
+        "import transformer_jax.evaluation.scoring",
         "def f():\n    from transformer_jax import data",
         "from transformer_jax.models import encoder_decoder",
     ],

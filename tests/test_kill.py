@@ -35,9 +35,9 @@ from run_support import (
     write_corpus,
 )
 
-from transformer_jax import exit_codes, kill_points
 from transformer_jax.cli import predict
-from transformer_jax.tasks.text_generator import CHUNK
+from transformer_jax.host import exit_codes, kill_points
+from transformer_jax.tasks.trained.text_generator import CHUNK
 
 # Places where a process dies, and the checkpoints that may be complete by then; they are written in the background.
 PLACES = {

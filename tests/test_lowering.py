@@ -16,7 +16,7 @@ from transformer_jax.decoding import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.models.presets import gpt2
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step

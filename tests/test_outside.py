@@ -22,7 +22,7 @@ from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import init_params
-from transformer_jax.tasks.decode_requests import source_request
+from transformer_jax.tasks.trained.decode_requests import source_request
 
 CONFIG = """
 from outside.counting import CountingConfig

@@ -25,8 +25,8 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, Architecture
 from transformer_jax.sweeps.study import Metric, Range, Study, over
 from transformer_jax.sweeps.trials import grid, program_key
-from transformer_jax.tasks.base import TASKS, MetricSpec, Task
 from transformer_jax.tasks.classification import Classification
+from transformer_jax.tasks.task import TASKS, MetricSpec, Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

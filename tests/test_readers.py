@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_jax.files import open_own_file
+from transformer_jax.host.files import open_own_file
 from transformer_jax.readers import (
     lines_of,
     open_file,

@@ -19,7 +19,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.labels import parse_labels
 from transformer_jax.errors import CheckpointError, UserError
 from transformer_jax.evaluation.loading import apply_overrides
-from transformer_jax.files import CHECKSUM, with_checksum
+from transformer_jax.host.files import CHECKSUM, with_checksum
 from transformer_jax.readers.records import COUNT
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.markdown import tables

@@ -18,7 +18,7 @@ from transformer_jax.evaluation.loading import load, load_translator
 from transformer_jax.inspection.attention import attention_maps
 from transformer_jax.inspection.embeddings import embeddings
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.lines import Line
+from transformer_jax.tasks.trained.lines import Line
 
 pytestmark = pytest.mark.slow
 

@@ -25,16 +25,16 @@ from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, Ta
 from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.files import with_checksum, without_checksum
+from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps import worker
-from transformer_jax.sweeps.declaration import declaration_of
-from transformer_jax.sweeps.executors.base import Options, command
-from transformer_jax.sweeps.other_baseline import with_code
+from transformer_jax.sweeps.executors.executor import Options, command
+from transformer_jax.sweeps.rebased_study import with_code
 from transformer_jax.sweeps.report import reproduction
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.results import RESULT, SPEC, claim, mark_pruned, read_spec
 from transformer_jax.sweeps.study import NOWHERE, load_study
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.sweeps.study_json import declaration_of
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.trust import UntrustedError
 
 PART = """

@@ -12,7 +12,7 @@ if __name__ == "__main__" and sys.argv[0] == __file__ and not sys.flags.safe_pat
 
 import logging
 
-from transformer_jax.huge_pages import restart_with_huge_pages
+from transformer_jax.host.huge_pages import restart_with_huge_pages
 
 
 def program() -> int:

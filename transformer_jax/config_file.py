@@ -35,9 +35,9 @@ from transformer_jax.config import (
     outside_parts,
 )
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import CHECKSUM, without_checksum
+from transformer_jax.host.files import CHECKSUM, without_checksum
 from transformer_jax.readers import read_bytes, read_json, read_stream
-from transformer_jax.tasks.base import best_metric
+from transformer_jax.tasks.task import best_metric
 from transformer_jax.trust import UntrustedError, own, reading, trust_modules
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import DataError
-from transformer_jax.files import json_values, write_atomically
+from transformer_jax.host.files import json_values, write_atomically
 from transformer_jax.readers import open_file, parse_json, read_bytes
 
 NAME = "metrics.jsonl"

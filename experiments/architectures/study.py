@@ -15,7 +15,7 @@ from transformer_jax.sweeps.study import Axis, Metric, Study
 def measure(scorer):
     """Return scores by source length, and the operations and examples of the training."""
     from experiments.by_length import scores_by_length
-    from transformer_jax.tasks.batches import training_batches
+    from transformer_jax.tasks.batches.of_split import training_batches
     from transformer_jax.tasks.flops import training_flops
 
     config = scorer.loaded.config

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.typing import Params
 
 
@@ -20,7 +20,7 @@ def attention_entropy(scorer: Scorer, params: Params, split: str = "test") -> fl
     tokens, and 0 where all weight is on one token.
     """
     from transformer_jax.inspection.attention import capture, mean_entropy
-    from transformer_jax.tasks.batches import evaluation_batches
+    from transformer_jax.tasks.batches.of_split import evaluation_batches
 
     config = scorer.loaded.config
     entropies = []
@@ -54,7 +54,7 @@ def _gradient_norm(model: ModelConfig) -> Any:
 
     from transformer_jax.models.architecture import init_params
     from transformer_jax.models.encoder_decoder import EncoderDecoder
-    from transformer_jax.tasks.losses import cross_entropy
+    from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
 
     def norm(batch: Any, seed: Any) -> Any:
         def loss(params: Any) -> Any:

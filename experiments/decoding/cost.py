@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.inspection.decoding_speed import cached_decoder, median_seconds, uncached_decoder
-from transformer_jax.tasks.decode_requests import ends_of
+from transformer_jax.tasks.trained.decode_requests import ends_of
 
 LENGTHS = (16, 32, 64)
 SENTENCES = 32

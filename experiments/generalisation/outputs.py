@@ -6,9 +6,9 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 
-from transformer_jax.evaluation.run import Scorer
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.lines import Line
+from transformer_jax.evaluation.scoring import Scorer
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.lines import Line
 
 
 def exact_by_length(outputs: Sequence[str], references: Sequence[str], split: str, width: int) -> dict[str, float]:

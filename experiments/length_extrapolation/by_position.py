@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 
 
 def loss_by_position(scorer: Scorer, split: str, size: int, width: int) -> dict[str, float]:
@@ -19,8 +19,8 @@ def loss_by_position(scorer: Scorer, split: str, size: int, width: int) -> dict[
     Returns: `size_512/loss` of all tokens, for size=512, and `size_512[1-64]/loss` of every bin that has tokens, for
       width=64.
     """
-    from transformer_jax.tasks.batches import evaluation_batches
-    from transformer_jax.tasks.loss_sums import loss_sums, split_for_evaluation
+    from transformer_jax.tasks.batches.of_split import evaluation_batches
+    from transformer_jax.tasks.trained.loss_sums import loss_sums, split_for_evaluation
 
     evaluation = dataclasses.replace(scorer.loaded.config.evaluation, max_length=size, context=0)
     config = dataclasses.replace(scorer.loaded.config, evaluation=evaluation)

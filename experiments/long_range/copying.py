@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import Split
-from transformer_jax.data.sources.base import divided, no_such_split
+from transformer_jax.data.sources.source import divided, no_such_split
 from transformer_jax.errors import ConfigError
 
 SYMBOLS = "abcdefgh"

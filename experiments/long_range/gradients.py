@@ -17,7 +17,7 @@ import numpy as np
 
 from experiments.long_range.copying import COPIED
 from transformer_jax.config import ModelConfig
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.typing import Params
 
 DISTANCES = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -72,7 +72,7 @@ def by_distance(scorer: Scorer, params: Params, split: str = "test") -> dict[str
     Returns: `[10]/log10_gradient` of every d of `DISTANCES` that the source has, and `/log10_gradient`, of the mean
       square over the symbols.
     """
-    from transformer_jax.tasks.batches import evaluation_batches
+    from transformer_jax.tasks.batches.of_split import evaluation_batches
 
     config = scorer.loaded.config
     batch, _ = next(iter(evaluation_batches(config, scorer.evaluator.data.splits[split])))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 
 
 def masked_lm_scores(config: ExperimentConfig, rate: float) -> dict[str, float]:

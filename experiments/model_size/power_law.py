@@ -42,7 +42,7 @@ def measure(scorer: Any) -> dict[str, float]:
     """Return `size/parameters_without_embeddings`, and `size/train_flops` of the whole training with padding."""
     import jax
 
-    from transformer_jax.tasks.batches import training_batches
+    from transformer_jax.tasks.batches.of_split import training_batches
     from transformer_jax.tasks.flops import training_flops
 
     config, params = scorer.loaded.config, scorer.loaded.params

@@ -74,7 +74,7 @@ def _norms(model: ModelConfig, task: TaskConfig, label_smoothing: float) -> Any:
 
     from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
     from transformer_jax.nn.norms import has_statistics
-    from transformer_jax.tasks.base import TASKS
+    from transformer_jax.tasks.task import TASKS
 
     head = TASKS[task.name].head(task, model)
     module = ARCHITECTURES[model.architecture].module(model, head)
@@ -143,8 +143,8 @@ def measure(depths: Sequence[int], seeds: int, model: ModelConfig, tokens: int) 
 def _batches(model: ModelConfig, tokens: int, count: int) -> list[dict[str, np.ndarray]]:
     """Return the first training batches of the embedded corpus."""
     from transformer_jax.data.datasets import prepare_data
-    from transformer_jax.tasks.base import TASKS
-    from transformer_jax.tasks.batches import training_batches
+    from transformer_jax.tasks.batches.of_split import training_batches
+    from transformer_jax.tasks.task import TASKS
 
     data = DataConfig(num_train_pairs=20_000, num_eval_pairs=10, max_length=64, tokens_per_batch=tokens, num_buckets=1)
     config = ExperimentConfig(model=model, data=data, training=TrainingConfig(num_train_steps=1)).resolved()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from experiments.by_length import bins
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 
 
 def losses_by_length(scorer: Scorer, splits: Sequence[str], width: int) -> dict[str, float]:
@@ -50,8 +50,8 @@ def statistics_mismatch(scorer: Scorer, split: str, num_batches: int = 32) -> di
 
     from transformer_jax.models.architecture import ARCHITECTURES, Model
     from transformer_jax.nn.batch_norm import added
-    from transformer_jax.tasks.batches import training_batches
-    from transformer_jax.tasks.loss_sums import split_for_evaluation
+    from transformer_jax.tasks.batches.of_split import training_batches
+    from transformer_jax.tasks.trained.loss_sums import split_for_evaluation
 
     config, params = scorer.loaded.config, scorer.loaded.params
     static, hyper = split_for_evaluation(config)

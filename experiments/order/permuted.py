@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.typing import Params
 
 Order = Callable[[int, np.random.Generator], np.ndarray]
@@ -108,7 +108,7 @@ def mean_distances(scorer: Scorer, params: Params, split: str = "test") -> dict[
 
 def _batches(scorer: Scorer, split: str) -> Iterator[dict[str, np.ndarray]]:
     """Yield the batches of a split, without sentences of fewer than three tokens."""
-    from transformer_jax.tasks.batches import evaluation_batches
+    from transformer_jax.tasks.batches.of_split import evaluation_batches
 
     for batch, _ in evaluation_batches(scorer.loaded.config, scorer.evaluator.data.splits[split]):
         keep = batch["inputs_mask"].sum(1) > 3

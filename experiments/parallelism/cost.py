@@ -40,7 +40,7 @@ from experiments.parallelism.tables import (
     report,
 )
 from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TrainingConfig
-from transformer_jax.huge_pages import restart_with_huge_pages
+from transformer_jax.host.huge_pages import restart_with_huge_pages
 
 LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)
 _EOS, _PAD = 1, 0
@@ -97,7 +97,7 @@ def training_step(model: ModelConfig, rows: int, length: int) -> Callable[[], fl
     """Return a function that makes a training step on random ids without padding and returns the loss."""
     from transformer_jax.models.architecture import parameter_axes
     from transformer_jax.parallel.launchers import make_launcher
-    from transformer_jax.tasks.base import TASKS
+    from transformer_jax.tasks.task import TASKS
     from transformer_jax.training.hyper import split
     from transformer_jax.training.state import placed_state, state_shapes
     from transformer_jax.training.step import make_train_step

@@ -141,7 +141,7 @@ def report(rows: Sequence[Row], setting: Setting) -> str:
     """Return a Markdown page with the answer, the setting, a table and the figure."""
     import jax
 
-    from transformer_jax.machine import processor
+    from transformer_jax.host.machine import processor
 
     lengths, last = setting.lengths, setting.lengths[-LAST]
     head = [

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 
 
 def shuffled(inputs: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -30,8 +30,8 @@ def loss_of_shuffled_sources(scorer: Scorer, split: str, seed: int = 0) -> dict[
 
     Returns: `shuffled/loss`, and `shuffled/loss_change`, its difference to the loss on the unshuffled sources.
     """
-    from transformer_jax.tasks.batches import evaluation_batches
-    from transformer_jax.tasks.loss_sums import loss_sums, split_for_evaluation
+    from transformer_jax.tasks.batches.of_split import evaluation_batches
+    from transformer_jax.tasks.trained.loss_sums import loss_sums, split_for_evaluation
 
     config, params = scorer.loaded.config, scorer.loaded.params
     static, hyper = split_for_evaluation(config)

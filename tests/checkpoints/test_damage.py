@@ -15,11 +15,11 @@ import pytest
 
 from transformer_jax.checkpoints import manifest, orbax_io
 from transformer_jax.checkpoints import store as store_module
+from transformer_jax.checkpoints.locate import open_checkpoint, resolve
 from transformer_jax.checkpoints.manifest import DamagedCheckpointError, VanishedCheckpointError
-from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.errors import CheckpointError
-from transformer_jax.files import sha256_of
+from transformer_jax.host.files import sha256_of
 
 
 @pytest.fixture(scope="module")

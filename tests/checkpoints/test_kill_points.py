@@ -2,8 +2,8 @@ import signal
 
 import pytest
 
-from transformer_jax import kill_points
 from transformer_jax.errors import ConfigError
+from transformer_jax.host import kill_points
 
 
 def test_kills_this_process_at_that_place_and_step_only(monkeypatch):

@@ -7,7 +7,7 @@ import subprocess
 import jax
 import pytest
 
-from transformer_jax.checkpoints.opening import open_checkpoint
+from transformer_jax.checkpoints.locate import open_checkpoint
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.errors import CheckpointError
 

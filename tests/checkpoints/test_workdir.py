@@ -15,7 +15,7 @@ from transformer_jax.checkpoints.manifest import Manifest, seal
 from transformer_jax.checkpoints.workdir import config_differences, config_of_run, open_workdir, read_config
 from transformer_jax.config import ExperimentConfig, OptimizerConfig
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.files import with_checksum
+from transformer_jax.host.files import with_checksum
 
 CONFIG = {
     "seed": 0,

@@ -12,7 +12,7 @@ from transformer_jax.cli import train as train_command
 from transformer_jax.cli.main import main
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data import sources
-from transformer_jax.evaluation import run as evaluation_run
+from transformer_jax.evaluation import scoring as evaluation_run
 from transformer_jax.training import run as training_run
 from transformer_jax.training.loop import TrainResult
 

@@ -9,7 +9,7 @@ from transformer_jax.cli import train
 from transformer_jax.cli.config import differences, field_table
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_with_sources
-from transformer_jax.files import json_text
+from transformer_jax.host.files import json_text
 
 
 def output(capsys, *words):

@@ -12,9 +12,9 @@ from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
 from transformer_jax.data.tokenizers import load_tokenizer, read_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.host.terminal import printable
 from transformer_jax.metrics_file import num_unchecked, read_lines
 from transformer_jax.sweeps.results import read_result, read_spec
-from transformer_jax.terminal import printable
 from transformer_jax.training.metric_log import MetricLog
 
 INSPECT = ["inspect", "--config=quickstart"]

@@ -20,7 +20,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import loading
-from transformer_jax.tasks.lines import Line, LineOutputs, Output
+from transformer_jax.tasks.trained.lines import Line, LineOutputs, Output
 
 
 class Shouting:
@@ -63,7 +63,7 @@ def translator(monkeypatch, tmp_path):
     monkeypatch.setattr(Shouting, "seen", [])
     monkeypatch.setattr(loading, "load_generator", lambda *args: Shouting.from_checkpoint(*args))
     monkeypatch.setattr(loading, "fingerprint", lambda tokenizer, *models: Shouting.fingerprint)
-    monkeypatch.setattr("transformer_jax.compilation_cache.use_compilation_cache", lambda: None)
+    monkeypatch.setattr("transformer_jax.host.compilation_cache.use_compilation_cache", lambda: None)
     return Shouting
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 import transformer_jax
-from transformer_jax import exit_codes
 from transformer_jax.__main__ import program
 from transformer_jax.cli import train
 from transformer_jax.cli.help import COMMANDS
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import leaf_types
 from transformer_jax.errors import CheckpointError, DataError, TrainingError
+from transformer_jax.host import exit_codes
 
 
 def stub(monkeypatch, action):

@@ -18,9 +18,9 @@ from transformer_jax.data.sources import load_source
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import loading
 from transformer_jax.models.architecture import init_params
-from transformer_jax.tasks import predictor as predictor_module
-from transformer_jax.tasks.answer_spans import Answer
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.batches.answer_spans import Answer
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained import predictor as predictor_module
 
 PAIRS = {"source": "text", "dir": "unused", "format": "tsv", "second_feature": "3"}
 

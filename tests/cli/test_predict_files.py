@@ -13,9 +13,9 @@ from transformer_jax.cli.main import main
 from transformer_jax.data.sources import format_of
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import loading
-from transformer_jax.evaluation import run as evaluation_run
+from transformer_jax.evaluation import scoring as evaluation_run
 from transformer_jax.models.architecture import init_params
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 NAMED = {"source": "text", "dir": "unused", "format": "tsv", "input_feature": "text", "target_feature": "label"}
 PAIRS = NAMED | {"second_feature": "other"}

@@ -14,7 +14,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
 from transformer_jax.data.downloads.table import NAMES
 from transformer_jax.data.sources import load_source
-from transformer_jax.data.sources.base import joined
+from transformer_jax.data.sources.source import joined
 from transformer_jax.errors import DataError
 
 EMBEDDED = "embedded_translate/en-it-100-10"

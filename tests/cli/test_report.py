@@ -7,7 +7,7 @@ import pytest
 from report_support import STUDY, write_study, write_workdir
 
 from transformer_jax.cli.main import main
-from transformer_jax.files import without_checksum
+from transformer_jax.host.files import without_checksum
 from transformer_jax.sweeps.results import RESULT, TRIALS
 
 FILES = ["figures", "measurements.csv", "report.html", "report.md", "results.csv", "summary.csv", "tables.tex"]

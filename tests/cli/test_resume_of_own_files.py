@@ -4,10 +4,10 @@ import json
 
 from files_support import write_reviews
 
-from transformer_jax import exit_codes
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_config
+from transformer_jax.host import exit_codes
 
 
 def test_files_with_other_sizes_are_said_to_have_changed(tmp_path, capsys):

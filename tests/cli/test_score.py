@@ -14,8 +14,8 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.tokenizers.characters import ByteTokenizer
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation import loading
-from transformer_jax.tasks.continuation import TextScores
-from transformer_jax.tasks.translator import Translator
+from transformer_jax.tasks.trained.language_model import TextScores
+from transformer_jax.tasks.trained.translator import Translator
 
 
 class Counting:
@@ -29,7 +29,7 @@ class Counting:
 @pytest.fixture
 def score(monkeypatch, capsys):
     monkeypatch.setattr(loading, "load_language_model", lambda *args, **options: Counting())
-    monkeypatch.setattr("transformer_jax.compilation_cache.use_compilation_cache", lambda: None)
+    monkeypatch.setattr("transformer_jax.host.compilation_cache.use_compilation_cache", lambda: None)
 
     def run(data, *argv):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))

@@ -23,7 +23,7 @@ from transformer_jax.convert.tokenizer_files import read_folder_tokenizer
 from transformer_jax.data.tokenizers import Frame, SpecialIds, TokenizerPair, train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation.loading import load
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 TEXTS = [
     f"the {a} {b} is near the {a}, and {b} {i}" for i, a in enumerate(["ax", "bee", "cow", "elm"]) for b in "pqrst"

@@ -19,7 +19,7 @@ from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.errors import CheckpointError
 from transformer_jax.evaluation.loading import load
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 FIELDS = {
     **{"architecture": "encoder_only", "inputs": "patches", "image_size": 8, "patch_size": 4, "activation": "gelu"},

@@ -26,7 +26,7 @@ from transformer_jax.decoding.generate import Request, generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.positions import relative_buckets
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
     pytest.skip("torch and transformers are not installed", allow_module_level=True)

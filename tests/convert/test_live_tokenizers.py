@@ -13,7 +13,7 @@ from transformer_jax.convert.tokenizer_export import tokenizer_files
 from transformer_jax.convert.tokenizer_files import read_folder_tokenizer
 from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.data.tokenizers.word_piece import read_word_piece
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)

@@ -20,7 +20,7 @@ from transformer_jax.convert.tensor_files import Outgoing, TensorFiles, write_te
 from transformer_jax.decoding.generate import Request, generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 STORED = Path(__file__).parent.parent / "golden" / "hugging_face"
 NAMES = sorted(path.stem for path in STORED.glob("*.npz"))

@@ -19,7 +19,7 @@ from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.folder import _shapes, describe, from_pretrained, open_folder
 from transformer_jax.convert.tables import COMMON_IGNORED, COMMON_REQUIRED, LABEL_KEYS
 from transformer_jax.errors import CheckpointError
-from transformer_jax.tasks.base import param_shapes
+from transformer_jax.tasks.task import param_shapes
 from transformer_jax.training.init_from import open_other_run
 
 OTHERS = {path.stem for path in FOLDER.glob("*.json")} - {*CLASSES}

@@ -24,7 +24,7 @@ from transformer_jax.config import DataConfig, ExperimentConfig
 from transformer_jax.convert.folder import from_pretrained
 from transformer_jax.data.sources import embedded_source
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 FOLDER = os.environ.get("ALL_MINILM")
 pytestmark = pytest.mark.skipif(not FOLDER, reason="ALL_MINILM does not name the folder of the model")

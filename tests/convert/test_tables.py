@@ -15,7 +15,7 @@ from transformer_jax.convert.layouts import Layout, halved, interleaved
 from transformer_jax.convert.tensor_files import SINGLE, Outgoing, TensorFiles, write_tensors
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.models import presets
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 LIKE = {
     "gpt2": {

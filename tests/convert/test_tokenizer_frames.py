@@ -13,8 +13,9 @@ from transformer_jax.convert.tokenizer_export import tokenizer_files
 from transformer_jax.data.batching import Rows
 from transformer_jax.data.tokenizers import Frame, train_tokenizer
 from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
-from transformer_jax.tasks import corrupted_text, corruption, framing
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks import corrupted_text
+from transformer_jax.tasks.batches.of_split import corruption, framing
+from transformer_jax.tasks.task import TASKS
 
 KINDS = {
     "unigram": 360, "bpe": 360, "byte_bpe": 360, "wordpiece": 300, "unigram with a mask": 360,

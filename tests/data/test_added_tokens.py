@@ -19,12 +19,12 @@ from transformer_jax.data.tokenizers import (
     trained_special_ids,
     with_added_tokens,
 )
-from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
 from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
+from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.decode_requests import ends_of
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.decode_requests import ends_of
 
 SENTINELS = tuple(f"<extra_id_{k}>" for k in range(3))
 NAMES = ("<mask>", *SENTINELS)

@@ -11,8 +11,8 @@ import pytest
 from tokenizer_support import TEXTS, encode, trained
 
 from transformer_jax.data.tokenizers import load_tokenizer, train_tokenizer
-from transformer_jax.data.tokenizers.base import SpecialIds
 from transformer_jax.data.tokenizers.byte_bpe import read_byte_bpe
+from transformer_jax.data.tokenizers.tokenizer import SpecialIds
 from transformer_jax.errors import ConfigError, DataError
 
 UNK_ID = 2

@@ -13,7 +13,7 @@ from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, M
 from transformer_jax.data import datasets
 from transformer_jax.data.columns import ScalarColumn, TextColumn
 from transformer_jax.data.datasets import prepare_data
-from transformer_jax.data.sources.base import divided
+from transformer_jax.data.sources.source import divided
 from transformer_jax.data.tokenizers import VOCABULARIES, SpecialIds, check_decode_ids, train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 

@@ -22,8 +22,8 @@ from transformer_jax.data.downloads import fetching, unpacking
 from transformer_jax.data.downloads.preparing import prepare_corpus
 from transformer_jax.data.downloads.table import CORPORA, NAMES, TFDS_NAMES, Corpus, RemoteFile
 from transformer_jax.errors import DataError
-from transformer_jax.files import try_lock
-from transformer_jax.progress import ByteProgress
+from transformer_jax.host.files import try_lock
+from transformer_jax.host.progress_bars import ByteProgress
 
 MADE_BY_HAND = {"multi30k_rnn"}  # needs the tokens of spaCy, as the docstring says
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.py"))
@@ -74,8 +74,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch):
-    monkeypatch.setattr("transformer_jax.terminal.SILENCE_SECONDS", 60.0)
-    monkeypatch.setattr("transformer_jax.terminal._stderr.last_line", time.monotonic())  # other tests were silent
+    monkeypatch.setattr("transformer_jax.host.terminal.SILENCE_SECONDS", 60.0)
+    monkeypatch.setattr("transformer_jax.host.terminal._stderr.last_line", time.monotonic())  # other tests were silent
     monkeypatch.setenv("no_proxy", "*")
     server = Server()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -407,7 +407,7 @@ def test_archives_of_another_form(tmp_path, members, problem):
 
 
 def test_progress_without_a_terminal(tmp_path, server, monkeypatch, capsys):
-    monkeypatch.setattr("transformer_jax.terminal.SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr("transformer_jax.host.terminal.SILENCE_SECONDS", 0.0)
     monkeypatch.setitem(
         CORPORA, "tiny", Corpus("", "", (of_big_file(server),), (), lambda files: [("big", iter([b"text\n"]))])
     )

@@ -30,7 +30,7 @@ from transformer_jax.data.sources.embedded.missing import Missing
 from transformer_jax.data.sources.embedded.number_words import NumberWords
 from transformer_jax.data.sources.embedded.patterns import clean
 from transformer_jax.errors import DataError
-from transformer_jax.evaluation.baselines import NearestNeighbour
+from transformer_jax.evaluation.nearest_neighbour import NearestNeighbour
 
 LOCALES = ("en", "de", "it", "fr", "es", "nl")
 

@@ -27,12 +27,12 @@ from transformer_jax.data.images import (
     squashed,
 )
 from transformer_jax.data.sources import load_source, open_test_set
-from transformer_jax.data.sources.images.base import Part, parts_of
+from transformer_jax.data.sources.images.image_source import Part, parts_of
 from transformer_jax.data.sources.images.shapes import FIGURES, drawn
 from transformer_jax.data.token_cache import open_split
 from transformer_jax.data.tokenizers import NoText, load_tokenizer
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 TOKENIZER = NoText()
 

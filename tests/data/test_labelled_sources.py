@@ -14,7 +14,7 @@ from transformer_jax.data import sources
 from transformer_jax.data.labels import LabelColumn, parse_labels, with_names
 from transformer_jax.data.sources import load_source, open_test_set
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.tasks.chunks import check_tags, chunks
+from transformer_jax.tasks.metrics.chunks import check_tags, chunks
 
 CONTEXT = "The Broncos won. The Panthers lost."
 UNCLEAR = "is it a comment, or the word '#' and its tag?"

@@ -11,9 +11,9 @@ from data_support import pair_texts
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import lines, load_source
-from transformer_jax.data.sources.base import joined
 from transformer_jax.data.sources.formats import lines_of
 from transformer_jax.data.sources.lines import MAX_LINE_CHARACTERS
+from transformer_jax.data.sources.source import joined
 from transformer_jax.data.sources.text import TextSource
 from transformer_jax.errors import DataError
 

@@ -13,8 +13,8 @@ from tfds_support import PAIRS, examples, prepare
 
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig
 from transformer_jax.data.sources import load_source
-from transformer_jax.data.sources.base import joined
 from transformer_jax.data.sources.embedded import EmbeddedSource
+from transformer_jax.data.sources.source import joined
 from transformer_jax.data.sources.tfds import catalogue
 from transformer_jax.data.sources.tfds import records as records_module
 from transformer_jax.data.sources.tfds.preparing import prepare_dataset
@@ -343,7 +343,7 @@ def test_damaged_and_missing_files(wmt):
 def test_tensorflow_is_never_imported_nor_tfds_before_it_is_needed(prepared_wmt, tmp_path):
     code = f"""
 import sys
-import transformer_jax.training.run, transformer_jax.evaluation.run
+import transformer_jax.training.run, transformer_jax.evaluation.scoring
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import load_source
 print("tensorflow_datasets" in sys.modules)

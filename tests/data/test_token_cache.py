@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from transformer_jax.data import token_cache
 from transformer_jax.data.columns import RaggedIds, TextColumn
-from transformer_jax.data.sources.base import divided
+from transformer_jax.data.sources.source import divided
 from transformer_jax.data.token_cache import open_split
 from transformer_jax.data.tokenizers import EncodedTexts, train_tokenizer
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import DataError
-from transformer_jax.files import json_sha256
+from transformer_jax.host.files import json_sha256
 
 COLUMNS = (TextColumn("inputs", "inputs"), TextColumn("targets", "targets"))
 TEXTS = pair_texts(

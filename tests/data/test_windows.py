@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
-from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
+from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
 from transformer_jax.data.windows import WindowPlan, divided, in_windows
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.tasks.window_batches import window_arrays
+from transformer_jax.tasks.batches.windows import window_arrays
 
 START_ID = 3
 CONFIG = ExperimentConfig()

@@ -16,14 +16,14 @@ from transformer_jax.checkpoints.checksums import by_path, checksums
 from transformer_jax.config import TaskConfig
 from transformer_jax.data.datasets import Data
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.evaluation import run as evaluation_run
+from transformer_jax.evaluation import scoring as evaluation_run
 from transformer_jax.evaluation.comparison import compare
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.loading import fingerprint
-from transformer_jax.evaluation.run import Scorer, evaluate
-from transformer_jax.tasks.base import TASKS, MetricSpec, Task
-from transformer_jax.tasks.lines import LineOutputs, Output
-from transformer_jax.tasks.text_bootstrap import paired_bootstrap
+from transformer_jax.evaluation.scoring import Scorer, evaluate
+from transformer_jax.tasks.metrics.text_bootstrap import paired_bootstrap
+from transformer_jax.tasks.task import TASKS, MetricSpec, Task
+from transformer_jax.tasks.trained.lines import LineOutputs, Output
 from transformer_jax.tasks.translation import Translation
 
 METRICS = ("sacrebleu", "chrf")

@@ -10,8 +10,8 @@ from support import as_batch, forward, random_params
 
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator, make_validate
-from transformer_jax.tasks.base import TASKS, MetricSpec, Task
-from transformer_jax.tasks.text_scores import translation_scores
+from transformer_jax.tasks.metrics.text import translation_scores
+from transformer_jax.tasks.task import TASKS, MetricSpec, Task
 from transformer_jax.tasks.translation import Translation
 
 TRANSLATION = TASKS["translation"]
@@ -220,7 +220,7 @@ class Counting:
 
 
 def test_a_translator_is_made_once_for_its_parameters(config, data, params, monkeypatch):
-    monkeypatch.setattr("transformer_jax.tasks.translator.Translator", Counting)
+    monkeypatch.setattr("transformer_jax.tasks.trained.translator.Translator", Counting)
     evaluator = Evaluator(replaced(config, "training", best_metric="chrf"), data)
     for split in ("valid", "test", "valid"):
         evaluator.score(params, split)

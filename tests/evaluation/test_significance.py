@@ -6,8 +6,8 @@ import pytest
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import significance
 from transformer_jax.evaluation.significance import compare_statistics, paired_bootstrap_of_sums
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.text_bootstrap import paired_bootstrap
+from transformer_jax.tasks.metrics.text_bootstrap import paired_bootstrap
+from transformer_jax.tasks.task import TASKS
 
 RNG = np.random.default_rng(1)
 COUNT = 40

@@ -7,10 +7,10 @@ from rich.table import Column, Table
 
 from transformer_jax.config import DecodeConfig
 from transformer_jax.evaluation.table import print_comparison, print_signatures, print_table, print_types
-from transformer_jax.tasks.base import TASKS, SystemScore
-from transformer_jax.tasks.chunks import count_chunks
+from transformer_jax.host.terminal import render_table
 from transformer_jax.tasks.label_prediction import by_name
-from transformer_jax.terminal import render_table
+from transformer_jax.tasks.metrics.chunks import count_chunks
+from transformer_jax.tasks.task import TASKS, SystemScore
 
 SPECS = TASKS["translation"].metrics
 LOSSES = {"loss": 1.23456, "perplexity": 3.4368, "accuracy": 71.239, "tokens": 1234, "over_length": 5}

@@ -19,10 +19,10 @@ from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import task_baselines
 from transformer_jax.evaluation.kneser_ney import KneserNey
-from transformer_jax.evaluation.run import evaluate
+from transformer_jax.evaluation.scoring import evaluate
 from transformer_jax.evaluation.table import print_table
 from transformer_jax.evaluation.task_baselines import TaskBaselines, check_has_baselines
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 FEW = {"inputs": ["a fine joy", "dull"], "second": ["yes", "no"], "targets": ["good", "mixed"]}
 

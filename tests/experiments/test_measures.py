@@ -34,7 +34,7 @@ from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.tasks.losses import cross_entropy
+from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 

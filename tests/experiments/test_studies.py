@@ -17,20 +17,20 @@ from transformer_jax.cli.main import main
 from transformer_jax.config import walk
 from transformer_jax.config_file import read_config
 from transformer_jax.data.sources import load_source
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.metrics_file import NAME, readable_lines
-from transformer_jax.sweeps.declaration import declaration_of
-from transformer_jax.sweeps.other_baseline import with_baseline
+from transformer_jax.sweeps.rebased_study import with_baseline
 from transformer_jax.sweeps.report.markdown import escaped
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN
 from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
-from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
+from transformer_jax.sweeps.search.search import Space
 from transformer_jax.sweeps.study import load_study
+from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.trials import grid, groups, starting_from
 from transformer_jax.sweeps.worker import run_trials
-from transformer_jax.tasks.base import param_shapes
 from transformer_jax.tasks.flops import training_flops
+from transformer_jax.tasks.task import param_shapes
 
 ROOT = Path(__file__).parent.parent.parent
 SEARCHED = ["tuning"]

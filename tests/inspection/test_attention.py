@@ -22,8 +22,8 @@ from transformer_jax.inspection.attention import (
     selection,
 )
 from transformer_jax.models.architecture import init_params
-from transformer_jax.tasks.continuation import LanguageModel
-from transformer_jax.tasks.translator import Translator
+from transformer_jax.tasks.trained.language_model import LanguageModel
+from transformer_jax.tasks.trained.translator import Translator
 
 EOS_ID = 1
 

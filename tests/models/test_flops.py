@@ -5,7 +5,7 @@ from flops_support import products
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.models.architecture import ARCHITECTURES, init_params
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import split
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step

@@ -21,7 +21,7 @@ from transformer_jax.models.decoder import TWO_WAY
 from transformer_jax.models.recurrent import StateDecoder
 from transformer_jax.nn.dropout import Dropout, DropoutRates
 from transformer_jax.parallel.rules import shardings
-from transformer_jax.tasks.decode_requests import prompt_request, source_request
+from transformer_jax.tasks.trained.decode_requests import prompt_request, source_request
 
 TINY = {
     "architecture": "recurrent",

@@ -23,8 +23,8 @@ from transformer_jax.nn import recurrent_kernels
 from transformer_jax.nn.linear import linear
 from transformer_jax.nn.recurrent import CellWeights, scan_cell
 from transformer_jax.nn.recurrent_kernels import cudnn_lstm, uses_cudnn
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.loss_sums import loss_sums_of_rows, split_for_evaluation
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.loss_sums import loss_sums_of_rows, split_for_evaluation
 from transformer_jax.training.hyper import split
 from transformer_jax.training.implementations import check_implementations
 from transformer_jax.training.state import init_state

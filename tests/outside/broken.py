@@ -7,7 +7,7 @@ from outside.pulse import PulseArchitecture, PulseConfig, PulseDecoder
 
 from transformer_jax.data.columns import TextColumn
 from transformer_jax.models.architecture import Architecture
-from transformer_jax.tasks.base import Scores
+from transformer_jax.tasks.task import Scores
 
 
 class NoModule(Architecture):

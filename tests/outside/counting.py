@@ -9,8 +9,8 @@ import numpy as np
 from transformer_jax.config import TaskConfig
 from transformer_jax.config.fields import number
 from transformer_jax.data.columns import Column, TextColumn
-from transformer_jax.tasks.arrays import sequences, shift_right
-from transformer_jax.tasks.base import MetricSpec, Task
+from transformer_jax.tasks.batches.sequences import sequences, shift_right
+from transformer_jax.tasks.task import MetricSpec, Task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from transformer_jax.data.batching import Batch
 from transformer_jax.data.columns import RaggedIds
 from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
-from transformer_jax.tasks.batches import training_batches
+from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.training.hyper import StaticConfig, split
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 from transformer_jax.training.step import batch_gradient, make_train_step

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from run_support import ROOT, argv, metric_lines, saved_steps, train, trained_folder, write_corpus
 
-from transformer_jax import kill_points
 from transformer_jax.cli.doctor import problems_of
 from transformer_jax.cli.main import main
 from transformer_jax.errors import ConfigError
+from transformer_jax.host import kill_points
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.processes import Job, slurm_job
 

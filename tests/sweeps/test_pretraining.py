@@ -9,9 +9,9 @@ import pytest
 from run_support import metric_lines, run_main, write_corpus
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.declaration import declaration_of, declared_study
 from transformer_jax.sweeps.results import RESULT, TRIALS, read_result
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
+from transformer_jax.sweeps.study_json import declaration_of, declared_study
 from transformer_jax.sweeps.trials import PRETRAINING, grid, groups
 from transformer_jax.sweeps.worker import run_config
 from transformer_jax.tasks.flops import training_flops

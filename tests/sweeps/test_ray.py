@@ -16,10 +16,10 @@ from sweep_support import ROOT, tiny_study, trained
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.executors import make_executor
-from transformer_jax.sweeps.executors.base import Options
+from transformer_jax.sweeps.executors.executor import Options
 from transformer_jax.sweeps.executors.ray import NODE_NOTE, RayOptions
 from transformer_jax.sweeps.results import OUTPUT, TRIALS
-from transformer_jax.sweeps.search.base import Listed
+from transformer_jax.sweeps.search.search import Listed
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.sweeps.trials import grid
 

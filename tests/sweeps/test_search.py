@@ -15,9 +15,9 @@ from transformer_jax.sweeps import executors
 from transformer_jax.sweeps import sweep as sweep_module
 from transformer_jax.sweeps.results import claim, read_result
 from transformer_jax.sweeps.search import make_search, recorded
-from transformer_jax.sweeps.search.base import SearchOptions, Space, check_options, label, rounded
 from transformer_jax.sweeps.search.best import best
 from transformer_jax.sweeps.search.random import draw, random_search
+from transformer_jax.sweeps.search.search import SearchOptions, Space, check_options, label, rounded
 from transformer_jax.sweeps.study import Axis, Range, over
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.sweeps.trials import groups

@@ -13,11 +13,11 @@ import time
 import pytest
 from sweep_support import tiny_study, trained
 
-from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import without_checksum
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import without_checksum
 from transformer_jax.sweeps.executors import make_executor, slurm
-from transformer_jax.sweeps.executors.base import Options
+from transformer_jax.sweeps.executors.executor import Options
 from transformer_jax.sweeps.executors.slurm import JOB, SlurmOptions, parse_more
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT, TRIALS

@@ -9,7 +9,7 @@ from transformer_jax import builtin
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, load_study, over, zipped
 from transformer_jax.sweeps.trials import grid
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 TRANSLATION = TASKS["translation"]
 HEADS = over("model.num_heads", 1, 2, 4)

@@ -11,7 +11,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps import sweep as sweep_module
 from transformer_jax.sweeps.results import OUTPUT, RESULT, TRIALS, Result, held, read_spec
-from transformer_jax.sweeps.search.base import Listed
+from transformer_jax.sweeps.search.search import Listed
 from transformer_jax.sweeps.study import Metric
 from transformer_jax.sweeps.sweep import MAX_DEATHS, Sweep
 from transformer_jax.sweeps.trials import Trial

@@ -15,8 +15,8 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps import sweep as sweep_module
 from transformer_jax.sweeps.results import TRIALS, claim, read_result
 from transformer_jax.sweeps.search import make_search
-from transformer_jax.sweeps.search.base import SearchOptions, Space
 from transformer_jax.sweeps.search.random import random_search
+from transformer_jax.sweeps.search.search import SearchOptions, Space
 from transformer_jax.sweeps.sweep import Sweep
 
 optuna = pytest.importorskip("optuna")
@@ -139,7 +139,7 @@ from sweep_support import ROOT, FakeExecutor, study
 from transformer_jax.sweeps import sweep
 from transformer_jax.sweeps.results import claim
 from transformer_jax.sweeps.search import make_search
-from transformer_jax.sweeps.search.base import SearchOptions
+from transformer_jax.sweeps.search.search import SearchOptions
 
 workdir, num_workers = Path(sys.argv[1]), int(sys.argv[2])
 sweep._POLL_SECONDS = 0.0

@@ -10,12 +10,12 @@ from sweep_support import FakeExecutor
 from transformer_jax.checkpoints.workdir import CONFIG
 from transformer_jax.cli.main import main
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import with_checksum, without_checksum
+from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.results import RESULT, SPEC, STUDY, TRIALS
 from transformer_jax.sweeps.search import make_search, recorded, storage
-from transformer_jax.sweeps.search.base import Listed, SearchOptions
+from transformer_jax.sweeps.search.search import Listed, SearchOptions
 from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.sweep import Sweep
 from transformer_jax.sweeps.trials import grid

@@ -13,7 +13,7 @@ from transformer_jax.errors import TrainingError
 from transformer_jax.evaluation.evaluator import make_validate
 from transformer_jax.sweeps import vmap_training
 from transformer_jax.sweeps.vmap_training import train_together
-from transformer_jax.tasks.batches import training_batches
+from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.training import loop
 from transformer_jax.training.run import train
 from transformer_jax.training.stepper import over_trials

@@ -11,17 +11,17 @@ from data_support import prepared
 from support import slow_but
 
 from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentConfig, ModelConfig, TaskConfig
-from transformer_jax.data.tokenizers.base import SPACE
 from transformer_jax.data.tokenizers.characters import ByteTokenizer
 from transformer_jax.data.tokenizers.token_kinds import TokenKinds
+from transformer_jax.data.tokenizers.tokenizer import SPACE
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.models.architecture import ARCHITECTURES as MODELS
 from transformer_jax.models.architecture import Model, init_params
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.batches import evaluation_batches, training_batches
-from transformer_jax.tasks.corruption import span_sizes
-from transformer_jax.tasks.lines import Line
+from transformer_jax.tasks.batches.corruption import span_sizes
+from transformer_jax.tasks.batches.of_split import evaluation_batches, training_batches
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.lines import Line
 from transformer_jax.training.hyper import split as split_config
 from transformer_jax.training.state import init_state
 from transformer_jax.training.step import make_train_step

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer_jax.tasks.corruption import (
+from transformer_jax.tasks.batches.corruption import (
     corrupt_spans,
     infill,
     longest_text,
@@ -17,7 +17,7 @@ from transformer_jax.tasks.corruption import (
     span_sizes,
     word_starts,
 )
-from transformer_jax.tasks.random_bits import keys, uniform
+from transformer_jax.tasks.batches.random_bits import keys, uniform
 
 MASK, END, FIRST, VOCABULARY = 5, 1, 10, 1000
 RANDOM_IDS = np.arange(FIRST, VOCABULARY)

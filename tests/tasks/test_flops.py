@@ -14,10 +14,10 @@ from support import slow_but
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES, Model
-from transformer_jax.tasks.base import TASKS, param_shapes
-from transformer_jax.tasks.batches import training_batches
+from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.tasks.flops import fixed_shape, step_flops, steps_for_flops, training_flops
-from transformer_jax.tasks.loss_sums import split_for_evaluation
+from transformer_jax.tasks.task import TASKS, param_shapes
+from transformer_jax.tasks.trained.loss_sums import split_for_evaluation
 
 WINDOWS = {"batching": "windows", "max_length": 64}
 DECODER = {"architecture": "decoder_only", "num_encoder_layers": 6, "num_decoder_layers": 1, "decoder_start_id": 1}

@@ -20,11 +20,10 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.significance import compare_statistics
 from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
-from transformer_jax.tasks import augmentation
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.batches import evaluation_batches, training_batches
-from transformer_jax.tasks.loss_sums import LossHyper
-from transformer_jax.tasks.rand_augment import OPERATIONS, rand_augment
+from transformer_jax.tasks.batches.of_split import augmentation, evaluation_batches, training_batches
+from transformer_jax.tasks.batches.rand_augment import OPERATIONS, rand_augment
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.loss_sums import LossHyper
 
 IMAGES = TASKS["images"]
 EVERYTHING = {"crop_padding": 2, "flip": True, "rand_augment": 2, "mixup": 0.4}
@@ -217,7 +216,7 @@ def test_top_5_counts_labels_before_the_right_one(tmp_path, monkeypatch):
     settings = npz_config(path, num_labels=6)
     evaluator = Evaluator(settings, data_of(settings, tmp_path))
     logits = np.tile(np.arange(6.0), (6, 1))  # the label 0 is the last of six for every image
-    monkeypatch.setattr("transformer_jax.tasks.head_outputs.outputs_of_split", lambda *_: list(logits))
+    monkeypatch.setattr("transformer_jax.tasks.trained.head_outputs.outputs_of_split", lambda *_: list(logits))
     metrics = evaluator.score({}, "test").metrics
     assert metrics["top_5"] == pytest.approx(500 / 6)
     assert metrics["accuracy"] == pytest.approx(100 / 6)

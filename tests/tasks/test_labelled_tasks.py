@@ -27,23 +27,23 @@ from transformer_jax.data.alignment import align
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.labels import LABELS_FILE, parse_labels, read_labels
 from transformer_jax.data.tokenizers import train_tokenizer
-from transformer_jax.data.tokenizers.base import SpecialIds
+from transformer_jax.data.tokenizers.tokenizer import SpecialIds
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator, make_validate
 from transformer_jax.evaluation.loading import Loaded
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.evaluation.significance import compare_statistics
 from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
 from transformer_jax.nn.dropout import Dropout, DropoutRates
-from transformer_jax.tasks.answer_metrics import best_over, exact_match, word_f1
-from transformer_jax.tasks.answer_spans import Windows, best_answers, best_span, window_losses, windows_of
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.batches import evaluation_batches, training_batches
-from transformer_jax.tasks.chunks import count_chunks
+from transformer_jax.tasks.batches.answer_spans import Windows, best_answers, best_span, window_losses, windows_of
+from transformer_jax.tasks.batches.of_split import evaluation_batches, training_batches
 from transformer_jax.tasks.classification import cut_sizes
-from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_split
-from transformer_jax.tasks.loss_sums import split_for_evaluation
-from transformer_jax.tasks.predictor import Answerer, Classifier, Problem, Tagger
+from transformer_jax.tasks.metrics.answers import best_over, exact_match, word_f1
+from transformer_jax.tasks.metrics.chunks import count_chunks
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.head_outputs import best_classes, log_softmax, outputs_of_split
+from transformer_jax.tasks.trained.loss_sums import split_for_evaluation
+from transformer_jax.tasks.trained.predictor import Answerer, Classifier, Problem, Tagger
 from transformer_jax.training.hyper import split
 
 PREDICTORS = {"classification": Classifier, "tagging": Tagger, "span_qa": Answerer}

@@ -21,10 +21,10 @@ from transformer_jax.config import (
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.batches import training_batches
-from transformer_jax.tasks.continuation import LanguageModel
-from transformer_jax.tasks.lines import Line
+from transformer_jax.tasks.batches.of_split import training_batches
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.language_model import LanguageModel
+from transformer_jax.tasks.trained.lines import Line
 
 TASK = TASKS["language_model"]
 LINES = ["the cat sat", "a dog", "", "one two three four five six seven eight nine ten", "x"]

@@ -13,7 +13,7 @@ from transformer_jax.config import DataConfig, ExperimentConfig, TaskConfig, Tra
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.metrics_file import CLOCK_FIELDS
-from transformer_jax.tasks.base import (
+from transformer_jax.tasks.task import (
     LOGGED_BY_CLOCK,
     TASKS,
     MetricSpec,
@@ -29,7 +29,7 @@ OF_TRANSLATION_ALONE = {"exact_match", "tokenized_bleu", "sacrebleu", "chrf", "u
 WRITERS = {
     "cli/generate.py": {"unfinished"},
     "cli/quickstart.py": {"exact_match", "sacrebleu"},
-    "evaluation/run.py": {"over_length"},
+    "evaluation/scoring.py": {"over_length"},
     "versions.py": {"sacrebleu"},  # the library
 }
 
@@ -123,7 +123,7 @@ def test_an_unknown_task_is_named():
 
 def test_declarations_are_readable_without_jax():
     code = (
-        "import sys\nfrom transformer_jax.tasks.base import TASKS\nimport transformer_jax.sweeps.study\n"
+        "import sys\nfrom transformer_jax.tasks.task import TASKS\nimport transformer_jax.sweeps.study\n"
         "assert TASKS['translation'].metrics\nprint(sorted({'jax', 'flax', 'sacrebleu'} & set(sys.modules)))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -15,13 +15,13 @@ from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, M
 from transformer_jax.data.batching import BatchShape, Rows
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.tokenizers import train_tokenizer
-from transformer_jax.data.tokenizers.base import OWN_SPECIAL_IDS
+from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.inspection.attention import attention_maps
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.lines import Line
-from transformer_jax.tasks.pair_rows import Constant, Joined
-from transformer_jax.tasks.row_translator import RowTranslator
+from transformer_jax.tasks.batches.pair_rows import Constant, Joined
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.tasks.trained.lines import Line
+from transformer_jax.tasks.trained.row_translator import RowTranslator
 
 EOS, START = 1, 3
 SOURCES, TARGETS = [[5, 6, EOS], [7, EOS]], [[8, EOS], [9, 10, 11, EOS]]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from transformer_jax.tasks.base import SEED
-from transformer_jax.tasks.text_bootstrap import paired_bootstrap
+from transformer_jax.tasks.metrics.text_bootstrap import paired_bootstrap
+from transformer_jax.tasks.task import SEED
 
 METRICS = ("sacrebleu", "chrf")
 

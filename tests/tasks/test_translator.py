@@ -18,10 +18,10 @@ from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import loading
 from transformer_jax.evaluation.loading import fingerprint, load_translator
-from transformer_jax.tasks import text_generator
-from transformer_jax.tasks.lines import Line, on_one_line
-from transformer_jax.tasks.text_generator import Member, stacks_text
-from transformer_jax.tasks.translator import Translator
+from transformer_jax.tasks.trained import text_generator
+from transformer_jax.tasks.trained.lines import Line, on_one_line
+from transformer_jax.tasks.trained.text_generator import Member, stacks_text
+from transformer_jax.tasks.trained.translator import Translator
 
 EOS_ID = 1
 

@@ -25,10 +25,10 @@ from transformer_jax.convert.folder import save_pretrained
 from transformer_jax.errors import ConfigError
 from transformer_jax.evaluation.loading import load, load_predictor
 from transformer_jax.nn.batch_norm import MOMENTUM, STATISTICS, num_parameters
-from transformer_jax.tasks.base import param_shapes
+from transformer_jax.tasks.task import param_shapes
 from transformer_jax.training import loop
 from transformer_jax.training.hyper import split
-from transformer_jax.training.prepare import find_start, open_store
+from transformer_jax.training.set_up import find_start, open_store
 from transformer_jax.training.state import state_template
 from transformer_jax.training.step import batch_gradient, make_train_step
 from transformer_jax.training.stepper import over_trials, stacked

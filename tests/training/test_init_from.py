@@ -36,7 +36,7 @@ from transformer_jax.sweeps import vmap_training
 from transformer_jax.training import init_from, loop
 from transformer_jax.training.hyper import split
 from transformer_jax.training.init_from import OtherRun, open_other_run
-from transformer_jax.training.prepare import find_start, open_store
+from transformer_jax.training.set_up import find_start, open_store
 from transformer_jax.training.state import TrainState, placed_state, state_shapes, state_template
 
 

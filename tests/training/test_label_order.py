@@ -11,7 +11,7 @@ from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.errors import CheckpointError
 from transformer_jax.training.init_from import OtherRun
-from transformer_jax.training.prepare import open_data
+from transformer_jax.training.set_up import open_data
 
 LINES = ["a good film\tpositive", "a bad film\tnegative", "a film\tneutral", "good\tpositive"]
 SORTED = ("negative", "neutral", "positive")

@@ -17,7 +17,7 @@ from transformer_jax.data.columns import RaggedIds
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.models.architecture import parameter_axes
 from transformer_jax.parallel.launchers import make_launcher
-from transformer_jax.tasks.batches import training_batches
+from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.training import loop
 from transformer_jax.training.hyper import split
 from transformer_jax.training.loop import run_loop

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from transformer_jax import terminal as stderr
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.host import terminal as stderr
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training import progress as progress_module
 from transformer_jax.training.progress import Progress
 

@@ -26,8 +26,8 @@ from run_support import (
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.metrics_file import digest, format_line
-from transformer_jax.tasks.batches import training_batches
-from transformer_jax.training import loop, prepare
+from transformer_jax.tasks.batches.of_split import training_batches
+from transformer_jax.training import loop, set_up
 from transformer_jax.training.metric_log import MetricLog
 from transformer_jax.training.resume import warn_of_lost_lines
 
@@ -195,7 +195,7 @@ def test_ctrl_c_during_preparation_does_not_claim_the_folder(folder, monkeypatch
         found.append(config.read_text() if config.exists() else None)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(prepare, "training_batches", interrupt)
+    monkeypatch.setattr(set_up, "training_batches", interrupt)
     assert train(folder, "--allow_config_change") == 130
     assert [*found, config.read_text() if config.exists() else None] == [before, before]
 

@@ -20,7 +20,7 @@ from training_support import (
     uneven_batch,
 )
 
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import Hyper, split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate

@@ -11,7 +11,7 @@ A checkpoint is a self-contained folder: it is enough to evaluate, generate and 
 | module      | holds                                                                           |
 |-------------|---------------------------------------------------------------------------------|
 | `store`     | `CheckpointStore`: save, restore, retention; most callers need only this module |
-| `opening`   | `open_checkpoint`: the store and the step for the path that a user types        |
+| `locate`    | `open_checkpoint`: the store and the step for the path that a user types        |
 | `averaging` | `average_params`: the mean of the parameters of several checkpoints             |
 | `workdir`   | `open_workdir`: config.json and the lock of a work directory                    |
 | `manifest`  | the files beside the arrays, and the detection of damage                        |

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.files import sha256_of
+from transformer_jax.host.files import sha256_of
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.readers.records import (
     COUNT,

@@ -27,8 +27,8 @@ from transformer_jax.checkpoints.manifest import (
 from transformer_jax.checkpoints.retention import Metrics, Retention
 from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError
-from transformer_jax.files import check_path_is_text
-from transformer_jax.kill_points import kill_point
+from transformer_jax.host.files import check_path_is_text
+from transformer_jax.host.kill_points import kill_point
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from transformer_jax.checkpoints import folders
 from transformer_jax.checkpoints.manifest import read_manifest
 from transformer_jax.config import completed, is_bookkeeping, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.files import (
+from transformer_jax.host.files import (
     CHECKSUM,
     own_file_opener,
     try_lock,

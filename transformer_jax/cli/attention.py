@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, integer, path_flag, text
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.host import exit_codes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,11 +61,11 @@ def run(arguments: Arguments) -> int:
         raise ConfigError("--image and --text: give one of them")
     sentence = None if values.image else arguments.required("text")
 
-    from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.loading import load
+    from transformer_jax.host.compilation_cache import use_compilation_cache
     from transformer_jax.inspection.attention import attention_maps, selection
     from transformer_jax.inspection.pictures import open_folder
-    from transformer_jax.tasks.base import TASKS
+    from transformer_jax.tasks.task import TASKS
 
     use_compilation_cache()
     given = open_folder(Path(values.output)) if values.output else None
@@ -94,10 +94,10 @@ def _of_image(loaded: Loaded, values: flags.FlagValues, folder: Path) -> int:
 
     import numpy as np
 
-    from transformer_jax.files import write_atomically
+    from transformer_jax.host.files import write_atomically
     from transformer_jax.inspection.attention import mean_entropy
     from transformer_jax.inspection.image_attention import image_maps, image_page, image_selection, write_image_maps
-    from transformer_jax.tasks.base import TASKS
+    from transformer_jax.tasks.task import TASKS
 
     config = loaded.config
     shown = image_selection(config.model, values.layer, values.head)
@@ -135,7 +135,7 @@ def _write(maps: AttentionMaps, shown: Selection, about: dict[str, str], folder:
 
     import numpy as np
 
-    from transformer_jax.files import write_atomically
+    from transformer_jax.host.files import write_atomically
     from transformer_jax.inspection.attention import mean_entropy
     from transformer_jax.inspection.heat_maps import write_heat_maps
     from transformer_jax.inspection.page import attention_page
@@ -160,7 +160,7 @@ def _check_finite(weights: Mapping[str, np.ndarray]) -> None:
     """Raise DataError for a weight that is NaN or infinite."""
     import numpy as np
 
-    from transformer_jax.tasks.lines import NOT_FINITE
+    from transformer_jax.tasks.trained.lines import NOT_FINITE
 
     for kind, of_kind in weights.items():
         if not np.isfinite(of_kind).all():
@@ -170,8 +170,8 @@ def _check_finite(weights: Mapping[str, np.ndarray]) -> None:
 def _table(entropies: Mapping[str, np.ndarray], shown: Selection) -> str:
     from rich.table import Column, Table
 
+    from transformer_jax.host.terminal import render_table
     from transformer_jax.inspection.heat_maps import entropy_rows
-    from transformer_jax.terminal import render_table
 
     heads = [Column(f"head {head + 1}", justify="right") for head in shown.heads]
     table = Table("mean entropy in nats", Column("layer", justify="right"), *heads, Column("mean", justify="right"))

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import (
     CHECKPOINT,
     Arguments,
@@ -35,6 +34,7 @@ from transformer_jax.cli.arguments import (
     test_files_of,
     text,
 )
+from transformer_jax.host import exit_codes
 
 OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize")
 POSITIONALS = Positionals(("A", "B"), more="C", help=f"checkpoints, the first is the baseline; each is {CHECKPOINT}")
@@ -53,8 +53,8 @@ def run(arguments: Arguments) -> int:
     files = test_files_of(values)
     splits = comma_separated("splits", values.splits) if files is None else [files.name]
 
-    from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.comparison import compare
+    from transformer_jax.host.compilation_cache import use_compilation_cache
 
     use_compilation_cache()
     paths = [Path(path) for path in arguments.positionals]

@@ -18,13 +18,13 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, Positionals, switch
 from transformer_jax.cli.help import meaning, section_heading, value_text, wrapped
 from transformer_jax.config import ReadConfig, Source, unread_by, walk
 from transformer_jax.config_file import read_with_sources
-from transformer_jax.files import json_text
-from transformer_jax.terminal import printable, say
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import json_text
+from transformer_jax.host.terminal import printable, say
 
 OVERRIDES = ("config",)
 POSITIONALS = Positionals(

@@ -25,7 +25,6 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import (
     Arguments,
     checkpoint_flag,
@@ -38,8 +37,9 @@ from transformer_jax.cli.arguments import (
 )
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
-from transformer_jax.progress import progress_bar
-from transformer_jax.terminal import say
+from transformer_jax.host import exit_codes
+from transformer_jax.host.progress_bars import progress_bar
+from transformer_jax.host.terminal import say
 
 OVERRIDES = ("config",)
 _MB = 1_000_000

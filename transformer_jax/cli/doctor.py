@@ -18,11 +18,11 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, path_flag
 from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import replace_file
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import replace_file
 from transformer_jax.readers import parse_json, read_text
 
 OVERRIDES = ()
@@ -56,8 +56,8 @@ def examine(workdir: Path | None) -> list[dict[str, Any]]:
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
+    from transformer_jax.host.versions import library_versions
     from transformer_jax.parallel.processes import gathered, primary_first
-    from transformer_jax.versions import library_versions
 
     shared = None
     if workdir is not None:
@@ -120,7 +120,7 @@ def _kinds(report: dict[str, Any]) -> str:
 def _print_table(reports: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from transformer_jax.terminal import render_table
+    from transformer_jax.host.terminal import render_table
 
     table = Table("process", "host", "pid", "backend", "devices", "memory per device", "sum over all devices")
     for report in reports:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import (
     Arguments,
     checkpoint_flag,
@@ -30,6 +29,7 @@ from transformer_jax.cli.arguments import (
     path_flag,
     text,
 )
+from transformer_jax.host import exit_codes
 
 if TYPE_CHECKING:
     from transformer_jax.inspection.embeddings import Embeddings, Match
@@ -111,7 +111,7 @@ def _write_csv(path: Path, heading: Sequence[str], rows: Iterable[Sequence[Any]]
     import csv
     import io
 
-    from transformer_jax.files import write_atomically
+    from transformer_jax.host.files import write_atomically
 
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -137,7 +137,7 @@ def _print(title: str, found: Embeddings, matches: Sequence[Match]) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
-    from transformer_jax.terminal import render_table
+    from transformer_jax.host.terminal import render_table
 
     table = Table(Column("", justify="right"), "token", Column("cosine", justify="right"))
     for rank, (_, token, similarity) in _ranked(found, matches):

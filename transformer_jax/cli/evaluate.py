@@ -25,7 +25,6 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import (
     Arguments,
     checkpoint_flag,
@@ -35,6 +34,7 @@ from transformer_jax.cli.arguments import (
     test_files_of,
     text,
 )
+from transformer_jax.host import exit_codes
 
 OVERRIDES = ("evaluation", "decode", "data.dir", "data.cache_dir", "data.test_sets", "data.resize")
 
@@ -53,8 +53,8 @@ def run(arguments: Arguments) -> int:
     splits = None if given is None else comma_separated("splits", given)
     files = test_files_of(arguments.flags)
 
-    from transformer_jax.compilation_cache import use_compilation_cache
-    from transformer_jax.evaluation.run import evaluate
+    from transformer_jax.evaluation.scoring import evaluate
+    from transformer_jax.host.compilation_cache import use_compilation_cache
 
     use_compilation_cache()
     evaluate(

@@ -41,17 +41,17 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, nearest
 from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import json_text, sha256_of
-from transformer_jax.progress import progress_bar
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import json_text, sha256_of
+from transformer_jax.host.progress_bars import progress_bar
 from transformer_jax.readers import lines_of, open_file, open_stream
 from transformer_jax.readers.records import COUNT, list_of
-from transformer_jax.tasks.lines import Line, LineOutputs, on_one_line
+from transformer_jax.tasks.trained.lines import Line, LineOutputs, on_one_line
 
 OVERRIDES = ("evaluation", "decode")
 
@@ -90,8 +90,8 @@ def run(arguments: Arguments) -> int:
             file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
             files.callback(file.close)
 
-        from transformer_jax.compilation_cache import use_compilation_cache
         from transformer_jax.evaluation.loading import fingerprint, load_generator
+        from transformer_jax.host.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
         names = comma_separated("ensemble", values.ensemble) if values.ensemble is not None else []

@@ -20,12 +20,12 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag, switch
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.files import json_text
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import json_text
 from transformer_jax.trust import reading
 
 OVERRIDES = ("config",)
@@ -83,8 +83,8 @@ def _config(arguments: Arguments) -> ExperimentConfig:
             "--config.FIELD overrides fields of a config file; those of a checkpoint cannot be overridden"
         )
 
+    from transformer_jax.checkpoints.locate import open_checkpoint
     from transformer_jax.checkpoints.manifest import RECORD
-    from transformer_jax.checkpoints.opening import open_checkpoint
     from transformer_jax.evaluation.loading import resolve
 
     path = resolve(Path(checkpoint))
@@ -111,8 +111,8 @@ def inspection(config: ExperimentConfig, compile_step: bool = False) -> dict[str
     from transformer_jax.models.architecture import ARCHITECTURES
     from transformer_jax.parallel.launchers import mesh_sizes
     from transformer_jax.parallel.rules import shardings
-    from transformer_jax.tasks.base import TASKS, param_shapes
     from transformer_jax.tasks.flops import step_flops
+    from transformer_jax.tasks.task import TASKS, param_shapes
 
     architecture, params = ARCHITECTURES[config.model.architecture], param_shapes(config)
     leaves = {
@@ -204,7 +204,7 @@ def _compiled_memory(config: ExperimentConfig, rows: int, widths: Mapping[str, i
 
     from transformer_jax.models.architecture import parameter_axes
     from transformer_jax.parallel.launchers import make_launcher
-    from transformer_jax.tasks.base import TASKS
+    from transformer_jax.tasks.task import TASKS
     from transformer_jax.training.hyper import split
     from transformer_jax.training.state import state_shapes, state_template
     from transformer_jax.training.step import make_train_step
@@ -229,7 +229,7 @@ def _compiled_memory(config: ExperimentConfig, rows: int, widths: Mapping[str, i
 
 
 def _print_tables(report: Mapping[str, Any]) -> None:
-    from transformer_jax.terminal import render_table
+    from transformer_jax.host.terminal import render_table
 
     for table in (_parameter_table(report), _summary_table(report)):
         print(render_table(table))

@@ -9,9 +9,10 @@
 
 from absl import flags
 
-from transformer_jax import builtin, exit_codes
+from transformer_jax import builtin
 from transformer_jax.cli.arguments import Arguments, switch
-from transformer_jax.files import json_text
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import json_text
 
 OVERRIDES = ()
 READS_NO_FILES = True

@@ -10,14 +10,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import parse, trusted_modules
 from transformer_jax.cli.failures import user_message
 from transformer_jax.cli.help import COMMANDS, command_help, command_module, program_help
 from transformer_jax.cli.streams import STDOUT, name_stdout, open_closed_streams, release_stdout
 from transformer_jax.config import nearest
 from transformer_jax.errors import ConfigError
-from transformer_jax.terminal import printable, signs_of_life
+from transformer_jax.host import exit_codes
+from transformer_jax.host.terminal import printable, signs_of_life
 from transformer_jax.trust import command as trusting_nothing
 from transformer_jax.trust import trust_modules
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, config_flag, path_flag
 from transformer_jax.config import RECURRENT
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.host import exit_codes
 
 OVERRIDES = ("config",)
 

@@ -59,7 +59,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import (
     Arguments,
     checkpoint_flag,
@@ -75,15 +74,16 @@ from transformer_jax.data.sources import format_of
 from transformer_jax.data.sources.formats import Input
 from transformer_jax.data.sources.inputs import InputFile, has_lines_of_questions, has_pairs_of_texts, input_file
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.files import is_finite, json_text
-from transformer_jax.progress import progress_bar
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import is_finite, json_text
+from transformer_jax.host.progress_bars import progress_bar
+from transformer_jax.host.terminal import doing, say
 from transformer_jax.readers import parse_json
 from transformer_jax.readers.records import COUNT
-from transformer_jax.tasks.lines import NOT_FINITE, ONE_TEXT, on_one_line
-from transformer_jax.terminal import doing, say
+from transformer_jax.tasks.trained.lines import NOT_FINITE, ONE_TEXT, on_one_line
 
 if TYPE_CHECKING:
-    from transformer_jax.tasks.predictor import Predictor
+    from transformer_jax.tasks.trained.predictor import Predictor
 
 OVERRIDES = ("evaluation", "data.resize")
 
@@ -138,8 +138,8 @@ def run(arguments: Arguments) -> int:
             files.callback(output.close)
 
         say(f"reading checkpoint {checkpoint}")  # the imports that follow take seconds
-        from transformer_jax.compilation_cache import use_compilation_cache
         from transformer_jax.evaluation.loading import fingerprint, load_predictor
+        from transformer_jax.host.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
         predictor = load_predictor(checkpoint, arguments.overrides)
@@ -254,7 +254,7 @@ class _Tabs:
     """Warns of the first text with a tab, which may be a pair of texts, for a classifier that reads one text."""
 
     def __init__(self, predictor: Predictor[Any], name: str) -> None:
-        from transformer_jax.tasks.predictor import Classifier
+        from transformer_jax.tasks.trained.predictor import Classifier
 
         self._name = name
         self._watches = isinstance(predictor, Classifier) and not predictor.config.data.second_feature
@@ -282,7 +282,7 @@ class _Writer:
 
     def lines(self, numbers: Sequence[int], examples: Sequence[Input]) -> tuple[list[str], list[tuple[str, str]]]:
         """Return the output line of every example, and the place and the problem of each that has no prediction."""
-        from transformer_jax.tasks.predictor import Problem
+        from transformer_jax.tasks.trained.predictor import Problem
 
         found: list[Any] = [Problem(example.problem or "") for example in examples]
         values = {index: example.value for index, example in enumerate(examples) if not example.problem}
@@ -392,7 +392,7 @@ class _JsonWriter(_Writer):
 
 def _writer(predictor: Predictor[Any], output: str, probabilities: bool) -> _Writer:
     """Return the writer of a task's predictions; raise ConfigError if it has no probabilities in this format."""
-    from transformer_jax.tasks.predictor import Answerer, Classifier, ImageClassifier, Tagger
+    from transformer_jax.tasks.trained.predictor import Answerer, Classifier, ImageClassifier, Tagger
 
     if output == "conll" and not isinstance(predictor, Tagger):
         raise ConfigError("--output=conll: is for tags of words; use --output=text or jsonl")

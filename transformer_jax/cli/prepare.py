@@ -25,11 +25,11 @@ from typing import Any
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, path_flag, text
 from transformer_jax.config import nearest
 from transformer_jax.data.downloads.table import CORPORA, NAMES, TFDS_NAMES, Corpus
 from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.host import exit_codes
 
 OVERRIDES = ()
 

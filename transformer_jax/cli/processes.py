@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, choice_flag, integer, text
 from transformer_jax.cli.failures import lost_process, user_message
 from transformer_jax.errors import ConfigError
-from transformer_jax.terminal import be_silent
+from transformer_jax.host import exit_codes
+from transformer_jax.host.terminal import be_silent
 
 if TYPE_CHECKING:
     from transformer_jax.parallel.processes import Job

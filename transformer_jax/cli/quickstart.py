@@ -11,14 +11,14 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_with_sources
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import json_text
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import json_text
+from transformer_jax.host.terminal import say
 from transformer_jax.readers import read_text
-from transformer_jax.terminal import say
 
 OVERRIDES = ("config",)
 CONFIG = "quickstart"
@@ -40,7 +40,7 @@ def run(arguments: Arguments) -> int:
 
     from transformer_jax.cli.train import say_moved_defaults, start
     from transformer_jax.data.sources import load_source
-    from transformer_jax.evaluation.run import evaluate
+    from transformer_jax.evaluation.scoring import evaluate
 
     splits = [name for name in SPLITS if name in load_source(config.data).split_names]
     if "test" not in splits:
@@ -58,8 +58,8 @@ def run(arguments: Arguments) -> int:
 def _compare_with_memory(config: ExperimentConfig, workdir: Path, splits: Sequence[str]) -> None:
     """Print the scores of a nearest-neighbour baseline, and some translations with their references."""
     from transformer_jax.data.sources import load_source
-    from transformer_jax.evaluation.baselines import NearestNeighbour
-    from transformer_jax.tasks.text_scores import translation_scores
+    from transformer_jax.evaluation.nearest_neighbour import NearestNeighbour
+    from transformer_jax.tasks.metrics.text import translation_scores
 
     source = load_source(config.data)
     train, folder = source.split("train"), workdir / "evaluation"

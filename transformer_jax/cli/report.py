@@ -19,9 +19,9 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.builtin import study_folder
 from transformer_jax.cli.arguments import Arguments, path_flag, switch
+from transformer_jax.host import exit_codes
 
 OVERRIDES = ()
 

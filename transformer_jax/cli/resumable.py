@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import (
+from transformer_jax.host.files import (
     json_text,
     own_file_opener,
     refuse_to_replace_device,
@@ -27,7 +27,7 @@ from transformer_jax.files import (
     without_checksum,
     write_atomically,
 )
-from transformer_jax.kill_points import kill_point
+from transformer_jax.host.kill_points import kill_point
 from transformer_jax.readers import open_file, read_json_object
 from transformer_jax.readers.records import COUNT, OBJECT, TEXT, Kind, expect
 

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, choice_flag, path_flag, switch, text
 from transformer_jax.cli.generate import open_input, read_lines
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import json_text
-from transformer_jax.tasks.lines import NOT_FINITE
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import json_text
+from transformer_jax.tasks.trained.lines import NOT_FINITE
 
 OVERRIDES = ("evaluation",)
 
@@ -52,8 +52,8 @@ def run(arguments: Arguments) -> int:
         if values.text is not None:
             source, name = [values.text.encode(errors="surrogatepass")], "--text"
 
-        from transformer_jax.compilation_cache import use_compilation_cache
         from transformer_jax.evaluation.loading import load_language_model
+        from transformer_jax.host.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
         model, failed = load_language_model(checkpoint, arguments.overrides), 0

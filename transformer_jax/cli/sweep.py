@@ -28,16 +28,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.builtin import study_folder
 from transformer_jax.cli.arguments import PRETRAINING, Arguments, choice_flag, integer, path_flag, switch, text
 from transformer_jax.errors import ConfigError
+from transformer_jax.host import exit_codes
 
 if TYPE_CHECKING:  # imports JAX
     from transformer_jax.sweeps.results import Given
-    from transformer_jax.sweeps.search.base import SearchOptions
-    from transformer_jax.sweeps.standing import Standing
+    from transformer_jax.sweeps.search.search import SearchOptions
     from transformer_jax.sweeps.study import Study
+    from transformer_jax.sweeps.trial_state import Standing
 
 OVERRIDES = ("config", PRETRAINING)
 
@@ -62,11 +62,11 @@ def define(values: flags.FlagValues) -> None:
         values, "config", "config in place of the study's baseline: FILE.py[:ARGUMENT], WORKDIR/config.json, name"
     )
     from transformer_jax.sweeps.executors import NAMES as EXECUTORS
-    from transformer_jax.sweeps.executors.base import Options
+    from transformer_jax.sweeps.executors.executor import Options
     from transformer_jax.sweeps.executors.ray import RayOptions
     from transformer_jax.sweeps.executors.slurm import CLUSTERS, SlurmOptions
-    from transformer_jax.sweeps.search.base import NAMES as SEARCHES
-    from transformer_jax.sweeps.search.base import PRUNERS, SearchOptions
+    from transformer_jax.sweeps.search.search import NAMES as SEARCHES
+    from transformer_jax.sweeps.search.search import PRUNERS, SearchOptions
 
     choice_flag(values, "search", "which variants are run", SearchOptions.name, SEARCHES)
     integer(values, "num_trials", "`random`, `tpe`: number of variants, each with every seed of the study", None, 1)
@@ -102,8 +102,8 @@ def run(arguments: Arguments) -> int:
         return _dry_run(arguments, folder)
     workdir = Path(arguments.required("workdir"))
 
-    from transformer_jax.sweeps.search.base import SearchOptions, check_options
     from transformer_jax.sweeps.search.best import best
+    from transformer_jax.sweeps.search.search import SearchOptions, check_options
     from transformer_jax.sweeps.trials import PRETRAINING as FIRST
 
     values = arguments.flags
@@ -136,11 +136,11 @@ def _run_stage(
     Args:
       folder: of the study. workdir: of the stage. given: the command.
     """
-    from transformer_jax.sweeps.declaration import declaration_of
-    from transformer_jax.sweeps.progress_of_trials import Table
     from transformer_jax.sweeps.results import check_trials, claim
     from transformer_jax.sweeps.search import make_search
+    from transformer_jax.sweeps.study_json import declaration_of
     from transformer_jax.sweeps.sweep import Sweep
+    from transformer_jax.sweeps.sweep_table import Table
 
     study = stage.study
     other = study.baseline if values.config and not stage.is_pretraining else None
@@ -157,8 +157,8 @@ def _run_stage(
 
 def _dry_run(arguments: Arguments, folder: Path) -> int:
     from transformer_jax.sweeps.dry_run import print_plan, programs_of
-    from transformer_jax.sweeps.search.base import SearchOptions, Space, check_options
     from transformer_jax.sweeps.search.random import random_search
+    from transformer_jax.sweeps.search.search import SearchOptions, Space, check_options
     from transformer_jax.sweeps.trials import grid
 
     options = _search_options(arguments.flags)
@@ -191,7 +191,7 @@ def _given(arguments: Arguments) -> Given:
 
 
 def _search_options(values: flags.FlagValues) -> SearchOptions:
-    from transformer_jax.sweeps.search.base import SearchOptions
+    from transformer_jax.sweeps.search.search import SearchOptions
 
     return SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
 
@@ -205,10 +205,10 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
     """
     from transformer_jax.data.sources import load_source
     from transformer_jax.sweeps.axis_defaults import notes_on_axes
-    from transformer_jax.sweeps.other_baseline import read_baseline, with_baseline
-    from transformer_jax.sweeps.search.base import Space
+    from transformer_jax.sweeps.rebased_study import read_baseline, with_baseline
+    from transformer_jax.sweeps.search.search import Space
     from transformer_jax.sweeps.study import load_study
-    from transformer_jax.tasks.base import TASKS
+    from transformer_jax.tasks.task import TASKS
 
     given, prefix = arguments.overrides, f"{PRETRAINING}."
     own = {**defaults, **{name: value for name, value in given.items() if not name.startswith(prefix)}}
@@ -232,7 +232,7 @@ def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> 
 
 def _executor(values: flags.FlagValues, workdir: Path, study: Path | None) -> Any:
     from transformer_jax.sweeps.executors import make_executor
-    from transformer_jax.sweeps.executors.base import Options
+    from transformer_jax.sweeps.executors.executor import Options
     from transformer_jax.sweeps.executors.ray import RayOptions
     from transformer_jax.sweeps.executors.slurm import SlurmOptions, parse_more
 

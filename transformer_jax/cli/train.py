@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
-from transformer_jax import exit_codes
 from transformer_jax.checkpoints.workdir import CONFIG, config_of_run, lasting_differences, read_config
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.cli.failures import user_message
@@ -37,7 +36,8 @@ from transformer_jax.cli.processes import job_of, joined, process_flags
 from transformer_jax.config import ExperimentConfig, ReadConfig, walk
 from transformer_jax.config_file import config_of_values, read_with_sources
 from transformer_jax.errors import ConfigError
-from transformer_jax.terminal import say
+from transformer_jax.host import exit_codes
+from transformer_jax.host.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,8 +131,8 @@ class _Trained(NamedTuple):
 
 
 def _train(config: ExperimentConfig, workdir: Path, allow_config_change: bool) -> _Trained:
-    from transformer_jax.compilation_cache import use_compilation_cache
     from transformer_jax.evaluation.evaluator import make_validate
+    from transformer_jax.host.compilation_cache import use_compilation_cache
     from transformer_jax.training.run import train
 
     opened: list[Data] = []

@@ -156,7 +156,7 @@ class DataConfig:
     )
     colours: str = choice(
         "as_stored",
-        "transformer_jax.data.sources.images.base:MODES",
+        "transformer_jax.data.sources.images.image_source:MODES",
         "images: channels as in the files, or all converted to grey (1 channel) or rgb (3)",
         read_by=_OF_IMAGES,
     )
@@ -169,7 +169,7 @@ class DataConfig:
     )
     unfit_images: str = choice(
         "error",
-        "transformer_jax.data.sources.images.base:LEAVES_OUT",
+        "transformer_jax.data.sources.images.image_source:LEAVES_OUT",
         "images that cannot be read, or have another number of channels or, without resize, another size than most: an "
         "error, or left out, with a warning that has their number",
         read_by=_OF_IMAGES,

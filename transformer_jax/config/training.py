@@ -212,7 +212,7 @@ class TrainingConfig:
         bookkeeping=True,
     )
     best_metric: str = field(
-        "loss", "validation metric that ranks checkpoints; tasks/base.py. Some metrics decode at every validation"
+        "loss", "validation metric that ranks checkpoints; tasks/task.py. Some metrics decode at every validation"
     )
 
     def problems(self) -> Iterator[str]:

@@ -42,11 +42,11 @@ from transformer_jax.convert.tokenizer_files import EXPECTED, kind_of, read_fold
 from transformer_jax.data.labels import LABELS_FILE, labels_bytes
 from transformer_jax.data.tokenizers import NoText, SpecialIds, Tokenizer, TokenizerPair, sizes_text, tokenizer_by_file
 from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.host.versions import library_versions
 from transformer_jax.models.architecture import init_params
 from transformer_jax.readers import read_json_object
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.typing import Params
-from transformer_jax.versions import library_versions
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.convert.character_rules import any_of, read_rules, rule_normalizers
-from transformer_jax.data.tokenizers.base import SPACE
 from transformer_jax.data.tokenizers.sentence_piece import PieceKind, SentencePieceTokenizer
+from transformer_jax.data.tokenizers.tokenizer import SPACE
 from transformer_jax.errors import ConfigError
 from transformer_jax.readers import parse_json
 

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from transformer_jax.data.columns import Column, TextColumn
-from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer, concatenated
+from transformer_jax.data.tokenizers.tokenizer import EncodedTexts, Tokenizer, concatenated
 
 
 class AlignedWords(NamedTuple):

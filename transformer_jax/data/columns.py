@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import EncodedTexts, SpecialIds, Tokenizer
 from transformer_jax.data.tokenizers.token_kinds import TokenKinds
+from transformer_jax.data.tokenizers.tokenizer import EncodedTexts, SpecialIds, Tokenizer
 from transformer_jax.errors import DataError
 
 

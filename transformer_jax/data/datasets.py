@@ -21,7 +21,7 @@ from transformer_jax.data.columns import Column, EncodedSplit, TextColumn
 from transformer_jax.data.labels import LABELS_FILE, check_more_than_one, check_number, labels_bytes, with_names
 from transformer_jax.data.packing import PackedPlan
 from transformer_jax.data.sources import Source, Split, load_source
-from transformer_jax.data.sources.base import no_such_split
+from transformer_jax.data.sources.source import no_such_split
 from transformer_jax.data.token_cache import Say, open_split
 from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
@@ -40,7 +40,7 @@ from transformer_jax.data.tokenizers import (
     write_tokenizer,
 )
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import write_atomically
+from transformer_jax.host.files import write_atomically
 from transformer_jax.readers import read_bytes
 
 _CACHE_FOLDER = "token_cache"

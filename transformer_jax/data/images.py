@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from transformer_jax.data.columns import ArrayColumn, BadValueError
-from transformer_jax.data.tokenizers.base import Tokenizer
+from transformer_jax.data.tokenizers.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
 from transformer_jax.readers.images import MAX_PIXELS, PngHeader, png_bit_depth, read_image, with_image
 

@@ -20,9 +20,9 @@ import numpy as np
 from transformer_jax.config import nearest
 from transformer_jax.data.columns import BadValueError, Column
 from transformer_jax.data.sources import Source
-from transformer_jax.data.tokenizers.base import EncodedTexts, Tokenizer
+from transformer_jax.data.tokenizers.tokenizer import EncodedTexts, Tokenizer
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import replace_file
+from transformer_jax.host.files import replace_file
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.readers.records import TEXT, expect, list_of
 

@@ -30,9 +30,9 @@ from transformer_jax.data.sources import Source, Split
 from transformer_jax.data.tokenizers import EncodedTexts, Tokenizer
 from transformer_jax.data.tokenizers.token_kinds import TokenKinds
 from transformer_jax.errors import DataError
-from transformer_jax.files import json_sha256, sha256_of
-from transformer_jax.kill_points import kill_point
-from transformer_jax.progress import progress_bar
+from transformer_jax.host.files import json_sha256, sha256_of
+from transformer_jax.host.kill_points import kill_point
+from transformer_jax.host.progress_bars import progress_bar
 from transformer_jax.readers import read_json_object
 from transformer_jax.readers.arrays import map_numbers
 

@@ -11,7 +11,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.datasets import Data
 from transformer_jax.evaluation.table import unknown_words
 from transformer_jax.evaluation.task_baselines import Rows, TaskBaselines, why_no_baselines
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 MOST_SECONDS = 20.0
 """Baselines that take longer to learn are left to `evaluate`."""

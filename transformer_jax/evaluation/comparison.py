@@ -11,10 +11,10 @@ from typing import Any
 
 from transformer_jax.data.sources import TestFiles
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.evaluation.run import Scorer
+from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.evaluation.significance import compare_statistics
 from transformer_jax.evaluation.table import described, print_comparison, print_signatures
-from transformer_jax.tasks.base import SAMPLES, SEED, PairedBootstrap
+from transformer_jax.tasks.task import SAMPLES, SEED, PairedBootstrap
 
 logger = logging.getLogger(__name__)
 

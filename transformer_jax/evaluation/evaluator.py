@@ -15,11 +15,11 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.datasets import Data
 from transformer_jax.errors import DataError
 from transformer_jax.parallel.placement import Rows, mesh_of, on_one_device
-from transformer_jax.tasks.base import TASKS, Scores, Task, best_metric, validation_metrics
-from transformer_jax.tasks.batches import evaluation_batches
-from transformer_jax.tasks.lengths import check_lengths, position_table_rows
-from transformer_jax.tasks.loss_sums import by_example, loss_sums, loss_sums_of_rows, split_for_evaluation
-from transformer_jax.tasks.outside import errors_from_outside
+from transformer_jax.tasks.batches.of_split import evaluation_batches
+from transformer_jax.tasks.outside_errors import errors_from_outside
+from transformer_jax.tasks.task import TASKS, Scores, Task, best_metric, validation_metrics
+from transformer_jax.tasks.trained.length_limits import check_lengths, position_table_rows
+from transformer_jax.tasks.trained.loss_sums import by_example, loss_sums, loss_sums_of_rows, split_for_evaluation
 from transformer_jax.typing import Params
 
 _T = TypeVar("_T")

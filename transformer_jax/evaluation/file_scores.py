@@ -12,8 +12,8 @@ from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import source_of_file
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.evaluation.run import check_finite
-from transformer_jax.tasks.predictor import Predictor
+from transformer_jax.evaluation.scoring import check_finite
+from transformer_jax.tasks.trained.predictor import Predictor
 
 _COMPARED = 1000
 """Number of examples whose labels are compared with their texts, for a wrong column."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer_jax.tasks.head_outputs import log_softmax
+from transformer_jax.tasks.trained.head_outputs import log_softmax
 
 if TYPE_CHECKING:
     import scipy.sparse

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
-from transformer_jax.checkpoints import folders, opening
+from transformer_jax.checkpoints import folders, locate
 from transformer_jax.checkpoints.averaging import average_params
 from transformer_jax.checkpoints.checksums import by_path, checksums
 from transformer_jax.checkpoints.finite import check_finite
+from transformer_jax.checkpoints.locate import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError, run_record
-from transformer_jax.checkpoints.opening import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore, again_if_vanished
 from transformer_jax.checkpoints.workdir import lasting_differences
 from transformer_jax.config import (
@@ -40,11 +40,11 @@ from transformer_jax.data.tokenizers import (
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.nn.batch_norm import STATISTICS, with_running
 from transformer_jax.readers.records import INTEGER, OBJECT, expect, fields_of
-from transformer_jax.tasks.base import TASKS, higher_is_better, param_shapes, statistics_shapes
-from transformer_jax.tasks.continuation import LanguageModel
-from transformer_jax.tasks.predictor import Predictor
-from transformer_jax.tasks.text_generator import Member, TextGenerator
-from transformer_jax.tasks.translator import Translator
+from transformer_jax.tasks.task import TASKS, higher_is_better, param_shapes, statistics_shapes
+from transformer_jax.tasks.trained.language_model import LanguageModel
+from transformer_jax.tasks.trained.predictor import Predictor
+from transformer_jax.tasks.trained.text_generator import Member, TextGenerator
+from transformer_jax.tasks.trained.translator import Translator
 from transformer_jax.trust import reading, trust_modules
 from transformer_jax.typing import Params
 
@@ -205,9 +205,9 @@ def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> st
 
 
 def resolve(path: Path | str) -> Path:
-    """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best; see `checkpoints.opening.resolve`."""
+    """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best; see `checkpoints.locate.resolve`."""
     with reading(path):
-        return opening.resolve(path, higher_is_better)
+        return locate.resolve(path, higher_is_better)
 
 
 def _load(path: Path | str, overrides: Mapping[str, Any]) -> Loaded:

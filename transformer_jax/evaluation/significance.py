@@ -13,8 +13,8 @@ of examples, not for the training seed; whether another seed gives the same diff
 If two systems score the same on every draw, because their outputs are equal, or all right, or all wrong, this formula
 gives p = 1 / (N + 1) too. Such a p-value is meaningless: the systems do not differ.
 
-Scores of text come from sacreBLEU itself (tasks/text_bootstrap.py). Every other metric is a function of sums over
-examples and is computed here.
+Scores of text come from sacreBLEU itself (tasks/metrics/text_bootstrap.py). Every other metric is a function of sums
+over examples and is computed here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer_jax.errors import DataError
-from transformer_jax.tasks.base import SAMPLES, SEED, PairedBootstrap, SystemScore, Task
-from transformer_jax.tasks.lines import NOT_FINITE
+from transformer_jax.tasks.task import SAMPLES, SEED, PairedBootstrap, SystemScore, Task
+from transformer_jax.tasks.trained.lines import NOT_FINITE
 
 _DRAWN_TOGETHER = 1 << 22
 """Number of drawn examples whose statistics are in memory at once."""

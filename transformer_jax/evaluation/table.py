@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.config import DecodeConfig
-from transformer_jax.tasks.base import MetricSpec, SystemScore
-from transformer_jax.terminal import render_table
+from transformer_jax.host.terminal import render_table
+from transformer_jax.tasks.task import MetricSpec, SystemScore
 
 _MOST_LABELS = 20
 

@@ -42,16 +42,16 @@ from transformer_jax.evaluation.label_baselines import (
     word_ids,
     words_of,
 )
-from transformer_jax.files import json_text, with_checksum, without_checksum, write_atomically
+from transformer_jax.host.files import json_text, with_checksum, without_checksum, write_atomically
+from transformer_jax.host.terminal import doing
 from transformer_jax.readers import read_json_object, through_json
 from transformer_jax.readers.records import ANYTHING, FINITE, expect, object_of
-from transformer_jax.tasks.base import TASKS, TRAIN
-from transformer_jax.tasks.chunks import count_chunks
 from transformer_jax.tasks.images import TOP
-from transformer_jax.tasks.label_metrics import class_counts, precision_recall_f1
 from transformer_jax.tasks.label_prediction import KINDS
+from transformer_jax.tasks.metrics.chunks import count_chunks
+from transformer_jax.tasks.metrics.labels import class_counts, precision_recall_f1
+from transformer_jax.tasks.task import TASKS, TRAIN
 from transformer_jax.tasks.token_prediction import exponential
-from transformer_jax.terminal import doing
 
 logger = logging.getLogger(__name__)
 

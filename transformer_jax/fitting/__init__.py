@@ -38,7 +38,7 @@ def fit_to_data(config: ml_collections.ConfigDict, given: Set[str]) -> dict[str,
     from transformer_jax.fitting.files import find_files
     from transformer_jax.fitting.pretrained import read_pretrained
     from transformer_jax.fitting.sizes import choose_sizes
-    from transformer_jax.terminal import say
+    from transformer_jax.host.terminal import say
 
     say(f"reading {data.dir}; sizes that no flag sets follow from it")
     fields: dict[str, Any] = {}

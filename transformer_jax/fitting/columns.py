@@ -19,8 +19,8 @@ from transformer_jax.data.sources.lines import TextFile, find
 from transformer_jax.errors import DataError
 from transformer_jax.fitting.kinds import Kind
 from transformer_jax.fitting.refusals import listed
+from transformer_jax.host.terminal import say
 from transformer_jax.readers import parse_json
-from transformer_jax.terminal import say
 
 TEXTS = ("text", "sentence", "review", "comment", "tweet", "question", "body", "content", "message", "document")
 LABELS = ("label", "labels", "class", "category", "target", "sentiment", "stars", "rating", "score", "topic", "y")

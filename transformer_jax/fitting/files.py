@@ -15,8 +15,8 @@ from transformer_jax.data.sources.lines import TextFile
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.fitting.kinds import Kind
 from transformer_jax.fitting.refusals import listed, other_kind
+from transformer_jax.host.terminal import say
 from transformer_jax.readers.arrays import open_npz
-from transformer_jax.terminal import say
 
 ROLES = {
     "train": ("train", "training"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from transformer_jax.checkpoints.opening import open_checkpoint, resolve
+from transformer_jax.checkpoints.locate import open_checkpoint, resolve
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.side_files import stored_tokenizer
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import CheckpointError
-from transformer_jax.tasks.base import higher_is_better
+from transformer_jax.tasks.task import higher_is_better
 from transformer_jax.training.init_from import STARTS_FROM
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import load_source
-from transformer_jax.data.sources.base import Source
+from transformer_jax.data.sources.source import Source
 from transformer_jax.data.tokenizers import Tokenizer, train_tokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.fitting.files import VALID_PART
 from transformer_jax.fitting.pretrained import PretrainedModel
-from transformer_jax.terminal import say
+from transformer_jax.host.terminal import say
 
 _SAMPLE = 20_000
 """Most examples whose tokens are counted."""

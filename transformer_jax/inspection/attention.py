@@ -18,12 +18,12 @@ from jaxtyping import Float
 from transformer_jax.config import RECURRENT, ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.lengths import length_problems
-from transformer_jax.tasks.lines import Line
-from transformer_jax.tasks.pair_rows import reads_source_two_way
-from transformer_jax.tasks.row_translator import RowTranslator
-from transformer_jax.tasks.text_generator import TextGenerator
-from transformer_jax.tasks.translator import Translator
+from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
+from transformer_jax.tasks.trained.length_limits import length_problems
+from transformer_jax.tasks.trained.lines import Line
+from transformer_jax.tasks.trained.row_translator import RowTranslator
+from transformer_jax.tasks.trained.text_generator import TextGenerator
+from transformer_jax.tasks.trained.translator import Translator
 from transformer_jax.typing import Array, Batch, Params
 
 KINDS = {

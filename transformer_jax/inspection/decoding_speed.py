@@ -14,7 +14,7 @@ from transformer_jax.config import DecodeConfig, ModelConfig
 from transformer_jax.decoding.generate import generate
 from transformer_jax.decoding.settings import Ends
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.decode_requests import prompt_request, source_request
+from transformer_jax.tasks.trained.decode_requests import prompt_request, source_request
 
 
 def cached_decoder(

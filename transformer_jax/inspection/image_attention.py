@@ -13,7 +13,7 @@ from jaxtyping import Float, UInt8
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import json_text
+from transformer_jax.host.files import json_text
 from transformer_jax.inspection.attention import capture
 from transformer_jax.inspection.pictures import new_figure, save
 from transformer_jax.readers import read_text

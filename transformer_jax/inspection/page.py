@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.files import json_text
+from transformer_jax.host.files import json_text
 from transformer_jax.inspection.attention import KINDS, AttentionMaps, Selection
 from transformer_jax.readers import read_text
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import write_atomically
+from transformer_jax.host.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

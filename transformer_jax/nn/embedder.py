@@ -6,9 +6,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Bool, Int
 
-from transformer_jax.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import norms, positions
+from transformer_jax.nn.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.nn.dropout import Dropout, drop
 from transformer_jax.nn.initialisation import table_init
 from transformer_jax.nn.norms import Norm

@@ -6,9 +6,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from transformer_jax.activation_sharding import LOGITS, constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import linear
+from transformer_jax.nn.activation_sharding import LOGITS, constrain
 from transformer_jax.nn.initialisation import bias_init, output_init, table_init
 from transformer_jax.typing import Activations, Array, Ids
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 from jaxtyping import Float
 
-from transformer_jax.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.nn import attention, feed_forward, norms
+from transformer_jax.nn.activation_sharding import ACTIVATIONS, constrain
 from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.feed_forward import FeedForward

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from transformer_jax.activation_sharding import features_are_sharded
+from transformer_jax.nn.activation_sharding import features_are_sharded
 from transformer_jax.nn.initialisation import KernelInit, xavier_uniform
 from transformer_jax.typing import Array
 

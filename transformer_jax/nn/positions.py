@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from transformer_jax.activation_sharding import constrain
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import DataError
+from transformer_jax.nn.activation_sharding import constrain
 from transformer_jax.nn.initialisation import bias_table_init, table_init
 from transformer_jax.typing import Activations, Array, Batch, Heads, Ids, Positions
 

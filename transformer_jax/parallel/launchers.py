@@ -20,9 +20,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.activation_sharding import activations_sharded
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
+from transformer_jax.nn.activation_sharding import activations_sharded
 from transformer_jax.parallel.placement import DATA, FSDP, TENSOR, Rows
 from transformer_jax.parallel.rules import ParameterAxes, shardings
 from transformer_jax.typing import Array

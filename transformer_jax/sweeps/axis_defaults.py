@@ -9,7 +9,7 @@ from typing import Any
 from transformer_jax.config import ReadConfig, causes_of, derived_fields, short, walk, without_effect
 from transformer_jax.config_file import read_with_sources
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.search.base import label, rounded
+from transformer_jax.sweeps.search.search import label, rounded
 from transformer_jax.sweeps.study import Axis, Range, Study
 from transformer_jax.sweeps.trials import fields_of_variant
 

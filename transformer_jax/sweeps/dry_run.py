@@ -15,11 +15,11 @@ import jax
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import BatchShape, TrainingBatches
+from transformer_jax.host.terminal import doing, render_table, say
 from transformer_jax.sweeps.trials import Trial, groups
-from transformer_jax.tasks.base import param_shapes
 from transformer_jax.tasks.flops import step_flops
-from transformer_jax.terminal import doing, render_table, say
-from transformer_jax.training.prepare import prepare
+from transformer_jax.tasks.task import param_shapes
+from transformer_jax.training.set_up import set_up
 
 _MEASURED_STEPS = 5
 
@@ -91,7 +91,7 @@ def measure(config: ExperimentConfig, folder: Path) -> Cost:
       folder: a work directory, which is written.
     """
     with open_workdir(folder, config.to_dict()) as directory:
-        prepared = prepare(config, directory, lambda config, data: lambda params: {})
+        prepared = set_up(config, directory, lambda config, data: lambda params: {})
         with prepared.parts.store:
             plan, launcher = prepared.parts.plan, prepared.launcher
             counts = _shapes(plan, config.training.num_train_steps)

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from transformer_jax.config import ExperimentConfig, is_rounding, nearest, walk
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import (
+from transformer_jax.host.files import (
     check_path_is_text,
     json_text,
     open_own_file,
@@ -113,7 +113,7 @@ def claim(
     """Make the work directory of the study in a folder; raise ConfigError if it belongs to another study.
 
     Args:
-      declaration: of `sweeps.declaration`, with which `report` needs no code of the study.
+      declaration: of `sweeps.study_json`, with which `report` needs no code of the study.
       config: the baseline in place of the study's own, if there is one.
       is_pretraining: the work directory is that of the study's pretraining.
       given: the command, for the report.

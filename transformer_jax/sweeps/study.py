@@ -33,11 +33,11 @@ from transformer_jax.config import EXTENSIBLE, base_type, nearest, outside_parts
 from transformer_jax.config_file import leaf_types, load, may_be_own, run_file
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Figure, check_figures
-from transformer_jax.tasks.base import TRAIN, Task, declared, training_metrics
+from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
 from transformer_jax.trust import own
 
 if TYPE_CHECKING:  # imports JAX
-    from transformer_jax.evaluation.run import Scorer
+    from transformer_jax.evaluation.scoring import Scorer
 
 Measure = Callable[["Scorer"], Mapping[str, int | float]]
 """Measures a trained trial: returns numbers by NAME/METRIC, where NAME is neither `train` nor a split of the corpus."""
@@ -65,7 +65,7 @@ RESERVED_NAMES = frozenset(
 """Columns of a report's CSV files other than those of axes and metrics; an axis cannot have such a name."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 NOWHERE = Path("/nonexistent")
-"""The folder of a study that was read from a work directory; see `sweeps.declaration`."""
+"""The folder of a study that was read from a work directory; see `sweeps.study_json`."""
 _folder = contextvars.ContextVar("folder of the study.py that is being loaded", default=Path())
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from transformer_jax import exit_codes
+from transformer_jax.host import exit_codes
 from transformer_jax.readers import read_text
-from transformer_jax.sweeps.executors.base import Executor, Job
+from transformer_jax.sweeps.executors.executor import Executor, Job
 from transformer_jax.sweeps.results import (
     OUTPUT,
     TRIALS,
@@ -23,9 +23,9 @@ from transformer_jax.sweeps.results import (
     result_of,
     write_spec,
 )
-from transformer_jax.sweeps.search.base import Search
-from transformer_jax.sweeps.standing import Standing
+from transformer_jax.sweeps.search.search import Search
 from transformer_jax.sweeps.study import Metric
+from transformer_jax.sweeps.trial_state import Standing
 
 logger = logging.getLogger(__name__)
 

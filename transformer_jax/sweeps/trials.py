@@ -12,7 +12,7 @@ from transformer_jax.config import DecodeConfig, EvaluationConfig, ExperimentCon
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.study import INIT_FROM, SEED, STEPS, Axis, Range, Study, merged
-from transformer_jax.tasks.base import best_metric
+from transformer_jax.tasks.task import best_metric
 
 TRIALS, PRETRAINING = "trials", "pretraining"
 """Folders in the work directory of a study: of its trials, and the work directory of its pretraining."""

@@ -17,14 +17,16 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory, open_workdir
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.tasks.outside import errors_from_outside
+from transformer_jax.tasks.outside_errors import errors_from_outside
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import SplitConfig, split
 from transformer_jax.training.implementations import check_implementations, check_step
 from transformer_jax.training.long_texts import check_long_texts
 from transformer_jax.training.loop import Outcome, TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog
-from transformer_jax.training.prepare import (
+from transformer_jax.training.progress import Progress
+from transformer_jax.training.session import TrainingSession
+from transformer_jax.training.set_up import (
     MakeValidate,
     claim,
     find_start,
@@ -32,8 +34,6 @@ from transformer_jax.training.prepare import (
     open_data,
     open_store,
 )
-from transformer_jax.training.progress import Progress
-from transformer_jax.training.session import TrainingSession
 from transformer_jax.training.start import Start
 from transformer_jax.training.state import state_template
 from transformer_jax.training.step import make_train_step

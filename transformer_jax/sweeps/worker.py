@@ -17,10 +17,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax import exit_codes, metrics_file
+from transformer_jax import metrics_file
 from transformer_jax.config import ExperimentConfig, walk
 from transformer_jax.errors import ConfigError, DataError, TrainingError, UserError
-from transformer_jax.machine import processor
+from transformer_jax.host import exit_codes
+from transformer_jax.host.machine import processor
+from transformer_jax.host.versions import library_versions
 from transformer_jax.sweeps.results import (
     RESULT,
     SPEC,
@@ -35,10 +37,9 @@ from transformer_jax.sweeps.results import (
 from transformer_jax.sweeps.study import FILE, load_study
 from transformer_jax.sweeps.trials import Trial, starting_from
 from transformer_jax.trust import command, trust_modules
-from transformer_jax.versions import library_versions
 
 if TYPE_CHECKING:  # imports JAX
-    from transformer_jax.evaluation.run import Scorer
+    from transformer_jax.evaluation.scoring import Scorer
     from transformer_jax.training.loop import TrainResult
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"  # in the text of XLA's error
@@ -123,7 +124,7 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
     """Score a trained trial and write its result; `pruned`: why it was pruned, and so is not scored, or None."""
     import jax
 
-    from transformer_jax.tasks.base import param_shapes
+    from transformer_jax.tasks.task import param_shapes
 
     diverged = isinstance(outcome, TrainingError)
     scored = not diverged and pruned is None
@@ -208,7 +209,7 @@ def _measured(study: Path, scorer: Scorer) -> Mapping[str, int | float]:
 
 def _scorer(folder: Path, config: ExperimentConfig, trained: Path) -> Scorer:
     """Return a scorer of the trained parameters that decodes as `config` says and writes into the trial's folder."""
-    from transformer_jax.evaluation.run import Scorer
+    from transformer_jax.evaluation.scoring import Scorer
 
     fields = {name: value for name, _, value in walk(config)}
     overrides = {
@@ -242,8 +243,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from transformer_jax.compilation_cache import use_compilation_cache
-    from transformer_jax.huge_pages import restart_with_huge_pages
+    from transformer_jax.host.compilation_cache import use_compilation_cache
+    from transformer_jax.host.huge_pages import restart_with_huge_pages
 
     restart_with_huge_pages()
     use_compilation_cache()

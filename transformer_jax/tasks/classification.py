@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
 from transformer_jax.tasks.label_prediction import KINDS
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores, Task
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
-    from transformer_jax.tasks.predictor import Classifier
+    from transformer_jax.tasks.task import Sums
+    from transformer_jax.tasks.trained.predictor import Classifier
     from transformer_jax.typing import Batch, Params
 
 
@@ -61,7 +61,7 @@ class Classification(Task):
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
         """Return the tokens of `framing.marks`."""
-        from transformer_jax.tasks.framing import text_frame
+        from transformer_jax.tasks.batches.framing import text_frame
 
         return text_frame(model, special_ids)
 
@@ -69,7 +69,7 @@ class Classification(Task):
         """Return the tokens of every sequence, with its marks, int32 [examples]; cut if the config says so."""
         import numpy as np
 
-        from transformer_jax.tasks.framing import sequence_name
+        from transformer_jax.tasks.batches.framing import sequence_name
 
         sizes = self._sizes(config, split)
         return {sequence_name(config): np.sum(sizes, axis=0) + 1 + len(sizes)}
@@ -97,7 +97,7 @@ class Classification(Task):
     ) -> dict[str, np.ndarray]:
         import numpy as np
 
-        from transformer_jax.tasks.framing import framed, marks, sequence_name
+        from transformer_jax.tasks.batches.framing import framed, marks, sequence_name
 
         names = ("first", "second") if config.data.second_feature else ("first",)
         sizes = [np.where(rows.examples < 0, 0, size[rows.examples]) for size in self._sizes(config, split)]
@@ -126,7 +126,7 @@ class Classification(Task):
         )
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
-        from transformer_jax.tasks.framing import sequence_name
+        from transformer_jax.tasks.batches.framing import sequence_name
 
         return {sequence_name(config): length}
 
@@ -136,7 +136,7 @@ class Classification(Task):
         import jax
         import numpy as np
 
-        from transformer_jax.tasks.framing import template
+        from transformer_jax.tasks.batches.framing import template
 
         arrays = template(config, rows, widths) | {"targets": ((rows,), np.int32), "weights": ((rows,), np.float32)}
         return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays.items()}
@@ -189,8 +189,8 @@ class Classification(Task):
         """Return additive numbers of every example, and the predicted classes."""
         import numpy as np
 
-        from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_split
-        from transformer_jax.tasks.label_metrics import class_counts
+        from transformer_jax.tasks.metrics.labels import class_counts
+        from transformer_jax.tasks.trained.head_outputs import best_classes, log_softmax, outputs_of_split
 
         log_probs = log_softmax(np.stack(outputs_of_split(evaluator, params, split)))
         everything = np.arange(len(log_probs))
@@ -212,7 +212,7 @@ class Classification(Task):
         """Return `loss`, `accuracy`, `macro_f1` and `matthews`, [...], from sums of `statistics` [...]."""
         import numpy as np
 
-        from transformer_jax.tasks.label_metrics import ClassCounts, accuracy, macro_f1, matthews
+        from transformer_jax.tasks.metrics.labels import ClassCounts, accuracy, macro_f1, matthews
 
         size = sum(name.startswith("true_") for name in sums)
         counts = ClassCounts(*(np.stack([sums[f"{kind}_{i}"] for i in range(size)], -1) for kind in KINDS))
@@ -226,7 +226,7 @@ class Classification(Task):
     def predictor(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, labels: Sequence[str]
     ) -> Classifier:
-        from transformer_jax.tasks.predictor import Classifier
+        from transformer_jax.tasks.trained.predictor import Classifier
 
         return Classifier(config, params, tokenizer, tuple(labels))
 

@@ -20,17 +20,18 @@ from transformer_jax.data.batching import Batch, BatchShape, EvaluationBatches, 
 from transformer_jax.data.columns import Column, EncodedSplit, Ragged, TextColumn
 from transformer_jax.data.order import CORRUPTION_STREAM
 from transformer_jax.data.packing import numbers_within
-from transformer_jax.data.tokenizers.base import Frame, SpecialIds
+from transformer_jax.data.tokenizers.tokenizer import Frame, SpecialIds
 from transformer_jax.data.windows import IdWindows, WindowPlan, in_windows
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.tasks import corruption, token_prediction
-from transformer_jax.tasks.base import Evaluation, Scores, Task
-from transformer_jax.tasks.random_bits import keys
+from transformer_jax.tasks import token_prediction
+from transformer_jax.tasks.batches import corruption
+from transformer_jax.tasks.batches.random_bits import keys
+from transformer_jax.tasks.task import Evaluation, Scores, Task
 
 if TYPE_CHECKING:
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
+    from transformer_jax.tasks.task import Sums
     from transformer_jax.typing import Params
 
 _EVALUATION, _TRAINING = range(2)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig
 from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.base import MetricSpec
+from transformer_jax.tasks.batches.shapes import pair_template
 from transformer_jax.tasks.corrupted_text import (
     MASK,
     CorruptedText,
@@ -29,7 +29,7 @@ from transformer_jax.tasks.corrupted_text import (
     taken,
     vocab_size_of,
 )
-from transformer_jax.tasks.pair_template import pair_template
+from transformer_jax.tasks.task import MetricSpec
 
 if TYPE_CHECKING:
     import jax
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, Rows
     from transformer_jax.data.columns import EncodedSplit
     from transformer_jax.data.tokenizers import SpecialIds, Tokenizer
-    from transformer_jax.tasks.filler import Filler
+    from transformer_jax.tasks.trained.text_filler import Filler
     from transformer_jax.typing import Params
 
 
@@ -69,8 +69,8 @@ class Denoising(token_prediction.NextTokens, CorruptedText):
         """Return the arrays of a batch; see `sequence_to_sequence_arrays`."""
         import numpy as np
 
-        from transformer_jax.tasks.arrays import sequence_to_sequence_arrays
-        from transformer_jax.tasks.corruption import infill, permute_sentences
+        from transformer_jax.tasks.batches.corruption import infill, permute_sentences
+        from transformer_jax.tasks.batches.sequences import sequence_to_sequence_arrays
 
         task, special_ids, vocab_size = config.task, texts.special_ids, vocab_size_of(config, texts)
         whole = taken(texts, rows)
@@ -109,6 +109,6 @@ class Denoising(token_prediction.NextTokens, CorruptedText):
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()
     ) -> Filler:
         """Return the generator of whole texts from texts with `<mask>`."""
-        from transformer_jax.tasks.filler import Filler
+        from transformer_jax.tasks.trained.text_filler import Filler
 
         return Filler(config, params, tokenizer, tuple(others), framed=True)

@@ -12,7 +12,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import BatchShape, TrainingBatches
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import ARCHITECTURES
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 
 def step_flops(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int | None:

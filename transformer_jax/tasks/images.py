@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
 from transformer_jax.tasks.label_prediction import KINDS
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores, Task
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizers import Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
-    from transformer_jax.tasks.predictor import ImageClassifier
+    from transformer_jax.tasks.task import Sums
+    from transformer_jax.tasks.trained.predictor import ImageClassifier
     from transformer_jax.typing import Batch, Params
 
 TOP = 5
@@ -91,7 +91,7 @@ class Images(Task):
     ) -> dict[str, np.ndarray]:
         import numpy as np
 
-        from transformer_jax.tasks import augmentation
+        from transformer_jax.tasks.batches import augmentation
 
         task, images = config.task, split.values("images", rows.examples)
         targets = split.values("labels", rows.examples).astype(np.int32)
@@ -162,7 +162,7 @@ class Images(Task):
         With `shares`, the sums of an image are share * sums of its label + (1 - share) * sums of the other label
         (Zhang et al. 2018).
         """
-        from transformer_jax.tasks.losses import cross_entropy
+        from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
 
         if "shares" not in batch:
             return label_prediction.label_sums(model, batch, dropout, hyper)
@@ -187,7 +187,7 @@ class Images(Task):
         """
         import numpy as np
 
-        from transformer_jax.tasks.label_metrics import class_counts
+        from transformer_jax.tasks.metrics.labels import class_counts
 
         statistics, true, predicted = self._statistics(evaluator, params, split)
         names = evaluator.data.labels
@@ -213,7 +213,7 @@ class Images(Task):
         """Return additive numbers of every image, and the true and predicted classes."""
         import numpy as np
 
-        from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_split
+        from transformer_jax.tasks.trained.head_outputs import best_classes, log_softmax, outputs_of_split
 
         log_probs = log_softmax(np.stack(outputs_of_split(evaluator, params, split)))
         everything = np.arange(len(log_probs))
@@ -243,7 +243,7 @@ class Images(Task):
     def predictor(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, labels: Sequence[str]
     ) -> ImageClassifier:
-        from transformer_jax.tasks.predictor import ImageClassifier
+        from transformer_jax.tasks.trained.predictor import ImageClassifier
 
         return ImageClassifier(config, params, tokenizer, tuple(labels))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.config.task import BALANCED, parse_class_weights
-from transformer_jax.tasks.base import MetricSpec
+from transformer_jax.tasks.task import MetricSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.columns import EncodedSplit
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
+    from transformer_jax.tasks.task import Sums
     from transformer_jax.typing import Batch
 
 LOGGED = (
@@ -50,7 +50,7 @@ def class_weights(config: TaskConfig, labels: np.ndarray) -> np.ndarray | None:
 
 def label_sums(model: Model, batch: Batch, dropout: Dropout | None, hyper: Any) -> Sums:
     """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` of labels; arguments as of `Task.loss`."""
-    from transformer_jax.tasks.losses import cross_entropy
+    from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
 
     x, _ = model.features(batch, dropout, hyper.model)
     logits = model.outputs(x, batch, dropout)
@@ -77,7 +77,7 @@ def by_name(names: Sequence[str], counts: Sequence[Sequence[Any]]) -> dict[str, 
 
     Args: counts: of each name, the right ones, the true ones and the predicted ones.
     """
-    from transformer_jax.tasks.label_metrics import precision_recall_f1
+    from transformer_jax.tasks.metrics.labels import precision_recall_f1
 
     result = {}
     for name, (right, true, predicted) in zip(names, counts, strict=True):

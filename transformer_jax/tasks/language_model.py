@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores
 
 if TYPE_CHECKING:
     import jax
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
-    from transformer_jax.tasks.continuation import LanguageModel
+    from transformer_jax.tasks.task import Sums
+    from transformer_jax.tasks.trained.language_model import LanguageModel
     from transformer_jax.typing import Batch, Params
 
 
@@ -69,13 +69,13 @@ class LanguageModelTask(token_prediction.NextTokens):
 
     def windows(self, config: ExperimentConfig, split: EncodedSplit) -> EncodedSplit:
         """Return the windows in which a split is scored."""
-        from transformer_jax.tasks.window_batches import scoring_windows
+        from transformer_jax.tasks.batches.windows import scoring_windows
 
         return scoring_windows(config, split, stream=config.data.batching == "windows")
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
         """Return no token; the start token, which a row begins with, may be there."""
-        from transformer_jax.data.tokenizers.base import Frame
+        from transformer_jax.data.tokenizers.tokenizer import Frame
 
         return Frame(optional_start=model.decoder_start_id)
 
@@ -87,7 +87,7 @@ class LanguageModelTask(token_prediction.NextTokens):
         self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> dict[str, np.ndarray]:
         """Return the arrays of some windows of scoring; see `language_model_arrays`."""
-        from transformer_jax.tasks.window_batches import window_arrays
+        from transformer_jax.tasks.batches.windows import window_arrays
 
         return window_arrays(config, self.windows(config, split), rows, shape, step)
 
@@ -98,7 +98,7 @@ class LanguageModelTask(token_prediction.NextTokens):
         """
         from transformer_jax.data.datasets import plan_batches
         from transformer_jax.data.windows import WindowPlan, in_windows
-        from transformer_jax.tasks.window_batches import window_arrays
+        from transformer_jax.tasks.batches.windows import window_arrays
 
         data = config.data
         if data.batching == "windows":
@@ -122,7 +122,7 @@ class LanguageModelTask(token_prediction.NextTokens):
         self, config: ExperimentConfig, split: EncodedSplit, tokens_per_batch: int, max_width: int | None
     ) -> EvaluationBatches:
         """Return the windows of scoring in batches."""
-        from transformer_jax.tasks.window_batches import windows_in_batches
+        from transformer_jax.tasks.batches.windows import windows_in_batches
 
         return windows_in_batches(config, self.windows(config, split), tokens_per_batch, max_width)
 
@@ -161,7 +161,7 @@ class LanguageModelTask(token_prediction.NextTokens):
     def generator(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()
     ) -> LanguageModel:
-        from transformer_jax.tasks.continuation import LanguageModel
+        from transformer_jax.tasks.trained.language_model import LanguageModel
 
         return LanguageModel(config, params, tokenizer, tuple(others))
 

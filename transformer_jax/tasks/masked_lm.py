@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores
 from transformer_jax.tasks.corrupted_text import (
     MASK,
     CorruptedText,
@@ -30,6 +29,7 @@ from transformer_jax.tasks.corrupted_text import (
     taken,
     vocab_size_of,
 )
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizers import SpecialIds
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
+    from transformer_jax.tasks.task import Sums
     from transformer_jax.typing import Batch, Params
 
 
@@ -80,9 +80,9 @@ class MaskedLM(CorruptedText):
         """
         import numpy as np
 
-        from transformer_jax.tasks.arrays import sequences
-        from transformer_jax.tasks.corruption import Rows as Texts
-        from transformer_jax.tasks.corruption import mask_tokens
+        from transformer_jax.tasks.batches.corruption import Rows as Texts
+        from transformer_jax.tasks.batches.corruption import mask_tokens
+        from transformer_jax.tasks.batches.sequences import sequences
 
         task, special_ids, vocab_size = config.task, texts.special_ids, vocab_size_of(config, texts)
         width = shape.width("inputs")
@@ -153,7 +153,7 @@ class MaskedLM(CorruptedText):
         """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the chosen tokens."""
         import jax.numpy as jnp
 
-        from transformer_jax.tasks.losses import chunked_cross_entropy
+        from transformer_jax.tasks.metrics.cross_entropy import chunked_cross_entropy
 
         x, _ = model.features(batch, dropout, hyper.model)  # [B, S, D]
         x = jnp.take_along_axis(x, batch["places"][..., None], axis=1)  # [B, T, D]
@@ -176,7 +176,7 @@ def predictions(task: TaskConfig, width: int) -> int:
 
     With whole words there is no bound below the width, since a word may have any number of tokens.
     """
-    from transformer_jax.tasks.corruption import most_chosen
+    from transformer_jax.tasks.batches.corruption import most_chosen
 
     return width if task.whole_word else most_chosen(width, task.mask_rate)
 

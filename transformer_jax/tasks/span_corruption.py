@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig
 from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.base import MetricSpec
+from transformer_jax.tasks.batches.shapes import pair_template
 from transformer_jax.tasks.corrupted_text import CorruptedText, as_split, taken
-from transformer_jax.tasks.pair_template import pair_template
+from transformer_jax.tasks.task import MetricSpec
 
 if TYPE_CHECKING:
     import jax
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, Rows
     from transformer_jax.data.columns import EncodedSplit
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
-    from transformer_jax.tasks.filler import Filler
+    from transformer_jax.tasks.trained.text_filler import Filler
     from transformer_jax.typing import Params
 
 
@@ -37,20 +37,20 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
 
     def added_tokens(self, config: ExperimentConfig) -> tuple[str, ...]:
         """Return the sentinels of the longest text."""
-        from transformer_jax.tasks.corruption import longest_text
+        from transformer_jax.tasks.batches.corruption import longest_text
 
         longest = longest_text(config.data.max_length, config.task.mask_rate, config.task.mean_span_length)
         return tuple(f"<extra_id_{i}>" for i in range(int(self._sizes(config, longest).spans) if longest else 1))
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
         """Return the end of a text alone, as in T5."""
-        from transformer_jax.data.tokenizers.base import Frame
+        from transformer_jax.data.tokenizers.tokenizer import Frame
 
         return Frame(end=special_ids.required("eos"))
 
     def text_length(self, config: ExperimentConfig, special_ids: SpecialIds, width: int) -> int:
         """Return the length of the longest text; raises DataError if the tokenizer has too few sentinels for it."""
-        from transformer_jax.tasks.corruption import longest_text
+        from transformer_jax.tasks.batches.corruption import longest_text
 
         size = longest_text(width, config.task.mask_rate, config.task.mean_span_length)
         needed, found = int(self._sizes(config, size).spans), len(special_ids.sentinels)
@@ -63,7 +63,7 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
         return size
 
     def _sizes(self, config: ExperimentConfig, lengths: Any) -> Any:
-        from transformer_jax.tasks.corruption import span_sizes
+        from transformer_jax.tasks.batches.corruption import span_sizes
 
         return span_sizes(lengths, config.task.mask_rate, config.task.mean_span_length)
 
@@ -80,8 +80,8 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
         """Return the arrays of a batch; see `sequence_to_sequence_arrays`."""
         import numpy as np
 
-        from transformer_jax.tasks.arrays import sequence_to_sequence_arrays
-        from transformer_jax.tasks.corruption import corrupt_spans
+        from transformer_jax.tasks.batches.corruption import corrupt_spans
+        from transformer_jax.tasks.batches.sequences import sequence_to_sequence_arrays
 
         special_ids = texts.special_ids
         pair = corrupt_spans(
@@ -96,7 +96,7 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
         return sequence_to_sequence_arrays(split, numbered, shape, config.model.decoder_start_id)
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
-        from transformer_jax.tasks.corruption import longest_text
+        from transformer_jax.tasks.batches.corruption import longest_text
 
         longest = longest_text(length, config.task.mask_rate, config.task.mean_span_length)
         sizes = self._sizes(config, longest)
@@ -111,6 +111,6 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()
     ) -> Filler:
         """Return the generator of the spans of texts with `<extra_id_0>` and so on."""
-        from transformer_jax.tasks.filler import Filler
+        from transformer_jax.tasks.trained.text_filler import Filler
 
         return Filler(config, params, tokenizer, tuple(others))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores, Task
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.answer_spans import Answer
-    from transformer_jax.tasks.base import Sums
-    from transformer_jax.tasks.predictor import Answerer
+    from transformer_jax.tasks.batches.answer_spans import Answer
+    from transformer_jax.tasks.task import Sums
+    from transformer_jax.tasks.trained.predictor import Answerer
     from transformer_jax.typing import Batch, Params
 
 
@@ -71,7 +71,7 @@ class SpanQA(Task):
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
         """Return the tokens of `framing.marks`."""
-        from transformer_jax.tasks.framing import text_frame
+        from transformer_jax.tasks.batches.framing import text_frame
 
         return text_frame(model, special_ids)
 
@@ -80,7 +80,7 @@ class SpanQA(Task):
         return {"inputs": self._windows(config, split).lengths}
 
     def _windows(self, config: ExperimentConfig, split: EncodedSplit) -> Any:
-        from transformer_jax.tasks.answer_spans import windows_of
+        from transformer_jax.tasks.batches.answer_spans import windows_of
 
         return windows_of(config, split)
 
@@ -88,14 +88,14 @@ class SpanQA(Task):
         self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> dict[str, np.ndarray]:
         """Return the arrays of some windows; see `answer_spans.window_arrays`."""
-        from transformer_jax.tasks.answer_spans import window_arrays
+        from transformer_jax.tasks.batches.answer_spans import window_arrays
 
         return window_arrays(config, split, self._windows(config, split), rows, shape, step)
 
     def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
         """Return the training batches; windows of questions without an answer at its place are left out."""
         from transformer_jax.data.datasets import plan_batches
-        from transformer_jax.tasks.answer_spans import window_arrays
+        from transformer_jax.tasks.batches.answer_spans import window_arrays
 
         windows = self._windows(config, split).answerable()
         arrays = functools.partial(window_arrays, config, split, windows)
@@ -106,7 +106,7 @@ class SpanQA(Task):
     ) -> EvaluationBatches:
         """Return the windows of all questions in batches."""
         from transformer_jax.data.batching import EvaluationBatches
-        from transformer_jax.tasks.answer_spans import window_arrays
+        from transformer_jax.tasks.batches.answer_spans import window_arrays
 
         windows = self._windows(config, split)
         return EvaluationBatches(
@@ -126,7 +126,7 @@ class SpanQA(Task):
         import jax
         import numpy as np
 
-        from transformer_jax.tasks.framing import template
+        from transformer_jax.tasks.batches.framing import template
 
         arrays = template(config, rows, widths) | {"targets": ((rows, 2), np.int32), "weights": ((rows, 2), np.float32)}
         return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays.items()}
@@ -147,7 +147,7 @@ class SpanQA(Task):
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
     ) -> Sums:
         """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the ends of a batch's answers."""
-        from transformer_jax.tasks.losses import cross_entropy
+        from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
 
         x, _ = model.features(batch, dropout, hyper.model)
         # Without dropout of the head, as in the code of Devlin et al. 2019, `create_model` of run_squad.py.
@@ -180,9 +180,9 @@ class SpanQA(Task):
         """Return additive numbers of every question, and the answers."""
         import numpy as np
 
-        from transformer_jax.tasks.answer_metrics import best_over, exact_match, word_f1
-        from transformer_jax.tasks.answer_spans import best_answers, window_losses
-        from transformer_jax.tasks.head_outputs import outputs_of_split
+        from transformer_jax.tasks.batches.answer_spans import best_answers, window_losses
+        from transformer_jax.tasks.metrics.answers import best_over, exact_match, word_f1
+        from transformer_jax.tasks.trained.head_outputs import outputs_of_split
 
         config, encoded, text = evaluator.config, evaluator.data.splits[split], evaluator.data.text(split)
         logits, windows = outputs_of_split(evaluator, params, split), self._windows(config, encoded)
@@ -216,7 +216,7 @@ class SpanQA(Task):
     def predictor(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, labels: Sequence[str]
     ) -> Answerer:
-        from transformer_jax.tasks.predictor import Answerer
+        from transformer_jax.tasks.trained.predictor import Answerer
 
         return Answerer(config, params, tokenizer, ())
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, Scores, Task
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores, Task
 
 if TYPE_CHECKING:
     import flax.linen as nn
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
-    from transformer_jax.tasks.predictor import Tagger
+    from transformer_jax.tasks.task import Sums
+    from transformer_jax.tasks.trained.predictor import Tagger
     from transformer_jax.typing import Batch, Params
 
 _OF_CHUNKS = ("precision", "recall", "f1")
@@ -56,7 +56,7 @@ class Tagging(Task):
 
     def check_corpus(self, config: ExperimentConfig, data: Data) -> None:
         """Raise DataError if the tags should mark chunks, and one is of no known scheme."""
-        from transformer_jax.tasks.chunks import check_tags
+        from transformer_jax.tasks.metrics.chunks import check_tags
 
         if config.task.chunks:
             check_tags(data.labels)
@@ -72,7 +72,7 @@ class Tagging(Task):
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
         """Return the tokens of `framing.marks`."""
-        from transformer_jax.tasks.framing import text_frame
+        from transformer_jax.tasks.batches.framing import text_frame
 
         return text_frame(model, special_ids)._replace(pairs=False)
 
@@ -97,7 +97,7 @@ class Tagging(Task):
     ) -> dict[str, np.ndarray]:
         import numpy as np
 
-        from transformer_jax.tasks.framing import framed, marks
+        from transformer_jax.tasks.batches.framing import framed, marks
 
         ids, firsts, tags = (label_prediction.rows_of(split, name, rows.examples) for name in ("ids", "firsts", "tags"))
         width = shape.width("inputs")
@@ -132,7 +132,7 @@ class Tagging(Task):
         import jax
         import numpy as np
 
-        from transformer_jax.tasks.framing import template
+        from transformer_jax.tasks.batches.framing import template
 
         shape = (rows, widths["inputs"])
         arrays = template(config, rows, widths) | {"targets": (shape, np.int32), "weights": (shape, np.float32)}
@@ -188,8 +188,8 @@ class Tagging(Task):
 
         import numpy as np
 
-        from transformer_jax.tasks.chunks import count_chunks
-        from transformer_jax.tasks.head_outputs import best_classes, log_softmax, outputs_of_split
+        from transformer_jax.tasks.metrics.chunks import count_chunks
+        from transformer_jax.tasks.trained.head_outputs import best_classes, log_softmax, outputs_of_split
 
         names, has_chunks = evaluator.data.labels, evaluator.config.task.chunks
         outputs = outputs_of_split(evaluator, params, split)
@@ -221,7 +221,7 @@ class Tagging(Task):
 
     def from_sums(self, sums: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Return `loss` and `accuracy` and, of chunks, `precision`, `recall` and `f1`, [...], from sums [...]."""
-        from transformer_jax.tasks.label_metrics import precision_recall_f1
+        from transformer_jax.tasks.metrics.labels import precision_recall_f1
 
         found = {"loss": sums["nll"] / sums["weight"], "accuracy": 100.0 * sums["correct"] / sums["weight"]}
         if _CHUNK_SUMS[0] in sums:
@@ -232,7 +232,7 @@ class Tagging(Task):
     def predictor(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, labels: Sequence[str]
     ) -> Tagger:
-        from transformer_jax.tasks.predictor import Tagger
+        from transformer_jax.tasks.trained.predictor import Tagger
 
         return Tagger(config, params, tokenizer, tuple(labels))
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.tasks.base import MetricSpec, Task
+from transformer_jax.tasks.task import MetricSpec, Task
 
 if TYPE_CHECKING:
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
+    from transformer_jax.tasks.task import Sums
     from transformer_jax.typing import Array, Batch
 
 NATS = "nats per token"
@@ -49,7 +49,7 @@ def token_sums(model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, 
 
     Arguments are those of `Task.loss`.
     """
-    from transformer_jax.tasks.losses import chunked_cross_entropy
+    from transformer_jax.tasks.metrics.cross_entropy import chunked_cross_entropy
 
     x, _ = model.features(batch, dropout, hyper.model)  # [B, T, D]
     smoothing, targets, weights = hyper.label_smoothing, batch["targets"], batch["weights"]

@@ -1,6 +1,6 @@
 """Translation of a source text to a target text, scored by the loss of the references and by generated outputs.
 
-A decoder alone reads source and target in one row; see `tasks/pair_rows.py`.
+A decoder alone reads source and target in one row; see `tasks/batches/pair_rows.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.base import Evaluation, MetricSpec, PairedBootstrap, Scores
-from transformer_jax.tasks.pair_template import pair_template, row_template
+from transformer_jax.tasks.batches.shapes import pair_template, row_template
+from transformer_jax.tasks.task import Evaluation, MetricSpec, PairedBootstrap, Scores
 
 if TYPE_CHECKING:
     import jax
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.base import Sums
-    from transformer_jax.tasks.lines import LineOutputs
-    from transformer_jax.tasks.translator import Translator
+    from transformer_jax.tasks.task import Sums
+    from transformer_jax.tasks.trained.lines import LineOutputs
+    from transformer_jax.tasks.trained.translator import Translator
     from transformer_jax.typing import Batch, Params
 
 
@@ -60,7 +60,7 @@ class Translation(token_prediction.NextTokens):
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
         """Return the end of a source; none in the rows of a decoder, where the target follows."""
-        from transformer_jax.data.tokenizers.base import Frame
+        from transformer_jax.data.tokenizers.tokenizer import Frame
 
         return Frame() if model.form == "decoder_only" else Frame(end=special_ids.required("eos"))
 
@@ -70,7 +70,7 @@ class Translation(token_prediction.NextTokens):
         Of a decoder alone, `targets` are both in one row.
         """
         if in_rows(config):
-            from transformer_jax.tasks.pair_rows import pair_lengths
+            from transformer_jax.tasks.batches.pair_rows import pair_lengths
 
             return {"targets": pair_lengths(split)}
         return {name: split.lengths(name) for name in ("inputs", "targets")}
@@ -79,10 +79,10 @@ class Translation(token_prediction.NextTokens):
         self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> dict[str, np.ndarray]:
         """Return the arrays of a batch; see `sequence_to_sequence_arrays` and `pair_row_arrays`."""
-        from transformer_jax.tasks.arrays import sequence_to_sequence_arrays
+        from transformer_jax.tasks.batches.sequences import sequence_to_sequence_arrays
 
         if in_rows(config):
-            from transformer_jax.tasks.pair_rows import pair_row_arrays
+            from transformer_jax.tasks.batches.pair_rows import pair_row_arrays
 
             return pair_row_arrays(config, split, rows, shape)
 
@@ -96,7 +96,7 @@ class Translation(token_prediction.NextTokens):
     ) -> dict[str, jax.ShapeDtypeStruct]:
         packed = config.data.batching == "packed"
         if in_rows(config):
-            from transformer_jax.tasks.pair_rows import reads_source_two_way
+            from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
 
             return row_template(rows, widths, packed, reads_source_two_way(config.task))
         return pair_template(rows, widths, packed)
@@ -118,8 +118,8 @@ class Translation(token_prediction.NextTokens):
     def generator(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()
     ) -> Translator:
-        from transformer_jax.tasks.row_translator import RowTranslator
-        from transformer_jax.tasks.translator import Translator
+        from transformer_jax.tasks.trained.row_translator import RowTranslator
+        from transformer_jax.tasks.trained.translator import Translator
 
         return (RowTranslator if in_rows(config) else Translator)(config, params, tokenizer, tuple(others))
 
@@ -143,7 +143,7 @@ class Translation(token_prediction.NextTokens):
         self, evaluator: Evaluation, params: Params, split: str
     ) -> tuple[dict[str, Any], list[str]]:
         from transformer_jax.data.text_form import join_subwords, readable
-        from transformer_jax.tasks.text_scores import family_scores, token_scores, translation_scores
+        from transformer_jax.tasks.metrics.text import family_scores, token_scores, translation_scores
 
         config, text = evaluator.config, evaluator.data.text(split)
         translated = self.translations(evaluator, params, split)
@@ -163,7 +163,7 @@ class Translation(token_prediction.NextTokens):
 
         Raises: DataError as `Evaluation.check`.
         """
-        from transformer_jax.tasks.lines import Line
+        from transformer_jax.tasks.trained.lines import Line
 
         evaluator.check(split)
 
@@ -183,7 +183,7 @@ class Translation(token_prediction.NextTokens):
         self, systems: Sequence[Sequence[str]], references: Sequence[str], samples: int, seed: int
     ) -> PairedBootstrap:
         """Return sacreBLEU's paired bootstrap of translations."""
-        from transformer_jax.tasks.text_bootstrap import paired_bootstrap
+        from transformer_jax.tasks.metrics.text_bootstrap import paired_bootstrap
 
         return paired_bootstrap(systems, references, samples, seed)
 

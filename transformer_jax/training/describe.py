@@ -8,11 +8,11 @@ import jax
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
+from transformer_jax.host.terminal import say
 from transformer_jax.nn.batch_norm import num_parameters
 from transformer_jax.parallel.processes import is_primary
-from transformer_jax.tasks.base import TASKS
-from transformer_jax.terminal import say
-from transformer_jax.training.trainable import trained_part
+from transformer_jax.tasks.task import TASKS
+from transformer_jax.training.freezing import trained_part
 from transformer_jax.typing import Params
 
 

@@ -12,7 +12,7 @@ from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.attention_kernels import choose
 from transformer_jax.nn.recurrent_kernels import refusal, uses_cudnn
 from transformer_jax.parallel.launchers import mesh_sizes
-from transformer_jax.tasks.outside import errors_from_outside, objects_from_outside
+from transformer_jax.tasks.outside_errors import errors_from_outside, objects_from_outside
 from transformer_jax.training.hyper import SplitConfig
 from transformer_jax.training.state import state_shapes
 from transformer_jax.training.step import make_train_step

@@ -19,8 +19,8 @@ import jax
 
 from transformer_jax.checkpoints.checksums import by_path, path_of
 from transformer_jax.checkpoints.finite import check_finite
+from transformer_jax.checkpoints.locate import open_checkpoint, resolve
 from transformer_jax.checkpoints.manifest import Leaf
-from transformer_jax.checkpoints.opening import open_checkpoint, resolve
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, completed, unread_by
@@ -33,7 +33,7 @@ from transformer_jax.nn.batch_norm import RUNNING, STATISTICS
 from transformer_jax.nn.positions import resized_table
 from transformer_jax.parallel.processes import from_primary, gathered
 from transformer_jax.readers.records import OBJECT, expect
-from transformer_jax.tasks.base import TASKS, higher_is_better
+from transformer_jax.tasks.task import TASKS, higher_is_better
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.resume import check_tokenizer

@@ -8,7 +8,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import LeftOut, TooLongError, TrainingBatches
 from transformer_jax.errors import DataError
 from transformer_jax.parallel.processes import is_primary
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 
 logger = logging.getLogger(__name__)
 

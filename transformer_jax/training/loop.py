@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.data.batching import Batch, BatchShape
 from transformer_jax.errors import TrainingError
-from transformer_jax.kill_points import kill_point
+from transformer_jax.host.kill_points import kill_point
 from transformer_jax.training.interruption import Interruption
 from transformer_jax.training.metric_window import InFlight
 from transformer_jax.training.progress import Progress

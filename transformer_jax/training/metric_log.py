@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from transformer_jax.errors import CheckpointError
-from transformer_jax.files import own_file_opener
+from transformer_jax.host.files import own_file_opener
 from transformer_jax.metrics_file import NAME, cut_back, format_line, num_unchecked
 from transformer_jax.readers import read_bytes
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from transformer_jax.training.freezing import multipliers, trained_part
 from transformer_jax.training.hyper import Hyper, StaticOptimizer
 from transformer_jax.training.schedules import as_optax
-from transformer_jax.training.trainable import multipliers, trained_part
 from transformer_jax.typing import Array, Params
 
 _LEAST_FACTORED = 128  # Shazeer and Stern factor all matrices; small ones gain nothing

@@ -11,7 +11,7 @@ from collections.abc import Generator, Hashable
 from types import TracebackType
 from typing import Any
 
-from transformer_jax import terminal
+from transformer_jax.host import terminal
 
 _RECENT_STEPS = 100
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from transformer_jax import metrics_file
-from transformer_jax.checkpoints.opening import CHECKPOINTS
+from transformer_jax.checkpoints.locate import CHECKPOINTS
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
@@ -28,7 +28,7 @@ from transformer_jax.data.tokenizers import (
     tokenizer_by_file,
 )
 from transformer_jax.errors import CheckpointError, DataError
-from transformer_jax.files import write_atomically
+from transformer_jax.host.files import write_atomically
 from transformer_jax.parallel.processes import from_primary, is_primary
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.start import Start

@@ -8,15 +8,15 @@ from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import TrainingError
 from transformer_jax.parallel.processes import is_primary, primary_first
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.describe import say_once
 from transformer_jax.training.loop import TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog, NoLog
-from transformer_jax.training.prepare import MakeValidate, Prepared, claim, prepare
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.resume import check_not_converted
 from transformer_jax.training.session import TrainingSession
+from transformer_jax.training.set_up import MakeValidate, SetUp, claim, set_up
 from transformer_jax.training.stepper import SingleStepper
 
 
@@ -47,7 +47,7 @@ def train(
         check_not_converted(workdir)  # before its config, which always differs
         opened = open_workdir(workdir, config.to_dict(), allow_config_change, lock=is_primary())
     with opened as directory:
-        prepared = prepare(config, directory, make_validate)
+        prepared = set_up(config, directory, make_validate)
         parts, record, step = prepared.parts, prepared.record, int(prepared.state.step)
         if why := _nothing_to_do(prepared, step):
             say_once(f"{directory.path}: nothing to do, {why}")
@@ -64,7 +64,7 @@ def train(
             return outcome
 
 
-def _nothing_to_do(prepared: Prepared, step: int) -> str:
+def _nothing_to_do(prepared: SetUp, step: int) -> str:
     """Return the reason why a run has ended already; empty if it has not."""
     training = prepared.parts.config
     if step >= training.num_train_steps:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.files import json_text, open_own_file
-from transformer_jax.versions import library_versions
+from transformer_jax.host.files import json_text, open_own_file
+from transformer_jax.host.versions import library_versions
 
 STARTS = "starts.jsonl"
 _SECONDS = 2.0  # for all questions to git together

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from transformer_jax.models.architecture import init_params, init_statistics
 from transformer_jax.nn.batch_norm import STATISTICS, with_running
-from transformer_jax.tasks.base import TASKS
+from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.typing import Array, Params

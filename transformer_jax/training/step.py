@@ -14,12 +14,12 @@ from transformer_jax.models.architecture import ARCHITECTURES, Model
 from transformer_jax.nn.batch_norm import STATISTICS, added, statistics_over, updated_running
 from transformer_jax.nn.dropout import Dropout, fold
 from transformer_jax.nn.norms import has_statistics
-from transformer_jax.tasks.base import TASKS, Sums, Task
+from transformer_jax.tasks.task import TASKS, Sums, Task
+from transformer_jax.training.freezing import trained_part, with_trained
 from transformer_jax.training.hyper import Hyper, StaticConfig
 from transformer_jax.training.optimizers import make_optimizer, updates_made
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.trainable import trained_part, with_trained
 from transformer_jax.typing import Array, Batch, Params
 
 Metrics = dict[str, Array]

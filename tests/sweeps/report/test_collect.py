@@ -12,7 +12,7 @@ from report_support import DIVERGED, NAMES, STUDY, write_study, write_workdir
 
 from transformer_jax.builtin import studies
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import with_checksum, without_checksum
+from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps.figures import Curves, MetricByAxis, MetricByVariant
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import collect

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformer_jax.sweeps.report.formatting import metric_label
 from transformer_jax.sweeps.report.number_text import NOTHING, digits_apart, interval, number, p_value
 from transformer_jax.sweeps.statistics import Estimate
-from transformer_jax.tasks.base import TASKS, MetricSpec
+from transformer_jax.tasks.task import TASKS, MetricSpec
 from transformer_jax.tasks.translation import Translation
 
 NAN = math.nan

@@ -9,7 +9,6 @@ from report_support import STUDY, write_study, write_trial, write_workdir
 
 from transformer_jax.cli import sweep as sweep_command_of_cli
 from transformer_jax.cli.arguments import parse
-from transformer_jax.sweeps.declaration import declaration_of
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.grid_from_results import config_of, derived_differences, fields_of
 from transformer_jax.sweeps.report.reproduction import (
@@ -22,9 +21,10 @@ from transformer_jax.sweeps.report.reproduction import (
 from transformer_jax.sweeps.report.sentences import notes
 from transformer_jax.sweeps.results import TRIALS, Given, claim, given_of
 from transformer_jax.sweeps.search import make_search
-from transformer_jax.sweeps.search.base import SearchOptions, Space
 from transformer_jax.sweeps.search.random import random_search
+from transformer_jax.sweeps.search.search import SearchOptions, Space
 from transformer_jax.sweeps.study import NOWHERE, Axis, Range, load_study
+from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.trials import grid
 
 

@@ -6,14 +6,14 @@ import json
 import pytest
 from report_support import CROSSED, STUDY, write_workdir
 
-from transformer_jax.files import with_checksum, without_checksum
-from transformer_jax.sweeps.declaration import declaration_of, declared_study
+from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.markdown import document
 from transformer_jax.sweeps.report.page import page
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN, answer
 from transformer_jax.sweeps.report.summary import summarise
 from transformer_jax.sweeps.results import RESULT, TRIALS
+from transformer_jax.sweeps.study_json import declaration_of, declared_study
 
 BY_NORM = CROSSED.replace('contrasts=("num_heads", "norm")', 'contrasts=("num_heads",)')
 """Heads are compared, and the place of the norm is a condition."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from transformer_jax.data.downloads.table import RemoteFile
 from transformer_jax.errors import DataError
-from transformer_jax.files import sha256_of
-from transformer_jax.progress import ByteProgress
+from transformer_jax.host.files import sha256_of
+from transformer_jax.host.progress_bars import ByteProgress
+from transformer_jax.host.terminal import say
 from transformer_jax.readers import check_regular, read_bytes
-from transformer_jax.terminal import say
 
 TIMEOUT_SECONDS = 30.0
 """Longest wait for a connection, or for the next bytes."""

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from transformer_jax.data.downloads.fetching import UnreachableError, check, fetch, local_errors
 from transformer_jax.data.downloads.table import CORPORA, Corpus
 from transformer_jax.errors import DataError
-from transformer_jax.files import open_own_file, try_lock
-from transformer_jax.progress import byte_progress
-from transformer_jax.terminal import doing
+from transformer_jax.host.files import open_own_file, try_lock
+from transformer_jax.host.progress_bars import byte_progress
+from transformer_jax.host.terminal import doing
 
 
 class PreparedCorpus(NamedTuple):

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from transformer_jax.config import DataConfig
 from transformer_jax.config.data import IMAGE_SOURCES
-from transformer_jax.data.sources.base import Source, Split
-from transformer_jax.data.sources.rewriting import rewritten
+from transformer_jax.data.sources.source import Source, Split
+from transformer_jax.data.sources.templates import rewritten
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.registry import Factories
 
@@ -175,8 +175,8 @@ SOURCES = Factories(
         "tfds": "transformer_jax.data.sources.tfds.source:TfdsSource",
         "shapes": "transformer_jax.data.sources.images.shapes:shapes_source",
         "image_folder": "transformer_jax.data.sources.images.folder:image_folder",
-        "npz": "transformer_jax.data.sources.images.arrays:npz_source",
-        "tfds_images": "transformer_jax.data.sources.images.prepared:tfds_images",
+        "npz": "transformer_jax.data.sources.images.npz:npz_source",
+        "tfds_images": "transformer_jax.data.sources.images.tfds:tfds_images",
     },
 )
 """Classes and functions that make a source from the section `data`, by the values of `data.source`."""

@@ -24,9 +24,9 @@ from typing import Any
 
 from transformer_jax.config import DataConfig
 from transformer_jax.config.data import CORPUS_SPLITS
-from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.lines import TextFile, find
-from transformer_jax.data.sources.parts import FilesPart, field_of, parse_slice, warn_of_left_out
+from transformer_jax.data.sources.slices import FilesPart, field_of, parse_slice, warn_of_left_out
+from transformer_jax.data.sources.source import Split, joined, no_such_split
 from transformer_jax.errors import DataError
 
 

@@ -16,10 +16,10 @@ from typing import Any
 from transformer_jax.config import DataConfig
 from transformer_jax.config.data import CORPUS_SPLITS
 from transformer_jax.data.downloads.table import CORPORA
-from transformer_jax.data.sources.base import Split, joined, no_such_split
 from transformer_jax.data.sources.formats import FORMATS
 from transformer_jax.data.sources.lines import TextFile, find
-from transformer_jax.data.sources.parts import FilesPart, Slice, parse_slice
+from transformer_jax.data.sources.slices import FilesPart, Slice, parse_slice
+from transformer_jax.data.sources.source import Split, joined, no_such_split
 from transformer_jax.errors import DataError
 
 _REMEDY = (

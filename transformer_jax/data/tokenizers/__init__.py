@@ -14,16 +14,6 @@ from pathlib import Path
 
 from transformer_jax.data.tokenizers.added import MAGIC as ADDED_MAGIC
 from transformer_jax.data.tokenizers.added import AddedTokens, lacking, plain, unpack, with_added_tokens
-from transformer_jax.data.tokenizers.base import (
-    OWN_SPECIAL_IDS,
-    EncodedSpans,
-    EncodedTexts,
-    Frame,
-    SpecialIds,
-    Tokenizer,
-    check_decode_ids,
-    check_token_ids,
-)
 from transformer_jax.data.tokenizers.characters import (
     BYTES_MAGIC,
     CHARACTERS_MAGIC,
@@ -35,10 +25,20 @@ from transformer_jax.data.tokenizers.characters import (
 from transformer_jax.data.tokenizers.no_text import MAGIC as NO_TEXT_MAGIC
 from transformer_jax.data.tokenizers.no_text import NoText
 from transformer_jax.data.tokenizers.pair import TokenizerPair
+from transformer_jax.data.tokenizers.tokenizer import (
+    OWN_SPECIAL_IDS,
+    EncodedSpans,
+    EncodedTexts,
+    Frame,
+    SpecialIds,
+    Tokenizer,
+    check_decode_ids,
+    check_token_ids,
+)
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import replace_file
+from transformer_jax.host.files import replace_file
 from transformer_jax.readers import parse_json, read_bytes
 
 __all__ = [

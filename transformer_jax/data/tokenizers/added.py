@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import (
+from transformer_jax.data.tokenizers.pair import TokenizerPair
+from transformer_jax.data.tokenizers.tokenizer import (
     EncodedSpans,
     EncodedTexts,
     ModelBytes,
@@ -21,7 +22,6 @@ from transformer_jax.data.tokenizers.base import (
     with_named_roles,
     with_text,
 )
-from transformer_jax.data.tokenizers.pair import TokenizerPair
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json
 

@@ -19,7 +19,8 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from transformer_jax.data.tokenizers.base import (
+from transformer_jax.data.tokenizers.library import LibraryTokenizer
+from transformer_jax.data.tokenizers.tokenizer import (
     RESERVED,
     SPACE,
     SpecialIds,
@@ -27,7 +28,6 @@ from transformer_jax.data.tokenizers.base import (
     with_named_roles,
     with_text,
 )
-from transformer_jax.data.tokenizers.library import LibraryTokenizer
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.readers.archives import CompressedError, read_gzip

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import (
+from transformer_jax.data.tokenizers.tokenizer import (
     OWN_SPECIAL_IDS,
     RESERVED,
     SPACE,

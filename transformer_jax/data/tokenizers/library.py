@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, ModelBytes, concatenated, with_spans
+from transformer_jax.data.tokenizers.tokenizer import EncodedSpans, EncodedTexts, ModelBytes, concatenated, with_spans
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.readers.archives import read_gzip

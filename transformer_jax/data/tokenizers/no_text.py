@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, ModelBytes, SpecialIds
+from transformer_jax.data.tokenizers.tokenizer import EncodedSpans, EncodedTexts, ModelBytes, SpecialIds
 from transformer_jax.errors import DataError
 
 MAGIC = b"no text\n"

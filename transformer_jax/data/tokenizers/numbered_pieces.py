@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import (
+from transformer_jax.data.tokenizers.sentence_piece import ENCODING_THREADS, is_bpe, pieces_and_spans, processor_of
+from transformer_jax.data.tokenizers.tokenizer import (
     RESERVED,
     EncodedSpans,
     EncodedTexts,
@@ -23,7 +24,6 @@ from transformer_jax.data.tokenizers.base import (
     with_spans,
     with_text,
 )
-from transformer_jax.data.tokenizers.sentence_piece import ENCODING_THREADS, is_bpe, pieces_and_spans, processor_of
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json
 

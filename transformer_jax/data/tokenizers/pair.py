@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import EncodedSpans, EncodedTexts, SpecialIds, Tokenizer
+from transformer_jax.data.tokenizers.tokenizer import EncodedSpans, EncodedTexts, SpecialIds, Tokenizer
 
 
 class TokenizerPair:

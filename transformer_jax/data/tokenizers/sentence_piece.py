@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import sentencepiece
 
-from transformer_jax.data.tokenizers.base import (
+from transformer_jax.data.tokenizers.tokenizer import (
     OWN_SPECIAL_IDS,
     EncodedSpans,
     EncodedTexts,

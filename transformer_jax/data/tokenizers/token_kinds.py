@@ -7,7 +7,7 @@ import functools
 import numpy as np
 from jaxtyping import Bool
 
-from transformer_jax.data.tokenizers.base import SPACE, Tokenizer
+from transformer_jax.data.tokenizers.tokenizer import SPACE, Tokenizer
 
 CONTINUATION = "##"
 """The beginning of a token that goes on with a word, in WordPiece."""

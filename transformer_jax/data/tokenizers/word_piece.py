@@ -21,8 +21,8 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from transformer_jax.data.tokenizers.base import SpecialIds, training_lines, with_named_roles, with_text
 from transformer_jax.data.tokenizers.library import LibraryTokenizer, content, either, is_word_piece
+from transformer_jax.data.tokenizers.tokenizer import SpecialIds, training_lines, with_named_roles, with_text
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.readers import parse_json
 

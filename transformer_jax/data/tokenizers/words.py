@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.data.tokenizers.base import (
+from transformer_jax.data.tokenizers.tokenizer import (
     OWN_SPECIAL_IDS,
     RESERVED,
     EncodedSpans,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.executors.base import Executor, Options
+from transformer_jax.sweeps.executors.executor import Executor, Options
 from transformer_jax.sweeps.executors.ray import RayOptions
 from transformer_jax.sweeps.executors.slurm import SlurmOptions
 

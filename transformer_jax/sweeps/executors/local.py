@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from transformer_jax.files import open_own_file
-from transformer_jax.sweeps.executors.base import Options, command, each_alone
+from transformer_jax.host.files import open_own_file
+from transformer_jax.sweeps.executors.executor import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import python_path
 from transformer_jax.sweeps.results import OUTPUT
 from transformer_jax.sweeps.trials import Trial, groups

@@ -18,10 +18,10 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import own_file_opener
-from transformer_jax.sweeps.executors.base import Options, command, each_alone
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import own_file_opener
+from transformer_jax.sweeps.executors.executor import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import python_path, start_worker
 from transformer_jax.sweeps.results import OUTPUT, SPEC
 from transformer_jax.sweeps.trials import Trial

@@ -24,13 +24,13 @@ from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax import exit_codes
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import own_file_opener, with_checksum, without_checksum, write_atomically
+from transformer_jax.host import exit_codes
+from transformer_jax.host.files import own_file_opener, with_checksum, without_checksum, write_atomically
 from transformer_jax.readers import read_json_object
 from transformer_jax.readers.plain_pickle import read_plain_pickle
 from transformer_jax.readers.records import TEXT, Kind, expect
-from transformer_jax.sweeps.executors.base import Options, command, each_alone
+from transformer_jax.sweeps.executors.executor import Options, command, each_alone
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT
 from transformer_jax.sweeps.trials import Trial

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 import transformer_jax
-from transformer_jax.files import open_own_file
+from transformer_jax.host.files import open_own_file
 
 _SAVE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 

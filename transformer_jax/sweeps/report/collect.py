@@ -18,9 +18,8 @@ from transformer_jax.config_file import load
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.metrics_file import is_number, num_unchecked
-from transformer_jax.sweeps.declaration import declared_study
 from transformer_jax.sweeps.figures import number_of
-from transformer_jax.sweeps.other_baseline import with_code
+from transformer_jax.sweeps.rebased_study import with_code
 from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
 from transformer_jax.sweeps.report.variants import STATUSES, TrialResult, Variant
 from transformer_jax.sweeps.results import (
@@ -38,10 +37,11 @@ from transformer_jax.sweeps.results import (
     result_of,
 )
 from transformer_jax.sweeps.search import recorded
-from transformer_jax.sweeps.search.base import SearchOptions
+from transformer_jax.sweeps.search.search import SearchOptions
 from transformer_jax.sweeps.study import INIT_FROM, Axis, Study, load_study
+from transformer_jax.sweeps.study_json import declared_study
 from transformer_jax.sweeps.trials import Trial
-from transformer_jax.tasks.base import TASKS, Task
+from transformer_jax.tasks.task import TASKS, Task
 from transformer_jax.trust import own
 
 logger = logging.getLogger(__name__)

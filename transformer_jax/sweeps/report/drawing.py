@@ -29,7 +29,7 @@ from transformer_jax.sweeps.figures import (
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_name
-from transformer_jax.tasks.base import TRAIN
+from transformer_jax.tasks.task import TRAIN
 
 logger = logging.getLogger(__name__)
 _WIDTH = 5.2  # inches; on a page 360 pixels wide it is scaled to two thirds

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from transformer_jax.sweeps.report.number_text import NOTHING, interval, p_value
 from transformer_jax.sweeps.report.summary import Contrast, Row
 from transformer_jax.sweeps.report.variants import NO_RESULT, Variant
-from transformer_jax.tasks.base import Task, declared
+from transformer_jax.tasks.task import Task, declared
 
 
 def metric_name(metric: str, task: Task) -> str:

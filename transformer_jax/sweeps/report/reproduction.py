@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import json_text
+from transformer_jax.host.files import json_text
 from transformer_jax.sweeps.report.collect import StudyResults, collect
 from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of, overrides_of
 from transformer_jax.sweeps.report.variants import Variant
-from transformer_jax.sweeps.search.base import Space
 from transformer_jax.sweeps.search.random import random_search
+from transformer_jax.sweeps.search.search import Space
 from transformer_jax.sweeps.study import Study
 from transformer_jax.sweeps.trials import PRETRAINING
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer_jax.files import json_text
+from transformer_jax.host.files import json_text
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.number_text import digits_apart
 from transformer_jax.sweeps.report.variants import NO_RESULT, NOT_BEGUN, Variant

@@ -16,7 +16,7 @@ from transformer_jax import metrics_file
 from transformer_jax.errors import DataError
 from transformer_jax.sweeps.results import Result
 from transformer_jax.sweeps.trials import Trial
-from transformer_jax.tasks.base import TRAIN
+from transformer_jax.tasks.task import TRAIN
 
 NO_RESULT, NOT_BEGUN = "none yet", "not begun"
 STATUSES = ("finished", "diverged", "failed", "pruned", NO_RESULT)

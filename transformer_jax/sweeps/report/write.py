@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.files import write_atomically
+from transformer_jax.host.files import write_atomically
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import draw_figures
 from transformer_jax.sweeps.report.latex import TABLES, tables_tex

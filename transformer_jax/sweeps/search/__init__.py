@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import with_checksum, write_atomically
+from transformer_jax.host.files import with_checksum, write_atomically
 from transformer_jax.sweeps.results import STUDY, STUDY_FIELDS, TRIALS, read_object
-from transformer_jax.sweeps.search.base import (
+from transformer_jax.sweeps.search.search import (
     NAMES,
     PRUNERS,
     Listed,

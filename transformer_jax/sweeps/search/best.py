@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from transformer_jax.sweeps.results import read_result
-from transformer_jax.sweeps.standing import Standing
 from transformer_jax.sweeps.statistics import estimate
 from transformer_jax.sweeps.study import Study
+from transformer_jax.sweeps.trial_state import Standing
 
 
 def best(standings: Sequence[Standing], study: Study) -> str:

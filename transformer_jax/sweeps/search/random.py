@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from transformer_jax.errors import ConfigError
-from transformer_jax.sweeps.search.base import Listed, Space
+from transformer_jax.sweeps.search.search import Listed, Space
 from transformer_jax.sweeps.study import Axis, Range
 from transformer_jax.sweeps.trials import Trial, trained_once
 

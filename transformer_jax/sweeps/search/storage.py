@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.files import open_own_file, try_lock, write_atomically
+from transformer_jax.host.files import open_own_file, try_lock, write_atomically
 from transformer_jax.readers import read_text
 
 HEARTBEAT_SECONDS = 60

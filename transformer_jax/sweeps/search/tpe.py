@@ -26,12 +26,12 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.results import RESULT, TRIALS, read_result
 from transformer_jax.sweeps.search import storage
-from transformer_jax.sweeps.search.base import SearchOptions, Space
+from transformer_jax.sweeps.search.search import SearchOptions, Space
 from transformer_jax.sweeps.search.validations import Validations
-from transformer_jax.sweeps.standing import Standing
 from transformer_jax.sweeps.study import Range
+from transformer_jax.sweeps.trial_state import Standing
 from transformer_jax.sweeps.trials import Trial
-from transformer_jax.tasks.base import best_metric, validation_metrics
+from transformer_jax.tasks.task import best_metric, validation_metrics
 
 logger = logging.getLogger(__name__)
 

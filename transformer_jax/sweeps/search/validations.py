@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transformer_jax import metrics_file
-from transformer_jax.sweeps.standing import Standing
+from transformer_jax.sweeps.trial_state import Standing
 
 
 class Validations:

@@ -39,10 +39,10 @@ from importlib import metadata
 from typing import Any
 
 from transformer_jax.config import close_names
-from transformer_jax.data.sources.base import Split, divided, no_such_split
 from transformer_jax.data.sources.embedded.corpus import SPLIT_NAMES, Grammar, build
 from transformer_jax.data.sources.embedded.digests import read_digest, write_digest
 from transformer_jax.data.sources.embedded.lexicon import Lexicon
+from transformer_jax.data.sources.source import Split, divided, no_such_split
 from transformer_jax.errors import DataError
 
 _LIBRARIES = ("babel", "num2words", "numpy")

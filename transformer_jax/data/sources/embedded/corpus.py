@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.sources.base import Split
 from transformer_jax.data.sources.embedded.grammar import PHRASES, TEMPLATES, Phrase, Template
 from transformer_jax.data.sources.embedded.lexicon import Lexicon
 from transformer_jax.data.sources.embedded.meanings import Domain, domains, unambiguous
 from transformer_jax.data.sources.embedded.missing import Missing
+from transformer_jax.data.sources.source import Split
 from transformer_jax.errors import DataError
 
 SPLIT_NAMES = ("train", "valid", "test", "test_longer")

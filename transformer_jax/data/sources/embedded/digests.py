@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.files import json_sha256, json_text, replace_file, user_cache, with_checksum, without_checksum
+from transformer_jax.host.files import json_sha256, json_text, replace_file, user_cache, with_checksum, without_checksum
 from transformer_jax.readers import read_bytes, read_json
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

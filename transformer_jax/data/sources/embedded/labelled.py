@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.config import nearest
-from transformer_jax.data.sources.base import Source, Split
+from transformer_jax.data.sources.source import Source, Split
 from transformer_jax.errors import DataError
-from transformer_jax.files import json_sha256
+from transformer_jax.host.files import json_sha256
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")

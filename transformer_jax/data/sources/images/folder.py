@@ -16,10 +16,10 @@ from pathlib import Path
 
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.data.images import SUFFIXES, had_other_pixels, read_picture
-from transformer_jax.data.sources.images.base import MODES, Example, ImageSource, Part, parts_of
-from transformer_jax.data.sources.parts import field_of, warn_of_left_out
+from transformer_jax.data.sources.images.image_source import MODES, Example, ImageSource, Part, parts_of
+from transformer_jax.data.sources.slices import field_of, warn_of_left_out
 from transformer_jax.errors import DataError
-from transformer_jax.files import sha256_of
+from transformer_jax.host.files import sha256_of
 from transformer_jax.readers.files import open_file
 from transformer_jax.readers.images import png_header
 

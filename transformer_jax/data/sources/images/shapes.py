@@ -20,7 +20,7 @@ from transformer_jax.config import DataConfig
 from transformer_jax.config.data import CORPUS_SPLITS
 from transformer_jax.data.images import Picture, converted
 from transformer_jax.data.order import SHAPES_STREAM, generator
-from transformer_jax.data.sources.images.base import MODES, Example, ImageSource, Part
+from transformer_jax.data.sources.images.image_source import MODES, Example, ImageSource, Part
 
 SIZE = 28
 """Height and width of an image in pixels."""

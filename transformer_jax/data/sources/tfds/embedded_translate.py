@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.sources.base import Split
 from transformer_jax.data.sources.embedded import EmbeddedSource
+from transformer_jax.data.sources.source import Split
 from transformer_jax.errors import DataError
 
 _DEFAULT = f"{DataConfig.source_locale}-{DataConfig.target_locale}"

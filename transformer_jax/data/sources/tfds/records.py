@@ -11,10 +11,10 @@ from typing import Any
 
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CORPUS_SPLITS
-from transformer_jax.data.sources.base import no_such_split
+from transformer_jax.data.sources.source import no_such_split
 from transformer_jax.data.sources.tfds.catalogue import open_folder, prepared_folder
 from transformer_jax.errors import DataError
-from transformer_jax.files import sha256_of
+from transformer_jax.host.files import sha256_of
 
 _READ_RECORDS = 1 << 12
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.sources.base import Split, joined
+from transformer_jax.data.sources.source import Split, joined
 from transformer_jax.data.sources.tfds.records import Records
 from transformer_jax.errors import DataError
 

@@ -1,0 +1,1 @@
+"""The machine: files, the terminal, processors, caches of programs and exit codes."""

@@ -1,0 +1,191 @@
+"""A study with another baseline than its own: `sweep --study=norm_placement --config=language_model`.
+
+The architecture and the task of the other config may lack what the study names. Such fields, axes and metrics are left
+out, and named.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax import builtin
+from transformer_jax.config import ExperimentConfig, base_type, unread_by
+from transformer_jax.config_file import leaf_types, read_config
+from transformer_jax.errors import ConfigError
+from transformer_jax.sweeps.figures import Curves, CustomFigure, Figure, MetricByAxis, MetricByBin, MetricByVariant
+from transformer_jax.sweeps.study import NOWHERE, Axis, Metric, Range, Study
+from transformer_jax.tasks.task import TASKS
+
+
+class Adapted(NamedTuple):
+    """The study with the other baseline, and notes on what was left out."""
+
+    study: Study
+    notes: list[str]
+
+
+def with_baseline(study: Study, spec: str, config: ExperimentConfig, splits: Sequence[str]) -> Adapted:
+    """Return a study with another baseline.
+
+    Settings and values of axes keep only the fields that the config's architecture and task read. An axis whose values
+    then are all alike is left out, unless it varies the pretraining, which stays as it is, or equal operations. So is a
+    metric that the task or the corpus lacks; a figure of it shows the first remaining metric, or is left out. If no
+    metric with a direction is left, `training.best_metric` is the first. `not_shown` is left out, since it is about the
+    study's own baseline.
+
+    Args:
+      spec: the config as given on the command line. config: of `read_baseline`. splits: of its corpus.
+    Raises: ConfigError if no axis is left, or if the study's `measure` cannot measure the task.
+    """
+    if study.tasks and config.task.name not in study.tasks:
+        raise ConfigError(
+            f"--config={spec}: the study measures task.name={' or '.join(map(repr, study.tasks))}, not "
+            f"'{config.task.name}'"
+        )
+    lacking = _lacking(study, config)
+    axes, idle = [], []
+    varied_before = set() if study.pretraining is None else {axis.name for axis in study.pretraining.axes}
+    budgets = set(study.equal_flops) if isinstance(study.equal_flops, Mapping) else set()
+    for axis in study.axes:
+        kept = _kept_axis(axis, lacking, axis.name in varied_before | budgets)
+        if kept is None:
+            idle.append(axis.name)
+        else:
+            axes.append(kept)
+    if not axes:
+        raise ConfigError(
+            f"--config={spec}: no axis of the study is left: the config does not read {', '.join(sorted(lacking))}"
+        )
+    metrics, unknown = _metrics(study, config, splits)
+    remaining = {axis.name for axis in axes}
+    adapted = dataclasses.replace(
+        study,
+        baseline=_absolute(spec),
+        axes=tuple(axes),
+        settings=_kept(study.settings, lacking),
+        metrics=metrics,
+        reference={name: value for name, value in study.reference.items() if name in remaining},
+        contrasts=tuple(name for name in study.contrasts if name in remaining),
+        equal_flops=_equal_flops(study, remaining),
+        figures=_figures(study, config, splits, metrics[0].name, remaining),
+        not_shown="",
+    )
+    notes = [
+        f"left out: {kind} {', '.join(names)}"
+        for kind, names in (("fields", sorted(lacking)), ("axes", idle), ("metrics", unknown))
+        if names
+    ]
+    return Adapted(adapted, notes)
+
+
+def read_baseline(spec: str, overrides: Mapping[str, Any]) -> ExperimentConfig:
+    """Return the config with those overrides that are text, such as choices and the folder of the corpus.
+
+    Numbers may be invalid without the study's settings, and do not matter to `with_baseline`.
+    """
+    types = leaf_types()
+    return read_config(
+        spec, {name: value for name, value in overrides.items() if base_type(types.get(name, str)) is str}
+    )
+
+
+def _equal_flops(study: Study, axes: set[str]) -> bool | Mapping[str, str]:
+    """Return `Study.equal_flops` without the axes that are left out."""
+    if not isinstance(study.equal_flops, Mapping):
+        return study.equal_flops
+    return {name: value for name, value in study.equal_flops.items() if name in axes}
+
+
+def _absolute(spec: str) -> str:
+    """Return the config with an absolute path, or as it is if it is the name of a built-in one."""
+    name, colon, argument = spec.partition(":")
+    file = builtin.config_file(name)
+    return spec if builtin.configs().get(name) == file else f"{file.absolute()}{colon}{argument}"
+
+
+def _lacking(study: Study, config: ExperimentConfig) -> set[str]:
+    """Return the fields of the study that the config does not read, because of a choice that the study leaves alone."""
+    values = [study.settings, *(of for axis in study.axes if isinstance(axis, Axis) for of in axis.values.values())]
+    fields = {name for of in values for name in of} | {axis.field for axis in study.axes if isinstance(axis, Range)}
+    return {name for name, chooser in unread_by(config).items() if name in fields and chooser not in fields}
+
+
+def _kept(values: Mapping[str, Any], lacking: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in lacking}
+
+
+def _kept_axis(axis: Axis | Range, lacking: set[str], needed: bool) -> Axis | Range | None:
+    if isinstance(axis, Range):
+        return None if axis.field in lacking else axis
+    values = {label: _kept(overrides, lacking) for label, overrides in axis.values.items()}
+    first, *others = values.values()
+    idle = all(other == first for other in others) and not needed
+    return None if idle else dataclasses.replace(axis, values=values)
+
+
+def _metrics(study: Study, config: ExperimentConfig, splits: Sequence[str]) -> tuple[tuple[Metric, ...], list[str]]:
+    """Return the metrics that can be measured, those with a direction first, and the names of the others."""
+    known, unknown = [], []
+    for metric in study.metrics:
+        found = _measured(study, metric, config, splits)
+        if found is None:
+            unknown.append(metric.name)
+        else:
+            known.append(found)
+    if not any(metric.direction for metric in known):
+        best = Metric(f"valid/{config.training.best_metric}")
+        known.insert(0, study.metric_for_task(best, TASKS[config.task.name], splits))
+    return tuple(sorted(known, key=lambda metric: not metric.direction)), unknown
+
+
+def _measured(study: Study, metric: Metric, config: ExperimentConfig, splits: Sequence[str]) -> Metric | None:
+    """Return the metric with its direction; None if the task or the corpus lacks it."""
+    try:
+        return study.metric_for_task(metric, TASKS[config.task.name], splits)
+    except ConfigError:
+        return None
+
+
+def _figures(
+    study: Study, config: ExperimentConfig, splits: Sequence[str], metric: str, axes: set[str]
+) -> tuple[Figure, ...]:
+    def lacks(name: str) -> bool:
+        return _measured(study, Metric(name), config, splits) is None
+
+    result: list[Figure] = []
+    for figure in study.figures:
+        if isinstance(figure, MetricByAxis) and not {figure.x, figure.by} - {""} <= axes:
+            continue
+        if (isinstance(figure, MetricByBin) and lacks(figure.name)) or (
+            isinstance(figure, Curves) and lacks(figure.quantity)
+        ):
+            continue
+        if isinstance(figure, MetricByVariant | MetricByAxis) and lacks(figure.metric):
+            figure = dataclasses.replace(figure, metric=metric, title="")
+        if figure not in result:
+            result.append(figure)
+    return tuple(result)
+
+
+def with_code(study: Study, code: Study) -> Study:
+    """Return a recorded study with what cannot be recorded: the functions of its study.py.
+
+    The recorded baseline is a path in a file, and a config is code: it is found in the folder of the study only if the
+    study.py names the same, else only if it is built in.
+    """
+
+    def folder(recorded: Study, of_code: Study | None) -> Path:
+        return code.folder if of_code is not None and recorded.baseline == of_code.baseline else NOWHERE
+
+    drawn = tuple(figure for figure in code.figures if isinstance(figure, CustomFigure))
+    first = study.pretraining
+    return dataclasses.replace(
+        study,
+        figures=(*study.figures, *drawn),
+        measure=study.measure and code.measure,
+        pretraining=None if first is None else dataclasses.replace(first, folder=folder(first, code.pretraining)),
+        folder=folder(study, code),
+    )

@@ -1,0 +1,1 @@
+"""The arrays of a batch, made with NumPy alone."""

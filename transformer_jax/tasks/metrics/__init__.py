@@ -1,0 +1,1 @@
+"""Scores and losses of predictions."""
