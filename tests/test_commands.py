@@ -22,6 +22,7 @@ from transformer_jax.builtin import study_folder
 from transformer_jax.cli.arguments import parse
 from transformer_jax.cli.help import COMMANDS, command_module
 from transformer_jax.cli.main import main
+from transformer_jax.config import ExperimentConfig, walk
 from transformer_jax.config_file import read_config
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.sweeps.search.search import Space
@@ -260,6 +261,32 @@ def documents():
     yield from sorted(ROOT.glob("configs/*.py"))
     yield from sorted([*ROOT.glob("experiments/*/*.py"), *ROOT.glob("benchmarks/*.py")])
     yield from (ROOT / "transformer_jax" / "cli" / f"{name}.py" for name in COMMANDS)
+
+
+def fields_in_tables(page):
+    """Yield the names in the first column of the tables of fields of a page, with their section if the head has it."""
+    section, names = None, None
+    for line in page.read_text().splitlines():
+        first = line.split("|")[1] if line.startswith("|") else None
+        if first is None:
+            names = None
+        elif names is None:
+            names = re.fullmatch(r" fields?(?: of `(\w+)`)? ", first)
+            section = names and names[1]
+        elif names:
+            for name in re.findall(r"`([a-z_0-9.]+)(?:=[^`]*)?`", first):
+                yield f"{section}.{name}" if section else name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_the_fields_in_tables_exist(page):
+    known = {name for name, _, _ in walk(ExperimentConfig())}
+    known |= {name.rpartition(".")[2] for name in known} | {name.partition(".")[0] for name in known}
+    assert not {*fields_in_tables(page)} - known
+
+
+def test_there_are_tables_of_fields():
+    assert sum(len([*fields_in_tables(page)]) for page in PAGES) > 80
 
 
 def command_lines(document):

@@ -81,7 +81,7 @@ def test_a_total_without_activations_is_not_called_a_total_estimate(monkeypatch)
     assert memory["total_without_activations"] == 4 * memory["parameters"]
 
 
-LOOP = ("scan", "cuDNN cannot wait for the attention or the output of the step before")
+LOOP = ("scan", "cuDNN runs a whole layer at once, and each step here needs the one before")
 
 
 @pytest.mark.parametrize(

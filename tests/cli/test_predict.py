@@ -117,7 +117,7 @@ def test_answers(predictor, capsysbinary, monkeypatch):
     assert (code, out) == (0, [answer.text for answer in expected])
     code, _, err = output_of(capsysbinary, monkeypatch, b"", "--probabilities")
     assert code == 2
-    assert "an answer has a score and no probability" in err
+    assert "not available for question answering" in err
 
 
 def test_text_that_cannot_be_encoded_is_named_and_the_rest_predicted(predictor, capsysbinary, monkeypatch):

@@ -218,7 +218,7 @@ def test_a_full_disk_keeps_the_part_file(tmp_path, corpus, monkeypatch, capsys):
     monkeypatch.setattr(Path, "open", open_full)
     assert main(["prepare", "--dataset=tiny", f"--data_dir={tmp_path}"]) == 2
     err = capsys.readouterr().err
-    assert f"{tmp_path}/downloads/tiny/train.en.gz.part: No space left on device; what has arrived is kept" in err
+    assert f"{tmp_path}/downloads/tiny/train.en.gz.part: No space left on device. The partial file is kept" in err
     assert (tmp_path / "downloads" / "tiny" / "train.en.gz.part").exists()
 
 

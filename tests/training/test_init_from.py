@@ -261,7 +261,7 @@ def test_only_the_tokenizer_comes_from_the_checkpoint(source, tmp_path, capsys):
 
 @pytest.mark.parametrize("field", ["new_head", "new_parameters"])
 def test_new_parts_without_a_checkpoint_are_refused(field):
-    with pytest.raises(ConfigError, match=rf"training\.{field}=True is not read without init_from"):
+    with pytest.raises(ConfigError, match=rf"training\.{field}=True has no effect without init_from"):
         read_config("quickstart", {f"training.{field}": "True"})
 
 

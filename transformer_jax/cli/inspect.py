@@ -193,7 +193,7 @@ def _recurrent(config: ExperimentConfig) -> dict[str, dict[str, str]]:
         cudnn = trains_with_cudnn(config)
     except ConfigError as error:  # the config is for another machine
         cudnn, chosen["why"] = True, str(error)
-    loop = {"name": "scan", "why": "cuDNN cannot wait for the attention or the output of the step before"}
+    loop = {"name": "scan", "why": "cuDNN runs a whole layer at once, and each step here needs the one before"}
     stacks = ARCHITECTURES[config.model.architecture].recurrent_stacks(config.model)
     return {name: loop if cudnn and not known else chosen for name, known in stacks.items()}
 

@@ -397,7 +397,7 @@ def _writer(predictor: Predictor[Any], output: str, probabilities: bool) -> _Wri
     if output == "conll" and not isinstance(predictor, Tagger):
         raise ConfigError("--output=conll: is for tags of words; use --output=text or jsonl")
     if probabilities and isinstance(predictor, Answerer):
-        raise ConfigError("--probabilities: an answer has a score and no probability; leave the flag out")
+        raise ConfigError("--probabilities: not available for question answering, whose answers have only scores")
     if probabilities and isinstance(predictor, Tagger) and output != "jsonl":
         raise ConfigError("--probabilities: tags are written without them; use --output=jsonl")
     for cls, writer in (

@@ -196,8 +196,8 @@ class ExperimentConfig:
         is_second_read = task.name == "classification" or "{second}" in data.input_template
         if data.second_feature and not is_second_read and _table(TaskConfig, "name").is_built_in(task.name):
             yield (
-                f"data.second_feature={data.second_feature!r} is not read with task.name='{task.name}', but with "
-                "'classification', or where data.input_template has {second}"
+                f"data.second_feature={data.second_feature!r} has no effect with task.name='{task.name}': only "
+                "task.name='classification' and a data.input_template with {second} read it"
             )
         one_way = self.model.form == "decoder_only" or (
             self.model.architecture == RECURRENT and not self.model.bidirectional
@@ -330,8 +330,8 @@ class ExperimentConfig:
         name = "rows_per_batch" if data.batching == "rows" else "row_multiple"
         if getattr(data, name) == 1:
             yield (
-                f"data.{name}=1 with model.norm='{norm}' allows batches of one row, whose tokens would be normalised "
-                f"by themselves alone; set data.{name} to at least 2"
+                f"data.{name}=1 with model.norm='{norm}' allows batches of one row: BatchNorm would see a single "
+                f"example; set data.{name} to at least 2"
             )
         if training.accumulation_steps > 1:
             yield (

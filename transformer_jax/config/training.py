@@ -218,9 +218,9 @@ class TrainingConfig:
     def problems(self) -> Iterator[str]:
         for name in ("new_head", "new_parameters"):
             if getattr(self, name) and not self.init_from:
-                yield f"{name}=True is not read without init_from: all parameters are new"
+                yield f"{name}=True has no effect without init_from, because all parameters are new anyway"
         if self.new_head and self.new_parameters:
-            yield "new_head=True is not read with new_parameters=True: all parameters are new"
+            yield "new_head=True has no effect with new_parameters=True, because all parameters are new anyway"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -62,8 +62,8 @@ class Family:
     - adapt: changes the keys of a file to those of the table, and returns what is wrong with them.
     - also_written: keys to write beside those of the table, for a config.
     - repeats: keys that repeat another key where they are missing.
-    - copies: tensors that repeat one of others, the first that exists; not written. computed: tensors that we do not
-      need, as regular expressions with the reason; not written.
+    - copies: duplicates of another tensor (the first listed that exists); not written. computed: regular expressions
+      of tensors that we do not need, with the reason; not written.
     - prefix: beginning of names that some files leave out; names without it in the table never have it. bare: whether
       it is left out in the files that we write.
     - lacks: paths of our parameters that the class has no tensor for; they are read as zeros, and not written. A run

@@ -37,7 +37,7 @@ class Step(Protocol):
 
 
 class Runs(NamedTuple):
-    """The text of every hypothesis, and where its end has occurred before.
+    """The text of every hypothesis, and how many tokens before each slot repeat its end.
 
     text: [B, W, P + limit] int32: the prompt, which ends at slot P, and the tokens of the hypothesis; -1 elsewhere.
     lengths: [B, W, P + limit] int32: number of tokens before a slot that equal the last tokens of the text.

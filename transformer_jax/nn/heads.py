@@ -43,7 +43,7 @@ class MaskedLMHead(nn.Module):
         """Map x [B, T, D] to logits [B, T, V]; there is no dropout, as in BERT's code.
 
         Args:
-          batch: its `weights` [B, T] mark the predicted tokens, which statistics over the batch count; absent: all.
+          batch: its `weights` [B, T] mark the predicted tokens, the only ones that BatchNorm counts; absent: all.
         """
         weights = batch.get("weights") if has_statistics(self.config) else None
         is_predicted = None if weights is None else weights > 0

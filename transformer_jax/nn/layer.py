@@ -24,8 +24,8 @@ class LayerInputs(NamedTuple):
     """Inputs that are the same for every layer of a stack.
 
     positions: [B, T] or [1, T]; mask, bias: for attention among the stack's own tokens, bias broadcastable to
-    [B, N, T, S]; memory: [B, S, D] with memory_mask. is_token: [B, T], the stack's own tokens, which statistics over
-    the batch count; None: all.
+    [B, N, T, S]; memory: [B, S, D] with memory_mask. is_token: [B, T], True for tokens that BatchNorm
+    counts; None: all.
     """
 
     positions: Array

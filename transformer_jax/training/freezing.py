@@ -1,9 +1,9 @@
 """Fine-tuning of a part of the parameters: frozen ones, and learning rates by depth.
 
-Frozen parameters (`optimizer.freeze`) are no argument of the differentiated loss and no part of the optimizer's state.
-So they have no gradients, moments, updates or weight decay, and the norm for clipping is that of the trained
-parameters. Adam stores two numbers fewer for every frozen parameter. Of a partly frozen stack, XLA removes the
-gradients of the frozen layers, unless the layers are a loop (`model.scan_layers`).
+Frozen parameters (`optimizer.freeze`) are not differentiated and have no optimizer state. So they have no gradients,
+moments, updates or weight decay, and the norm for clipping is that of the trained parameters. Adam stores two numbers
+fewer for every frozen parameter. Of a partly frozen stack, XLA removes the gradients of the frozen layers, unless the
+layers are a loop (`model.scan_layers`).
 """
 
 from __future__ import annotations

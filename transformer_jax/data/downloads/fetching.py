@@ -89,8 +89,8 @@ def local_errors(path: Path) -> Generator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"{error.filename or path}: {error.strerror or error}; what has arrived is kept: "
-            "correct this, or pass another --data_dir, and run the same command again"
+            f"{error.filename or path}: {error.strerror or error}. The partial file is kept. "
+            "Fix the problem or pass another --data_dir, and run the same command again"
         ) from error
 
 

@@ -164,4 +164,6 @@ def _damaged(path: Path, error: CompressedError) -> DataError:
 
 
 def _too_large(path: Path) -> DataError:
-    return DataError(f"{path} has more than {MAX_BYTES:,} bytes decompressed, or no lines: not this corpus; delete it")
+    return DataError(
+        f"{path} has more than {MAX_BYTES:,} bytes decompressed, or no line breaks, so it is not the corpus. Delete it"
+    )

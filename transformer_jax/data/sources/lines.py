@@ -132,7 +132,7 @@ class TextFile:
             if len(line) > MAX_LINE_CHARACTERS and not self._allow_empty:
                 raise DataError(
                     f"{self.path}, line {number} has {len(line)} characters, more than {MAX_LINE_CHARACTERS}:"
-                    " this is hardly one sentence; split or remove it"
+                    " too long for one sentence; split or remove it"
                 )
             if "\0" in line and self._errors == "strict":
                 raise DataError(f"{self.path}, line {number} has a NUL byte: it is not text, or not UTF-8")

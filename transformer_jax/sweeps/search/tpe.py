@@ -1,8 +1,8 @@
 """Search with the tree-structured Parzen estimator (Bergstra et al. 2011) of Optuna, which learns from earlier trials.
 
 A variant's value is the study's first metric, averaged over the seeds. A variant that diverges with any seed gets the
-worst possible value, infinity. NaN would not do: Optuna takes it for a failed trial, its samplers ignore these, and the
-search would return to where trials diverge. A variant that cannot be run has failed.
+worst possible value, infinity. Not NaN: Optuna would treat the trial as failed and ignore it, so the search would
+return to where trials diverge. A variant that cannot be run has failed.
 
 Optuna's database holds the variants; the trials' folders, named by the values, hold their results. Every variant in the
 database records its work directory. The next sweep in that directory resumes the variants that have not ended, so that
