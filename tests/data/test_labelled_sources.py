@@ -178,7 +178,7 @@ def test_questions(tmp_path):
         ),
         ("train.tsv", "text\tlabel\na\n", {"input_feature": "text"}, "line 2: expected at least 2 columns, got 1"),
         ("train.tsv", "text\tlabel\na\t \n", {"input_feature": "text"}, "line 2: column label is empty"),
-        ("train.jsonl", '{"en": "a", "de": 0.5}\n', {}, "line 1: 'de' is float, not text"),
+        ("train.jsonl", '{"en": "a", "de": 0.5}\n', {}, "line 1: 'de' is a number, 0.5, and not text"),
         ("train.txt", "1 a\nNUM\n", {"format": "labelled"}, "line 2: expected a label, a space and a text"),
         ("train.conll", "a O\n\nb\n", {}, "line 3: the word 'b' has no tag: expected two columns or more"),
         ("train.conll", "a\tO\nb\t \n", {}, "line 2: column 2 is empty"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from transformer_jax.data.images import SUFFIXES as IMAGES
 from transformer_jax.data.sources import why_unread
 from transformer_jax.errors import DataError
 from transformer_jax.fitting.kinds import USES, Kind
-from transformer_jax.readers import open_file
+from transformer_jax.readers import open_file, parse_json
 from transformer_jax.readers.archives import CompressedError, open_gzip
 
 _MAX_NAMED = 6
@@ -59,7 +58,7 @@ def _other_name(kind: Kind, path: Path) -> str:
         if start.startswith("["):
             return f"{path} is a JSON array; write one object per line as {stem}.jsonl"
         try:
-            if "data" not in json.loads(start.partition("\n")[0]):
+            if "data" not in parse_json(start.partition("\n")[0], check_text=False):
                 return f"{path} has JSON lines; rename it to {stem}.jsonl"
         except (ValueError, TypeError):
             return ""

@@ -13,8 +13,7 @@ from report_support import CROSSED, DIVERGED, write_workdir
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import MetricByVariant
-from transformer_jax.sweeps.report import latex
-from transformer_jax.sweeps.report import markdown as markdown_of
+from transformer_jax.sweeps.report import answer_tables, latex
 from transformer_jax.sweeps.report import page as page_of
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.formatting import NOTHING
@@ -225,7 +224,7 @@ def shown(markdown, tag):
 
 def test_every_sign_of_a_name_is_shown_as_it_is(results, tmp_path, monkeypatch):
     """Question, axis, value and metric, in the page, in Markdown and in LaTeX."""
-    for module in (latex, markdown_of, page_of):
+    for module in (answer_tables, page_of):
         monkeypatch.setattr(module, "metric_label", lambda *_: EVERY_SIGN)
     variants = []
     for variant in results.variants:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from transformer_jax.sweeps.report.answer_tables import Cell, Table, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
-from transformer_jax.sweeps.report.formatting import difference_of, estimate_of, metric_label, p_value_of, trials_of
 from transformer_jax.sweeps.report.number_text import NOTHING
 from transformer_jax.sweeps.report.summary import Contrast, Row
 
@@ -41,7 +41,9 @@ def tables_tex(results: StudyResults, rows: Sequence[Row], contrasts: Sequence[C
         "% Bold: best mean among the variants whose trials have all finished.",
         "% p: two-sided paired t-test over seeds, corrected by the method of Holm. Needs \\usepackage{booktabs}.",
     ]
-    tables = [_variants(results, rows), *([_contrasts(results, contrasts)] if contrasts else [])]
+    tables = [_tabular(variants_table(results, rows))]
+    if contrasts:
+        tables.append(_tabular(contrasts_table(results, contrasts)))
     return "\n".join([*comments, "\n\n".join(tables)]) + "\n"
 
 
@@ -54,68 +56,37 @@ def escaped(text: str) -> str:
     return f"{{}}{latex}" if latex.startswith(("[", "*")) else latex
 
 
-def _variants(results: StudyResults, rows: Sequence[Row]) -> str:
-    metrics = [metric.name for metric in results.study.metrics]
-    compared = [] if results.study.contrasts else ["difference", "$p$"]
-    whole = all(variant.is_complete for variant in results.variants)
-    names = [axis.name for axis in results.study.axes]
-    body = []
-    for variant in results.variants:
-        cells = [escaped(variant.labels[name]) for name in names]
-        if variant is results.reference:
-            cells[-1] += " (reference)"
-        for row in (row for row in rows if row.variant is variant and row.metric in metrics):
-            mean = escaped(estimate_of(row))
-            cells.append(rf"\textbf{{{mean}}}" if row.best else mean)
-            if compared:
-                cells += [_signed(difference_of(row)), _p_value(p_value_of(row))]
-        body.append([*cells, *([] if whole else [escaped(trials_of(variant))])])
-    head = [*map(escaped, names), *(["mean", *compared] * len(metrics)), *([] if whole else ["trials"])]
-    return _tabular("l" * len(names), metrics, 1 + len(compared), "" if whole else "l", head, body, results)
-
-
-def _contrasts(results: StudyResults, contrasts: Sequence[Contrast]) -> str:
-    metrics = [metric.name for metric in results.study.metrics]
-    body = []
-    for first in range(0, len(contrasts), len(metrics)):
-        together = contrasts[first : first + len(metrics)]
-        numbers = [text for c in together for text in (_signed(difference_of(c)), _p_value(p_value_of(c)))]
-        body.append([escaped(together[0].name), *numbers])
-    head = ["one value minus another", *(["difference", "$p$"] * len(metrics))]
-    return _tabular("l", metrics, 2, "", head, body, results)
-
-
-def _tabular(
-    left: str,
-    metrics: Sequence[str],
-    width: int,
-    right: str,
-    head: Sequence[str],
-    body: Sequence[Sequence[str]],
-    results: StudyResults,
-) -> str:
-    """Return a `tabular` with a group of `width` columns for each metric.
-
-    Args:
-      left, right: alignments of the columns before and after the groups.
-    """
-    groups, rules = [""] * len(left), []
-    for number, metric in enumerate(metrics):
-        start = len(left) + 1 + number * width
-        groups.append(rf"\multicolumn{{{width}}}{{c}}{{{escaped(metric_label(metric, results.task))}}}")
+def _tabular(table: Table) -> str:
+    """Return a `tabular` with a group of columns for each metric, and the trials if not all of them have finished."""
+    left, width, last = len(table.axes), len(table.columns), [] if table.is_whole else ["trials"]
+    groups, rules = [""] * left, []
+    for number, group in enumerate(table.groups):
+        start = left + 1 + number * width
+        groups.append(rf"\multicolumn{{{width}}}{{c}}{{{escaped(group)}}}")
         rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
+    heads = ["$p$" if column == "p" else column for column in table.columns]
     lines = [
-        rf"\begin{{tabular}}{{{left}{'r' * (width * len(metrics))}{right}}}",
+        rf"\begin{{tabular}}{{{'l' * left}{'r' * (width * len(table.groups))}{'l' * len(last)}}}",
         r"\toprule",
-        _line([*groups, *([""] * len(right))]),
+        _line([*groups, *([""] * len(last))]),
         "".join(rules),
-        _line(head),
+        _line([*map(escaped, table.axes), *(heads * len(table.groups)), *last]),
         r"\midrule",
-        *map(_line, body),
+        *(
+            _line([*map(escaped, line.labels), *map(_cell, line.cells), *([escaped(line.trials)] if last else [])])
+            for line in table.lines
+        ),
         r"\bottomrule",
         r"\end{tabular}",
     ]
     return "\n".join(lines)
+
+
+def _cell(cell: Cell) -> str:
+    if cell.column == "p":
+        return _p_value(cell.text)
+    text = _signed(cell.text) if cell.column == "difference" else escaped(cell.text)
+    return rf"\textbf{{{text}}}" if cell.is_best else text
 
 
 def _signed(text: str) -> str:

@@ -5,15 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from transformer_jax.sweeps.report.answer_tables import HEADS, Cell, Table, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
-from transformer_jax.sweeps.report.formatting import (
-    difference_of,
-    estimate_of,
-    metric_label,
-    p_value_of,
-    trials_of,
-)
 from transformer_jax.sweeps.report.latex import TABLES
 from transformer_jax.sweeps.report.measurements import MEASUREMENTS
 from transformer_jax.sweeps.report.reproduction import command_note, sweep_command
@@ -46,43 +40,29 @@ def document(results: StudyResults, rows: list[Row], contrasts: list[Contrast], 
 
 def tables(results: StudyResults, rows: list[Row], contrasts: list[Contrast]) -> str:
     """Return the table of the variants, and that of the contrasts if the study has any."""
-    return "\n\n".join([_answer_table(results, rows), *([_contrast_table(results, contrasts)] if contrasts else [])])
+    written = [_table(variants_table(results, rows), has_trials=True)]
+    if contrasts:
+        written.append(_table(contrasts_table(results, contrasts), has_trials=False))
+    return "\n\n".join(written)
 
 
-def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> str:
-    """Return a table with a row per contrast: difference and p-value for each of the study's metrics."""
-    metrics = [metric.name for metric in results.study.metrics]
-    head = ["one value minus another"]
-    for metric in metrics:
-        head += [f"{escaped(metric_label(metric, results.task))}, difference", "p (Holm)"]
-    lines = [_line(head), "|---|" + "---:|" * (2 * len(metrics))]
-    for first in range(0, len(contrasts), len(metrics)):
-        together = contrasts[first : first + len(metrics)]
-        numbers = [text for contrast in together for text in (difference_of(contrast), p_value_of(contrast))]
-        lines.append(_line([escaped(together[0].name), *numbers]))
+def _table(table: Table, has_trials: bool) -> str:
+    """Return a table with a row per line; the first column of a group names its metric."""
+    head, last = [escaped(", ".join(table.axes))], ["trials"] if has_trials else []
+    for group in table.groups:
+        first, *others = (HEADS[column] for column in table.columns)
+        head += [f"{escaped(group)}, {first}", *others]
+    lines = [_line([*head, *last]), "|---|" + "---:|" * (len(head) - 1) + "---|" * len(last)]
+    lines += [
+        _line([escaped(line.name), *map(_cell, line.cells), *([line.trials] if has_trials else [])])
+        for line in table.lines
+    ]
     return "\n".join(lines)
 
 
-def _answer_table(results: StudyResults, rows: list[Row]) -> str:
-    """Return a table with a row per variant: mean, difference to the reference and p-value for each metric.
-
-    If the study has contrasts, differences and p-values are left out.
-    """
-    metrics = [metric.name for metric in results.study.metrics]
-    head = [escaped(", ".join(axis.name for axis in results.study.axes))]
-    compared = ["difference", "p (Holm)"] if not results.study.contrasts else []
-    for metric in metrics:
-        head += [f"{escaped(metric_label(metric, results.task))}, mean ± 95 %", *compared]
-    lines = [_line([*head, "trials"]), "|---|" + "---:|" * (len(head) - 1) + "---|"]
-    for variant in results.variants:
-        cells = [escaped(variant.short_name + (" (reference)" if variant is results.reference else ""))]
-        for row in (row for row in rows if row.variant is variant and row.metric in metrics):
-            mean = escaped(estimate_of(row))
-            cells.append(f"**{mean}** {STAR}" if row.best else mean)
-            if compared:
-                cells += [difference_of(row), p_value_of(row)]
-        lines.append(_line([*cells, trials_of(variant)]))
-    return "\n".join(lines)
+def _cell(cell: Cell) -> str:
+    text = escaped(cell.text) if cell.column == "mean" else cell.text
+    return f"**{text}** {STAR}" if cell.is_best else text
 
 
 def escaped(text: str) -> str:

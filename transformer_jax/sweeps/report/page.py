@@ -8,16 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from transformer_jax.readers import read_text
+from transformer_jax.sweeps.report.answer_tables import HEADS, Cell, Table, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
-from transformer_jax.sweeps.report.formatting import (
-    difference_of,
-    estimate_of,
-    metric_label,
-    p_value_of,
-    status_words,
-    trials_of,
-)
+from transformer_jax.sweeps.report.formatting import metric_label, status_words
 from transformer_jax.sweeps.report.grid_from_results import config_of, derived_differences, fields_of
 from transformer_jax.sweeps.report.html import Html, element, table
 from transformer_jax.sweeps.report.latex import TABLES
@@ -80,57 +74,39 @@ def _not_shown(results: StudyResults) -> list[Html]:
 
 
 def _answer_table(results: StudyResults, rows: list[Row]) -> Html:
-    metrics = [metric.name for metric in results.study.metrics]
-    compared = not results.study.contrasts
-    titles = ["mean ± 95 %", *(["difference", "p (Holm)"] if compared else [])]
-    groups = [_group(metric, len(titles), results) for metric in metrics]
-    columns = list(map(_head, titles * len(metrics)))
-    first = element("th", ", ".join(axis.name for axis in results.study.axes), rowspan="2", scope="col")
     last = element("th", "trials", rowspan="2", scope="col", class_="text")
-    body = []
-    for variant in results.variants:
-        cells = []
-        for row in (row for row in rows if row.variant is variant and row.metric in metrics):
-            cells += [_mean_cell(row), *(_difference_cells(row) if compared else [])]
-        name = variant.short_name + (" (reference)" if variant is results.reference else "")
-        body.append([element("th", name, scope="row"), *cells, element("td", trials_of(variant), class_="text")])
-    return table(" ".join(_directions(results)), [[first, *groups, last], columns], body, "answer")
+    shown = variants_table(results, rows)
+    return _table(shown, " ".join(_directions(results)), "answer", [last])
 
 
 def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> Html:
-    metrics = [metric.name for metric in results.study.metrics]
-    groups = [
-        element("th", "one value minus another", rowspan="2", scope="col"),
-        *(_group(m, 2, results) for m in metrics),
-    ]
-    columns = [_head("difference"), _head("p (Holm)")] * len(metrics)
+    return _table(contrasts_table(results, contrasts), "Over the seeds that both have.", "differences")
+
+
+def _table(shown: Table, caption: str, label: str, last: Sequence[Html] = ()) -> Html:
+    """Return a table with two lines of heads; last: the head of a column of trials."""
+    first = element("th", ", ".join(shown.axes), rowspan="2", scope="col")
+    width = str(len(shown.columns))
+    groups = [element("th", group, colspan=width, scope="colgroup") for group in shown.groups]
+    columns = [_head(HEADS[column]) for column in shown.columns] * len(groups)
     body = []
-    for first in range(0, len(contrasts), len(metrics)):
-        together = contrasts[first : first + len(metrics)]
-        cells = [cell for contrast in together for cell in _difference_cells(contrast)]
-        body.append([element("th", together[0].name, scope="row"), *cells])
-    return table("Over the seeds that both have.", [groups, columns], body, "differences")
+    for line in shown.lines:
+        trials = [element("td", line.trials, class_="text")] if last else []
+        body.append([element("th", line.name, scope="row"), *map(_cell, line.cells), *trials])
+    return table(caption, [[first, *groups, *last], columns], body, label)
 
 
-def _group(metric: str, columns: int, results: StudyResults) -> Html:
-    return element("th", metric_label(metric, results.task), colspan=str(columns), scope="colgroup")
-
-
-def _difference_cells(row: Row | Contrast) -> list[Html]:
-    return [element("td", difference_of(row)), element("td", p_value_of(row))]
+def _cell(cell: Cell) -> Html:
+    if not cell.is_best:
+        return element("td", cell.text)
+    star = element("span", STAR, class_="star", aria_hidden="true")
+    return element("td", star, " ", cell.text, element("span", " (best)", class_="hidden"), class_="best")
 
 
 def _directions(results: StudyResults) -> Iterator[str]:
     for direction, word in (("max", "Higher"), ("min", "Lower")):
         if names := [metric_label(m.name, results.task) for m in results.study.metrics if m.direction == direction]:
             yield f"{word} is better: {', '.join(names)}."
-
-
-def _mean_cell(row: Row) -> Html:
-    if not row.best:
-        return element("td", estimate_of(row))
-    star = element("span", STAR, class_="star", aria_hidden="true")
-    return element("td", star, " ", estimate_of(row), element("span", " (best)", class_="hidden"), class_="best")
 
 
 def _figure(figure: Drawn) -> Html:
