@@ -79,13 +79,36 @@ def test_labels_of_json_lines(tmp_path, labels):
     assert (config.data.target_feature, config.task.num_labels) == ("spam", 2)
 
 
-def test_words_with_numbers_in_front(tmp_path):
+@pytest.mark.parametrize("start", [0, 1])
+def test_words_with_numbers_in_front(tmp_path, start):
     write_names(tmp_path / "train.conll")
-    blocks = (tmp_path / "train.conll").read_text().strip().split("\n\n")
-    numbered = ["".join(f"{i} {line}\n" for i, line in enumerate(block.split("\n"), 1)) for block in blocks]
+    blocks = ["Ana B-PER", *(tmp_path / "train.conll").read_text().strip().split("\n\n")]
+    numbered = ["".join(f"{i} {line}\n" for i, line in enumerate(block.split("\n"), start)) for block in blocks]
     (tmp_path / "train.conll").write_text("\n".join(numbered))
     config = fitted("tag", tmp_path)
     assert (config.data.input_feature, config.task.num_labels) == ("2", 3)
+
+
+@pytest.mark.parametrize("names", [("premise", "hypothesis"), ("question", "sentence")])
+def test_the_longer_text_of_a_pair_may_be_the_second(tmp_path, names):
+    rows = [(text[:9], f"{text} {text}", label) for text, label in reviews(60)]
+    assert columns(tmp_path, [(*names, "label"), *rows]) == (names[0], "label")
+    assert fitted("classify", tmp_path).data.second_feature == names[1]
+
+
+def test_a_word_may_be_the_word_for_word(tmp_path):
+    write_names(tmp_path / "train.conll")
+    file = tmp_path / "train.conll"
+    file.write_text("-DOCSTART- O\n\nWords O\nvive O\n\n" + file.read_text())
+    assert fitted("tag", tmp_path).task.num_labels == 3
+
+
+def test_the_first_example_is_one_line(tmp_path, capsys):
+    rows = [{"text": text, "label": label} for text, label in reviews(60)]
+    lines = [{"text": None, "label": "negative"}, *rows]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    assert "line 1: 'text' is NoneType" in refusal("classify", tmp_path)
+    assert "text 'film 0 is fine and fine', label 'positive'" in capsys.readouterr().err
 
 
 def test_a_second_text_is_not_a_column_of_labels(tmp_path):
@@ -154,6 +177,7 @@ def test_more_columns_than_texts_of_a_pair(tmp_path):
     message = refusal("translate", tmp_path)
     assert "has the columns 1, 2, 3; name those of the two texts" in message
     assert "--config.data.target_feature=" in refusal("translate", tmp_path, data__input_feature="2")
+    assert "as in --config.data.input_feature=2 --config.data.target_feature=3" in message
 
 
 def test_a_tab_in_a_text_without_a_first_line_of_names(tmp_path):

@@ -29,6 +29,22 @@ def test_labels_in_front_of_texts_train_beside_a_table_for_scores(tmp_path):
     assert fitted("classify", tmp_path).data.train_split == "train[:90%]"
 
 
+def test_labels_in_front_of_texts_train_beside_any_table(tmp_path, capsys):
+    for name in ("train", "valid"):
+        (tmp_path / f"{name}.txt").write_text(WORDS if name == "train" else "positive good\nnegative bad\n")
+    write_reviews(tmp_path / "the classes.tsv")
+    data = fitted("classify", tmp_path).data
+    assert (data.train_split, data.valid_split) == ("train", "valid")
+    assert "that are not read: the classes.tsv" in capsys.readouterr().err
+
+
+def test_labels_in_front_of_texts_may_be_sorted(tmp_path):
+    for name in ("train", "valid"):
+        rows = sorted(reviews(600), key=lambda row: row[1])
+        (tmp_path / f"{name}.txt").write_text("".join(f"{label} {text}\n" for text, label in rows))
+    assert fitted("classify", tmp_path).data.format == "labelled"
+
+
 @pytest.mark.parametrize("names", [("trainset", "devset", "testset"), ("reviewsTrain", "reviewsDev", "reviewsTest")])
 def test_names_of_splits_in_longer_words(tmp_path, names):
     for name in names:

@@ -23,6 +23,7 @@ see the same folder WORKDIR. If one process dies, the others exit within a minut
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,7 +105,7 @@ def say_fitted(read: ReadConfig) -> None:
 
 def _check_fitted(read: ReadConfig, workdir: Path, allow_config_change: bool) -> None:
     """Raise ConfigError if only sizes that follow from the user's files differ from the run in the work directory."""
-    stored = read_config(workdir) if read.fitted and not allow_config_change else None
+    stored = read_config(Path(os.path.expanduser(workdir))) if read.fitted and not allow_config_change else None
     if stored is None:
         return
     lines = lasting_differences(stored, read.config.to_dict(), CONFIG)

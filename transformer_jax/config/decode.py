@@ -12,7 +12,7 @@ from transformer_jax.config.fields import Choices, DerivedFloat, DerivedStr, cho
 SAMPLES_TOGETHER = 8
 
 GENERATING = {"task.name": ("translation", "language_model", "span_corruption", "denoising")}
-"""The tasks that generate text. They read this section, as others like them do (`tasks.base.Task.generates`)."""
+"""The tasks that generate text. They read this section, as others like them do (`tasks.task.Task.generates`)."""
 
 _SEARCH = {"decode.method": ("search",)}
 _SAMPLE = {"decode.method": ("sample",)}

@@ -44,7 +44,10 @@ _ABOUT_TEXTS = {
     "label",
 }
 """Words of names of columns that are about a text, such as review_id."""
-_SECONDS = {"sentence1": "sentence2", "text1": "text2", "question1": "question2", "premise": "hypothesis"}
+_SECONDS = {
+    **{"sentence1": "sentence2", "text1": "text2", "question1": "question2"},
+    **{"premise": "hypothesis", "question": "sentence"},
+}
 """Usual names of the columns of a pair of texts that has a label."""
 _LANGUAGE = re.compile(
     r"arabic|chinese|czech|danish|deutsch|dutch|english|español|finnish|fran[cç]ais|french|german|greek|hebrew|hindi"
@@ -79,30 +82,39 @@ def find_columns(kind: Kind, data: DataConfig, given: Set[str]) -> dict[str, Any
     Raises: DataError if no column has labels, or if it is not clear which columns have the texts of pairs.
     """
     if data.source == "text" and data.format == "conll" and "data.input_feature" not in given:
-        return _words_column(_file(data, data.train_split))
+        return _words_column(_file(data, data.train_split), data.target_feature)
     needed = {"data.input_feature", "data.target_feature"} - given
     if data.source != "text" or data.format not in ("tsv", "jsonl") or not needed:
         return {}
     file = _file(data, data.train_split)
     table = (_tsv if data.format == "tsv" else _jsonl)(file, kind.config == "translate")
     columns = [_Column(name, values) for name, values in table.columns.items()]
-    taken = [value for value in (data.input_feature, data.second_feature, data.target_feature) if value]
+    found: dict[str, Any] = {}
+    if kind.config == "classify" and not {"data.input_feature", "data.second_feature"} & given:
+        found = _pair_with_label(columns)
+    taken = [*found.values(), *(value for value in (data.input_feature, data.second_feature, data.target_feature))]
     free = [column for column in columns if column.name not in taken]
-    found = (_pair if kind.config == "translate" else _text_and_label)(free, needed, file.path, ", ".join(table.names))
-    if kind.config == "classify" and "data.second_feature" not in given and not data.second_feature:
-        second = _SECONDS.get(_bare(found.get("data.input_feature", data.input_feature) or ""))
-        if pair := [column.name for column in free if second and _bare(column.name) == second]:
-            found["data.second_feature"] = pair[0]
-    _say_columns(file.path, columns, data, found)
+    choose = _pair if kind.config == "translate" else _text_and_label
+    found |= choose(free, needed - {*found}, file.path, ", ".join(table.names))
+    _say_columns(file.path, table, data, found)
     return found
 
 
-def _say_columns(where: Path, columns: Sequence[_Column], data: DataConfig, found: Mapping[str, Any]) -> None:
+def _pair_with_label(columns: Sequence[_Column]) -> dict[str, Any]:
+    """Return the two texts of a table that has usual names for both; else nothing."""
+    names = {_bare(column.name): column.name for column in columns}
+    for first, second in _SECONDS.items():
+        if first in names and second in names:
+            return {"data.input_feature": names[first], "data.second_feature": names[second]}
+    return {}
+
+
+def _say_columns(where: Path, table: _Table, data: DataConfig, found: Mapping[str, Any]) -> None:
     """Print the first example as it is read, and the columns that are not."""
-    fields = {name: found.get(f"data.{name}") or getattr(data, name) for name in _FEATURES}
-    values = {column.name: column.values for column in columns}
-    shown = [f"{name} {reprlib.repr(values[name][0])}" for name in fields.values() if name and values.get(name)]
-    others = [column.name for column in columns if column.name not in fields.values()]
+    fields = [name for feature in _FEATURES if (name := found.get(f"data.{feature}") or getattr(data, feature))]
+    first: Mapping[str, str] = next((row for row in table.rows if {*fields} <= {*row}), {})
+    shown = [f"{name} {reprlib.repr(first[name])}" for name in fields if name in first]
+    others = [name for name in table.names if name not in fields]
     more = f"; not read: {listed(others)}" if others else ""
     say(f"first example of {where.name}, by column: {', '.join(shown)}{more}")
 
@@ -113,8 +125,8 @@ _FEATURES = ("input_feature", "second_feature", "target_feature")
 def _pair(free: Sequence[_Column], needed: Set[str], where: Path, names: str) -> dict[str, Any]:
     """Return the columns of source and target: by their usual names, else in their order."""
     if len(free) > len(needed):
-        longest = sorted(sorted(free, key=lambda column: -column.length)[: len(needed)], key=free.index)
-        flags = [f"--config.{name}={column.name}" for name, column in zip(sorted(needed), longest, strict=True)]
+        texts = [column for column in free if not all(value.isdecimal() for value in column.values)]
+        flags = [f"--config.{name}={column.name}" for name, column in zip(sorted(needed), texts, strict=False)]
         raise DataError(f"{where} has the columns {names}; name those of the two texts, as in {' '.join(flags)}")
     if len(free) < len(needed):
         raise DataError(f"{where} has the columns {names}; a pair of texts needs two")
@@ -144,7 +156,7 @@ def _text_and_label(free: Sequence[_Column], needed: Set[str], where: Path, name
 
 
 def _text(columns: Sequence[_Column]) -> _Column | None:
-    """Return the column with a usual name of texts, unless another one is much longer; else the longest."""
+    """Return the column with a usual name of texts; else one with such a word in its name, unless it is short."""
     longest = max(columns, key=lambda column: column.length, default=None)
     for name in TEXTS:
         for column in columns:
@@ -175,24 +187,42 @@ def _label(columns: Sequence[_Column], where: Path, names: str) -> _Column:
     )
 
 
-def _words_column(file: TextFile) -> dict[str, Any]:
-    """Return the column of the words if the first one numbers them; raises DataError for CoNLL-U, and for names."""
-    rows: list[list[str]] = []
-    for line in itertools.islice(lines_of(file), _SAMPLE):
-        if line.strip() and not line.startswith(("#", "-DOCSTART-")):
-            rows.append(cells_of(line))
-        elif len(rows) > 1:
-            break
-    if not rows:
+def _words_column(file: TextFile, target: str | None) -> dict[str, Any]:
+    """Return the column of the words if the first one numbers them, from 0 or 1.
+
+    Raises: DataError for CoNLL-U, and for a first line of names.
+    """
+    sentences: list[list[list[str]]] = [[]]
+    for number, line in enumerate(itertools.islice(lines_of(file), _SAMPLE), 1):
+        if not line.strip():
+            sentences.append([])
+        elif not line.startswith(("#", "-DOCSTART-")):
+            cells = cells_of(line)
+            if sentences == [[]] and {cells[0].lower()} & _WORD_NAMES and {*map(str.lower, cells[1:])} & _TAG_NAMES:
+                raise DataError(f"{file.path}, line {number}: has names of columns, {' '.join(cells)}; remove the line")
+            sentences[-1].append(cells)
+    sentences = [sentence for sentence in sentences if sentence]
+    if not sentences or len(sentences[0][0]) < 2:
         return {}
-    if {*map(str.lower, rows[0])} & {"word", "words", "token", "tokens"} and len(rows[0]) > 1:
-        raise DataError(f"{file.path}, line 1: has names of columns, {' '.join(rows[0])}; remove the line")
-    if len(rows) < 2 or [row[0] for row in rows] != [str(place) for place in range(1, len(rows) + 1)]:
-        return {}
-    if {len(row) for row in rows} == {10}:
+    starts = [
+        first for first in (0, 1) if all(_is_numbered(sentence, first) for sentence in sentences[:-1] or sentences)
+    ]
+    if starts and all(len(row) == 10 for row in sentences[0]):
         raise DataError(f"{file.path}: has ten columns with numbers in the first, as CoNLL-U; rename it to .conllu")
-    say(f"{file.path}: the first column numbers the words, which are in the second")
-    return {"data.input_feature": "2"}
+    place = 1 if starts else 0
+    if starts:
+        say(f"{file.path}: the first column numbers the words, which are in the second")
+    first, tag = sentences[0][0], int(target or 0) - 1
+    say(f"first word of {file.path.name}: {first[place]!r}, tag {first[tag if tag < len(first) else -1]!r}")
+    return {"data.input_feature": "2"} if starts else {}
+
+
+_WORD_NAMES = {"word", "words", "token", "tokens"}
+_TAG_NAMES = {"tag", "tags", "pos", "ner", "label", "labels", "chunk", "bio", "iob"}
+
+
+def _is_numbered(sentence: Sequence[Sequence[str]], first: int) -> bool:
+    return [row[0] for row in sentence] == [str(place) for place in range(first, first + len(sentence))]
 
 
 def _bare(name: str) -> str:
@@ -231,10 +261,14 @@ def _file(data: DataConfig, split: str) -> TextFile:
 
 
 class _Table(NamedTuple):
-    """columns: values of the rows of a sample, by name. names: of all columns, also of those that are no text."""
+    """A sample of a table.
+
+    columns: values of the rows, by name. names: of all columns, also of those that are no text. rows: texts by name.
+    """
 
     columns: dict[str, list[str]]
     names: Sequence[str]
+    rows: Sequence[Mapping[str, str]]
 
 
 def _tsv(file: TextFile, pairs: bool) -> _Table:
@@ -257,7 +291,8 @@ def _tsv(file: TextFile, pairs: bool) -> _Table:
             f"{file.path}: the first line, {', '.join(names)}, is taken for the names of the columns; if it is an "
             f"example, {_NUMBERS}"
         )
-    return _Table({name: column[header:] for name, column in zip(names, cells, strict=True)}, names)
+    columns = {name: column[header:] for name, column in zip(names, cells, strict=True)}
+    return _Table(columns, names, [dict(zip(names, row, strict=True)) for row in same[header:]])
 
 
 def _check_widths(file: TextFile, rows: Sequence[Sequence[str]]) -> None:
@@ -268,7 +303,8 @@ def _check_widths(file: TextFile, rows: Sequence[Sequence[str]]) -> None:
     for number, line in enumerate(lines_of(file), 1):
         if (found := line.count("\t") + 1) > usual:
             raise DataError(
-                f"{file.path}, line {number}: {found} columns, and most lines have {usual}; has a text a tab in it?"
+                f"{file.path}, line {number}: {found} columns, and most lines have {usual}; has a text a tab in it? "
+                f"To read it as it is, {_NUMBERS}"
             )
 
 
@@ -317,7 +353,7 @@ def _jsonl(file: TextFile, pairs: bool) -> _Table:
     """
     table: dict[str, list[str]] = {}
     names: dict[str, None] = {}
-    count = 0
+    rows: list[dict[str, str]] = []
     for number, line in enumerate(itertools.islice(lines_of(file), _SAMPLE), 1):
         try:
             row = parse_json(line, check_text=False)
@@ -325,9 +361,10 @@ def _jsonl(file: TextFile, pairs: bool) -> _Table:
             raise DataError(f"{file.path}, line {number}: not JSON: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{file.path}, line {number}: expected a JSON object, got {type(row).__name__}")
-        count += 1
         names.update(dict.fromkeys(row))
+        rows.append({})
         for key, value in row.items():
             if isinstance(value, str) or (isinstance(value, int | float) and not pairs):
-                table.setdefault(key, []).append(value if isinstance(value, str) else json.dumps(value))
-    return _Table({key: values for key, values in table.items() if 2 * len(values) > count}, list(names))
+                rows[-1][key] = value if isinstance(value, str) else json.dumps(value)
+                table.setdefault(key, []).append(rows[-1][key])
+    return _Table({key: values for key, values in table.items() if 2 * len(values) > len(rows)}, list(names), rows)

@@ -32,7 +32,8 @@ _SUFFIX_WORDS = "set", "data", "file", "files", "split"
 _LABELS_AS_SUFFIXES = {"pos", "neg"}
 _NO_LANGUAGE = {*UNREAD, "md", "rst", "html", "pdf", "log", "py", "sh", "zip", "gz"}
 """Suffixes of files beside the texts, such as README.md."""
-_SAMPLE = 200
+_SAMPLE, _MOST_LABELS = 2000, 200
+"""Lines of a text that are looked at, and most different words in front of them that may be labels."""
 
 
 class _File(NamedTuple):
@@ -124,8 +125,9 @@ def _groups(
     if pairs := _pairs(kind, others, data):
         groups["parallel"] = pairs
     if "labelled" in groups and "data.format" not in given and kind.config == "classify":
-        tables = {*groups.get("tsv", {}), *groups.get("jsonl", {})}
-        has_table = any(_role(stem) in ("train", None) for stem in tables)
+        tables = {_role(stem) for format in ("tsv", "jsonl") for stem in groups.get(format, {})}
+        texts = {_role(stem) for stem in groups["labelled"]}
+        has_table = "train" in tables or (None in tables and "train" not in texts)
         groups["labelled"] = {} if has_table else _labelled(groups["labelled"], data)
     return groups
 
@@ -156,8 +158,9 @@ def _say_not_read(
     files: Sequence[_File], found: Mapping[str, Sequence[Path]], fields: Mapping[str, Any], data: Mapping[str, Any]
 ) -> None:
     """Name the files of data that no split has."""
-    splits = " ".join(str({**data, **{k[5:]: v for k, v in fields.items()}}[f"{role}_split"] or "") for role in ROLES)
-    names = {*re.findall(r"[^\s,\[]+", splits)}
+    chosen = {**data, **{name.removeprefix("data."): value for name, value in fields.items()}}
+    splits = ",".join(str(chosen[f"{role}_split"] or "") for role in ROLES)
+    names = {part.partition("[")[0].strip() for part in splits.split(",")}
     read = {path for stem, paths in found.items() if stem in names for path in paths}
     others = [x.path.name for x in files if x.path not in read and x.suffix not in _NO_DATA]
     if others and not re.search(r"[*?]", splits):
@@ -168,7 +171,10 @@ _NO_DATA = {"md", "rst", "py", "sh", "log", "html", "pdf"}
 
 
 def _labelled(files: Mapping[str, list[Path]], data: Mapping[str, Any]) -> dict[str, list[Path]]:
-    """Return the files whose lines begin with a label; raises DataError if none has, and one cannot be read."""
+    """Return the files whose lines begin with a label, and those for scores beside them, which may be short.
+
+    Raises: DataError if none does, and one cannot be read.
+    """
     found, problem = {}, None
     for stem, paths in files.items():
         try:
@@ -178,18 +184,21 @@ def _labelled(files: Mapping[str, list[Path]], data: Mapping[str, Any]) -> dict[
             problem = problem or error
     if problem and not found:
         raise problem
-    return found
+    return {
+        stem: paths for stem, paths in files.items() if found and (stem in found or _role(stem) in ("valid", "test"))
+    }
 
 
 def _begins_with_labels(path: Path, data: Mapping[str, Any]) -> bool:
     """Return whether the first words of a file's lines are few, as labels are; raises DataError for tabs after them."""
     file = TextFile(path, allow_empty=True, encoding=data["encoding"])
-    lines = list(itertools.islice(itertools.chain.from_iterable(file.blocks()), _SAMPLE))
+    lines = list(itertools.chain.from_iterable(file.blocks()))
+    lines = lines[:: max(len(lines) // _SAMPLE, 1)]  # of the whole file, which may be sorted
     first = [line.split(" ", 1)[0] for line in lines if " " in line.strip()]
     if 2 * sum("\t" in word.strip() for word in first) > len(first):
         name = path.name.replace(".txt", ".tsv")
         raise DataError(f"{path}: has a tab after the first word, as tables have; rename it to {name}")
-    return len(first) == len(lines) and 1 < len({*first}) <= len(lines) // 3
+    return len(first) == len(lines) and 1 < len({*first}) <= min(len(lines) // 3, _MOST_LABELS)
 
 
 def _format(found: Mapping[str, Mapping[str, Any]], data: Mapping[str, Any], given: Set[str]) -> str:

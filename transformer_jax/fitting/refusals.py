@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformer_jax.fitting.kinds import USES, Kind
 from transformer_jax.readers import open_file, parse_json
 from transformer_jax.readers.archives import CompressedError, open_gzip
 
-_MAX_NAMED = 6
+_MAX_NAMED, _MOST_SEEN = 6, 1000
 _FIRST_BYTES = 4096
 
 
@@ -36,9 +37,12 @@ def other_kind(
         others = [f"--config={name}" for name in configs if name != kind.config]
         if stems and others:
             names = [path.name for path in next(iter(stems.values()))]
-            return DataError(f"{where} has {has} ({' and '.join(names)}); use {' or '.join(others)}; {wanted}")
-    inside = [x for x in Path(os.path.expanduser(where)).glob("*/*") if not x.parent.name.startswith(".")]
-    if kind.formats and any(path.suffix.lower() in IMAGES for path in (*files, *inside)):
+            hint = (
+                ", or --config.data.format=labelled if every line begins with a label" if format == "labelled" else ""
+            )
+            return DataError(f"{where} has {has} ({' and '.join(names)}); use {' or '.join(others)}{hint}; {wanted}")
+    inside = Path(os.path.expanduser(where)).glob("[!.]*/*")
+    if kind.formats and any(x.suffix.lower() in IMAGES for x in (*files, *itertools.islice(inside, _MOST_SEEN))):
         return DataError(f"{where} has images; use --config=pictures; {wanted}")
     names = listed([path.name for path in files])
     return DataError(f"{where} has {names or 'no files'}; {wanted}")
@@ -53,19 +57,22 @@ def listed(names: Sequence[str]) -> str:
 def _other_name(kind: Kind, path: Path) -> str:
     """Return that a file has the suffix of another format than its content; or nothing."""
     stem, _, suffix = path.name.removesuffix(".gz").rpartition(".")
+    gz = ".gz" if path.suffix == ".gz" else ""
     if suffix == "json" and {"jsonl"} & {*kind.formats}:
         start = _start_of(path).lstrip()
         if start.startswith("["):
             return f"{path} is a JSON array; write one object per line as {stem}.jsonl"
         try:
             if "data" not in parse_json(start.partition("\n")[0], check_text=False):
-                return f"{path} has JSON lines; rename it to {stem}.jsonl"
+                return f"{path} has JSON lines; rename it to {stem}.jsonl{gz}"
         except (ValueError, TypeError):
             return ""
     if suffix == "txt" and "conll" in kind.formats and _has_words(_start_of(path)):
-        return f"{path} has a word and a tag per line; rename it to {stem}.conll"
+        return f"{path} has a word and a tag per line; rename it to {stem}.conll{gz}"
     if suffix == "txt" and "parallel" in kind.formats and len(stem.rpartition(".")[2]) == 2 and "." in stem:
-        return f"{path}: the last part of a name is the language; rename it to {stem}, and its other language likewise"
+        return (
+            f"{path}: the last part of a name is the language; rename it to {stem}{gz}, and its other language likewise"
+        )
     return ""
 
 

@@ -74,7 +74,7 @@ _FINE_TUNED = {
 class _Examples(NamedTuple):
     """The training examples.
 
-    count: their number. texts: those of a sample, by feature. answers: of the sample. labels: how often each occurs.
+    count: their number. texts: those of a sample, by feature. labels: how often each occurs.
     """
 
     count: int

@@ -61,7 +61,7 @@ def programs_of(trials: Sequence[Trial]) -> list[Program]:
     The corpus is tokenized, in a temporary folder. Trials of a study with a pretraining are measured with new
     parameters and a tokenizer of their own, since there is no checkpoint yet.
 
-    Raises: the errors of `training.prepare.prepare`.
+    Raises: the errors of `training.set_up.set_up`.
     """
     trained = [trial for trial in trials if trial.trained_by is None]
     result = []

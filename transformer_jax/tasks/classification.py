@@ -168,7 +168,7 @@ class Classification(Task):
     def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
         """Return the scores of all examples of a split, without class weights and label smoothing.
 
-        Returns: `loss` in nats per label, `accuracy` and `macro_f1` in percent, and `matthews`, as `label_metrics`
+        Returns: `loss` in nats per label, `accuracy` and `macro_f1` in percent, and `matthews`, as `metrics.labels`
           defines them; `examples`; `over_length`, the number of examples that training leaves out; `by_label`, of each
           label the precision, recall and F1 in percent and the number of examples. The outputs are the predicted
           labels.

@@ -29,7 +29,7 @@ READS = frozenset(
 )
 """Fields that tasks with labels read, as of `Task.reads`."""
 KINDS = ("right", "true", "predicted")
-"""Kinds of counts of a class, in the order of `label_metrics.ClassCounts`."""
+"""Kinds of counts of a class, in the order of `metrics.labels.ClassCounts`."""
 
 
 def class_weights(config: TaskConfig, labels: np.ndarray) -> np.ndarray | None:

@@ -7,7 +7,7 @@ answer. The loss is the mean of the cross-entropies of start and end, over the t
 
 A span from token i to token j of a window has the score start_i + end_j. The answer is the best span over all windows
 of the question with i <= j and at most `task.max_answer_length` tokens; its text is that of its characters in the
-context. Exact match and F1 are those of SQuAD's script; see answer_metrics.py.
+context. Exact match and F1 are those of SQuAD's script; see metrics/answers.py.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class Translation(token_prediction.NextTokens):
 
         Returns: metrics `loss` in nats per target token without label smoothing, `perplexity` = exp(loss), `accuracy`
           of the next token in percent, `tokens` of the targets with eos, and `over_length`, the number of pairs that
-          training leaves out. With `generate`, also the metrics of `text_scores`, and these by template family if the
+          training leaves out. With `generate`, also the metrics of `metrics.text`, and these by template family if the
           corpus has families. A corpus of tokens has scores of the tokens too. The outputs are the translations as
           plain text.
         """

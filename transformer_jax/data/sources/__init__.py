@@ -63,7 +63,8 @@ def why_unread(path: str | Path) -> str:
     stem, _, suffix = str(path).removesuffix(".gz").rpartition(".")
     if suffix not in UNREAD:
         return ""
-    return f"{path} {UNREAD[suffix].format(path=shlex.quote(f'{stem}.{suffix}'), stem=shlex.quote(stem))}"
+    gunzip = f"; first gunzip {shlex.quote(str(path))}" if str(path).endswith(".gz") else ""
+    return f"{path} {UNREAD[suffix].format(path=shlex.quote(f'{stem}.{suffix}'), stem=shlex.quote(stem))}{gunzip}"
 
 
 def format_of(path: str) -> str | None:

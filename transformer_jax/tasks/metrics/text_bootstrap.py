@@ -34,7 +34,7 @@ def paired_bootstrap(
         )
     if samples < 1 or seed < 1:
         raise ValueError(f"samples={samples}, seed={seed}: expected at least 1")
-    # The references are prepared once for all systems. `force` silences a warning, as in text_scores.py.
+    # The references are prepared once for all systems. `force` silences a warning, as in text.py.
     metrics = {"sacrebleu": BLEU(force=True, references=[references]), "chrf": CHRF(references=[references])}
     named = [(str(number), translations) for number, translations in enumerate(systems)]
     with _sacrebleu_seed(seed):

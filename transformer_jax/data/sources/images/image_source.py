@@ -101,7 +101,7 @@ def _bound(text: str | None, size: int, default: int) -> int:
 
 
 class ImageSource:
-    """A source of labelled images; see `sources.base.Source`."""
+    """A source of labelled images; see `sources.source.Source`."""
 
     def __init__(self, config: DataConfig, splits: Mapping[str, Sequence[Part]]) -> None:
         self._config = config
