@@ -14,7 +14,7 @@ from transformer_jax.data.batching import Rows
 from transformer_jax.data.tokenizers import Frame, train_tokenizer
 from transformer_jax.data.tokenizers.byte_bpe import ByteBPETokenizer
 from transformer_jax.tasks import corrupted_text
-from transformer_jax.tasks.batches.of_split import corruption, framing
+from transformer_jax.tasks.batches import corruption, framing
 from transformer_jax.tasks.task import TASKS
 
 KINDS = {

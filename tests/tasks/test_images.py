@@ -20,7 +20,8 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.significance import compare_statistics
 from transformer_jax.models.architecture import ARCHITECTURES, Model, init_params
-from transformer_jax.tasks.batches.of_split import augmentation, evaluation_batches, training_batches
+from transformer_jax.tasks.batches import augmentation
+from transformer_jax.tasks.batches.of_split import evaluation_batches, training_batches
 from transformer_jax.tasks.batches.rand_augment import OPERATIONS, rand_augment
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.loss_sums import LossHyper
