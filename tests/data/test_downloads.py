@@ -280,7 +280,7 @@ def test_two_processes_at_the_same_time(tmp_path, corpus):
 
 def test_folders_that_cannot_be_used(tmp_path, corpus):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"file/downloads/tiny: Not a directory; .* --data_dir"):
+    with pytest.raises(DataError, match=r"file/downloads/tiny: Not a directory\. .* --data_dir"):
         prepare_corpus("tiny", tmp_path / "file")
     (tmp_path / "tiny").write_text("mine")
     with pytest.raises(DataError, match="tiny exists, but is not a folder; move it away, or pass another --data_dir"):

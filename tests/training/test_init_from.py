@@ -267,7 +267,7 @@ def test_new_parts_without_a_checkpoint_are_refused(field):
 
 def test_a_new_head_beside_new_parameters_is_refused():
     values = dict.fromkeys(("training.new_head", "training.new_parameters"), "True") | {"training.init_from": "runs/x"}
-    with pytest.raises(ConfigError, match=r"training\.new_head=True is not read with new_parameters=True"):
+    with pytest.raises(ConfigError, match=r"training\.new_head=True has no effect with new_parameters=True"):
         read_config("quickstart", values)
 
 
