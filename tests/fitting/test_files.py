@@ -175,6 +175,17 @@ def test_a_damaged_image_is_named(tmp_path):
     assert "image left/damaged.png: " in refusal("pictures", tmp_path / "a")
 
 
+def test_the_usual_name_of_a_split_comes_first(tmp_path):
+    for name in ("train", "heldout", "valid"):
+        write_reviews(tmp_path / f"{name}.tsv")
+    assert fitted("classify", tmp_path).data.valid_split == "valid"
+
+
+def test_few_lines_with_labels_have_a_flag(tmp_path):
+    (tmp_path / "train.txt").write_text("good fine\nbad dull\n" * 2)
+    assert "or --config.data.format=labelled if every line begins" in refusal("classify", tmp_path)
+
+
 def test_a_label_with_a_tab(tmp_path):
     (tmp_path / "r.txt").write_text(WORDS + "positive\tgood film\n")
     assert "line 61: a tab in the label 'positive\\tgood'" in refusal("classify", tmp_path)

@@ -263,7 +263,7 @@ def _of_role(stems: Iterable[str], role: str, where: str) -> str | None:
     Raises: DataError if several have; of test sets the first is taken, since a further one is scored by its name.
     """
     of_role = [stem for stem in stems if _role(stem) == role]
-    exact = next((stem for stem in of_role if stem.lower() in ROLES[role]), None)
+    exact = next((stem for name in ROLES[role] for stem in of_role if stem.lower() == name), None)
     if exact is None and len(of_role) > 1 and role != "test":
         raise DataError(
             f"{where}: which of {listed(of_role)} is for {'training' if role == 'train' else 'validation'}? Name one, "

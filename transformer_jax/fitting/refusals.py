@@ -37,9 +37,9 @@ def other_kind(
         others = [f"--config={name}" for name in configs if name != kind.config]
         if stems and others:
             names = [path.name for path in next(iter(stems.values()))]
-            hint = (
-                ", or --config.data.format=labelled if every line begins with a label" if format == "labelled" else ""
-            )
+            hint = ""
+            if kind.config == "classify" and format == "documents":
+                hint = ", or --config.data.format=labelled if every line begins with a label"
             return DataError(f"{where} has {has} ({' and '.join(names)}); use {' or '.join(others)}{hint}; {wanted}")
     inside = Path(os.path.expanduser(where)).glob("[!.]*/*")
     if kind.formats and any(x.suffix.lower() in IMAGES for x in (*files, *itertools.islice(inside, _MOST_SEEN))):
