@@ -32,7 +32,7 @@ _HOMES = {
     "split": ["transformer_jax.training.hyper"],
     "init_state": ["transformer_jax.training.state"],
     "make_train_step": ["transformer_jax.training.step"],
-    "TASKS": ["transformer_jax.tasks.task", "transformer_jax.tasks.task"],
+    "TASKS": ["transformer_jax.tasks.base", "transformer_jax.tasks.task"],
     "ARCHITECTURES": ["transformer_jax.models.architecture"],
     "init_params": ["transformer_jax.models.architecture"],
     "DecodeConfig": ["transformer_jax.config"],
