@@ -22,7 +22,7 @@ def test_files_with_other_sizes_are_said_to_have_changed(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "fields that follow from the files in" in said
     assert "training.num_train_steps: 200 in config.json, " in said
-    assert "The files have changed, or flags of the first command are missing" in said
+    assert "If the files have changed, restore them or choose another --workdir" in said
     assert main([*command, "--config.model.emb_dim=32"]) == exit_codes.USER_ERROR
     assert "another config is in use here" in capsys.readouterr().err
     assert json.loads((workdir / "config.json").read_text())["model"]["emb_dim"] == config.model.emb_dim

@@ -29,13 +29,19 @@ def test_labels_in_front_of_texts_train_beside_a_table_for_scores(tmp_path):
     assert fitted("classify", tmp_path).data.train_split == "train[:90%]"
 
 
+def test_a_file_that_trains_in_part_does_not_test(tmp_path):
+    write_reviews(tmp_path / "test.tsv")
+    given = {"data__train_split": "test[:80%]", "data__valid_split": "test[80%:]"}
+    assert fitted("classify", tmp_path, **given).data.test_split == ""
+
+
 def test_labels_in_front_of_texts_train_beside_any_table(tmp_path, capsys):
     for name in ("train", "valid"):
         (tmp_path / f"{name}.txt").write_text(WORDS if name == "train" else "positive good\nnegative bad\n")
     write_reviews(tmp_path / "the classes.tsv")
     data = fitted("classify", tmp_path).data
     assert (data.train_split, data.valid_split) == ("train", "valid")
-    assert "that are not read: the classes.tsv" in capsys.readouterr().err
+    assert f"not read in {tmp_path}: the classes.tsv (" in capsys.readouterr().err
 
 
 def test_labels_in_front_of_texts_may_be_sorted(tmp_path):
@@ -91,7 +97,7 @@ def test_files_that_are_not_read_are_said(tmp_path, capsys):
     data = fitted("classify", tmp_path).data
     assert (data.train_split, data.test_split) == ("train[:90%]", "test_a")
     said = capsys.readouterr().err
-    assert f"files in {tmp_path} that are not read: test_b.tsv, train_more.tsv" in said
+    assert f"not read in {tmp_path}: test_b.tsv, train_more.tsv (" in said
 
 
 # Bad input.
@@ -111,7 +117,7 @@ def test_files_of_two_formats(tmp_path, capsys):
     write_reviews(tmp_path / "train.tsv")
     (tmp_path / "test.jsonl").write_text(json.dumps({"text": "fine", "label": "a"}) + "\n")
     assert fitted("classify", tmp_path).data.test_split == ""
-    assert "test.jsonl is jsonl, and not read as data.test_split" in capsys.readouterr().err
+    assert f"not read in {tmp_path}: test.jsonl (`evaluate --input=FILE` scores" in capsys.readouterr().err
     (tmp_path / "test.jsonl").rename(tmp_path / "valid.jsonl")
     assert "the training file is tsv, but valid.jsonl is jsonl; write both in one format" in refusal(
         "classify", tmp_path
@@ -140,6 +146,7 @@ def test_a_table_beside_the_same_compressed(tmp_path):
         ),
         ("classify", {"r.json": '{"text": "a", "label": "b"}\n' * 9}, "has JSON lines; rename it to r.jsonl"),
         ("classify", {"pos.txt": "good film\n" * 9, "neg.txt": "bad film\n" * 9}, "one file per label (neg and pos)"),
+        ("classify", {"film.pos": "good film\n" * 9, "film.neg": "bad film\n" * 9}, "one file per label (neg and pos)"),
         ("classify", {"a/b/notes.md": "x"}, "DIR has no files; --config=classify reads"),
         ("tag", {"r.txt": "Ana B\nvive O\n\nLuis B\n"}, "a word and a tag per line; rename it to r.conll"),
         ("translate", {"train.en.txt": "a\n", "train.fr.txt": "b\n"}, "rename it to train.en"),

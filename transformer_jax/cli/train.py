@@ -114,8 +114,8 @@ def _check_fitted(read: ReadConfig, workdir: Path, allow_config_change: bool) ->
         listing = "\n".join(f"  - {line}" for line in lines.values())
         raise ConfigError(
             f"{workdir}: fields that follow from the files in {read.config.data.dir} differ from those of this run\n"
-            f"{listing}\nThe files have changed, or flags of the first command are missing. Choose another --workdir, "
-            f"or restore the files; without --config, the run goes on with the fields of {CONFIG}"
+            f"{listing}\nIf the files have changed, restore them or choose another --workdir. If flags of the first "
+            f"command are missing, give them, or leave out --config to go on with the fields of {CONFIG}"
         )
 
 

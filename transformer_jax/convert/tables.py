@@ -58,7 +58,7 @@ class Family:
       value is written. because: what another value says, for some of them.
     - ignored: keys that transformers reads but that have no effect on the outputs, with the reason. Of the others that
       are not in this table, see `COMMON_IGNORED` and `folder_config.reason`.
-    - notes: keys that are written for old versions. They are not read.
+    - notes: keys that files have for old versions. The importer ignores them.
     - adapt: changes the keys of a file to those of the table, and returns what is wrong with them.
     - also_written: keys to write beside those of the table, for a config.
     - repeats: keys that repeat another key where they are missing.
@@ -142,7 +142,7 @@ COMMON_IGNORED = {
     **dict.fromkeys(("forced_eos_token_id", "is_encoder_decoder"), GENERATION),
     "auto_map": "names code of the folder, which is not run",
 }  # fmt: skip
-"""Keys that every family may have, with the reason why they are not read."""
+"""Keys that every family may have and that the importer ignores, with the reason."""
 COMMON_REQUIRED: dict[str, tuple[tuple[Any, ...], str]] = {
     "is_causal": ((True,), "transformers lets every position attend to later ones"),
     "quantization_config": ((None,), "the tensors are quantized; save the folder again with numbers of 16 or 32 bits"),

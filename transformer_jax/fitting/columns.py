@@ -18,7 +18,7 @@ from transformer_jax.data.sources.formats import lines_of
 from transformer_jax.data.sources.lines import TextFile, find
 from transformer_jax.errors import DataError
 from transformer_jax.fitting.kinds import Kind
-from transformer_jax.fitting.refusals import listed
+from transformer_jax.fitting.names import listed, stems_of
 from transformer_jax.host.terminal import say
 from transformer_jax.readers import parse_json
 
@@ -29,19 +29,7 @@ _SAMPLE = 2000
 _SOURCES, _TARGETS = ("source", "src", "input"), ("target", "tgt", "output")
 _OTHERS = {*_SOURCES, *_TARGETS, "id"}
 _ABOUT_TEXTS = {
-    "id",
-    "ids",
-    "type",
-    "date",
-    "time",
-    "count",
-    "lang",
-    "language",
-    "name",
-    "user",
-    "author",
-    "url",
-    "label",
+    *("id", "ids", "type", "date", "time", "count", "lang", "language", "name", "user", "author", "url", "label")
 }
 """Words of names of columns that are about a text, such as review_id."""
 _SECONDS = {
@@ -158,10 +146,9 @@ def _text_and_label(free: Sequence[_Column], needed: Set[str], where: Path, name
 def _text(columns: Sequence[_Column]) -> _Column | None:
     """Return the column with a usual name of texts; else one with such a word in its name, unless it is short."""
     longest = max(columns, key=lambda column: column.length, default=None)
-    for name in TEXTS:
-        for column in columns:
-            if _bare(column.name) in (name, *(x for x in _SECONDS if name in x)):
-                return column
+    usual = (column for name in TEXTS for column in columns if _bare(column.name) == name)
+    if (whole := next(usual, None)) is not None:
+        return whole
     about = [x for x in columns if {*_words(x.name)} & {*TEXTS} and not {*_words(x.name)} & _ABOUT_TEXTS]
     best = max(about, key=lambda column: column.length, default=None)
     return best if best and longest and 2 * best.length >= longest.length else longest
@@ -255,8 +242,7 @@ def lacks_labels(data: DataConfig) -> bool:
 
 def _file(data: DataConfig, split: str) -> TextFile:
     """Return the first file of a split."""
-    prefix = re.split(r"[,\[]", split)[0].strip()
-    path = find(Path(data.dir).expanduser(), f"{prefix}.{data.format}")
+    path = find(Path(data.dir).expanduser(), f"{stems_of(split)[0]}.{data.format}")
     return TextFile(path, allow_empty=data.format == "conll", encoding=data.encoding)
 
 

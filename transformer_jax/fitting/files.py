@@ -7,14 +7,15 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from transformer_jax.data.images import SUFFIXES as IMAGES
 from transformer_jax.data.sources import UNREAD
 from transformer_jax.data.sources.lines import TextFile
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.fitting.kinds import Kind
-from transformer_jax.fitting.refusals import listed, other_kind
+from transformer_jax.fitting.names import NamedFile, listed, named, stems_of
+from transformer_jax.fitting.refusals import other_kind
 from transformer_jax.host.terminal import say
 from transformer_jax.readers.arrays import open_npz
 
@@ -36,12 +37,6 @@ _SAMPLE, _MOST_LABELS = 2000, 200
 """Lines of a text that are looked at, and most different words in front of them that may be labels."""
 
 
-class _File(NamedTuple):
-    path: Path
-    stem: str
-    suffix: str
-
-
 def find_files(kind: Kind, data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
     """Return the fields of `data` that say which files are read, by dotted name.
 
@@ -58,9 +53,9 @@ def find_files(kind: Kind, data: Mapping[str, Any], given: Set[str]) -> dict[str
     if "data.format" in given and data["format"] not in kind.formats:
         raise ConfigError(f"data.format='{data['format']}': --config={kind.config} reads {', '.join(kind.formats)}")
     folder, only = (path, None) if path.is_dir() else (path.parent, path)
-    files = [_split(file) for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    files = [named(file) for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
     if only is not None:
-        files = [file for file in files if file.stem == _split(only).stem]
+        files = [file for file in files if file.stem == named(only).stem]
         if (plain := only.with_suffix("")) != only and only.suffix == ".gz" and plain.is_file():
             raise DataError(f"{only}: {plain} is read where both are there; remove or rename one of them")
     groups = _groups(kind, files, data, given)
@@ -74,19 +69,20 @@ def find_files(kind: Kind, data: Mapping[str, Any], given: Set[str]) -> dict[str
     if only is not None:
         fields["data.dir"] = str(Path(data["dir"]).parent)
     fields |= _splits(found[format], data, given, data["dir"])
+    _check_other_formats(found, format, fields, data["dir"])
     if only is None:
         _say_not_read(files, found[format], fields, data)
-    _check_other_formats(found, format, fields, data["dir"])
     if format == "parallel":
-        train = next((s for s in found[format] if fields["data.train_split"] in (s, s + TRAIN_PART)), None)
-        fields |= _locales(found[format][train] if train else next(iter(found[format].values())), data, given)
+        pairs = found[format]
+        train = next((stem for stem in stems_of(fields["data.train_split"]) if stem in pairs), next(iter(pairs)))
+        fields |= _locales(pairs[train], data, given)
     return fields
 
 
 def _check_other_formats(
     found: Mapping[str, Mapping[str, Any]], format: str, fields: Mapping[str, Any], where: str
 ) -> None:
-    """Raise DataError if the file for validation is of another format than that for training; name a test file."""
+    """Raise DataError if the file for validation is of another format than that for training."""
     for other, stems in found.items():
         names = [path.name for stem in stems if _role(stem) == "valid" for path in stems[stem]]
         if other != format and names and fields.get("data.valid_split", "").endswith(VALID_PART):
@@ -95,18 +91,10 @@ def _check_other_formats(
                 "give a part of the training file: --config.data.train_split=NAME[:90%] "
                 "--config.data.valid_split=NAME[90%:]"
             )
-        names = [path.name for stem in stems if _role(stem) == "test" for path in stems[stem]]
-        if other != format and names and fields.get("data.test_split") == "":
-            say(f"{where}: {listed(names)} is {other}, and not read as data.test_split; `evaluate --input` reads it")
-
-
-def _split(path: Path) -> _File:
-    stem, _, suffix = path.name.removesuffix(".gz").rpartition(".")
-    return _File(path, stem or suffix, suffix)
 
 
 def _groups(
-    kind: Kind, files: Sequence[_File], data: Mapping[str, Any], given: Set[str]
+    kind: Kind, files: Sequence[NamedFile], data: Mapping[str, Any], given: Set[str]
 ) -> dict[str, dict[str, list[Path]]]:
     """Return the files by format and stem; two files of one stem and other suffixes are a pair of texts."""
     groups: dict[str, dict[str, list[Path]]] = {}
@@ -155,16 +143,16 @@ def _pairs(kind: Kind, others: Mapping[str, Mapping[str, Path]], data: Mapping[s
 
 
 def _say_not_read(
-    files: Sequence[_File], found: Mapping[str, Sequence[Path]], fields: Mapping[str, Any], data: Mapping[str, Any]
+    files: Sequence[NamedFile], found: Mapping[str, Sequence[Path]], fields: Mapping[str, Any], data: Mapping[str, Any]
 ) -> None:
     """Name the files of data that no split has."""
     chosen = {**data, **{name.removeprefix("data."): value for name, value in fields.items()}}
     splits = ",".join(str(chosen[f"{role}_split"] or "") for role in ROLES)
-    names = {part.partition("[")[0].strip() for part in splits.split(",")}
+    names = stems_of(splits)
     read = {path for stem, paths in found.items() if stem in names for path in paths}
     others = [x.path.name for x in files if x.path not in read and x.suffix not in _NO_DATA]
     if others and not re.search(r"[*?]", splits):
-        say(f"files in {data['dir']} that are not read: {listed(others)}")
+        say(f"not read in {data['dir']}: {listed(others)} (`evaluate --input=FILE` scores a further file)")
 
 
 _NO_DATA = {"md", "rst", "py", "sh", "log", "html", "pdf"}
@@ -213,7 +201,7 @@ def _format(found: Mapping[str, Mapping[str, Any]], data: Mapping[str, Any], giv
 
 
 def _locales(pair: Sequence[Path], data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
-    suffixes = [_split(path).suffix for path in pair]
+    suffixes = [named(path).suffix for path in pair]
     source, target = data["source_locale"], data["target_locale"]
     if {source, target} == {*suffixes}:
         return {}
@@ -233,22 +221,22 @@ def _splits(
     if "data.train_split" in given:
         train = data["train_split"]
     else:
-        others = [stem for stem in stems if len(stems) == 1 or _role(stem) is None]
-        train = _of_role(stems, "train", where) or (others[0] if len(others) == 1 else None)
+        without_role = [stem for stem in stems if len(stems) == 1 or _role(stem) is None]
+        train = _of_role(stems, "train", where) or (without_role[0] if len(without_role) == 1 else None)
         if train is None:
             raise DataError(
                 f"{where}: which of {listed(stems)} is for training? Name it, as in --config.data.train_split="
                 f"'{_largest(files)}[:90%]' --config.data.valid_split='{_largest(files)}[90%:]'"
             )
-    name = train
+    others = [stem for stem in files if stem not in stems_of(train)]
     if "data.valid_split" not in given:
-        valid = _of_role([stem for stem in stems if stem != name], "valid", where)
+        valid = _of_role(others, "valid", where)
         if valid is None and re.search(r"[\[,*?]", train):
             raise DataError(f"{where}: no file for validation; name it, as in --config.data.valid_split=NAME")
         fields["data.valid_split"] = valid or train + VALID_PART
         train = train if valid else train + TRAIN_PART
     if "data.test_split" not in given:
-        fields["data.test_split"] = _of_role([stem for stem in stems if stem != name], "test", where) or ""
+        fields["data.test_split"] = _of_role(others, "test", where) or ""
     return {"data.train_split": train, **fields}
 
 
@@ -309,7 +297,7 @@ def _images(kind: Kind, path: Path, data: Mapping[str, Any], given: Set[str]) ->
         return fields | _splits(dict.fromkeys(sets, ()), data, given, where)
     if labels:
         return fields | _splits({".": ()}, data, given, where)
-    files = [_split(x) for x in sorted(path.iterdir()) if x.is_file()]
+    files = [named(x) for x in sorted(path.iterdir()) if x.is_file()]
     raise other_kind(kind, where, [file.path for file in files], _groups(kind, files, data, given))
 
 

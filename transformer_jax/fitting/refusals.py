@@ -11,10 +11,11 @@ from transformer_jax.data.images import SUFFIXES as IMAGES
 from transformer_jax.data.sources import why_unread
 from transformer_jax.errors import DataError
 from transformer_jax.fitting.kinds import USES, Kind
+from transformer_jax.fitting.names import listed, named
 from transformer_jax.readers import open_file, parse_json
 from transformer_jax.readers.archives import CompressedError, open_gzip
 
-_MAX_NAMED, _MOST_SEEN = 6, 1000
+_MOST_SEEN = 1000
 _FIRST_BYTES = 4096
 
 
@@ -48,17 +49,11 @@ def other_kind(
     return DataError(f"{where} has {names or 'no files'}; {wanted}")
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return the first few names."""
-    shown = ", ".join(names[:_MAX_NAMED])
-    return f"{shown}, ..." if len(names) > _MAX_NAMED else shown
-
-
 def _other_name(kind: Kind, path: Path) -> str:
     """Return that a file has the suffix of another format than its content; or nothing."""
-    stem, _, suffix = path.name.removesuffix(".gz").rpartition(".")
+    _, stem, suffix = named(path)
     gz = ".gz" if path.suffix == ".gz" else ""
-    if suffix == "json" and {"jsonl"} & {*kind.formats}:
+    if suffix == "json" and "jsonl" in kind.formats:
         start = _start_of(path).lstrip()
         if start.startswith("["):
             return f"{path} is a JSON array; write one object per line as {stem}.jsonl"
@@ -77,18 +72,21 @@ def _other_name(kind: Kind, path: Path) -> str:
 
 
 def _other_set(kind: Kind, files: Sequence[Path]) -> str:
-    """Return what is wrong with several files that belong together; or nothing."""
-    sides: dict[str, list[str]] = {}
-    for path in files:
-        stem, _, suffix = path.name.removesuffix(".gz").rpartition(".")
-        sides.setdefault(stem, []).append(suffix)
-    stems = {stem for stem, found in sides.items() if found == ["txt"]}
-    if kind.config == "classify" and any({*found} == {"pos", "neg"} for found in sides.values()):
-        return "one file per label (.neg and .pos) is not read; write a label, a tab and a text per line of train.tsv"
-    if kind.config == "classify" and (pair := next((x for x in _OPPOSITES if x <= {s.lower() for s in stems}), None)):
-        names = " and ".join(sorted(pair))
-        return f"one file per label ({names}) is not read; write a label, a tab and a text per line of train.tsv"
-    return ""
+    """Return that there is one file per label, such as pos.txt and neg.txt, or film.pos and film.neg; or nothing."""
+    if kind.config != "classify":
+        return ""
+    names = [named(path) for path in files]
+    for labels in _OPPOSITES:
+        if {"txt"} == {x.suffix for x in names if x.stem.lower() in labels} and labels <= {
+            x.stem.lower() for x in names
+        }:
+            break
+        if labels <= {x.suffix.lower() for x in names}:
+            break
+    else:
+        return ""
+    shown = " and ".join(sorted(labels))
+    return f"one file per label ({shown}) is no format here; write a label, a tab and a text per line of train.tsv"
 
 
 _OPPOSITES = ({"pos", "neg"}, {"positive", "negative"}, {"spam", "ham"})

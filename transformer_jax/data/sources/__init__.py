@@ -49,17 +49,18 @@ _OF_SUFFIX = {"tsv": "tsv", "jsonl": "jsonl", "conll": "conll", "conllu": "conll
 
 
 UNREAD = {
-    "csv": "is CSV, which is not read; write it with tabs between the columns, for example with python -c 'import csv, "
-    'sys; [print(*(" ".join(cell.split()) for cell in row), sep="\\t") for row in csv.reader(open(sys.argv[1], '
+    "csv": "is CSV, a format that this package does not know; write it with tabs between the columns, for example with "
+    "python -c 'import csv, sys; "
+    '[print(*(" ".join(cell.split()) for cell in row), sep="\\t") for row in csv.reader(open(sys.argv[1], '
     """encoding="utf-8-sig", newline=""))]' {path} > {stem}.tsv""",
     "xlsx": "is a spreadsheet; save it as text with tabs between the columns, {stem}.tsv",
-    "parquet": "is Parquet, which is not read; write its rows as {stem}.jsonl",
+    "parquet": "is Parquet, a format that this package does not know; write its rows as {stem}.jsonl",
 }
 """Formats of tables that no config reads, with the remedy."""
 
 
 def why_unread(path: str | Path) -> str:
-    """Return why a table is not read, and how to write it in a format that is; empty for other files."""
+    """Return that a table has an unknown format, and how to write it in a known one; empty for other files."""
     stem, _, suffix = str(path).removesuffix(".gz").rpartition(".")
     if suffix not in UNREAD:
         return ""
@@ -70,7 +71,7 @@ def why_unread(path: str | Path) -> str:
 def format_of(path: str) -> str | None:
     """Return the format of a file that has both sides, by its suffix, also before .gz; None for another suffix.
 
-    Raises: DataError for a table that is not read, such as CSV.
+    Raises: DataError for a table in an unknown format, such as CSV.
     """
     if problem := why_unread(path):
         raise DataError(problem)
