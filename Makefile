@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 
 STUDY = --config.model.emb_dim=64 --config.model.mlp_dim=256 --config.data.num_train_pairs=20000 --config.data.num_eval_pairs=200 --config.data.batching=packed --config.data.packed_length=64 --config.data.tokens_per_batch=512 --config.training.num_train_steps=300 --config.training.eval_every_steps=100 --config.optimizer.warmup_steps=60
 
-.PHONY: install quickstart study test test-all test-cluster lint types lock clean
+.PHONY: install quickstart study test test-slow test-all test-cluster lint types lock clean
 
 install: $(READY)
 
@@ -32,12 +33,15 @@ study: $(READY)
 	$(BIN)/python -m transformer_jax sweep --study=experiments/norm_placement --workdir=runs/study --executor=vmap $(STUDY)
 	$(BIN)/python -m transformer_jax report --workdir=runs/study
 
-## Run the tests that take at most a few seconds each; `make test-all` adds the slow ones.
+## Run the tests that take at most a few seconds each; `make test-all` adds the slow ones, `make test-slow` runs those alone.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0 -m "not slow"
+	$(PYTEST) -m "not slow" $(FLAGS)
+
+test-slow: $(READY)
+	$(PYTEST) -m slow $(FLAGS)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --max-worker-restart=0
+	$(PYTEST) $(FLAGS)
 
 ## Run a study on a Ray cluster of two nodes, both on this machine. Ray is 200 MB, so `install` and .ci/run leave it out.
 test-cluster: $(READY)

@@ -22,6 +22,7 @@ if _FAST_COMPILE not in os.environ.get("XLA_FLAGS", ""):  # a pytest-xdist worke
 import jax  # noqa: E402
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
+from budget import SUITES, Budget  # noqa: E402
 
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
@@ -55,6 +56,17 @@ def _few_compiled_programs() -> Iterator[None]:
     mappings = Path("/proc/self/maps")
     if mappings.exists() and mappings.read_bytes().count(b"\n") > _MAX_MAPPINGS:
         jax.clear_caches()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--budget", choices=list(SUITES), help="fail above this part of tests/budget.json")
+    parser.addoption("--renew-budget", action="store_true", help="write the part that --budget names instead")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    budget = Budget(config)
+    jax.monitoring.register_event_duration_secs_listener(budget.count)
+    config.pluginmanager.register(budget, "budget")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
