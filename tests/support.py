@@ -34,10 +34,11 @@ def choices(field: str) -> tuple[str, ...]:
     return tuple(ModelConfig.__dataclass_fields__[field].metadata["choices"])
 
 
-# Every value of every field that changes the model's computation; the first is the default.
+# Every field that changes the model's computation, with at most three of its values unless they differ in how they are
+# decoded and packed; the first is the default. Other activations are functions of numbers: see test_feed_forward.py.
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "position_encoding": tuple(name for name in choices("position_encoding") if name != "sinusoidal_2d"),
-    "activation": choices("activation"),
+    "activation": ("relu", "gelu", "swiglu"),
     "num_kv_heads": (None, 2, 1),
     "norm_position": choices("norm_position"),
     "norm": tuple(name for name in choices("norm") if name not in NORMS_OVER_BATCH),  # see test_batch_norm.py
@@ -65,10 +66,14 @@ def scanned(**fields: Any) -> ModelConfig:
     return tiny(**fields, scan_layers=True)
 
 
-def covering_set() -> list[dict[str, Any]]:
-    """Return few combinations of OPTIONS in which every pair of values of two fields occurs together; greedy."""
-    names = list(OPTIONS)
-    missing = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in OPTIONS[a] for y in OPTIONS[b]}
+def covering_set(**further: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Return few combinations of OPTIONS in which every pair of values of two fields occurs together; greedy.
+
+    further: more fields and their values, such as the architectures that a test deals the combinations out to.
+    """
+    options = OPTIONS | further
+    names = list(options)
+    missing = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in options[a] for y in options[b]}
     rng = np.random.default_rng(0)
     rows = []
     while missing:
@@ -77,8 +82,8 @@ def covering_set() -> list[dict[str, Any]]:
             (seed_a, seed_b) = sorted(missing, key=str)[rng.integers(len(missing))]
             row = dict([seed_a, seed_b])
             for name in rng.permutation([n for n in names if n not in row]):
-                gains = [sum(_pair(names, (name, v), kv) in missing for kv in row.items()) for v in OPTIONS[name]]
-                row[str(name)] = OPTIONS[name][int(np.argmax(gains))]
+                gains = [sum(_pair(names, (name, v), kv) in missing for kv in row.items()) for v in options[name]]
+                row[str(name)] = options[name][int(np.argmax(gains))]
             row = {name: row[name] for name in names}
             gain = sum(pair in missing for pair in itertools.combinations(row.items(), 2))
             best = max(best, (gain, row), key=lambda pair: pair[0])
@@ -87,14 +92,9 @@ def covering_set() -> list[dict[str, Any]]:
     return rows
 
 
-def covering_params() -> list[Any]:
-    """Return the covering set as parameters of a test; the first rows, with every value at least once, are not slow."""
-    missing = {(name, value) for name, values in OPTIONS.items() for value in values}
-    params = []
-    for row in covering_set():
-        params.append(pytest.param(row, id=label(row), marks=() if missing else pytest.mark.slow))
-        missing -= set(row.items())
-    return params
+def covering_params(**further: tuple[Any, ...]) -> list[Any]:
+    """Return the covering set as parameters of a test."""
+    return [pytest.param(row, id=label(row)) for row in covering_set(**further)]
 
 
 def slow_but(fast: Any, values: Iterable[Any]) -> list[Any]:

@@ -28,18 +28,6 @@ from transformer_jax.nn.embeddings import TokenEmbedding
 ARCHITECTURES = ("encoder_decoder", "decoder_only", "encoder_only")
 every_architecture = pytest.mark.parametrize("architecture", slow_but("encoder_decoder", ARCHITECTURES))
 
-# Every position encoding, with either norm placement.
-ENCODINGS = [
-    ("sinusoidal", "post"),
-    ("learned", "pre"),
-    ("rotary", "post"),
-    ("relative", "pre"),
-    ("none", "post"),
-]
-every_encoding = pytest.mark.parametrize(
-    ("position_encoding", "norm_position"), slow_but(("relative", "pre"), ENCODINGS)
-)
-
 
 def module(config, **options):
     return architectures.ARCHITECTURES[config.architecture].module(config, **options)
@@ -64,29 +52,74 @@ def padded_batch(config):
     return read_by(config, as_batch(inputs=inputs, types=types, targets=batch["targets"].at[0, 3:].set(0)))
 
 
+# Examples of 7 + 3, 4 + 5 and 1 + 5 tokens: in rows of their own, padded on the right, or the first two in one row.
+LENGTHS = {"inputs": (7, 4, 1), "targets": (3, 5, 5)}
+PLACES = {
+    False: {"inputs": [(0, 0), (1, 0), (2, 0)], "targets": [(0, 0), (1, 0), (2, 0)]},  # row and first slot
+    True: {"inputs": [(0, 0), (0, 7), (1, 0)], "targets": [(0, 0), (0, 3), (1, 0)]},
+}
+SHAPES = {False: {"inputs": (3, 7), "targets": (3, 5)}, True: {"inputs": (2, 12), "targets": (2, 9)}}
+
+
+def examples():
+    """Return the examples one by one: a batch of one row without padding each."""
+    rng = np.random.default_rng(3)
+    ids = {name: [rng.integers(4, 19, (1, n)).astype(np.int32) for n in LENGTHS[name]] for name in LENGTHS}
+    types = [rng.integers(0, 3, (1, n)).astype(np.int32) for n in LENGTHS["inputs"]]
+    columns = zip(ids["inputs"], types, ids["targets"], strict=True)
+    return [as_batch(inputs=inputs, types=kinds, targets=targets) for inputs, kinds, targets in columns]
+
+
+def together(packed):
+    """Return the examples as one batch."""
+    arrays = {}
+    for side in ("inputs", "targets"):
+        names = (side, "types") if side == "inputs" else (side,)
+        rows = {name: np.zeros(SHAPES[packed][side], np.int32) for name in names}
+        segments, positions = np.zeros_like(rows[side]), np.zeros_like(rows[side])
+        for (row, first), example in zip(PLACES[packed][side], examples(), strict=True):
+            slots = slice(first, first + example[side].shape[1])
+            for name in names:
+                rows[name][row, slots] = example[name][0]
+            segments[row, slots] = segments[row].max() + 1
+            positions[row, slots] = np.arange(slots.stop - slots.start)
+        arrays |= rows
+        if packed:
+            arrays |= {f"{side}_segment_ids": segments, f"{side}_positions": positions}
+    return as_batch(**arrays)
+
+
 # --- against the papers --------------------------------------------------------------------------------------------
 
 
-@every_architecture
-@pytest.mark.parametrize("fields", covering_params())
-def test_logits_and_weights_equal_the_float64_reference(fields, architecture):
-    config = tiny(**fields, architecture=architecture)
-    params, batch = random_params(config), padded_batch(config)
-    logits, weights = forward(config, params, batch, return_weights=True)
-    model = Model(config, params)
+@pytest.mark.parametrize("fields", covering_params(architecture=ARCHITECTURES, packed=(False, True)))
+def test_logits_and_weights_equal_the_float64_reference(fields):
+    """The reference sees every example alone: padding, other rows and packed neighbours change nothing."""
+    packed = fields["packed"]
+    config = tiny(**{name: value for name, value in fields.items() if name != "packed"})
+    params = random_params(config)
+    logits, weights = forward(config, params, read_by(config, together(packed)), return_weights=True)
+    sides = {"encoder": "inputs", "decoder": "targets"}
+    stacks = [name for name in sides if config.architecture in ("encoder_decoder", f"{name}_only")]
+    expected_kinds = {f"{name}_self_attention" for name in stacks}
+    assert weights.keys() == expected_kinds | ({"decoder_cross_attention"} if len(stacks) == 2 else set())
     # Without norms, logits of attention are large, and so is their rounding.
     tolerance = 1e-3 if config.norm == "none" else 1e-5
-    assert_close(logits, model(batch), tolerance)
-    expected = {}
-    if architecture != "encoder_only":
-        expected["decoder_self_attention"] = model.weights
-    if architecture != "decoder_only":
-        expected["encoder_self_attention"] = model.memory_weights
-    if architecture == "encoder_decoder":
-        expected["decoder_cross_attention"] = model.weights
-    assert weights.keys() == expected.keys()
-    for name, layers in expected.items():
-        assert_close(weights[name], np.stack([layer[name.partition("_")[2]] for layer in layers]), tolerance)
+    model = Model(config, params)
+    for number, example in enumerate(examples()):
+        expected = model(read_by(config, example))
+        places, slots = {}, {}
+        for name in stacks:
+            row, first = PLACES[packed][sides[name]][number]
+            places[name], slots[name] = row, slice(first, first + LENGTHS[sides[name]][number])
+        assert_close(logits[places[stacks[-1]], slots[stacks[-1]]], expected[0], tolerance)
+        for kind, found in weights.items():
+            stack, _, attention = kind.partition("_")
+            layers = model.weights if stack == "decoder" else model.memory_weights
+            keys = slots["encoder" if attention == "cross_attention" else stack]
+            of_row = np.asarray(found)[:, places[stack], :, slots[stack]]  # [L, N, T, S]
+            assert_close(of_row[..., keys], np.stack([layer[attention][0] for layer in layers]), tolerance)
+            assert not np.delete(of_row, np.r_[keys], axis=-1).any(), "weights outside of the example"
 
 
 # --- parameters ----------------------------------------------------------------------------------------------------
@@ -295,85 +328,38 @@ def influence(config, params, batch):
     return {"decoder_only": (*found, None), "encoder_only": (None, *found)}.get(config.architecture, found)
 
 
-@every_architecture
-@every_encoding
-def test_causality_by_gradient(position_encoding, norm_position, architecture):
-    fields = {"position_encoding": position_encoding, "norm_position": norm_position}
-    config = scanned(**fields, num_kv_heads=2, architecture=architecture)
-    batch = make_batch(1)
-    batch = as_batch(inputs=batch["inputs"].at[0, 5:].set(0), targets=batch["targets"])
+@pytest.mark.parametrize(
+    ("architecture", "packed", "position_encoding"),
+    [
+        ("encoder_decoder", False, "relative"),
+        ("encoder_decoder", True, "sinusoidal"),
+        ("decoder_only", False, "rotary"),
+        ("decoder_only", True, "relative"),
+        ("encoder_only", False, "learned"),
+        ("encoder_only", True, "none"),
+    ],
+)
+def test_which_tokens_influence_which_logits(architecture, packed, position_encoding):
+    """A gradient is exactly 0 unless both tokens are of one example, and the decoder's token is not later."""
+    norm_position = "pre" if packed else "post"
+    fields = {"position_encoding": position_encoding, "norm_position": norm_position, "num_kv_heads": 2}
+    config = scanned(**fields, architecture=architecture)
+    row = 0 if packed else 1  # two examples, or one of 4 + 5 tokens and padding
+    batch = jax.tree.map(lambda x: x[row : row + 1], together(packed))
     targets, sources = influence(config, random_params(config), batch)
-    for t in range(5):
-        for other in range(0 if targets is None else 5):
-            assert np.any(targets[t, other]) == (other <= t), f"logits[{t}] and decoder input {other}"
-        for s in range(0 if sources is None else 7):
-            assert np.any(sources[t, s]) == (s < 5), f"logits[{t}] and source token {s}, of which 5 are no padding"
-
-
-def packed_batch():
-    """Return two pairs in one row, the same pairs in two rows, and where in the packed row each pair is, by side."""
-    rng = np.random.default_rng(3)
-
-    def row(first, second, width):
-        pad = [0] * (width - len(first) - len(second))
-        return (
-            jnp.array([[*first, *second, *pad]], jnp.int32),
-            jnp.array([[1] * len(first) + [2] * len(second) + pad], jnp.int32),
-            jnp.array([[*range(len(first)), *range(len(second)), *pad]], jnp.int32),
-        )
-
-    packed, separate = {}, {}
-    for name, lengths, width in (("inputs", (4, 3), 9), ("targets", (3, 5), 10)):
-        first, second = (rng.integers(4, 19, n) for n in lengths)
-        ids, segments, positions = row(first, second, width)
-        packed |= {name: ids, f"{name}_segment_ids": segments, f"{name}_positions": positions}
-        longest = max(lengths)
-        separate[name] = jnp.array([np.pad(x, (0, longest - len(x))) for x in (first, second)], jnp.int32)
-    places = {"inputs": [slice(0, 4), slice(4, 7)], "targets": [slice(0, 3), slice(3, 8)]}
-    return as_batch(**packed), as_batch(**separate), places
-
-
-@every_architecture
-@every_encoding
-def test_packed_rows_equal_separate_ones(position_encoding, norm_position, architecture):
-    config = scanned(position_encoding=position_encoding, norm_position=norm_position, architecture=architecture)
-    params = random_params(config)
-    packed, separate, places = packed_batch()
-    packed, separate = read_by(config, packed), read_by(config, separate)
-    logits, _ = forward(config, params, packed)
-    expected, _ = forward(config, params, separate)
-    for row, place in enumerate(places["inputs" if architecture == "encoder_only" else "targets"]):
-        assert_close(logits[0, place], expected[row, : place.stop - place.start], 2e-6)
-
-
-@pytest.mark.slow
-@every_architecture
-def test_segments_do_not_see_each_other(architecture):
-    config = scanned(position_encoding="relative", architecture=architecture)
-    packed, _, _ = packed_batch()
-    targets, sources = influence(config, random_params(config), packed)
-    cut = 4 if targets is None else 3  # where the second example of the predicting side begins
-    for t in range(7 if targets is None else 8):
-        for other in range(0 if targets is None else 10):
-            assert np.any(targets[t, other]) == (other <= t and (other < 3) == (t < 3))
-        for s in range(0 if sources is None else 9):
-            assert np.any(sources[t, s]) == (s < 4 if t < cut else 4 <= s < 7)
-
-
-@every_architecture
-@every_encoding
-def test_padding_and_other_rows_do_not_change_an_output(position_encoding, norm_position, architecture):
-    config = scanned(position_encoding=position_encoding, norm_position=norm_position, architecture=architecture)
-    params, batch = random_params(config), make_batch()
-    alone = {"inputs": batch["inputs"][:1, :4], "targets": batch["targets"][:1, :3]}
-    expected, _ = forward(config, params, read_by(config, as_batch(**alone)))
-    batch = as_batch(**{name: batch[name].at[0, ids.shape[1] :].set(0) for name, ids in alone.items()})
-    batch = read_by(config, batch)
-    logits, _ = forward(config, params, batch)
-    assert_close(logits[:1, : expected.shape[1]], expected, 2e-6)
-    order = jnp.array([2, 0, 1])
-    reordered, _ = forward(config, params, jax.tree.map(lambda x: x[order], batch))
-    assert_close(reordered, logits[order], 1e-6)
+    owners = {}
+    for side in LENGTHS:
+        owners[side] = np.zeros(SHAPES[packed][side][1], int)
+        for number, (at, first) in enumerate(PLACES[packed][side]):
+            if at == row:
+                owners[side][first : first + LENGTHS[side][number]] = number + 1
+    own = owners["inputs" if architecture == "encoder_only" else "targets"]
+    for t in np.flatnonzero(own):
+        for other in range(0 if targets is None else len(own)):
+            expected = other <= t and own[other] == own[t]
+            assert np.any(targets[t, other]) == expected, f"logits[{t}] and decoder input {other}"
+        for s in range(0 if sources is None else len(owners["inputs"])):
+            assert np.any(sources[t, s]) == (owners["inputs"][s] == own[t]), f"logits[{t}] and source token {s}"
 
 
 # --- attention weights ---------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
-from support import OPTIONS, assert_close, covering_params, random_params, tiny
+from support import OPTIONS, assert_close, covering_set, label, random_params, slow_but, tiny
 
 from transformer_jax.models.architecture import ARCHITECTURES, init_params, parameter_axes
 from transformer_jax.nn.heads import SequenceHead
@@ -30,8 +30,7 @@ def drawn(ids):
     return jnp.asarray(patches.swapaxes(2, 3).reshape(len(ids), 12, 12, 1))
 
 
-@pytest.mark.parametrize("fields", covering_params()[:1] + [pytest.param(p.values[0], id=p.id, marks=pytest.mark.slow)
-                                                            for p in covering_params()[1:]])  # fmt: skip
+@pytest.mark.parametrize("fields", slow_but(covering_set()[0], covering_set()), ids=label)
 def test_images_of_ids_are_read_like_ids(fields):
     of_text, of_images = configs(fields)
     params = random_params(of_text)
