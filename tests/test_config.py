@@ -256,10 +256,10 @@ OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
             {"data__batching": "packed", "data__packed_length": 100, "data__max_length": 101},
             ["data.packed_length=100 cannot hold a pair of max_length=101"],
         ),
-        ({"data__packed_length": 128}, ["data.packed_length=128 is not read with batching='buckets'"]),
+        ({"data__packed_length": 128}, ["data.packed_length=128 has no effect with batching='buckets'"]),
         (
             {"data__batching": "packed", "data__num_buckets": 4},
-            ["data.num_buckets=4 is not read with batching='packed'"],
+            ["data.num_buckets=4 has no effect with batching='packed'"],
         ),
         ({"data__target_locale": "en"}, ["data.source_locale and data.target_locale are both 'en'"]),
         ({"evaluation__average_checkpoints": 5}, ["evaluation.average_checkpoints=5 exceeds training.keep_last=3"]),
@@ -271,33 +271,33 @@ OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
         ({"decode__prefix_ids": "9000"}, ["decode.prefix_ids: 9000 is outside model.vocab_size=8192"]),
         ({"decode__max_new_tokens": 5, "decode__min_length": 6}, ["decode.min_length=6 exceeds max_new_tokens=5"]),
         ({"decode__max_new_tokens": 257}, ["decode.max_new_tokens=257 exceeds model.max_length=256"]),
-        ({"decode__length_penalty_alpha": 1.0}, ["decode.length_penalty_alpha=1.0 is not read", "beam_size=1"]),
+        ({"decode__length_penalty_alpha": 1.0}, ["decode.length_penalty_alpha=1.0 has no effect", "beam_size=1"]),
         ({"decode__prefix_ids": "5;6"}, ["decode.prefix_ids='5;6': expected ids separated by commas"]),
         ({"decode__forbidden_ids": "-1"}, ["decode.forbidden_ids='-1': expected ids separated by commas"]),
         ({"decode__num_best": 2}, ["decode.num_best=2 exceeds beam_size=1"]),
         (
             {"training__max_skipped_updates": 3},
-            ["training.max_skipped_updates=3 is not read with on_nonfinite='stop'"],
+            ["training.max_skipped_updates=3 has no effect with on_nonfinite='stop'"],
         ),
         (
             {"parallel__launcher": "pmap", "parallel__tensor": 2},
-            ["parallel.tensor=2 is not read with launcher='pmap'"],
+            ["parallel.tensor=2 has no effect with launcher='pmap'"],
         ),
         (
             {"parallel__num_devices": 8, "parallel__fsdp": 3},
             ["parallel.num_devices=8 is not a multiple of fsdp=3 x tensor=1"],
         ),
-        ({"decode__top_k": 5}, ["decode.top_k=5 is not read with method='search'"]),
+        ({"decode__top_k": 5}, ["decode.top_k=5 has no effect with method='search'"]),
         ({"decode__top_p": 0.0}, ["decode.top_p=0.0: expected more than 0"]),
         ({"decode__top_p": 1.5}, ["decode.top_p=1.5: expected at most 1.0"]),
         ({"decode__top_k": 0}, ["decode.top_k=0: expected at least 1"]),
         (
             {"decode__method": "sample", "decode__beam_size": 2},
-            ["decode.beam_size=2 is not read with method='sample'"],
+            ["decode.beam_size=2 has no effect with method='sample'"],
         ),
         (
             {"decode__length_penalty": "none", "decode__length_penalty_alpha": 0.6},
-            ["decode.length_penalty_alpha=0.6 is not read with length_penalty='none'"],
+            ["decode.length_penalty_alpha=0.6 has no effect with length_penalty='none'"],
         ),
         (
             {"model__norm": "batchnorm"},
@@ -321,7 +321,7 @@ OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
         ),
         (
             {"model__norm": "none", "model__norm_epsilon": 1e-5},
-            ["model.norm_epsilon=1e-05 is not read with norm='none', but with 'layernorm', 'rmsnorm' and 'batchnorm'"],
+            ["model.norm_epsilon=1e-05 has no effect with norm='none', only with 'layernorm', 'rmsnorm' and 'batchnorm'"],
         ),
         (
             {"model__architecture": "decoder_only", "model__norm": "batchnorm"},
@@ -329,7 +329,7 @@ OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
         ),
         (
             {"model__architecture": "recurrent", "model__norm": "batchnorm"},
-            ["model.norm='batchnorm' is not read with architecture='recurrent'"],
+            ["model.norm='batchnorm' has no effect with architecture='recurrent'"],
         ),
     ],
 )

@@ -238,7 +238,7 @@ def test_beam_search_with_a_recurrent_state_equals_brute_force():
         (["--config.model.architecture=outside.puls:PulseArchitecture"], "No module named"),
         (["--config.model.architecture=outside.pulse:Pulse"], "expected"),
         (["--config.task.name=countin"], "expected one of translation"),
-        (["--config.model.num_heads=4"], "model.num_heads=4 is not read"),
+        (["--config.model.num_heads=4"], "model.num_heads=4 has no effect"),
         (["--config.model.leek=0.3"], "model.leak"),
         (["--config.model.architecture=outside.broken:NoModule"], "lacks module"),
         (["--config.task.name=outside.broken:NoLoss"], "ValueError: no idea"),

@@ -125,17 +125,17 @@ def test_a_sweep_by_processes_and_as_one_program(folder):
 PAIR = {"architecture": "recurrent", "num_encoder_layers": 1, "num_decoder_layers": 1}
 LANGUAGE_MODEL = PAIR | {"num_encoder_layers": 0}
 REFUSED = [
-    (PAIR | {"num_heads": 4}, {}, "model.num_heads=4 is not read with architecture='recurrent', but with 'encoder_"),
+    (PAIR | {"num_heads": 4}, {}, "model.num_heads=4 has no effect with architecture='recurrent', only with 'encoder_"),
     (
         PAIR | {"position_encoding": "rotary"},
         {},
-        "position_encoding='rotary' is not read with architecture='recurr",
+        "position_encoding='rotary' has no effect with architecture='recurr",
     ),
-    (PAIR | {"norm_position": "pre"}, {}, "norm_position='pre' is not read with architecture='recurrent'"),
-    ({"cell": "gru"}, {}, "model.cell='gru' is not read with architecture='encoder_decoder', but with 'recurrent'"),
-    ({"input_feeding": True}, {}, "input_feeding=True is not read with architecture='encoder_decoder'"),
-    (PAIR | {"input_feeding": True}, {}, "input_feeding=True is not read with attention='none', but with 'dot' and"),
-    (PAIR | {"attention": "dot", "feed_context": True}, {}, "feed_context=True is not read with attention='dot'"),
+    (PAIR | {"norm_position": "pre"}, {}, "norm_position='pre' has no effect with architecture='recurrent'"),
+    ({"cell": "gru"}, {}, "model.cell='gru' has no effect with architecture='encoder_decoder', only with 'recurrent'"),
+    ({"input_feeding": True}, {}, "input_feeding=True has no effect with architecture='encoder_decoder'"),
+    (PAIR | {"input_feeding": True}, {}, "input_feeding=True has no effect with attention='none', only with 'dot' and"),
+    (PAIR | {"attention": "dot", "feed_context": True}, {}, "feed_context=True has no effect with attention='dot'"),
     (PAIR | {"attention": "bahdanau"}, {}, "attention='bahdanau': expected one of none, additive, dot, general"),
     (PAIR | {"cell": "ltsm"}, {}, "expected one of lstm, gru, rnn (did you mean 'lstm'?)"),
     (PAIR | {"teacher_forcing_rate": 1.5}, {}, "teacher_forcing_rate=1.5: expected at most 1.0"),
@@ -154,13 +154,13 @@ REFUSED = [
     (PAIR | {"num_encoder_layers": 0, "num_decoder_layers": 0}, {}, "a model needs layers; set one of them"),
     (PAIR, {"task": "language_model"}, "trains a recurrent model with model.num_encoder_layers=0"),
     (PAIR, {"task": "masked_lm"}, "model.architecture='recurrent' cannot be trained with task.name='masked_lm'"),
-    (LANGUAGE_MODEL | {"attention": "dot"}, {"task": "language_model"}, "attention='dot' is not read with num_encoder"),
+    (LANGUAGE_MODEL | {"attention": "dot"}, {"task": "language_model"}, "attention='dot' has no effect with num_encoder"),
     (LANGUAGE_MODEL, {"task": "language_model", "prefix": "random"}, "reads every text in one direction"),
     (LANGUAGE_MODEL, {"task": "classification"}, "the first token does not see the text; choose last or mean"),
     (PAIR | {"num_decoder_layers": 0}, {"task": "classification"}, "does not see the text; choose last or mean"),
-    (PAIR | {"num_decoder_layers": 0, "decoder_start_id": 7}, {}, "decoder_start_id=7 is not read with num_decoder_la"),
-    (PAIR | {"num_decoder_layers": 0, "output_bias": True}, {}, "output_bias=True is not read with num_decoder_layers"),
-    (PAIR, {"layer_decay": 0.9}, "optimizer.layer_decay=0.9 is not read with model.architecture='recurrent', but with"),
+    (PAIR | {"num_decoder_layers": 0, "decoder_start_id": 7}, {}, "decoder_start_id=7 has no effect with num_decoder_la"),
+    (PAIR | {"num_decoder_layers": 0, "output_bias": True}, {}, "output_bias=True has no effect with num_decoder_layers"),
+    (PAIR, {"layer_decay": 0.9}, "optimizer.layer_decay=0.9 has no effect with model.architecture='recurrent', only with"),
     (PAIR, {"freeze": "encoder:1"}, "freeze them by their paths, such as 'encoder/forwards_0'"),
     ({"num_encoder_layers": 0}, {}, "num_encoder_layers=0: only architecture='recurrent' has stacks without layers"),
 ]
@@ -217,9 +217,9 @@ def test_every_field_of_other_architectures_is_refused_with_those_that_read_it(a
         ExperimentConfig(model=ModelConfig(**{"architecture": architecture} | changed)).resolved()
     lines = str(error.value).splitlines()
     for name, read_by in readers.items():
-        (line,) = [line for line in lines if f"model.{name}={changed[name]!r} is not read with arch" in line]
-        reason, _, named = line.partition(", but with ")
-        assert reason.endswith(f"is not read with architecture='{architecture}'")
+        (line,) = [line for line in lines if f"model.{name}={changed[name]!r} has no effect with arch" in line]
+        reason, _, named = line.partition(", only with ")
+        assert reason.endswith(f"has no effect with architecture='{architecture}'")
         assert all(f"'{reader}'" in named for reader in read_by)
 
 

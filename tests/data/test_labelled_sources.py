@@ -252,8 +252,8 @@ def test_answers_that_are_not_at_their_place_can_be_ignored(tmp_path):
     [
         ({"format": "conll", "target_feature": "tag"}, r"data\.target_feature='tag': with format='conll', a column is"),
         ({"format": "conllu", "input_feature": "WORD"}, r"a number from 1 to 10, or one of ID, FORM"),
-        ({"format": "squad", "input_feature": "context"}, r"data\.input_feature='context' is not read with format"),
-        ({"format": "conll", "second_feature": "2"}, r"data\.second_feature='2' is not read with format='conll'"),
+        ({"format": "squad", "input_feature": "context"}, r"data\.input_feature='context' has no effect with format"),
+        ({"format": "conll", "second_feature": "2"}, r"data\.second_feature='2' has no effect with format='conll'"),
         ({"label_names": "0=a,0=b"}, r"data\.label_names='0=a,0=b': the label '0' is given twice"),
         ({"label_names": "zero"}, r"expected LABEL=NAME,LABEL=NAME"),
         ({"input_template": "sst2 sentence:"}, r"data\.input_template='sst2 sentence:': expected \{inputs\} in it"),

@@ -262,7 +262,7 @@ def test_overrides_replace_fields_that_training_does_not_fix():
     text = CONFIG.to_dict()
     text["data"] |= {"source": "text", "dir": "here"}
     assert apply_overrides(text, {"data.dir": "there"}).data.dir == "there"
-    with pytest.raises(ConfigError, match=r"data\.dir='x' is not read with source='embedded'"):
+    with pytest.raises(ConfigError, match=r"data\.dir='x' has no effect with source='embedded'"):
         apply_overrides(CONFIG.to_dict(), {"data.dir": "x"})
 
 

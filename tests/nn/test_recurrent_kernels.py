@@ -171,7 +171,7 @@ def test_models_that_cudnn_cannot_compute_are_refused(fields, packed, backend, m
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cell": "gru"}, "recurrent_implementation='cudnn' is not read with cell='gru', but with 'lstm'"),
+        ({"cell": "gru"}, "recurrent_implementation='cudnn' has no effect with cell='gru', only with 'lstm'"),
         (
             {"num_encoder_layers": 0, "teacher_forcing_rate": 0.5},
             "has no layer to compute with teacher_forcing",

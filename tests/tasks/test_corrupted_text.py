@@ -234,14 +234,14 @@ def test_fields_of_the_section():
         ("masked_lm", {"mask_rate": 0.0}, r"task\.mask_rate=0\.0: expected more than 0"),
         ("span_corruption", {"mask_rate": 1.0}, r"task\.mask_rate=1\.0: expected less than 1"),
         ("span_corruption", {"mean_span_length": 0.5}, r"task\.mean_span_length=0\.5: a span has at least 1 token"),
-        ("span_corruption", {"whole_word": True}, r"task\.whole_word=True is not read with name='span_corruption'"),
-        ("masked_lm", {"mean_span_length": 4.0}, r"task\.mean_span_length=4\.0 is not read with name='masked_lm'"),
+        ("span_corruption", {"whole_word": True}, r"task\.whole_word=True has no effect with name='span_corruption'"),
+        ("masked_lm", {"mean_span_length": 4.0}, r"task\.mean_span_length=4\.0 has no effect with name='masked_lm'"),
         (
             "masked_lm",
             {"random_share": 0.6, "keep_share": 0.5},
             r"random_share=0\.6 and keep_share=0\.5 are more than 1",
         ),
-        ("masked_lm", {"permute_sentences": 0.5}, r"permute_sentences=0\.5 is not read with name='masked_lm'"),
+        ("masked_lm", {"permute_sentences": 0.5}, r"permute_sentences=0\.5 has no effect with name='masked_lm'"),
     ],
 )
 def test_fields_that_are_refused(folder, task, fields, problem):
@@ -251,7 +251,7 @@ def test_fields_that_are_refused(folder, task, fields, problem):
 
 @every_task
 def test_other_configs_that_are_refused(folder, task):
-    with pytest.raises(ConfigError, match=rf"evaluation\.context=3 is not read with task\.name='{task}'"):
+    with pytest.raises(ConfigError, match=rf"evaluation\.context=3 has no effect with task\.name='{task}'"):
         config_of(folder, task, evaluation=EvaluationConfig(context=3))
     with pytest.raises(ConfigError, match=rf"'decoder_only' cannot be trained with task\.name='{task}', which trains"):
         ExperimentConfig(model=ModelConfig(architecture="decoder_only"), task=TaskConfig(name=task)).resolved()

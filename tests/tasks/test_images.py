@@ -256,10 +256,10 @@ def test_the_predictor(corpus, tmp_path):
         ({"image_channels": 4}, {"rand_augment": 1}, {}, "task.rand_augment=1 needs grey images or colours"),
         ({"pixel_mean": "1,2"}, {}, {}, "model.pixel_mean='1,2': expected one number, or model.image_channels=1"),
         ({"pixel_std": "0"}, {}, {}, "model.pixel_std='0': expected positive numbers"),
-        ({"vocab_size": 9}, {}, {}, "model.vocab_size=9 is not read with inputs='patches', but with 'tokens'"),
-        ({"max_length": 9}, {}, {}, "model.max_length=9 is not read with inputs='patches', but with 'tokens'"),
-        ({}, {}, {"tokenizer": "bpe"}, "data.tokenizer='bpe' is not read with model.inputs='patches', but with"),
-        ({}, {"chunks": True}, {}, "task.chunks=True is not read with name='images', but with 'tagging'"),
+        ({"vocab_size": 9}, {}, {}, "model.vocab_size=9 has no effect with inputs='patches', only with 'tokens'"),
+        ({"max_length": 9}, {}, {}, "model.max_length=9 has no effect with inputs='patches', only with 'tokens'"),
+        ({}, {}, {"tokenizer": "bpe"}, "data.tokenizer='bpe' has no effect with model.inputs='patches', only with"),
+        ({}, {"chunks": True}, {}, "task.chunks=True has no effect with name='images', only with 'tagging'"),
         ({}, {}, {"rows_per_batch": 10}, "data.row_multiple=4 does not divide data.rows_per_batch=10"),
         (
             {"norm": "batchnorm"},
@@ -268,7 +268,7 @@ def test_the_predictor(corpus, tmp_path):
             "data.rows_per_batch=1 with model.norm='batchnorm' allows batches of one row",
         ),
         ({}, {}, {"batching": "buckets"}, "data.batching='buckets': task.name='images' can only use rows"),
-        ({"architecture": "decoder_only"}, {}, {}, "model.inputs='patches' is not read with architecture="),
+        ({"architecture": "decoder_only"}, {}, {}, "model.inputs='patches' has no effect with architecture="),
     ],
 )  # fmt: skip
 def test_a_config_that_cannot_be(model, task, data, problem):

@@ -352,7 +352,7 @@ def test_documents_that_may_not_be_cut(folder, batching):
         training_batches(config, prepared(config, folder / "run").splits["train"])
     longer = config_of(folder, {"batching": batching, "cut_documents": False, "max_length": 49})
     assert training_batches(longer, prepared(longer, folder / "run").splits["train"]).batches_per_epoch
-    with pytest.raises(ConfigError, match=r"data\.cut_documents=False is not read with batching='windows'"):
+    with pytest.raises(ConfigError, match=r"data\.cut_documents=False has no effect with batching='windows'"):
         config_of(folder, {"batching": "windows", "cut_documents": False})
 
 

@@ -199,9 +199,9 @@ def test_attention_of_a_row(tokenizer):
 @pytest.mark.parametrize(
     ("model", "task", "message"),
     [
-        ({}, {}, "task.source_mask='prefix' is not read with model.architecture='encoder_decoder', but with 'decoder_"),
-        (RECURRENT, {}, "source_mask='prefix' is not read with model.architecture='recurrent'"),
-        ({"architecture": "decoder_only"}, {"name": "language_model"}, "is not read with name='language_model'"),
+        ({}, {}, "task.source_mask='prefix' has no effect with model.architecture='encoder_decoder', only with 'decoder_"),
+        (RECURRENT, {}, "source_mask='prefix' has no effect with model.architecture='recurrent'"),
+        ({"architecture": "decoder_only"}, {"name": "language_model"}, "has no effect with name='language_model'"),
     ],
 )
 def test_masks_that_are_not_read(model, task, message):

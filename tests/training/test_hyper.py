@@ -117,7 +117,7 @@ def test_the_dropout_of_a_head_is_a_scalar_where_it_is_read():
         assert other.dropout.head == expected
     assert split(small_config())[1].dropout.head is None
     with pytest.raises(
-        ConfigError, match=r"head_dropout_rate=0\.0 is not read with task\.name='translation', but with"
+        ConfigError, match=r"head_dropout_rate=0\.0 has no effect with task\.name='translation', only with"
     ):
         small_config({"model.head_dropout_rate": 0.0})
 

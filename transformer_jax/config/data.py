@@ -309,7 +309,7 @@ class DataConfig:
         unread = _UNREAD_FEATURES.get(self.format, ()) if self.source == "text" else ()
         for name in unread:
             if getattr(self, name):
-                yield f"{name}={getattr(self, name)!r} is not read with format='{self.format}'"
+                yield f"{name}={getattr(self, name)!r} has no effect with format='{self.format}'"
         for name in ("input_feature", "target_feature"):
             value = getattr(self, name)
             if self.format in _OF_NUMBERS and self.source == "text" and value and not _is_column(value, self.format):

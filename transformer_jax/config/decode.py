@@ -125,7 +125,7 @@ class DecodeConfig:
     def problems(self) -> Iterator[str]:
         if self.method == "search" and self._penalty_name == "none" and self.length_penalty_alpha:
             yield (
-                f"length_penalty_alpha={self.length_penalty_alpha} is not read with length_penalty='none', "
+                f"length_penalty_alpha={self.length_penalty_alpha} has no effect with length_penalty='none', "
                 "which is the default with beam_size=1"
             )
         if self.cut_hypotheses == "compete" and self.at_limit == "end":

@@ -43,7 +43,7 @@ def _problems_of_stacks(model: Any) -> Iterator[str]:
     defaults["source_vocab_size"] = model.vocab_size
     for name, stack in fields_of_missing_stacks(model).items():
         if getattr(model, name) not in (None, defaults[name]):
-            yield f"{name}={getattr(model, name)!r} is not read with {stack}=0"
+            yield f"{name}={getattr(model, name)!r} has no effect with {stack}=0"
 
 
 def fields_of_missing_stacks(model: Any) -> dict[str, str]:
