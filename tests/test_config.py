@@ -321,7 +321,7 @@ OF_ENCODER = {"model__architecture": "encoder_only", "task__name": "masked_lm"}
         ),
         (
             {"model__norm": "none", "model__norm_epsilon": 1e-5},
-            ["model.norm_epsilon=1e-05 has no effect with norm='none', only with 'layernorm', 'rmsnorm' and 'batchnorm'"],
+            ["norm_epsilon=1e-05 has no effect with norm='none', only with 'layernorm', 'rmsnorm' and 'batchnorm'"],
         ),
         (
             {"model__architecture": "decoder_only", "model__norm": "batchnorm"},

@@ -344,7 +344,7 @@ def test_tags_of_no_scheme_are_refused_before_training(tmp_path):
         ("classification", {"class_weights": "1,x"}, r"task\.class_weights='1,x': expected positive numbers"),
         ("classification", {"class_weights": "1,-1,1"}, r"expected positive numbers"),
         ("classification", {"class_weights": "1,2"}, r"has 2 weights for num_labels=3"),
-        ("classification", {"stride": 4}, r"task\.stride=4 has no effect with name='classification', only with 'span_qa'"),
+        ("classification", {"stride": 4}, r"stride=4 has no effect with name='classification', only with 'span_qa'"),
         ("span_qa", {"data": {"max_length": 9}}, r"data\.max_length=9 leaves no room for a context beside"),
         (
             "tagging",

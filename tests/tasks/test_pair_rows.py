@@ -199,7 +199,7 @@ def test_attention_of_a_row(tokenizer):
 @pytest.mark.parametrize(
     ("model", "task", "message"),
     [
-        ({}, {}, "task.source_mask='prefix' has no effect with model.architecture='encoder_decoder', only with 'decoder_"),
+        ({}, {}, "source_mask='prefix' has no effect with model.architecture='encoder_decoder', only with 'deco"),
         (RECURRENT, {}, "source_mask='prefix' has no effect with model.architecture='recurrent'"),
         ({"architecture": "decoder_only"}, {"name": "language_model"}, "has no effect with name='language_model'"),
     ],

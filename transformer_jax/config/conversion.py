@@ -181,8 +181,9 @@ def unread_fields(config: Any) -> Iterator[str]:
             if field.name in unread and _is_set(section, field):
                 chooser, chosen, readers = unread[field.name]
                 place = chooser.removeprefix(f"{section_name}.")
+                value = getattr(section, field.name)
                 yield (
-                    f"{section_name}.{field.name}={getattr(section, field.name)!r} has no effect with {place}='{chosen}'"
+                    f"{section_name}.{field.name}={value!r} has no effect with {place}='{chosen}'"
                     + (f", only with {_listed([*map(repr, readers)])}" if readers else "")
                     + ("" if field.default in (None, dataclasses.MISSING) else f"; its default is {field.default!r}")
                     + _read_instead(field.name, [f.name for f in shared if f.name not in unread])
