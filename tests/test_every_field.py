@@ -313,7 +313,7 @@ def events(**fields):
     """Return the events of a loop without a model: steps, and after which it logs, evaluates and saves."""
     config = TrainingConfig(**{"num_train_steps": 12, "eval_every_steps": 4} | fields)
     seen = []
-    names = ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens", "filled", "slots")
+    names = ("loss", "nll", "accuracy", "gradient_norm", "learning_rate", "tokens", "weight", "filled", "slots")
     metrics = {name: jnp.ones(()) for name in names}
     side = RaggedIds(np.array([5, 1], np.int32), np.array([0, 2]))
     state = TrainState(jnp.zeros((), jnp.int32), {}, ())

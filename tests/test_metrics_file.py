@@ -1,6 +1,5 @@
 """metrics.jsonl: how each reader treats a whole, a growing and a damaged file."""
 
-import json
 import math
 import zlib
 
@@ -12,7 +11,6 @@ from transformer_jax.metrics_file import (
     format_line,
     last_step,
     last_value,
-    num_unchecked,
     read_lines,
     readable_lines,
     values_by_step,
@@ -24,7 +22,7 @@ LINES = [
     {"step": 2, "split": "train", "loss": None},
     {"step": 2, "split": "valid", "loss": 2},
 ]
-TEXT = "".join(json.dumps(line) + "\n" for line in LINES)
+TEXT = "".join(format_line(line["step"], line["split"], line) for line in LINES)
 DAMAGED = ['{"step": 3, "spl', "7", "[1]", '{"split": "train"}', "\x00"]
 
 
@@ -76,9 +74,11 @@ def test_a_finished_run_may_not_have_a_line_without_a_split(file):
 
 
 def test_cutting_back_keeps_the_lines_up_to_the_step_byte_for_byte(file):
-    file.write_text('{"step":1,  "split": "train"}\n' + TEXT)
+    text = '{"step":1,  "split": "train"}'  # with another space than `format_line` writes
+    line = f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'
+    file.write_text(line + TEXT)
     cut_back(file, 1)
-    assert file.read_text() == '{"step":1,  "split": "train"}\n' + "".join(TEXT.splitlines(keepends=True)[:2])
+    assert file.read_text() == line + "".join(TEXT.splitlines(keepends=True)[:2])
 
 
 def test_values_by_step_are_of_one_split_and_numbers_only(file):
@@ -89,7 +89,7 @@ def test_values_by_step_are_of_one_split_and_numbers_only(file):
 
 def test_the_last_value_is_read_from_the_end_of_a_long_file(file):
     assert last_value(file, "accuracy") is None
-    long = json.dumps({"step": 3, "split": "valid", "text": "x" * 3000}) + "\n"
+    long = format_line(3, "valid", {"text": "x" * 3000})
     file.write_text(long + TEXT.splitlines(keepends=True)[2] + long)
     assert last_value(file, "loss") == (2, None)
     file.write_text(TEXT + long * 2)
@@ -132,12 +132,12 @@ def test_damaged_lines_in_the_middle_are_marked_and_the_old_file_is_kept(tmp_pat
     assert cut_back(file, 4) == []
 
 
-def test_lines_of_earlier_versions_are_read_without_a_checksum(file):
+def test_a_line_without_a_checksum_is_damaged(file):
     with file.open("a") as opened:
-        opened.write(format_line(3, "train", {"loss": 1.0}))
-    assert read_lines(file) == [*LINES, {"step": 3, "split": "train", "loss": 1.0}]
-    assert cut_back(file, 3) == []
-    assert num_unchecked(file) == len(LINES)
+        opened.write('{"step": 3, "split": "train", "loss": 1.0}\n')
+    assert readable_lines(file) == LINES
+    with pytest.raises(DataError, match="is damaged"):
+        read_lines(file)
 
 
 def test_a_line_whose_split_is_no_text_is_damaged(tmp_path):

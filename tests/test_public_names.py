@@ -15,7 +15,6 @@ from run_support import trained_folder
 from support import assert_close
 
 import transformer_jax
-from transformer_jax.config import ModelConfig
 from transformer_jax.sweeps.trials import grid
 
 ROOT = Path(__file__).parent.parent
@@ -32,15 +31,6 @@ def test_public_names(name):
 def test_an_unknown_name():
     with pytest.raises(AttributeError, match=r"no attribute 'train'; public are ExperimentConfig, read_config"):
         _ = transformer_jax.train
-
-
-@pytest.mark.parametrize("name", transformer_jax._GONE)
-def test_a_name_of_earlier_versions_says_what_to_use_now(name):
-    with pytest.raises(AttributeError, match=rf"no attribute '{name}' any more; use ARCHITECTURES\[") as raised:
-        getattr(transformer_jax, name)
-    architecture = transformer_jax.ARCHITECTURES["encoder_decoder"]
-    method = re.search(r"decoder\(config\.model\)\.(\w+)\(", str(raised.value))
-    assert method is None or hasattr(architecture.decoder(ModelConfig().resolved()), method[1])
 
 
 def test_importing_is_light():

@@ -31,19 +31,8 @@ _HOMES = {
     "heat_map": "inspection.heat_maps",
 }
 
-# Public names of earlier versions, and their replacements.
-_GONE = {
-    "EncoderDecoder": "ARCHITECTURES['encoder_decoder'].module(config.model)",
-    "decoding_params": "ARCHITECTURES[NAME].decoder(config.model).prepare(params)",
-    "start_cache": "ARCHITECTURES[NAME].decoder(config.model).empty_cache(params, batch, slots)",
-    "prefill": "ARCHITECTURES[NAME].decoder(config.model).prefill(params, cache, prompts, lengths)",
-    "decode_step": "ARCHITECTURES[NAME].decoder(config.model).step(params, cache, ids, positions)",
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _GONE:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}' any more; use {_GONE[name]}")
     if name not in _HOMES:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'; public are {', '.join(_HOMES)}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

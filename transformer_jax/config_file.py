@@ -163,7 +163,7 @@ def _load_json(path: Path, arg: str) -> ml_collections.ConfigDict:
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected the config.json of a work directory, an object with a section per key")
     try:
-        values = without_checksum(values)
+        values = without_checksum(values) if CHECKSUM in values else values
     except ValueError:
         raise ConfigError(
             f"{path}: does not match its checksum, so it was edited or is damaged; change fields by flags, "

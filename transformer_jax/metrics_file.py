@@ -2,8 +2,8 @@
 
     {"step": 100, "split": "train", "loss": 2.31, ..., "seconds": 4.2, "tokens_per_s": 51000.0, "crc32": "6b1f08c2"}
 
-`crc32` is the checksum of the line without it. Lines of earlier versions have none; they are read unchecked. Lines are
-in the order of writing, so steps and splits interleave. A number that is not finite is null. A killed process
+`crc32` is the checksum of the line without it; a line without one is damaged. Lines are in the order of writing, so
+steps and splits interleave. A number that is not finite is null. A killed process
 may leave an incomplete line at the end; the next process cuts the file back before it writes. If other lines are
 damaged, `cut_back` keeps the old file, and a line {"split": "damaged", "lines": N} says how many were lost there.
 
@@ -158,18 +158,6 @@ def cut_back(file: Path, step: int) -> list[int]:
     return damaged
 
 
-def num_unchecked(file: Path) -> int:
-    """Return the number of lines without a checksum, which earlier versions have written.
-
-    It is 0 if there is no file. Raises DataError if the file cannot be read.
-    """
-    try:
-        lines = _readable(file)
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-    return sum(not _CHECKSUM.search(text) for text, _ in lines)
-
-
 def values_by_step(lines: Iterable[Mapping[str, Any]], quantity: str) -> dict[int, float]:
     """Return the values of a quantity by step, without values that are not a number or were not finite.
 
@@ -198,19 +186,18 @@ def _readable(file: Path) -> list[tuple[str, dict[str, Any]]]:
 def _parsed(text: str) -> dict[str, Any] | None:
     """Return the object of a line without its checksum; None if the line is damaged or has no step."""
     checksum = _CHECKSUM.search(text)
-    if checksum:
-        text = f"{text[: checksum.start()]}}}"
-        if _crc32(text) != checksum[1]:
-            return None
+    if checksum is None:
+        return None
+    text = f"{text[: checksum.start()]}}}"
+    if _crc32(text) != checksum[1]:
+        return None
     try:
         values = parse_json(text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(values, dict) or type(values.get("step")) is not int or type(values.get("split", "")) is not str:
         return None
-    # Without a checksum it is a line of an earlier version, which has no text except `split`; or `crc32` is damaged.
-    texts = {name for name, value in values.items() if isinstance(value, str)}
-    return values if checksum or texts <= {"split"} else None
+    return values
 
 
 def _crc32(text: str) -> str:

@@ -86,14 +86,15 @@ def test_another_config_is_refused_field_by_field(tmp_path):
     open_workdir(path, CONFIG).close()  # the refusal has released the lock
 
 
-def test_a_config_of_an_earlier_version_is_the_same_config(tmp_path):
+def test_a_config_without_fields_that_were_added_later_is_the_same_config(tmp_path):
     config = ExperimentConfig().to_dict()
-    earlier = {name: dict(fields) if isinstance(fields, dict) else fields for name, fields in config.items()}
-    earlier["evaluation"]["max_extra_length"] = earlier.pop("decode")["max_extra_length"]
-    open_workdir(tmp_path, config).check_config(earlier, "checkpoint 5")
-    earlier["evaluation"]["max_extra_length"] = 7
-    with pytest.raises(ConfigError, match=r"\n  - decode\.max_extra_length: 7 in checkpoint 5, 50 now\n"):
-        open_workdir(tmp_path / "b", config).check_config(earlier, "checkpoint 5")
+    before = {name: dict(fields) if isinstance(fields, dict) else fields for name, fields in config.items()}
+    del before["decode"]
+    before["evaluation"].pop("context")
+    open_workdir(tmp_path, config).check_config(before, "checkpoint 5")
+    config["decode"] = {**config["decode"], "max_extra_length": 7}
+    with pytest.raises(ConfigError, match=r"\n  - decode\.max_extra_length: 50 in checkpoint 5, 7 now\n"):
+        open_workdir(tmp_path / "b", config).check_config(before, "checkpoint 5")
 
 
 def test_an_allowed_change_is_reported_and_stored(tmp_path, caplog):
@@ -231,7 +232,7 @@ def replaced(file, before, after):
 
 
 def without_a_checksum(file, **fields):
-    """Write config.json as an earlier version did."""
+    """Write config.json as a user could."""
     file.write_text(json.dumps(real(**fields), indent=2))
 
 
@@ -256,16 +257,15 @@ CHANGES = {
         "or a run with --allow_config_change ended before its next checkpoint\n  - seed: 0 in checkpoint 5, 1 in con",
         None,  # nothing there contradicts it
     ),
-    "of an earlier version": (without_a_checksum, None, None),
-    "of an earlier version, edited": (
+    "without its checksum": (
+        without_a_checksum,
+        "so it was edited or is damaged",
+        "so it was edited or is damaged",
+    ),
+    "another seed without a checksum": (
         lambda file: without_a_checksum(file, seed=1),
         "\n  - seed: 0 in checkpoint 5, 1 in config.json\nDelete the file to resume with the config of checkpoint 5",
-        None,
-    ),
-    "of an earlier version, another interval": (
-        lambda file: without_a_checksum(file, training__log_every_steps=7),
-        None,
-        None,
+        "so it was edited or is damaged",
     ),
     "checksum of another file": (
         lambda file: file.write_text(json.dumps(real() | {"checksum": with_checksum(real(seed=1))["checksum"]})),
@@ -305,12 +305,6 @@ def test_without_config_json_the_config_is_that_of_the_newest_checkpoint(tmp_pat
     assert config_of_run(tmp_path / "nowhere") is None
 
 
-def test_a_config_without_checksum_or_checkpoint_is_used_with_a_warning(tmp_path, caplog):
-    without_a_checksum(run_of(tmp_path, real()), seed=1)
-    assert config_of_run(tmp_path)[1]["seed"] == 1
-    assert f"{tmp_path}/config.json: has no checksum, as in earlier versions; it is not checked" in caplog.text
-
-
 def test_a_change_that_the_user_allows_is_no_edit(tmp_path):
     """A run that is killed between the change and its next checkpoint."""
     run_of(tmp_path, real(), real())
@@ -318,14 +312,6 @@ def test_a_change_that_the_user_allows_is_no_edit(tmp_path):
     with pytest.raises(CheckpointError, match=r"seed: 0 in checkpoint 5, 1 in config.json\n.*--allow_config_change"):
         config_of_run(tmp_path)
     assert config_of_run(tmp_path, allow_config_change=True)[1] == real(seed=1)
-
-
-def test_a_config_of_an_earlier_version_gets_a_checksum(tmp_path):
-    file = run_of(tmp_path, real())
-    before = file.read_bytes()
-    without_a_checksum(file)
-    claim(tmp_path, real())
-    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("content", ["", '{"seed": 0', "[1]", "\xff"])

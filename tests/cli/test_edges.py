@@ -13,7 +13,7 @@ from transformer_jax.config_file import read_config
 from transformer_jax.data.tokenizers import load_tokenizer, read_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.host.terminal import printable
-from transformer_jax.metrics_file import num_unchecked, read_lines
+from transformer_jax.metrics_file import read_lines
 from transformer_jax.sweeps.results import read_result, read_spec
 from transformer_jax.training.metric_log import MetricLog
 
@@ -95,7 +95,6 @@ def test_a_corpus_file_that_never_ends(here, capsys, kind):
     [
         ("tokenizer.model", read_tokenizer, DataError),
         ("metrics.jsonl", read_lines, DataError),
-        ("metrics.jsonl", num_unchecked, DataError),
         ("metrics.jsonl", lambda file: MetricLog(file.parent, 1), CheckpointError),
         ("config.json", lambda file: workdir.read_config(file.parent), CheckpointError),
         ("trial.json", lambda file: read_spec(file.parent), DataError),

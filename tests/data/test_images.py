@@ -1,7 +1,6 @@
 """Sources of images: their splits and labels, the column of bytes, and images that do not fit."""
 
 import dataclasses
-import hashlib
 import io
 import os
 import re
@@ -265,68 +264,6 @@ def test_16_bits_and_transparency(data, stored, grey):
     assert np.abs(colours.mean(-1).round().astype(int) - grey).max() <= 25  # grey weighs the colours
     # Arrays of .npz files and TFDS, of the same pixels, are converted in the same way.
     assert converted(decoded(data), "L").tolist() == [[[value] for value in grey]]
-
-
-def digest_before(source, colours, note=""):
-    """Return the fingerprint of an earlier version; with a note on the last part, the validation set."""
-    parts = [(name, part) for name in ("train", "valid") for part in source._splits[name]]
-    lines = [f"{name} {part.places.start}:{part.places.stop} {part.images.sha256}" for name, part in parts]
-    return hashlib.sha256("\n".join([colours, "error", *lines]).encode() + note.encode()).hexdigest()
-
-
-NOTE = " with 16 bits or transparency"
-ALPHA = png(2, 8, 6, b"\0" + bytes([0, 0, 0, 0, 9, 9, 9, 255]))
-GREY_ALPHA = png(1, 8, 4, b"\0\0\0")
-
-
-@pytest.mark.parametrize(
-    ("data", "colours", "is_new"),
-    [
-        (encoded(Image.new("L", (2, 2), 7)), "rgb", False),
-        (encoded(Image.new("RGB", (2, 2), (1, 2, 3))), "grey", False),
-        (encoded(Image.new("RGB", (2, 2), (1, 2, 3)), "JPEG"), "grey", False),
-        (encoded(Image.new("1", (2, 2), 1)), "as_stored", False),
-        (png(2, 1, 3, b"\0\x40", PALETTE), "grey", False),
-        (png(1, 16, 2, b"\0" + shorts(1000, 256, 767)), "grey", False),
-        (ALPHA, "as_stored", False),
-        (GREY_ALPHA, "as_stored", False),
-        (b"", "grey", False),
-        (ALPHA[:20], "grey", False),
-        (png(1, 16, 0, b"\0" + shorts(1000)), "as_stored", True),
-        (png(1, 16, 0, b"\0" + shorts(1000)), "grey", True),
-        (ALPHA, "rgb", True),
-        (GREY_ALPHA, "grey", True),
-        (png(1, 16, 6, b"\0" + shorts(1, 2, 3, 4)), "grey", True),
-        (png(2, 8, 0, b"\0\0\7", (b"gAMA", b"\0\0\1\0"), clear(0)), "as_stored", True),
-        (png(2, 8, 2, b"\0\1\2\3\1\2\4", clear(1, 2, 3)), "as_stored", True),
-        (png(2, 8, 3, b"\0\x00\x01", PALETTE, (b"tRNS", b"\0")), "as_stored", True),
-    ],
-)
-def test_only_the_fingerprints_of_images_with_other_pixels_are_new(tmp_path, data, colours, is_new):
-    """A run or a comparison of an earlier version must not go on with other pixels."""
-    folder = write_folder(tmp_path)
-    (folder / "valid" / "dark" / "more.png").write_bytes(data)
-    source = load("image_folder", folder, colours=colours, test_split="")
-    assert source.fingerprint()["sha256"] == digest_before(source, colours, NOTE if is_new else "")
-    # A split without the image keeps its fingerprint.
-    source = load("image_folder", folder, colours=colours, valid_split="test", test_split="", test_sets="more=valid")
-    assert source.fingerprint()["sha256"] == digest_before(source, colours)
-
-
-@pytest.mark.parametrize("channels", [2, 4])
-def test_only_the_fingerprints_of_transparent_arrays_are_new(tmp_path, channels):
-    images, _ = pictures(36, channels=channels)
-    images[..., -1] = 255
-    for colours, place, note in [("grey", None, ""), ("as_stored", 30, ""), ("grey", 30, NOTE)]:
-        if place is not None:
-            images[place, 1, 2, -1] = 254
-        write_npz(tmp_path, train_x=images)
-        source = load("npz", tmp_path, **SPLITS, colours=colours, test_split="")
-        assert source.fingerprint()["sha256"] == digest_before(source, colours, note)
-    part = load("npz", tmp_path, train_split="train[:12]", valid_split="train[12:30]", colours="grey", test_split="")
-    assert part.fingerprint()["sha256"] == digest_before(part, "grey")
-    plain = load_source(DataConfig(source="shapes", num_train_pairs=9, num_eval_pairs=9, colours="rgb"))
-    assert not any(p.images.had_other_pixels(p.places) for parts in plain._splits.values() for p in parts)
 
 
 def test_every_mode_of_pillow_is_read_or_refused():

@@ -1,6 +1,5 @@
 """Labelled data: texts with labels, tagged words and questions, from files, TFDS and the embedded corpus."""
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -301,24 +300,6 @@ def test_the_fingerprint_has_all_that_changes_the_examples(tmp_path):
         source = source_of(tmp_path, "train.json", squad(("won", 12)), format="squad", misplaced_answers=misplaced)
         digests.append(source.fingerprint()["sha256"])
     assert len({*digests}) == len(digests)
-
-
-@pytest.mark.parametrize(
-    ("content", "note"),
-    [
-        ("a O\n\n# O\n", ""),
-        ("-DOCSTART- O\n\na O\n\n-DOCSTART- O\n\nb O\n", ""),
-        ("# sent_id = 1\na O\n", " with comments"),
-        ("a O\n\n# a comment\nb O\n", " with comments"),
-        ("a O\n-DOCSTART- O\nb O\n", " with comments"),
-    ],
-)
-def test_only_the_fingerprints_of_files_that_were_read_otherwise_are_new(tmp_path, content, note):
-    """A run or a token cache whose examples had the comments as words must not go on."""
-    found = source_of(tmp_path, "train.conll", content, format="conll").fingerprint()["sha256"]
-    whole = source_of(tmp_path, "train.conll", content, format="conll")._format.key  # as in earlier versions
-    parts = [*whole, f"train {hashlib.sha256(content.encode()).hexdigest()}{note}"]
-    assert found == hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def test_test_sets_of_labelled_files(tmp_path):

@@ -290,7 +290,7 @@ def change_scores(**changes):
     ids=lambda spoil: None,
 )
 def test_changed_translation_files_are_not_reused(scored, tmp_path, spoil):
-    """Edited; of an evaluation interrupted between two files; of an earlier version."""
+    """Edited, or of an evaluation interrupted between two files."""
     scorer, lines = scored
     copied = dataclasses.replace(scorer, folder=shutil.copytree(scorer.folder, tmp_path / "copied"))
     assert copied.earlier_outputs("test") == lines

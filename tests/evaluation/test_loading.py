@@ -7,13 +7,11 @@ import jax
 import numpy as np
 import pytest
 from run_support import copy_of_trained, trained_config, trained_folder
-from tokenizer_support import TEXTS
 
 import transformer_jax
 from transformer_jax.checkpoints.manifest import RECORD, SUMS, VanishedCheckpointError, seal
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.tokenizers import train_tokenizer
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation.loading import apply_overrides, load, resolve
 from transformer_jax.models.architecture import init_params
@@ -62,21 +60,6 @@ def test_a_path_may_be_text(tmp_path, monkeypatch):
     ):
         with pytest.raises((CheckpointError, ConfigError), match="missing"):
             call()
-
-
-def test_a_checkpoint_whose_tokenizer_has_holes(tmp_path, caplog):
-    """Earlier versions imported such tokenizers; a model that was trained with one must not be lost."""
-    values = json.loads(train_tokenizer(TEXTS, "byte_bpe", 280).model_bytes)
-    values["model"]["vocab"] |= {"new": 285}
-    model = json.dumps(values).encode()
-    save_again(trained_folder() / "run" / "checkpoints", 8, tmp_path / "run" / "checkpoints", 8, model)
-    caplog.clear()
-    for _ in range(2):
-        loaded = load(tmp_path / "run")
-        assert loaded.tokenizer.model_bytes == model
-        assert loaded.tokenizer.vocab_size == 281
-    (warning,) = [record for record in caplog.records if "tokenizer" in record.getMessage()]
-    assert "ids without a token: 280 to 284" in warning.getMessage()
 
 
 def test_a_step_by_its_folder():
@@ -162,7 +145,7 @@ def test_the_newest_checkpoint_s_metric_decides_which_is_best(tmp_path, metric, 
     metrics = {1: {"loss": 3.0, "accuracy": 30.0, "chrf": 30.0}, 2: {"loss": 1.0, "accuracy": 20.0, "chrf": 20.0}}
     with CheckpointStore(tmp_path / "checkpoints") as store:
         for step in (1, 2, 3):
-            config = {"training": {"best_metric": metric if step == 3 else "loss"}}
+            config = {"training": {"best_metric": metric if step == 3 else "loss"}, "task": {"name": "translation"}}
             store.save(step, {"x": jax.numpy.ones(3)}, {"config": config}, {}, metrics.get(step))
     assert resolve(tmp_path / "checkpoints" / "best") == tmp_path / "checkpoints" / str(expected)
     (tmp_path / "checkpoints" / "best").mkdir()  # a folder of this name takes precedence

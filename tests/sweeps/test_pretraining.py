@@ -161,8 +161,6 @@ def test_the_declaration_has_the_pretraining(tmp_path):
     again = declared_study(values, tmp_path)
     assert declaration_of(again) == values
     assert again.pretraining.axes == (NORM,)
-    earlier = {name: value for name, value in values.items() if name not in ("pretraining", "equal_flops")}
-    assert declared_study(earlier, tmp_path).pretraining is None
 
 
 TEXT = """

@@ -8,6 +8,7 @@ import pytest
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
+from transformer_jax.host.files import with_checksum
 from transformer_jax.sweeps.results import (
     RESULT,
     SPEC,
@@ -58,8 +59,11 @@ def test_a_truncated_result_is_named(tmp_path, text):
 
 def test_a_truncated_spec_is_named(tmp_path):
     write_spec(tmp_path, TRIAL, METRICS)
-    (tmp_path / SPEC).write_text(json.dumps({"labels": {}}))
+    (tmp_path / SPEC).write_text(json.dumps(with_checksum({"labels": {}})))
     with pytest.raises(DataError, match="lacks 'seed'"):
+        read_spec(tmp_path)
+    (tmp_path / SPEC).write_text(json.dumps({"labels": {}}))
+    with pytest.raises(DataError, match="has no checksum"):
         read_spec(tmp_path)
 
 

@@ -125,8 +125,6 @@ def test_the_search_is_recorded_with_the_largest_number_of_trials(tmp_path):
     for asked, noted in ((3, 3), (5, 5), (2, 5)):
         make_search(study(), {}, SearchOptions("random", asked, 4), tmp_path, 1)
         assert recorded(tmp_path) == SearchOptions("random", noted, 4)
-    (tmp_path / "search.json").write_text('{"search": "tpe", "seed": 1}')  # format of earlier versions
-    assert recorded(tmp_path) == SearchOptions("tpe", None, 1)
     for text in ("[]", "{", '{"search": "tpe"}'):
         (tmp_path / "search.json").write_text(text)
         with pytest.raises(DataError, match=r"search.json: "):

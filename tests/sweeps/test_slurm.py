@@ -123,13 +123,6 @@ def test_a_damaged_number_of_a_job_is_not_believed(cluster, caplog, before, afte
     assert json.loads((folder / JOB).read_text())["job"] == "102"
 
 
-def test_a_job_of_an_earlier_version_is_found(cluster):
-    _, _, folder = started(cluster)
-    (folder / JOB).write_text('{"cluster": "slurm", "job": "101"}\n')
-    started(cluster)
-    assert json.loads((folder / JOB).read_text())["job"] == "101"
-
-
 @pytest.mark.parametrize("data", [b"", b"\x80\x04", b"no pickle", pickle.dumps(3)])
 def test_a_damaged_result_of_a_job_is_the_end_of_its_worker(cluster, data):
     _, job, folder = started(cluster)

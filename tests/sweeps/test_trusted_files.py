@@ -12,6 +12,7 @@ from transformer_jax.cli.main import main
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.metrics_file import NAME as LOG
+from transformer_jax.metrics_file import format_line
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.results import RESULT, SPEC, STUDY, TRIALS
 from transformer_jax.sweeps.search import make_search, recorded, storage
@@ -155,7 +156,7 @@ def test_a_trained_trial_without_its_result_is_lost(workdir, caplog):
     log = workdir / TRIALS / ONE / LOG
     (workdir / TRIALS / ONE / RESULT).unlink()
     assert collect(workdir).unscored == []
-    log.write_text(log.read_text() + json.dumps({"step": steps, "split": "valid", "loss": 1.0}) + "\n")
+    log.write_text(log.read_text() + format_line(steps, "valid", {"loss": 1.0}))
     assert collect(workdir).unscored == [workdir / TRIALS / ONE]
 
 

@@ -153,6 +153,7 @@ def metrics_of(step):
         "gradient_norm": 2.0**step,
         "learning_rate": step / 8,
         "tokens": 100.0 + step,
+        "weight": 100.0 + step,
         "filled": 6.0 + step,
         "slots": 106.0,
     }
@@ -568,21 +569,12 @@ def test_before_the_first_step_there_is_no_loss():
     assert MetricWindow([metrics_of(3)], never).latest_loss == 3.0
 
 
-def test_a_window_of_an_earlier_version_does_not_count_in_padding_efficiency():
-    earlier = {name: value for name, value in metrics_of(1).items() if name != "filled"}
-    window = MetricWindow([earlier | {"ids": 5.0}], never)
-    window.record_metrics(2, BATCH, {name: np.float32(value) for name, value in metrics_of(2).items()})
-    averages = window.close()
-    assert averages["padding_efficiency"] == 8 / 106
-    assert averages["tokens"] == 101 + 102
-    assert "ids" not in averages
-
-
 def test_averages_are_over_the_weight_of_the_targets():
     """Such as labels, of which there are fewer than tokens."""
     window = MetricWindow([], never)
     for step, weight in ((1, 3.0), (2, 0.0), (3, 1.0)):
-        metrics = {"loss": 10.0 * step, "gradient_norm": 1.0, "learning_rate": 0.1, "tokens": 50.0, "weight": weight}
+        counts = {"tokens": 50.0, "weight": weight, "filled": 0.0, "slots": 0.0}
+        metrics = {"loss": 10.0 * step, "gradient_norm": 1.0, "learning_rate": 0.1, **counts}
         window.record_metrics(step, BATCH, metrics)
     assert window.close() == {"loss": 15.0, "gradient_norm": 1.0, "learning_rate": 0.1, "tokens": 150.0}
     window.record_metrics(4, BATCH, metrics | {"weight": 0.0})
@@ -592,7 +584,7 @@ def test_averages_are_over_the_weight_of_the_targets():
 def test_every_metric_of_a_step_is_averaged():
     window = MetricWindow([], never)
     for step in (1, 2):
-        metrics = {name: value for name, value in metrics_of(step).items() if name not in ("nll", "filled", "slots")}
+        metrics = {name: value for name, value in metrics_of(step).items() if name != "nll"} | {"slots": 0.0}
         window.record_metrics(step, BATCH, metrics | {"masked_accuracy": 50.0 * step})
     averages = window.close()
     assert list(averages) == ["loss", "accuracy", "masked_accuracy", "gradient_norm", "learning_rate", "tokens"]

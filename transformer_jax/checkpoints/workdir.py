@@ -153,18 +153,16 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: st
 def read_config(workdir: Path) -> dict[str, Any] | None:
     """Return config.json of a work directory without its checksum; None if there is none.
 
-    Files of earlier versions have no checksum.
-
-    Raises: CheckpointError if the file cannot be read or does not match its checksum. The message then names the fields
-      that differ from the config of the newest checkpoint.
+    Raises: CheckpointError if the file cannot be read, has no checksum or does not match it. The message then names the
+      fields that differ from the config of the newest checkpoint.
     """
     values = _read_object(workdir / CONFIG)
     if values is None:
         return None
     try:
         return without_checksum(values)
-    except ValueError:
-        raise _edited(workdir, _config_of(values)) from None
+    except ValueError as error:
+        raise _edited(workdir, _config_of(values), str(error)) from None
 
 
 def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Path, dict[str, Any]] | None:
@@ -179,8 +177,6 @@ def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Pat
     """
     config, newest = read_config(workdir), _newest_config(workdir)
     if newest is None:
-        if config is not None and CHECKSUM not in (_read_object(workdir / CONFIG) or {}):
-            logger.warning("%s: has no checksum, as in earlier versions; it is not checked", workdir / CONFIG)
         return None if config is None else (workdir / CONFIG, config)
     step, stored = newest
     if config is None:
@@ -211,7 +207,7 @@ def _newest_config(workdir: Path) -> tuple[int, dict[str, Any]] | None:
 
 
 def lasting_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Return `config_differences` without those that may come at a resume; either config may be of an earlier version.
+    """Return `config_differences` without those that may come at a resume; either config may lack later fields.
 
     Args:
       where: the place of the old config, for the lines.
@@ -231,9 +227,9 @@ def _not_bookkeeping(names: Iterable[str], *configs: Mapping[str, Any]) -> list[
     return [name for name in names if not all(is_bookkeeping(name, values) for values in flat)]
 
 
-def _edited(workdir: Path, config: Mapping[str, Any]) -> CheckpointError:
-    """Return the error for a config.json that does not match its checksum."""
-    text = f"{workdir / CONFIG}: does not match its checksum, so it was edited or is damaged"
+def _edited(workdir: Path, config: Mapping[str, Any], problem: str) -> CheckpointError:
+    """Return the error for a config.json that has no checksum or does not match it."""
+    text = f"{workdir / CONFIG}: {problem}, so it was edited or is damaged"
     newest = _newest_config(workdir)
     if newest is None:
         return CheckpointError(

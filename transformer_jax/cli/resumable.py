@@ -35,7 +35,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-_FIELDS = {"bytes": COUNT, "lines": COUNT, "input_sha256": TEXT, "made_with": OBJECT, "notes": OBJECT}
+_FIELDS = {
+    **{"bytes": COUNT, "lines": COUNT},
+    **{"input_sha256": TEXT, "output_sha256": TEXT, "made_with": OBJECT, "notes": OBJECT},
+}
 """Kinds of the fields of the companion."""
 
 
@@ -216,7 +219,7 @@ class ResumableFile:
             while left and (data := file.read(min(left, 1 << 20))):
                 self._output_digest.update(data)
                 left -= len(data)
-        return progress.get("output_sha256") in (None, self._output_digest.hexdigest())  # None: of an earlier version
+        return progress["output_sha256"] == self._output_digest.hexdigest()
 
     def _of_something_else(self, what: str) -> ConfigError:
         return ConfigError(

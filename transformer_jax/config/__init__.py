@@ -40,7 +40,6 @@ from transformer_jax.config.experiment import (
     is_rounding,
     leaf_fields,
     outside_parts,
-    with_moved_fields,
 )
 from transformer_jax.config.model import DROPOUT_RATES, NORMS_OVER_BATCH, RECURRENT, ModelConfig
 from transformer_jax.config.sources import (
@@ -105,6 +104,5 @@ __all__ = [
     "short",
     "unread_by",
     "walk",
-    "with_moved_fields",
     "without_effect",
 ]

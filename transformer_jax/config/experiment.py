@@ -39,15 +39,6 @@ from transformer_jax.errors import ConfigError
 if typing.TYPE_CHECKING:
     import ml_collections
 
-# Fields that had other names in configs of earlier versions, which checkpoints still hold.
-_MOVED = {
-    ("evaluation", "max_extra_length"): ("decode", "max_extra_length"),
-    ("decode", "max_length"): ("decode", "max_new_tokens"),
-    **{("data", f"{name}_files"): ("data", f"{name}_split") for name in ("train", "valid", "test")},
-}
-# Removed fields of earlier versions, and the only value with the meaning of today's behaviour.
-_REMOVED: dict[tuple[str, str], Any] = {("data", "monolingual"): False}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
@@ -375,7 +366,7 @@ class ExperimentConfig:
         problems = list(known_problems)
         # A ConfigDict is not a Mapping; its to_dict resolves placeholders.
         is_of_file = isinstance(values, Mapping)
-        plain = with_moved_fields(values if isinstance(values, Mapping) else values.to_dict())
+        plain = values if is_of_file else values.to_dict()
         named = outside_parts(flat(plain))
         if is_of_file:
             trust.check(named)
@@ -442,22 +433,6 @@ def _own_hyper_fields(section: Any) -> list[dataclasses.Field]:
     ]
 
 
-def with_moved_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config of an earlier version with the names of this version, without removed fields.
-
-    A removed field stays if its value is not the accepted one; validation then refuses it as unknown.
-    """
-    values = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
-    for (old_section, name), (new_section, new_name) in _MOVED.items():
-        if isinstance(values.get(old_section), dict) and name in values[old_section]:
-            values.setdefault(new_section, {}).setdefault(new_name, values[old_section].pop(name))
-    for (old_section, name), accepted in _REMOVED.items():
-        fields = values.get(old_section)
-        if isinstance(fields, dict) and fields.get(name, accepted) == accepted:
-            fields.pop(name, None)
-    return values
-
-
 EXTENSIBLE = ("model", "task")
 """Sections to which architectures and tasks may add fields."""
 
@@ -510,12 +485,12 @@ def _table(section: type, name: str) -> Any:
 
 
 def completed(stored: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored config with the names of this version, and with defaults for missing fields.
+    """Return a stored config with defaults for the fields that it lacks because they were added later.
 
     Args:
-      config: the config to compare it with; it has the fields of this version.
+      config: the config to compare it with; it has all fields.
     """
-    result = with_moved_fields(stored)
+    result = dict(stored)
     annotations = field_types(ExperimentConfig)
     for part, values in config.items():
         if not isinstance(values, Mapping):

@@ -13,7 +13,7 @@ from jaxtyping import UInt8
 from transformer_jax.data.columns import ArrayColumn, BadValueError
 from transformer_jax.data.tokenizers.tokenizer import Tokenizer
 from transformer_jax.errors import DataError
-from transformer_jax.readers.images import MAX_PIXELS, PngHeader, png_bit_depth, read_image, with_image
+from transformer_jax.readers.images import MAX_PIXELS, png_bit_depth, read_image, with_image
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -48,16 +48,6 @@ def decoded(data: bytes, mode: str | None = None) -> Pixels:
     Raises: ValueError if it is no such file, is damaged, or is too large.
     """
     return with_image(data, lambda image: _pixels_of(image, mode, png_bit_depth(data)))
-
-
-def had_other_pixels(header: PngHeader, mode: str | None) -> bool:
-    """Return whether `decoded` returned other pixels, or refused the file, before version 2 of `ImageColumn`.
-
-    Pixels of 16-bit colours have not changed. The result is also True for a file with alpha whose pixels are all
-    opaque, because the header does not say so. `mode` as of `decoded`.
-    """
-    is_grey_16 = header.bits == 16 and header.channels == 1
-    return is_grey_16 or header.names_transparent or (header.has_alpha and mode is not None)
 
 
 def _pixels_of(image: Image.Image, mode: str | None, bits: int) -> Pixels:

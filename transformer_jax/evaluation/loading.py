@@ -27,7 +27,6 @@ from transformer_jax.config import (
     ModelConfig,
     field_types,
     nearest,
-    with_moved_fields,
 )
 from transformer_jax.data.side_files import stored_labels
 from transformer_jax.data.tokenizers import (
@@ -51,13 +50,6 @@ from transformer_jax.typing import Params
 logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=TextGenerator)
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
-_LATER_FIELDS = (
-    *("architecture", "init", "init_std", "output_bias", "source_vocab_size"),
-    *("embedding_norm", "token_types", "scale_logits", "final_dropout_rate", "head_dropout_rate"),
-    *("inputs", "image_size", "image_channels", "patch_size", "class_token", "pixel_mean", "pixel_std"),
-    *("init_range", "cell", "hidden_dim", "cell_biases", "bidirectional", "bridge", "attention", "input_feeding"),
-    *("feed_context", "deep_output", "teacher_forcing_rate"),
-)
 _AVERAGE = "evaluation.average_checkpoints"
 
 
@@ -191,14 +183,12 @@ def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> st
     """Return the hex digest of a tokenizer, and of models and their parameters."""
     digest = hashlib.sha256(tokenizer.sha256.encode())
     for model, params in models:
-        # Fields that older versions did not have are left out if they have their defaults: the model is the same.
-        later = {name: getattr(ModelConfig, name) for name in _LATER_FIELDS}
-        defaults = dataclasses.replace(model, **later).resolved()
+        # Fields with their defaults are left out, so that a new field does not change the digest of an old model.
         fields = {
-            name: value
-            for name, value in dataclasses.asdict(model).items()
-            if name != "recurrent_implementation"  # one function, whichever computes it
-            and (name not in _LATER_FIELDS or value != getattr(defaults, name))
+            field.name: value
+            for field in dataclasses.fields(model)
+            if (value := getattr(model, field.name)) != field.default
+            and field.name != "recurrent_implementation"  # one function, whichever computes it
         }
         digest.update(json.dumps([fields, checksums(by_path(params))], sort_keys=True).encode())
     return digest.hexdigest()
@@ -289,7 +279,11 @@ def apply_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     Raises: ConfigError for any other field.
     """
     try:
-        sections = expect(with_moved_fields(values), _SECTIONS, {"data": OBJECT, "decode": OBJECT})
+        sections = expect(
+            {name: dict(of) if isinstance(of, Mapping) else of for name, of in values.items()},
+            _SECTIONS,
+            {"data": OBJECT, "decode": OBJECT},
+        )
     except ValueError as error:
         raise CheckpointError(f"the config of the checkpoint is damaged: {error}") from error
     known = [f"{section}.{field}" for section, cls in _OVERRIDABLE.items() for field in field_types(cls)]

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.config import TaskConfig
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.sources import TestFiles, open_test_set
 from transformer_jax.data.sources.source import no_such_split
@@ -240,7 +239,7 @@ class Scorer:
         task = self.loaded.config.task
         return {
             "split": split,
-            **({} if task == TaskConfig() else {"task": dataclasses.asdict(task)}),  # older versions had only one task
+            "task": dataclasses.asdict(task),
             "checkpoints": list(self.loaded.steps),
             "fingerprint": self._fingerprint,
             "corpus": self.corpus(split),
@@ -289,10 +288,7 @@ def _write_scores(file: Path, scores: Mapping[str, Any]) -> None:
 
 
 def _read_scores(file: Path) -> dict[str, Any]:
-    """Return the scores in a file, without their checksum; empty if it is missing or damaged.
-
-    Files of earlier versions have no checksum; they are read unchecked.
-    """
+    """Return the scores in a file, without their checksum; empty if it is missing or damaged."""
     try:
         return without_checksum(parse_json(read_bytes(file)))
     except FileNotFoundError:
@@ -303,9 +299,9 @@ def _read_scores(file: Path) -> dict[str, Any]:
 
 
 def _warn_if_changed(text: Path, sha256: Any) -> None:
-    """Warn if SPLIT.txt does not have the outputs whose scores are kept. sha256: None in files of earlier versions."""
+    """Warn if SPLIT.txt does not have the outputs whose scores are kept."""
     try:
-        is_same = sha256 is None or _sha256(read_bytes(text)) == sha256
+        is_same = _sha256(read_bytes(text)) == sha256
     except OSError:
         is_same = False
     if not is_same:

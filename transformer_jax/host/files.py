@@ -191,11 +191,10 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JSON values without their checksum; raises ValueError if it does not match.
-
-    Files of earlier versions have none; they are not checked.
-    """
+    """Return JSON values without their checksum; raises ValueError if it is missing or does not match."""
     rest = {name: value for name, value in values.items() if name != CHECKSUM}
-    if CHECKSUM in values and values[CHECKSUM] != json_sha256(rest):
+    if CHECKSUM not in values:
+        raise ValueError("has no checksum")
+    if values[CHECKSUM] != json_sha256(rest):
         raise ValueError("does not match its checksum")
     return rest

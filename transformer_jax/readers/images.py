@@ -7,7 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from transformer_jax.readers.files import read_bytes
 
@@ -62,35 +62,6 @@ def with_image(data: bytes, use: Callable[[Image.Image], T]) -> T:
         )
     with image:
         return use(image)
-
-
-class PngHeader(NamedTuple):
-    """The kind of pixels of a PNG file. names_transparent: whether it names colours that are transparent (tRNS)."""
-
-    bits: int
-    channels: int
-    names_transparent: bool
-
-    @property
-    def has_alpha(self) -> bool:
-        """Whether the last channel is the transparency."""
-        return self.channels in (2, 4)
-
-
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Channels by PNG's colour types: grey, colours, palette, grey with alpha, colours with alpha."""
-
-
-def png_header(stream: io.BufferedIOBase) -> PngHeader | None:
-    """Return the header of a PNG file, without its pixels; None for other and damaged files."""
-    first = stream.read(33)  # the signature and the chunk IHDR
-    if len(first) < 33 or not first.startswith(_PNG) or first[25] not in _CHANNELS:
-        return None
-    name = b""
-    while name not in (b"tRNS", b"IDAT") and stream.tell() < MAX_IMAGE_BYTES and len(chunk := stream.read(8)) == 8:
-        length, name = struct.unpack(">I4s", chunk)
-        stream.seek(length + 4, io.SEEK_CUR)
-    return PngHeader(first[24], _CHANNELS[first[25]], name == b"tRNS")
 
 
 def png_bit_depth(data: bytes) -> int:

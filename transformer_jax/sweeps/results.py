@@ -83,7 +83,7 @@ class Result:
       parameters: number of parameters of the model.
       machine: the accelerators that it ran on, or the processor.
       versions: version by library.
-      log_sha256: `metrics_file.digest` of its log; empty if it had none, and in files of earlier versions.
+      log_sha256: `metrics_file.digest` of its log; empty if it had none.
     """
 
     labels: Mapping[str, str]
@@ -143,7 +143,7 @@ def claim(
 
 
 def given_of(record: Mapping[str, Any]) -> Given | None:
-    """Return the command in the content of study.json; None if an earlier version has written it."""
+    """Return the command in the content of study.json; None if the study was not started by the command."""
     values = record.get("given")
     if not isinstance(values, dict):
         return None
@@ -213,11 +213,10 @@ def check_labels(labels: Mapping[str, str], study: Study, folder: Path, place: P
 def read_spec(folder: Path) -> Spec:
     """Return the content of trial.json; raise DataError if it cannot be read, UntrustedError as `trust.check`."""
     values = read_object(folder / SPEC, _SPEC_FIELDS)
-    start = values.get("starts_from")  # earlier versions lack it
     try:
         with reading(folder / SPEC):
             config = ExperimentConfig.from_config_dict(values["config"])
-        trial = Trial(values["labels"], values["seed"], config, values["trained_by"], start)
+        trial = Trial(values["labels"], values["seed"], config, values["trained_by"], values["starts_from"])
         return Spec(trial, [Metric(**metric) for metric in values["metrics"]], values["study"])
     except UntrustedError:
         raise
@@ -269,8 +268,6 @@ def mark_pruned(folder: Path, why: str) -> None:
 def pruned_because(folder: Path) -> str | None:
     """Return why a trial is pruned; None if it is not.
 
-    Files of earlier versions have no sha256; they are read unchecked.
-
     Raises: DataError if the file cannot be read or is damaged.
     """
     file = folder / PRUNED
@@ -281,8 +278,6 @@ def pruned_because(folder: Path) -> str | None:
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     match = re.fullmatch(r"(.*)\nsha256 ([0-9a-f]+)\n?", text, re.DOTALL)
-    if match is None and text.strip():
-        return text
     if match is None or match[2] != _text_sha256(match[1]):
         raise DataError(f"{file}: is damaged; delete it, and the trial continues")
     return match[1]
@@ -346,6 +341,7 @@ _SPEC_FIELDS: _Fields = {
     "seed": _integer,
     "config": lambda value: isinstance(value, dict),
     "trained_by": _text_or_none,
+    "starts_from": _text_or_none,
     "metrics": _objects,
     "study": _text_or_none,
 }

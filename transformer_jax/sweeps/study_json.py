@@ -53,11 +53,10 @@ def declared_study(values: Mapping[str, Any], file: Path) -> Study:
     Raises: DataError if it is not a declaration of a study; UntrustedError if it names a module that may not be
       imported.
     """
-    first = values.get("pretraining")  # earlier versions lack the last three
     try:
         with reading(file):
             _check_parts(values)
-            return _study(values, first, file)
+            return _study(values, file)
     except UntrustedError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
@@ -71,7 +70,8 @@ def _check_parts(values: Mapping[str, Any]) -> None:
         check(outside_parts(overrides))
 
 
-def _study(values: Mapping[str, Any], first: Mapping[str, Any] | None, file: Path) -> Study:
+def _study(values: Mapping[str, Any], file: Path) -> Study:
+    first = values["pretraining"]
     return Study(
         question=str(values["question"]),
         baseline=str(values["baseline"]),
@@ -86,9 +86,9 @@ def _study(values: Mapping[str, Any], first: Mapping[str, Any] | None, file: Pat
             _FIGURES[figure["kind"]](**{name: value for name, value in figure.items() if name != "kind"})
             for figure in values["figures"]
         ),
-        equal_flops=_plain(values.get("equal_flops", False)),
+        equal_flops=_plain(values["equal_flops"]),
         pretraining=None if first is None else declared_study(first, file),
-        not_shown=str(values.get("not_shown", "")),
+        not_shown=str(values["not_shown"]),
         folder=NOWHERE,
     )
 

@@ -478,8 +478,7 @@ def higher_is_better(config: Mapping[str, Any]) -> bool:
     Args:
       config: nested dictionaries, as in a checkpoint's record.
     """
-    name = config.get("task", {}).get("name", TaskConfig.name)  # records of earlier versions name no task
-    return declared(TASKS[name], f"valid/{config['training']['best_metric']}").direction == "max"
+    return declared(TASKS[config["task"]["name"]], f"valid/{config['training']['best_metric']}").direction == "max"
 
 
 def best_metric(config: ExperimentConfig) -> MetricSpec:

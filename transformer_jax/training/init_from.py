@@ -168,8 +168,7 @@ def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template:
         whole_record = expect(checkpoint.record, {}, {"config": OBJECT})
         record = whole_record.get("config", {})
         source = expect(completed(record, config.to_dict()), dict.fromkeys(("model", "task", "data"), OBJECT))
-        # Records of earlier versions may lack the kind.
-        kind = record.get("data", {}).get("tokenizer", config.data.tokenizer)
+        kind = source["data"]["tokenizer"]
     except (CheckpointError, ValueError) as error:
         raise CheckpointError(f"{name}: {error}") from error
     # A converted base model has no such numbers, only zeros in their place.

@@ -16,7 +16,7 @@ from typing import Any
 
 from transformer_jax.errors import CheckpointError
 from transformer_jax.host.files import own_file_opener
-from transformer_jax.metrics_file import NAME, cut_back, format_line, num_unchecked
+from transformer_jax.metrics_file import NAME, cut_back, format_line
 from transformer_jax.readers import read_bytes
 
 _log = logging.getLogger(__name__)
@@ -53,10 +53,6 @@ class MetricLog:
                     _log.warning(
                         "%s: damaged lines were removed: %s; the old file is %s.damaged",
                         *(self._path, ", ".join(map(str, damaged)), self._path.name),
-                    )
-                if unchecked := num_unchecked(self._path):
-                    _log.warning(
-                        "%s: %d lines of an earlier version have no checksum and are not checked", self._path, unchecked
                     )
                 self._sha256 = hashlib.sha256(read_bytes(self._path) if self._path.exists() else b"")
                 self._file = opened.enter_context(open(self._path, "a", encoding="utf-8", opener=own_file_opener))

@@ -78,7 +78,7 @@ class MetricWindow:
             self.values.append(values)
         else:
             self._on_nonfinite(step, batch, values)
-            self.values.append({name: values[name] for name in ("learning_rate", "filled", "slots") if name in values})
+            self.values.append({name: values[name] for name in ("learning_rate", "filled", "slots")})
 
     @property
     def latest_loss(self) -> float | None:
@@ -100,10 +100,9 @@ class MetricWindow:
         result["gradient_norm"] = norms / len(finite) if finite else math.nan
         result["learning_rate"] = values[-1]["learning_rate"]
         result["tokens"] = math.fsum(v["tokens"] for v in finite)
-        if counted := [v for v in values if "filled" in v]:  # checkpoints of earlier versions may lack it
-            filled, slots = (math.fsum(v[name] for v in counted) for name in ("filled", "slots"))
-            if slots:  # 0 if the batches have neither `inputs_mask` nor `weights`
-                result["padding_efficiency"] = filled / slots
+        filled, slots = (math.fsum(v[name] for v in values) for name in ("filled", "slots"))
+        if slots:  # 0 if the batches have neither `inputs_mask` nor `weights`
+            result["padding_efficiency"] = filled / slots
         if len(finite) < len(values):
             result["nonfinite"] = len(values) - len(finite)
         self.values = []
@@ -112,7 +111,6 @@ class MetricWindow:
 
 def _average(steps: list[dict[str, float]], name: str) -> float:
     """Return the average over the targets of the steps that have the metric; NaN if there are none."""
-    # Windows in checkpoints of earlier versions have the weight as `tokens`.
-    known = [(values[name], values.get("weight", values["tokens"])) for values in steps if name in values]
+    known = [(values[name], values["weight"]) for values in steps if name in values]
     total = math.fsum(weight for _, weight in known)
     return math.fsum(value * weight for value, weight in known) / total if total else math.nan

@@ -77,7 +77,7 @@ def test_the_study_is_recorded_and_its_code_is_not_run(workdir, folder):
         assert found.absent == dict.fromkeys(found.absent, "")
         assert sweep_command(found) is None  # its baseline is code
     change(workdir / RECORD, declaration=None)
-    with pytest.raises(ConfigError, match=r"does not contain the study, as sweeps of .* pass --study="):
+    with pytest.raises(ConfigError, match=r"does not contain the study; .* pass --study="):
         collect(workdir)
 
 

@@ -121,5 +121,3 @@ def test_it_is_recorded_with_the_study(tmp_path):
     study = collect(*write_workdir(tmp_path, 'not_shown="longer trainings.",', STUDY)).study
     declaration = json.loads(json.dumps(declaration_of(study)))
     assert declared_study(declaration, tmp_path).not_shown == "longer trainings."
-    del declaration["not_shown"]  # of an earlier version
-    assert declared_study(declaration, tmp_path).not_shown == ""

@@ -83,13 +83,6 @@ class Format(abc.ABC):
         """The chosen columns and the like, for the fingerprint; it is part of checkpoints, and must not change."""
         return []
 
-    def reading(self, file: TextFile) -> str:
-        """Return a note on a file that earlier versions read otherwise, for the fingerprint; "" for all others.
-
-        Without it, a run or a token cache of an earlier version would go on with other examples.
-        """
-        return ""
-
     def files(self, prefix: str) -> list[str]:
         """Return the names of the files of a prefix, without .gz."""
         return [f"{prefix}.{self.config.format}"]
@@ -348,15 +341,6 @@ class _Conll(_Blocks):
 
     def expected_width(self, file: TextFile) -> Width:
         return width_of(lambda: lines_of(file), int(self.names[1] or 0))
-
-    def reading(self, file: TextFile) -> str:
-        expected, inside = self.expected_width(file), False
-        for line in lines_of(file):
-            is_comment = line.startswith("#") and comment_kind(line, cells_of(line), expected, inside) is True
-            if is_comment or (inside and begins_document(line)):
-                return " with comments"
-            inside = bool(line.strip()) and not begins_document(line)
-        return ""
 
     def word_and_tag(self, line: str, expected: Width, inside: bool) -> tuple[str, str] | None:
         cells = self._cells(line, expected, inside, has_tag=True)

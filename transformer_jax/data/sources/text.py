@@ -104,7 +104,7 @@ class TextSource:
             for part in self._of_split(name):
                 self._format.check(part.files)
                 label = name if part.is_whole else f"{name} {part.first} {part.last}"
-                parts += [f"{label} {file.contents.sha256}{self._format.reading(file)}" for file in part.files]
+                parts += [f"{label} {file.contents.sha256}" for file in part.files]
         return {"sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(), "versions": {}}
 
     def _of_split(self, name: str) -> list[FilesPart]:

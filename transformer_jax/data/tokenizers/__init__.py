@@ -7,7 +7,6 @@ target have separate tokenizers, that of the source is in `source_tokenizer.mode
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -201,10 +200,7 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
             values = parse_json(model_bytes)
         except ValueError:
             values = None  # the tokenizer raises an error with the reason
-        tokenizer = WordPieceTokenizer(model_bytes) if is_word_piece(values) else ByteBPETokenizer(model_bytes)
-        if tokenizer.id_problem:
-            _warn_once(tokenizer.id_problem)
-        return tokenizer
+        return WordPieceTokenizer(model_bytes) if is_word_piece(values) else ByteBPETokenizer(model_bytes)
     if model_bytes.startswith(_NUMBERED_PIECES):
         from transformer_jax.data.tokenizers.numbered_pieces import NumberedPieces
 
@@ -212,12 +208,6 @@ def load_tokenizer(model_bytes: bytes) -> Tokenizer:
     from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 
     return SentencePieceTokenizer(model_bytes)
-
-
-@functools.cache
-def _warn_once(id_problem: str) -> None:
-    """Warn once, although a command may load a tokenizer from the work directory and from the checkpoint."""
-    _log.warning("the stored tokenizer has %s. It is used as before; a new model cannot import its file", id_problem)
 
 
 def tokenizer_by_file(tokenizer: Tokenizer) -> dict[str, Tokenizer]:

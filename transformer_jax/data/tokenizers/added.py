@@ -38,7 +38,6 @@ class AddedTokens(ModelBytes):
     def __init__(self, inner: Tokenizer, names: Sequence[str]) -> None:
         super().__init__(MAGIC + json.dumps(list(names)).encode() + b"\n" + inner.model_bytes)
         self.inner = inner
-        self.reading = getattr(inner, "reading", b"")
         self.names = tuple(names)
         ids = {name: id for id, name in enumerate(names, inner.vocab_size)}
         self.special_ids = with_named_roles(inner.special_ids, ids)

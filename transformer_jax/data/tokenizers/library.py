@@ -31,18 +31,17 @@ class LibraryTokenizer(ModelBytes):
     def __init__(self, model_bytes: bytes, kind: str) -> None:
         super().__init__(model_bytes)
         self._tokenizer = library_model(self._model_bytes, kind)
-        if self._tokenizer.truncation or self._tokenizer.padding:
-            # Published files have these settings of the library; they are no part of how a text is cut.
-            self.reading = b"\nwithout truncation and padding"
-            self._tokenizer.no_truncation()
-            self._tokenizer.no_padding()
+        # Published files have these settings of the library; they are no part of how a text is cut.
+        self._has_settings = bool(self._tokenizer.truncation or self._tokenizer.padding)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         # Names of special tokens are text. The model's bytes do not store this setting.
         self._tokenizer.encode_special_tokens = True
         self.id_problem = _id_problem(sorted(self._tokenizer.get_vocab().values()))
 
     def plain_json(self) -> bytes:
         """Return the model's bytes without the settings that are not read: `truncation` and `padding`."""
-        if not self.reading:
+        if not self._has_settings:
             return self._model_bytes
         values = parse_json(self._model_bytes) | {"truncation": None, "padding": None}
         return json.dumps(values, ensure_ascii=False).encode("utf-8")

@@ -188,8 +188,6 @@ class ModelBytes:
     """The common part of this project's tokenizers: special ids, model bytes, and a digest."""
 
     special_ids = OWN_SPECIAL_IDS
-    reading = b""
-    """Part of the digest: not empty if older versions cut texts into other ids with the same bytes."""
     id_problem = ""
     """Names ids without a token and ids of two tokens; empty if there are none, as in all that are trained here."""
 
@@ -206,7 +204,7 @@ class ModelBytes:
 
     @functools.cached_property
     def sha256(self) -> str:
-        return hashlib.sha256(self._model_bytes + self.reading).hexdigest()
+        return hashlib.sha256(self._model_bytes).hexdigest()
 
 
 def concatenated(rows: Sequence[Sequence[int]]) -> EncodedTexts:
@@ -249,7 +247,7 @@ def with_text(ids: Iterable[int] | np.ndarray, special_ids: SpecialIds) -> list[
 def check_token_ids(tokenizer: Tokenizer, file: str) -> None:
     """Raise DataError if an imported file has ids without a token, or ids of two tokens.
 
-    Stored tokenizers are not checked: earlier versions imported such files, and there are models trained with them.
+    Stored tokenizers were checked when they were imported.
     """
     if isinstance(tokenizer, ModelBytes) and tokenizer.id_problem:
         raise DataError(

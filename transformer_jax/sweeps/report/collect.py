@@ -16,8 +16,7 @@ from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, rea
 from transformer_jax.config import flat, nearest, outside_parts
 from transformer_jax.config_file import load
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
-from transformer_jax.metrics_file import NAME as LOG
-from transformer_jax.metrics_file import is_number, num_unchecked
+from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.figures import number_of
 from transformer_jax.sweeps.rebased_study import with_code
 from transformer_jax.sweeps.report.grid_from_results import absent_variants, grid_labels
@@ -53,8 +52,8 @@ class StudyResults:
 
     folder: the folder of the study, whose name is `name`. search: the search that has chosen the variants.
     code: the folder of the study if its study.py was run; None if the study is the recorded one.
-    is_pretraining: `study` is the pretraining of the study in the folder. given: the command of the sweep; None if an
-    earlier version has run it.
+    is_pretraining: `study` is the pretraining of the study in the folder. given: the command of the sweep; None
+    if it was not started by the command.
     """
 
     study: Study
@@ -161,8 +160,6 @@ def collect(workdir: Path, folder: Path | None = None) -> StudyResults:
     _check_there_are_results(trials, study, folder, workdir)
     if pending := [trial.folder.name for trial in trials if trial.result is None]:
         logger.warning("%s: without a result yet, or it was deleted: %s", workdir / TRIALS, ", ".join(pending))
-    if unchecked := sum(num_unchecked(trial.folder / LOG) > 0 for trial in trials):
-        logger.warning("%s: %d logs of an earlier version have lines without a checksum", workdir / TRIALS, unchecked)
     study = study.for_task(TASKS[trials[0].trial.config.task.name])
     by_variant: dict[str, list[TrialResult]] = {}
     for trial in sorted(trials, key=lambda trial: _order(trial, study)):
@@ -223,10 +220,7 @@ def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Pa
         if left_out := declaration.get("custom_figures"):
             logger.warning("%s: figures that the study draws itself need --study=%s: %s", file, place, left_out)
         return declared_study(declaration, file), place, None
-    raise ConfigError(
-        f"{file}: does not contain the study, as sweeps of earlier versions; to run the code of its folder, pass "
-        f"--study={place}"
-    )
+    raise ConfigError(f"{file}: does not contain the study; to run the code of its folder, pass --study={place}")
 
 
 def _trial(folder: Path) -> TrialResult:

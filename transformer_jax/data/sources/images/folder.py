@@ -15,13 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from transformer_jax.config import DataConfig, nearest
-from transformer_jax.data.images import SUFFIXES, had_other_pixels, read_picture
+from transformer_jax.data.images import SUFFIXES, read_picture
 from transformer_jax.data.sources.images.image_source import MODES, Example, ImageSource, Part, parts_of
 from transformer_jax.data.sources.slices import field_of, warn_of_left_out
 from transformer_jax.errors import DataError
 from transformer_jax.host.files import sha256_of
-from transformer_jax.readers.files import open_file
-from transformer_jax.readers.images import png_header
 
 
 def image_folder(config: DataConfig) -> ImageSource:
@@ -103,24 +101,8 @@ class _FolderSet:
                 raise DataError(f"cannot read {path}: {error.strerror or error}") from error
         return digest.hexdigest()
 
-    def had_other_pixels(self, places: range) -> bool:
-        return not self._with_other_pixels.isdisjoint(places)
-
-    @functools.cached_property
-    def _with_other_pixels(self) -> frozenset[int]:
-        return frozenset(place for place, (path, _) in enumerate(self._files) if _had_other_pixels(path, self._mode))
-
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
-
-
-def _had_other_pixels(path: Path, mode: str | None) -> bool:
-    try:
-        with open_file(path) as file:
-            header = png_header(file)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    return header is not None and had_other_pixels(header, mode)
 
 
 def _is_text(name: str) -> bool:

@@ -47,10 +47,6 @@ class ImageSet(Protocol):
         """Digest of all images and labels."""
         ...
 
-    def had_other_pixels(self, places: range) -> bool:
-        """Return whether earlier versions read other pixels from an image at these places."""
-        ...
-
 
 class Part(NamedTuple):
     """Some images of a set."""
@@ -85,13 +81,8 @@ def parts_of(field: str, text: str, find: Callable[[str], ImageSet]) -> list[Par
 
 
 def _of_part(part: Part) -> str:
-    """Return the places, the digest and a note for the fingerprint.
-
-    With the note, a run of an earlier version does not resume with other pixels. A part without such images has no
-    note, so its fingerprint stays the same.
-    """
-    note = " with 16 bits or transparency" if part.images.had_other_pixels(part.places) else ""
-    return f"{part.places.start}:{part.places.stop} {part.images.sha256}{note}"
+    """Return the places and the digest for the fingerprint."""
+    return f"{part.places.start}:{part.places.stop} {part.images.sha256}"
 
 
 def _bound(text: str | None, size: int, default: int) -> int:

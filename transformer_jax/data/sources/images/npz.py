@@ -89,11 +89,6 @@ class _ArraySet:
         digest.update(np.ascontiguousarray(self._images).data)
         return digest.hexdigest()
 
-    def had_other_pixels(self, places: range) -> bool:
-        if self._mode is None or self._images.shape[-1] not in (2, 4):
-            return False
-        return any((self._images[place, ..., -1] < 255).any() for place in places)
-
 
 def _array(path: Path, arrays: ArrayFile, name: str, letter: str) -> np.ndarray:
     """Return the array NAME_LETTER or LETTER_NAME of a file."""

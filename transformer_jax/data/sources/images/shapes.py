@@ -101,9 +101,6 @@ class _DrawnSet:
     def sha256(self) -> str:
         return hashlib.sha256(f"shapes {_VERSION} {_SEED} {self._number} {self._size}".encode()).hexdigest()
 
-    def had_other_pixels(self, places: range) -> bool:
-        return False
-
 
 def drawn(figure: str, rng: np.random.Generator) -> np.ndarray:
     """Return an image of a figure, [28, 28, 1] uint8; raises KeyError for an unknown name."""

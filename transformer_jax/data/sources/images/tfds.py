@@ -68,7 +68,3 @@ class _RecordSet:
     @property
     def sha256(self) -> str:
         return self._records.sha256(self._split, *self._features)
-
-    def had_other_pixels(self, places: range) -> bool:
-        """Return False, also if some had: the headers of the images would take a pass over all records."""
-        return False
