@@ -16,7 +16,7 @@ from report_support import write_workdir
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import open_workdir, read_config
-from transformer_jax.cli.generate import num_lines, open_input
+from transformer_jax.cli.input_lines import num_lines, open_lines
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.cli.streams import NamedFile
 from transformer_jax.config import DataConfig, ExperimentConfig
@@ -85,12 +85,12 @@ def test_an_input_that_the_user_names_may_be_a_pipe_but_must_have_lines():
     os.write(write, b"one\ntwo")
     os.close(write)
     with contextlib.ExitStack() as files, soon():
-        lines, name = open_input("input", f"/dev/fd/{read}", files)
+        lines, name = open_lines("input", f"/dev/fd/{read}", files)
         assert ([*lines], name) == ([b"one\n", b"two"], f"/dev/fd/{read}")
         assert num_lines(name) is None
     os.close(read)
     with contextlib.ExitStack() as files, soon():
-        lines, _ = open_input("input", "/dev/zero", files)
+        lines, _ = open_lines("input", "/dev/zero", files)
         with pytest.raises(UserError, match="/dev/zero: line 1 has more than 67,108,864 bytes, too many for one line"):
             next(iter(lines))
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 from transformer_jax.cli import resumable
-from transformer_jax.cli.generate import read_lines
+from transformer_jax.cli.input_lines import read_lines
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import ConfigError

@@ -31,17 +31,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
+from transformer_jax.cli.input_lines import num_lines, open_input, open_lines, read_lines
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, nearest
 from transformer_jax.data.text_form import readable
@@ -49,9 +49,8 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import json_text, sha256_of
 from transformer_jax.host.progress_bars import progress_bar
-from transformer_jax.readers import lines_of, open_file, open_stream
 from transformer_jax.readers.records import COUNT, list_of
-from transformer_jax.tasks.trained.lines import Line, LineOutputs, on_one_line
+from transformer_jax.tasks.trained.lines import LineOutputs, on_one_line
 
 OVERRIDES = ("evaluation", "decode")
 
@@ -79,12 +78,8 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(f"--output={values.output}: expected one of {', '.join(_FORMATS)}{hint}")
     with contextlib.ExitStack() as files:
         # All files are opened before the model is loaded, so that a wrong name is reported at once.
-        if values.text is not None and values.input is not None:
-            raise ConfigError("--text and --input: give one of them")
-        source, name = open_input("input", values.input, files)
-        if values.text is not None:
-            source, name = [values.text.encode(errors="surrogatepass")], "--text"
-        prompts = open_input("prompts", values.prompts, files)[0] if values.prompts else None
+        source, name = open_input(values, ["text"], files)
+        prompts = open_lines("prompts", values.prompts, files)[0] if values.prompts else None
         file = None
         if values.output_file:
             file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
@@ -127,36 +122,6 @@ def run(arguments: Arguments) -> int:
         if file is not None:
             file.finish()
     return notes.exit_code(generator.config)
-
-
-def read_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: int = 0) -> Iterator[Line]:
-    """Yield the lines to translate, decoded from UTF-8, without line ends and a leading byte order mark.
-
-    Args:
-      lines: split at \\n; prompts: of all lines, including those that are done.
-      done: number of lines before these.
-    Raises: DataError if there are fewer prompts than lines.
-    """
-    given = None if prompts is None else itertools.islice(prompts, done, None)
-    for number, raw in enumerate(lines, start=done + 1):
-        line, problem = _decoded(raw, number)
-        prompt = None
-        if given is not None:
-            raw_prompt = next(given, None)
-            if raw_prompt is None:
-                raise DataError(f"--prompts: has {number - 1} lines, but the input has more; give one per input line")
-            prompt, prompt_problem = _decoded(raw_prompt, number)
-            problem = problem or (prompt_problem and f"its prompt is {prompt_problem}")
-        yield Line(line, prompt, problem)
-
-
-def _decoded(raw: bytes, number: int) -> tuple[str, str | None]:
-    """Return a line as text, and None; or an empty line, and the problem."""
-    try:
-        line = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return "", f"not valid UTF-8 (byte {error.object[error.start]:#04x} at column {error.start + 1})"
-    return (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r"), None
 
 
 def _written(translation: LineOutputs, output_form: str, data: DataConfig) -> str:
@@ -224,31 +189,3 @@ class _LineNotes:
 def _is_bounded(model: ModelConfig) -> bool:
     """Return whether an output has at most `max_length` tokens, whatever `decode` says."""
     return model.architecture == "encoder_decoder" or model.position_encoding == "learned"
-
-
-def open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
-    """Return the lines of a file, or of stdin, and its name; raise DataError, which names the flag, if it fails."""
-    if path is None:
-        if sys.stdin is None:
-            raise DataError(f"stdin is closed; pass --{flag}=FILE, or give it the lines")
-        return _bounded(sys.stdin.buffer, "stdin"), "stdin"
-    try:
-        return _bounded(files.enter_context(open_stream(path)), path), path
-    except OSError as error:
-        raise DataError(f"--{flag}={path}: {error.strerror}") from error
-
-
-def _bounded(stream: Any, name: str) -> Iterator[bytes]:
-    """Yield the lines of a stream; raise DataError, which names it, for one that does not end."""
-    try:
-        yield from lines_of(stream)
-    except ValueError as error:
-        raise DataError(f"{name}: {error}, too many for one line of text") from error
-
-
-def num_lines(path: str | None) -> int | None:
-    """Return the number of lines of a file; None for a stream, whose length is unknown."""
-    if path is None or not os.path.isfile(path):
-        return None
-    with open_file(path) as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

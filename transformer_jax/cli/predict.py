@@ -67,7 +67,7 @@ from transformer_jax.cli.arguments import (
     switch,
     text,
 )
-from transformer_jax.cli.generate import num_lines, open_input, read_lines
+from transformer_jax.cli.input_lines import num_lines, open_input, read_lines
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import nearest
 from transformer_jax.data.sources import format_of
@@ -124,14 +124,7 @@ def run(arguments: Arguments) -> int:
         )
     with contextlib.ExitStack() as files:
         # All files are opened before the model is loaded, so that a wrong name is reported at once.
-        given = [name for name in ("text", "image", "input") if values[name].value is not None]
-        if len(given) > 1:
-            raise ConfigError(f"{' and '.join(f'--{name}' for name in given)}: give one of them")
-        source, name = open_input("input", values.input, files)
-        if values.text is not None:
-            source, name = [values.text.encode(errors="surrogatepass")], "--text"
-        if values.image is not None:
-            source, name = [values.image.encode(errors="surrogatepass")], "--image"
+        source, name = open_input(values, ["text", "image"], files)
         output = None
         if values.output_file:
             output = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
@@ -143,9 +136,10 @@ def run(arguments: Arguments) -> int:
 
         use_compilation_cache()
         predictor = load_predictor(checkpoint, arguments.overrides)
-        reads, other = ("images", "image") if predictor.config.model.inputs == "patches" else ("text", "text")
-        if given in (["text"], ["image"]) and given != [other]:
-            raise ConfigError(f"--{given[0]}: task.name='{predictor.config.task.name}' reads {reads}; use --{other}")
+        of_images = predictor.config.model.inputs == "patches"
+        reads, right, wrong = ("images", "image", "text") if of_images else ("text", "text", "image")
+        if values[wrong].value is not None:
+            raise ConfigError(f"--{wrong}: task.name='{predictor.config.task.name}' reads {reads}; use --{right}")
         writer = _writer(predictor, values.output, values.probabilities)
         file = None if values.input is None else _input_file(writer, values.input, columns)
         if output is not None:
@@ -155,7 +149,7 @@ def run(arguments: Arguments) -> int:
                 "evaluation": dataclasses.asdict(predictor.config.evaluation),
                 "output": values.output,
                 "probabilities": values.probabilities,
-                **({"resize": predictor.config.data.resize} if reads == "images" else {}),
+                **({"resize": predictor.config.data.resize} if of_images else {}),
                 **({} if file is None else {"format": file.key}),
             }
             output.begin(made_with, {"failed": COUNT})
