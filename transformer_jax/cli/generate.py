@@ -33,16 +33,15 @@ import contextlib
 import dataclasses
 import logging
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
 from transformer_jax.cli.input_lines import num_lines, open_input, open_lines, read_lines
-from transformer_jax.cli.resumable import ResumableFile
+from transformer_jax.cli.resumable import open_output
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, nearest
 from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
@@ -51,6 +50,9 @@ from transformer_jax.host.files import json_text, sha256_of
 from transformer_jax.host.progress_bars import progress_bar
 from transformer_jax.readers.records import COUNT, list_of
 from transformer_jax.tasks.trained.lines import LineOutputs, on_one_line
+
+if TYPE_CHECKING:
+    from transformer_jax.tasks.trained.text_generator import TextGenerator
 
 OVERRIDES = ("evaluation", "decode")
 
@@ -80,12 +82,9 @@ def run(arguments: Arguments) -> int:
         # All files are opened before the model is loaded, so that a wrong name is reported at once.
         source, name = open_input(values, ["text"], files)
         prompts = open_lines("prompts", values.prompts, files)[0] if values.prompts else None
-        file = None
-        if values.output_file:
-            file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
-            files.callback(file.close)
+        output = open_output(values, files)
 
-        from transformer_jax.evaluation.loading import fingerprint, load_generator
+        from transformer_jax.evaluation.loading import load_generator
         from transformer_jax.host.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
@@ -98,29 +97,17 @@ def run(arguments: Arguments) -> int:
                 "--output=text writes one output per input line, but the decode settings ask for "
                 f"{generator.config.decode.num_outputs}; use --output=jsonl to write all"
             )
-        lines: Iterable[bytes] = source
-        if file is not None:
-            of_models = fingerprint(generator.tokenizer, *generator.members)
-            file.begin(_made_with(generator.config, of_models, values), _NOTES)
-            lines = file.remaining(source)
-        done = 0 if file is None else file.lines
-        notes = _LineNotes(name, {} if file is None else file.notes)
+        output.begin(lambda: _made_with(generator, values), _NOTES)
+        done, notes = output.lines, _LineNotes(name, output.notes)
         with progress_bar("generating", num_lines(values.input), done) as advance:
-            for chunk in generator.generate(read_lines(lines, prompts, done), done + 1):
-                data = "".join(
-                    f"{_written(translation, values.output, generator.config.data)}\n" for translation in chunk
-                ).encode()
+            for chunk in generator.generate(read_lines(output.remaining(source), prompts, done), done + 1):
                 notes.add(chunk)
-                if file is None:
-                    sys.stdout.buffer.write(data)
-                    sys.stdout.buffer.flush()
-                else:
-                    file.write(data, len(chunk), notes.values)
+                written = [_written(translation, values.output, generator.config.data) for translation in chunk]
+                output.write(written, notes.values)
                 advance(len(chunk))
         if prompts is not None and next(iter(prompts), None) is not None:
             raise DataError("--prompts: has more lines than the input; give one prompt per input line")
-        if file is not None:
-            file.finish()
+        output.finish()
     return notes.exit_code(generator.config)
 
 
@@ -134,12 +121,14 @@ def _written(translation: LineOutputs, output_form: str, data: DataConfig) -> st
     return json_text(result)
 
 
-def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagValues) -> dict[str, object]:
+def _made_with(generator: TextGenerator, values: flags.FlagValues) -> dict[str, object]:
     """Return everything except the input that determines the translations."""
+    from transformer_jax.evaluation.loading import fingerprint
+
     return {
-        "checkpoint": fingerprint,
-        "decode": dataclasses.asdict(config.decode.resolved()),
-        "evaluation": dataclasses.asdict(config.evaluation),
+        "checkpoint": fingerprint(generator.tokenizer, *generator.members),
+        "decode": dataclasses.asdict(generator.config.decode.resolved()),
+        "evaluation": dataclasses.asdict(generator.config.evaluation),
         "output": values.output,
         "prompts": values.prompts and sha256_of(values.prompts),
     }
