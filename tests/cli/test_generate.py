@@ -19,7 +19,7 @@ from transformer_jax.cli.input_lines import read_lines
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.evaluation import loading
+from transformer_jax.evaluation import fingerprint, loading
 from transformer_jax.tasks.trained.lines import Line, LineOutputs, Output
 
 
@@ -62,7 +62,7 @@ def translator(monkeypatch, tmp_path):
     monkeypatch.setattr(Shouting, "made", [])
     monkeypatch.setattr(Shouting, "seen", [])
     monkeypatch.setattr(loading, "load_generator", lambda *args: Shouting.from_checkpoint(*args))
-    monkeypatch.setattr(loading, "fingerprint", lambda tokenizer, *models: Shouting.fingerprint)
+    monkeypatch.setattr(fingerprint, "fingerprint", lambda tokenizer, *models: Shouting.fingerprint)
     monkeypatch.setattr("transformer_jax.host.compilation_cache.use_compilation_cache", lambda: None)
     return Shouting
 

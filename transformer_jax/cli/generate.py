@@ -123,7 +123,7 @@ def _written(translation: LineOutputs, output_form: str, data: DataConfig) -> st
 
 def _made_with(generator: TextGenerator, values: flags.FlagValues) -> dict[str, object]:
     """Return everything except the input that determines the translations."""
-    from transformer_jax.evaluation.loading import fingerprint
+    from transformer_jax.evaluation.fingerprint import fingerprint
 
     return {
         "checkpoint": fingerprint(generator.tokenizer, *generator.members),

@@ -198,7 +198,7 @@ def _lines(writer: _Writer, lines: Iterable[bytes], done: int) -> Iterator[Input
 
 def _made_with(predictor: Predictor[Any], file: InputFile | None, values: flags.FlagValues) -> dict[str, object]:
     """Return everything except the input that determines the predictions."""
-    from transformer_jax.evaluation.loading import fingerprint
+    from transformer_jax.evaluation.fingerprint import fingerprint
 
     of_images = predictor.config.model.inputs == "patches"
     return {

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +11,7 @@ import jax
 
 from transformer_jax.checkpoints import folders, locate
 from transformer_jax.checkpoints.averaging import average_params
-from transformer_jax.checkpoints.checksums import by_path, checksums
+from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.checkpoints.locate import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError, run_record
@@ -24,7 +21,6 @@ from transformer_jax.config import (
     DecodeConfig,
     EvaluationConfig,
     ExperimentConfig,
-    ModelConfig,
     field_types,
     nearest,
     with_moved_fields,
@@ -51,13 +47,6 @@ from transformer_jax.typing import Params
 logger = logging.getLogger(__name__)
 T = TypeVar("T", bound=TextGenerator)
 _OVERRIDABLE = {"evaluation": EvaluationConfig, "decode": DecodeConfig}
-_LATER_FIELDS = (
-    *("architecture", "init", "init_std", "output_bias", "source_vocab_size"),
-    *("embedding_norm", "token_types", "scale_logits", "final_dropout_rate", "head_dropout_rate"),
-    *("inputs", "image_size", "image_channels", "patch_size", "class_token", "pixel_mean", "pixel_std"),
-    *("init_range", "cell", "hidden_dim", "cell_biases", "bidirectional", "bridge", "attention", "input_feeding"),
-    *("feed_context", "deep_output", "teacher_forcing_rate"),
-)
 _AVERAGE = "evaluation.average_checkpoints"
 
 
@@ -185,23 +174,6 @@ def load_predictor(
     loaded = load(path, overrides, trust=trust)
     task = TASKS[loaded.config.task.name]
     return task.predictor(loaded.config, loaded.params, loaded.tokenizer, loaded.labels)
-
-
-def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> str:
-    """Return the hex digest of a tokenizer, and of models and their parameters."""
-    digest = hashlib.sha256(tokenizer.sha256.encode())
-    for model, params in models:
-        # Fields that older versions did not have are left out if they have their defaults: the model is the same.
-        later = {name: getattr(ModelConfig, name) for name in _LATER_FIELDS}
-        defaults = dataclasses.replace(model, **later).resolved()
-        fields = {
-            name: value
-            for name, value in dataclasses.asdict(model).items()
-            if name != "recurrent_implementation"  # one function, whichever computes it
-            and (name not in _LATER_FIELDS or value != getattr(defaults, name))
-        }
-        digest.update(json.dumps([fields, checksums(by_path(params))], sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 def resolve(path: Path | str) -> Path:

@@ -28,7 +28,8 @@ from transformer_jax.data.sources import TestFiles, open_test_set
 from transformer_jax.data.sources.source import no_such_split
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.evaluation.loading import Loaded, fingerprint, load
+from transformer_jax.evaluation.fingerprint import fingerprint
+from transformer_jax.evaluation.loading import Loaded, load
 from transformer_jax.evaluation.table import print_confusions, print_table, print_types
 from transformer_jax.evaluation.task_baselines import TaskBaselines, check_has_baselines
 from transformer_jax.host.files import json_text, with_checksum, without_checksum, write_atomically
