@@ -158,7 +158,9 @@ ACTIVATIONS = {
 OWN_HEADS: dict[str, Callable[[ModelConfig], Any]] = {
     "head_dim": lambda config: config.emb_dim // config.num_heads,
     "value_head_dim": lambda config: config.head_dim,
+    "num_kv_heads": lambda config: config.num_heads,
 }
+"""The heads share the width of the model evenly, and each has keys and values of its own."""
 PLAIN: dict[str, Any] = {"scale_logits": False, "embedding_norm": False, "token_types": 0}
 UNTIED = {"tie_output": False}
 BIASED = {"use_bias": True}
