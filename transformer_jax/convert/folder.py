@@ -21,14 +21,8 @@ import jax.numpy as jnp
 
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import (
-    DataConfig,
-    DecodeConfig,
-    ExperimentConfig,
-    ModelConfig,
-    TaskConfig,
-    TrainingConfig,
-)
+from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config.imported import imported
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.generation import generation_settings
@@ -335,30 +329,7 @@ def write_workdir(
 def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConfig:
     model, family = folder.config, folder.family
     assert folder.tokenizer is not None
-    if base is None and model.inputs == "patches":
-        base = ExperimentConfig(
-            task=folder.task,
-            data=DataConfig(
-                source="shapes",
-                colours={1: "grey", 3: "rgb"}.get(model.image_channels, "as_stored"),
-                resize=folder.resize,
-                batching="rows",
-            ),
-            training=TrainingConfig(label_smoothing=0.0),
-        )
-    if base is None:
-        length = min(128, model.max_length)
-        packed = folder.task.name == "language_model"
-        base = ExperimentConfig(
-            task=folder.task,
-            data=DataConfig(
-                max_length=length,
-                packed_length=length if packed else DataConfig.packed_length,
-                batching="packed" if packed else "buckets",
-                tokens_per_batch=4096,
-            ),
-            training=TrainingConfig(label_smoothing=0.1 if folder.task.name == "translation" else 0.0),
-        )
+    base = imported(model, folder.task, folder.resize) if base is None else base
     if base.task.name not in family.tasks:
         needed = " or ".join(f"'{name}'" for name in family.tasks)
         raise ConfigError(f"the config has task.name='{base.task.name}'; {family.label} needs {needed}")
