@@ -225,8 +225,8 @@ def save_pretrained(
       path: a folder that does not exist yet, or is empty.
       config: resolved; tokenizer: None writes the model alone. special_ids: of padding and end-of-sequence, if there is
         no tokenizer; one that is not known is written as null.
-      task: whose head the parameters have; default: the usual task of the architecture, `language_model`, `translation`
-        or `masked_lm`. labels: names of the head's outputs, for a task with labels.
+      task: whose head the parameters have; default: `folder_config.usual_task`. labels: names of the head's outputs,
+        for a task with labels.
       decode: settings of generation.
       family: a name of `FAMILIES`; default: the one that can express the config.
       dtype: float32, float16 or bfloat16, the type of the numbers in the files.
@@ -237,8 +237,7 @@ def save_pretrained(
     """
     if dtype not in WRITTEN_TYPES:
         raise ConfigError(f"dtype='{dtype}': expected one of {', '.join(WRITTEN_TYPES)}")
-    usual = "images" if config.inputs == "patches" else _USUAL_TASKS.get(config.architecture, TaskConfig.name)
-    task = TaskConfig(name=usual) if task is None else task
+    task = folder_config.usual_task(config) if task is None else task
     chosen = folder_config.closest(config, task) if family is None else folder_config.family_named(family, task)
     theirs = folder_config.write_model_config(chosen, config, task)
     _check_shapes(config, params, task)
@@ -268,13 +267,6 @@ def save_pretrained(
         for name, data in side_files.items():
             (folder / name).write_bytes(data)
     return left_out
-
-
-_USUAL_TASKS = {
-    "decoder_only": "language_model",
-    "encoder_decoder": "translation",
-    "encoder_only": "masked_lm",
-}
 
 
 def _check_shapes(config: ModelConfig, params: Params, task: TaskConfig) -> None:

@@ -74,6 +74,13 @@ def family_named(name: str, task: TaskConfig) -> Family:
     raise ConfigError(f"family='{name}': has no class for task.name='{task.name}'; it has some for {known}")
 
 
+def usual_task(config: ModelConfig) -> TaskConfig:
+    """Return the first task of the first family with the architecture and the inputs of a model."""
+    alike = (family for family in _WRITTEN if family.architecture == config.architecture)
+    names = (family.tasks[0] for family in alike if family.fixed.get("inputs", ModelConfig.inputs) == config.inputs)
+    return TaskConfig(name=next(names, TaskConfig.name))
+
+
 def read_task(family: Family, num_labels: int) -> TaskConfig:
     """Return the task of a class, with the fields that its head needs; num_labels: 0 for a head without labels."""
     fields = dict(family.task_fields)
