@@ -119,11 +119,11 @@ def open_folder(path: Path | str) -> Folder:
     later = folder_config.later_version(theirs, where)
     if later is not None:
         ignored["transformers_version"] = later
-    tokenizer, resize = read_folder_tokenizer(path) if config.inputs == "tokens" else NoText(), "squash"
+    tokenizer, resize = NoText(), "squash"
     if config.inputs == "patches":
         steps = read_preprocessor(path / PREPROCESSOR, config)
         config, ignored, resize = dataclasses.replace(config, **steps.model), ignored | steps.ignored, steps.resize
-    elif tokenizer is not None:
+    elif (tokenizer := read_folder_tokenizer(path)) is not None:
         _check_tokenizer(path, config, tokenizer)
         end = tokenizer.special_ids.eos
         if theirs.get("eos_token_id", end) not in (end, [end], None):
