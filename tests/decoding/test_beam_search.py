@@ -30,13 +30,13 @@ from support import as_batch, forward, random_params, tiny
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding import beam_search
 from transformer_jax.decoding.beam_search import Rules
-from transformer_jax.decoding.hypotheses import runs_of_prompts, start
+from transformer_jax.decoding.hypotheses import runs_of_prompts, start_hypotheses
 
 
 def begin(cache, max_lengths, width, limit):
     rows = len(max_lengths)
     last, ones = jnp.full(rows, START, jnp.int32), jnp.ones(rows, jnp.int32)
-    hypotheses = start(cache, last, ones, jnp.zeros((rows, width * limit), bool), 0, width, limit)
+    hypotheses = start_hypotheses(cache, last, ones, jnp.zeros((rows, width * limit), bool), 0, width, limit)
     return beam_search.begin(hypotheses, max_lengths)
 
 
