@@ -21,7 +21,7 @@ from typing import Any
 from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import own_file_opener
-from transformer_jax.sweeps.executors.executor import Options, command, each_alone
+from transformer_jax.sweeps.executors.executor import Options, each_alone, worker_command
 from transformer_jax.sweeps.executors.subprocesses import python_path, start_worker
 from transformer_jax.sweeps.results import OUTPUT, SPEC
 from transformer_jax.sweeps.trials import Trial
@@ -177,7 +177,7 @@ class Ray:
 
     def start(self, folders: Sequence[Path], slot: int) -> _Job:
         folders = [folder.absolute() for folder in folders]
-        return _Job(self._actor.remote(), command(folders, self._options), folders[0], self._environment)
+        return _Job(self._actor.remote(), worker_command(folders, self._options), folders[0], self._environment)
 
     def close(self) -> None:
         import ray

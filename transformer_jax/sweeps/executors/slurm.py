@@ -30,7 +30,7 @@ from transformer_jax.host.files import own_file_opener, with_checksum, without_c
 from transformer_jax.readers import read_json_object
 from transformer_jax.readers.plain_pickle import read_plain_pickle
 from transformer_jax.readers.records import TEXT, Kind, expect
-from transformer_jax.sweeps.executors.executor import Options, command, each_alone
+from transformer_jax.sweeps.executors.executor import Options, each_alone, worker_command
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT
 from transformer_jax.sweeps.trials import Trial
@@ -216,7 +216,7 @@ class Slurm:
         folders = [folder.absolute() for folder in folders]
         number = self._earlier_job(folders[0])
         if number is None:
-            number = self._submit(command(folders, self._options), folders[0] / OUTPUT)
+            number = self._submit(worker_command(folders, self._options), folders[0] / OUTPUT)
             values = {"cluster": self._asked.cluster, "job": number}
             write_atomically(folders[0] / JOB, (json.dumps(with_checksum(values)) + "\n").encode())
             self._queue.look_anew()

@@ -123,7 +123,7 @@ class StudyResults:
     @property
     def logged(self) -> list[str]:
         """Names of the logged quantities, as SPLIT/NAME."""
-        lines = [line for trial in self.trials for line in trial.log]
+        lines = [line for trial in self.trials for line in trial.log_lines]
         names = {(line["split"], name) for line in lines for name, value in line.items() if is_number(value)}
         return sorted(f"{split}/{name}" for split, name in names if name != "step")
 
@@ -259,9 +259,9 @@ def _check_config(trial: Trial, folder: Path) -> None:
 
 def _is_unscored(trial: TrialResult) -> bool:
     """Return whether a trial without a result has been trained to its end and is not being scored."""
-    if trial.result is not None or not trial.log:
+    if trial.result is not None or not trial.log_lines:
         return False
-    ended = trial.log[-1]["step"] >= trial.trial.config.training.num_train_steps
+    ended = trial.log_lines[-1]["step"] >= trial.trial.config.training.num_train_steps
     with contextlib.suppress(OSError):  # no permission to lock
         return ended and not is_running(trial.folder)
     return ended
