@@ -471,30 +471,30 @@ FEATURES_DICT = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
 )
 def test_the_features_of_a_prepared_dataset_import_nothing(folder, features):
     pytest.importorskip("tensorflow_datasets")
-    from transformer_jax.data.sources.tfds.catalogue import make_builder, open_folder
+    from transformer_jax.data.sources.tfds.catalogue import make_builder, open_prepared
 
     place = folder / "wmt14_translate" / "de-en" / "1.0.0"
     place.mkdir(parents=True)
     info = {"name": "wmt14_translate", "configName": "de-en", "version": "1.0.0", "fileFormat": "array_record"}
     (place / "dataset_info.json").write_text(json.dumps(info))
     (place / "features.json").write_text(json.dumps(features))
-    for read in (lambda: open_folder(place), lambda: make_builder("wmt14_translate/de-en", str(folder))):
+    for read in (lambda: open_prepared(place), lambda: make_builder("wmt14_translate/de-en", str(folder))):
         with pytest.raises(UntrustedError, match=r"features\.json names a feature='evil:Task'"):
             read()
     assert not imported(folder)
     trust.trust_modules("evil")
     with pytest.raises(DataError, match="TFDS cannot read"):  # TFDS imports it, and finds that it is no feature
-        open_folder(place)
+        open_prepared(place)
     assert imported(folder)
 
 
 def test_features_that_cannot_be_read(tmp_path):
-    from transformer_jax.data.sources.tfds.catalogue import open_folder
+    from transformer_jax.data.sources.tfds.catalogue import open_prepared
 
     for text in ("{", json.dumps({"content": '{"pythonClassName": "evil.Task", \ud83d'})):
         (tmp_path / "features.json").write_text(text)
         with pytest.raises(DataError, match=r"features\.json: cannot be read"):
-            open_folder(tmp_path)
+            open_prepared(tmp_path)
 
 
 def test_python_m_imports_nothing_from_the_current_folder(tmp_path):

@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 from transformer_jax.cli import resumable
-from transformer_jax.cli.input_lines import read_lines
+from transformer_jax.cli.input_lines import decoded_lines
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import ConfigError
@@ -173,8 +173,8 @@ def test_bad_lines_are_named_and_the_others_translated(generate):
 
 def test_a_byte_order_mark_is_text_anywhere_but_at_the_start():
     lines = [b"\xef\xbb\xbfa\n", b"\xef\xbb\xbfb\n"]
-    assert list(read_lines(lines, None)) == [Line("a"), Line("\ufeffb")]
-    assert list(read_lines(lines[:1], None, done=1)) == [Line("\ufeffa")]
+    assert list(decoded_lines(lines, None)) == [Line("a"), Line("\ufeffb")]
+    assert list(decoded_lines(lines[:1], None, done=1)) == [Line("\ufeffa")]
 
 
 def test_prompts(generate, tmp_path):

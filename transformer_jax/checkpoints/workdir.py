@@ -130,7 +130,7 @@ def open_workdir(
         raise CheckpointError(f"{path}: cannot be made: {error.strerror}") from error
     workdir = WorkDirectory(path, config, allow_config_change, lock)
     try:
-        stored = read_config(path)
+        stored = read_stored_config(path)
         if stored is not None:
             workdir.check_config(stored, path.name)
     except BaseException:
@@ -150,7 +150,7 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: st
     }
 
 
-def read_config(workdir: Path) -> dict[str, Any] | None:
+def read_stored_config(workdir: Path) -> dict[str, Any] | None:
     """Return config.json of a work directory without its checksum; None if there is none.
 
     Files of earlier versions have no checksum.
@@ -177,7 +177,7 @@ def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Pat
       allow_config_change: take config.json even if the newest checkpoint has another config.
     Raises: CheckpointError if config.json cannot be read, was edited, or is of another run.
     """
-    config, newest = read_config(workdir), _newest_config(workdir)
+    config, newest = read_stored_config(workdir), _newest_config(workdir)
     if newest is None:
         if config is not None and CHECKSUM not in (_read_object(workdir / CONFIG) or {}):
             logger.warning("%s: has no checksum, as in earlier versions; it is not checked", workdir / CONFIG)

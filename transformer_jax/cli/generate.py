@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
-from transformer_jax.cli.input_lines import num_lines, open_input, open_lines, read_lines
+from transformer_jax.cli.input_lines import decoded_lines, num_lines, open_input, open_lines
 from transformer_jax.cli.resumable import open_output
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, nearest
 from transformer_jax.data.text_form import readable
@@ -100,7 +100,7 @@ def run(arguments: Arguments) -> int:
         output.begin(lambda: _made_with(generator, values), _NOTES)
         done, notes = output.lines, _LineNotes(name, output.notes)
         with progress_bar("generating", num_lines(values.input), done) as advance:
-            for chunk in generator.generate(read_lines(output.remaining(source), prompts, done), done + 1):
+            for chunk in generator.generate(decoded_lines(output.remaining(source), prompts, done), done + 1):
                 notes.add(chunk)
                 written = [_written(translation, values.output, generator.config.data) for translation in chunk]
                 output.write(written, notes.values)

@@ -61,7 +61,7 @@ def num_lines(path: str | None) -> int | None:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
-def read_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: int = 0) -> Iterator[Line]:
+def decoded_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: int = 0) -> Iterator[Line]:
     """Yield the lines to translate, decoded from UTF-8, without line ends and a leading byte order mark.
 
     Args:

@@ -66,7 +66,7 @@ from transformer_jax.cli.arguments import (
     switch,
     text,
 )
-from transformer_jax.cli.input_lines import num_lines, open_input, read_lines
+from transformer_jax.cli.input_lines import decoded_lines, num_lines, open_input
 from transformer_jax.cli.resumable import open_output
 from transformer_jax.config import nearest
 from transformer_jax.data.sources import format_of
@@ -186,7 +186,7 @@ def _input_file(writer: _Writer, path: str, columns: Sequence[str] | None) -> In
 
 def _lines(writer: _Writer, lines: Iterable[bytes], done: int) -> Iterator[Input]:
     """Yield the examples in lines of text. done: number of lines before these."""
-    for number, line in enumerate(read_lines(lines, None, done), done + 1):
+    for number, line in enumerate(decoded_lines(lines, None, done), done + 1):
         value, problem = None, line.problem
         if not problem:
             try:

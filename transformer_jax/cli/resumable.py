@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from absl import flags
 
-from transformer_jax.cli.streams import NamedFile
+from transformer_jax.cli.streams import LabelledFile
 from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import (
     json_text,
@@ -170,11 +170,11 @@ class ResumableFile:
         except OSError as error:
             raise ConfigError(f"{self._flag}: cannot be replaced: {error.strerror}") from error
 
-    def _opened(self) -> NamedFile:
+    def _opened(self) -> LabelledFile:
         """Return the partial file, opened and locked."""
         while True:
             try:
-                raw = NamedFile(self._partial, "ab", self._flag, opener=own_file_opener)
+                raw = LabelledFile(self._partial, "ab", self._flag, opener=own_file_opener)
             except OSError as error:
                 raise ConfigError(f"{self._flag}: cannot be written: {error.strerror}") from error
             try:

@@ -23,7 +23,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, choice_flag, path_flag, switch, text
-from transformer_jax.cli.input_lines import open_input, read_lines
+from transformer_jax.cli.input_lines import decoded_lines, open_input
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import json_text
 from transformer_jax.tasks.trained.lines import NOT_FINITE
@@ -52,7 +52,7 @@ def run(arguments: Arguments) -> int:
 
         use_compilation_cache()
         model, failed = load_language_model(checkpoint, arguments.overrides), 0
-        numbered = enumerate(read_lines(source, None), start=1)
+        numbered = enumerate(decoded_lines(source, None), start=1)
         while chunk := list(itertools.islice(numbered, _CHUNK)):
             scores = model.score([line.text for _, line in chunk], end=not values.without_end)
             for (number, line), log_prob, tokens in zip(chunk, *scores, strict=True):

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
-from transformer_jax.checkpoints.workdir import CONFIG, config_of_run, lasting_differences, read_config
+from transformer_jax.checkpoints.workdir import CONFIG, config_of_run, lasting_differences, read_stored_config
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
 from transformer_jax.cli.config_notes import say_fitted, say_moved_defaults
 from transformer_jax.cli.failures import user_message
-from transformer_jax.cli.processes import job_of, joined, process_flags
+from transformer_jax.cli.processes import in_job, job_of, process_flags
 from transformer_jax.config import ExperimentConfig, ReadConfig
 from transformer_jax.config_file import config_of_values, read_with_sources
 from transformer_jax.errors import ConfigError
@@ -68,7 +68,7 @@ def run(arguments: Arguments) -> int:
         say_fitted(read)
     _check_fitted(read, workdir, arguments.flags.allow_config_change)
     ended = []
-    with joined(job):
+    with in_job(job):
         ended.append(_train(read.config, workdir, arguments.flags.allow_config_change))
     [trained] = ended
     if trained.result.reason == "finished" and (job is None or not job.process_id):
@@ -91,7 +91,7 @@ def _config(arguments: Arguments, workdir: Path) -> ReadConfig:
 
 def _check_fitted(read: ReadConfig, workdir: Path, allow_config_change: bool) -> None:
     """Raise ConfigError if only sizes that follow from the user's files differ from the run in the work directory."""
-    stored = read_config(Path(os.path.expanduser(workdir))) if read.fitted and not allow_config_change else None
+    stored = read_stored_config(Path(os.path.expanduser(workdir))) if read.fitted and not allow_config_change else None
     if stored is None:
         return
     lines = lasting_differences(stored, read.config.to_dict(), CONFIG)

@@ -26,7 +26,7 @@ from transformer_jax.config.imported import imported
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.generation import generation_settings
-from transformer_jax.convert.labels import label_keys, read_labels
+from transformer_jax.convert.labels import label_keys, labels_of_config
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.convert.special_ids import id_keys, special_ids_of
 from transformer_jax.convert.tables import Family
@@ -110,7 +110,7 @@ def open_folder(path: Path | str) -> Folder:
     """
     path = Path(os.path.expanduser(path))
     theirs, where = _read_config(path / CONFIG), str(path / CONFIG)
-    classes = folder_config.candidates(theirs, where)
+    classes = folder_config.possible_classes(theirs, where)
     files = TensorFiles(path)
     family = _chosen(classes, files, where)
     config, ignored = folder_config.read_model_config(family, theirs, where)
@@ -129,7 +129,7 @@ def open_folder(path: Path | str) -> Folder:
         if theirs.get("eos_token_id", end) not in (end, [end], None):
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
     ids = special_ids_of(theirs, config.vocab_size) if tokenizer is None else tokenizer.special_ids
-    labels = read_labels(family, theirs, folder_tensors.rows_of_head(family, files), where)
+    labels = labels_of_config(family, theirs, folder_tensors.rows_of_head(family, files), where)
     task = folder_config.read_task(family, len(labels.names))
     warnings = () if later is None else (later,)
     ignored |= labels.ignored
@@ -169,7 +169,7 @@ def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> N
             raise CheckpointError(f"{path}: its {side}tokenizer has {num_ids} ids, its embedding only {rows} rows")
 
 
-def describe(path: Path | str) -> dict[str, Any]:
+def describe_folder(path: Path | str) -> dict[str, Any]:
     """Return what would be read of a folder, as JSON values, without the numbers; raises as `Folder.load`."""
     folder = open_folder(path)
     ignored = folder.ignored | folder_tensors.unused_tensors(

@@ -30,7 +30,7 @@ _MAX_LISTED = 12
 _WRITTEN = [family for family in CLASSES if not family.read_only]
 
 
-def candidates(config: Mapping[str, Any], where: str) -> list[Family]:
+def possible_classes(config: Mapping[str, Any], where: str) -> list[Family]:
     """Return the classes that a config.json may mean, the likeliest first.
 
     `architectures` names a class. Without it, all classes of its `model_type` may be meant; without both, all.
@@ -127,11 +127,11 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
         if value not in allowed:
             can = f"transformer_jax supports only {' or '.join(map(repr, allowed))}"
             problems.append(f"{name}={value!r}: {can}{because and '; '}{because}")
-    if family.has_labels:  # `labels.read_labels` reads them
+    if family.has_labels:  # `labels.labels_of_config` reads them
         has_kind = family.tasks[0] != "tagging" and not family.lacks
         read = (*LABEL_KEYS, "problem_type") if has_kind else LABEL_KEYS
         values = {name: value for name, value in values.items() if name not in read}
-    ignored |= {name: reason(family, name) for name in values}
+    ignored |= {name: why_ignored(family, name) for name in values}
     if not problems:
         problems = [*_config_problems(ours, said)]
     if problems:
@@ -147,7 +147,7 @@ def _requirements(family: Family) -> dict[str, tuple[tuple[Any, ...], str]]:
     return common | {name: (allowed, family.because.get(name, "")) for name, allowed in family.required.items()}
 
 
-def reason(family: Family, name: str) -> str:
+def why_ignored(family: Family, name: str) -> str:
     """Return why a key that is neither used nor refused is ignored."""
     reasons = {**COMMON_IGNORED, **family.ignored}
     if name in reasons:
@@ -358,11 +358,11 @@ def closest(config: ModelConfig, task: TaskConfig) -> Family:
 
     Raises: ConfigError if no class has the head of the task.
     """
-    candidates = [family for family in _WRITTEN if task.name in family.tasks]
-    if not candidates:
+    possible_classes = [family for family in _WRITTEN if task.name in family.tasks]
+    if not possible_classes:
         known = ", ".join(dict.fromkeys(name for family in _WRITTEN for name in family.tasks))
         raise ConfigError(f"task.name='{task.name}': no family has a head for it; there are some for {known}")
-    return min(candidates, key=lambda family: len(unsaid(family, config)) + len(_other_head(family, task)))
+    return min(possible_classes, key=lambda family: len(unsaid(family, config)) + len(_other_head(family, task)))
 
 
 def fields_without_meaning(family: Family) -> set[str]:

@@ -57,7 +57,7 @@ class Family:
     - required: keys whose value says something that our blocks cannot, with the values that we can read. The first
       value is written. because: what another value says, for some of them.
     - ignored: keys that transformers reads but that have no effect on the outputs, with the reason. Of the others that
-      are not in this table, see `COMMON_IGNORED` and `folder_config.reason`.
+      are not in this table, see `COMMON_IGNORED` and `folder_config.why_ignored`.
     - notes: keys that files have for old versions. The importer ignores them.
     - adapt: changes the keys of a file to those of the table, and returns what is wrong with them.
     - also_written: keys to write beside those of the table, for a config.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.builtin import studies
-from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, read_config
+from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, read_stored_config
 from transformer_jax.config import flat, nearest, outside_parts
 from transformer_jax.config_file import load
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
@@ -246,7 +246,7 @@ def _check_config(trial: Trial, folder: Path) -> None:
     if trial.trained_by is not None:
         return
     try:
-        stored = read_config(folder)
+        stored = read_stored_config(folder)
     except CheckpointError:  # training refuses it; here it only confirms trial.json
         return
     if stored is None:
