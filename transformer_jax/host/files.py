@@ -10,6 +10,7 @@ import json
 import math
 import os
 import uuid
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -182,6 +183,11 @@ def json_values(values: Any) -> Any:
 def json_sha256(values: Mapping[str, Any]) -> str:
     """Return the hex digest of JSON values; it does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(through_json(values), sort_keys=True).encode()).hexdigest()
+
+
+def crc32_text(text: str) -> str:
+    """Return the CRC-32 of a text in UTF-8, eight hex digits."""
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
