@@ -14,7 +14,7 @@ from typing import Any
 from transformer_jax.builtin import studies
 from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, read_stored_config
 from transformer_jax.config import flat, nearest, outside_parts
-from transformer_jax.config_file import load
+from transformer_jax.config_file import load_config_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.metrics_file import is_number, num_unchecked
@@ -206,7 +206,7 @@ def _trust_parts(study: Study) -> None:
     for part in (study, *filter(None, [study.pretraining])):
         with contextlib.suppress(ConfigError):  # a report needs no baseline
             if not (file := part.find_baseline()).endswith(".json"):
-                own(outside_parts(flat(load(file).to_dict())).values())
+                own(outside_parts(flat(load_config_dict(file).to_dict())).values())
 
 
 def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Path, Path | None]:
