@@ -358,11 +358,11 @@ def closest(config: ModelConfig, task: TaskConfig) -> Family:
 
     Raises: ConfigError if no class has the head of the task.
     """
-    possible_classes = [family for family in _WRITTEN if task.name in family.tasks]
-    if not possible_classes:
+    candidates = [family for family in _WRITTEN if task.name in family.tasks]
+    if not candidates:
         known = ", ".join(dict.fromkeys(name for family in _WRITTEN for name in family.tasks))
         raise ConfigError(f"task.name='{task.name}': no family has a head for it; there are some for {known}")
-    return min(possible_classes, key=lambda family: len(unsaid(family, config)) + len(_other_head(family, task)))
+    return min(candidates, key=lambda family: len(unsaid(family, config)) + len(_other_head(family, task)))
 
 
 def fields_without_meaning(family: Family) -> set[str]:
