@@ -325,5 +325,5 @@ def _enlarged(decoders: Decoders, slots: int, state: State) -> State:
 def _outputs(settings: Settings, values: Values, inputs: Inputs, state: State) -> Generated:
     if isinstance(state, beam_search.Beam):
         assert settings.rules is not None
-        return beam_search.outputs(state, settings.rules, inputs.max_lengths, values.alpha)
+        return beam_search.best_outputs(state, settings.rules, inputs.max_lengths, values.alpha)
     return sampling.outputs(state)
