@@ -104,6 +104,12 @@ def own_file_opener(path: str, flags: int) -> int:
     return descriptor
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file of this program; raises OSError as `own_file_opener`."""
+    with open(path, "a", encoding="utf-8", opener=own_file_opener) as file:
+        file.write(f"{line}\n")
+
+
 def open_own_file(path: Path) -> io.BufferedWriter:
     """Return a file opened for appending; raises OSError as `own_file_opener`."""
     return open(path, "ab", opener=own_file_opener)
