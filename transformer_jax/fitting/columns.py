@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources.conll_comments import cells_of
-from transformer_jax.data.sources.formats import text_lines
-from transformer_jax.data.sources.lines import TextFile, find
+from transformer_jax.data.sources.lines import TextFile, find, text_lines
 from transformer_jax.errors import DataError
 from transformer_jax.fitting.kinds import CorpusKind
 from transformer_jax.fitting.names import listed, stems_of

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
 from transformer_jax.data.sources.conll_comments import Width, begins_document, cells_of, comment_kind, width_of
-from transformer_jax.data.sources.lines import TextFile
+from transformer_jax.data.sources.lines import TextFile, text_lines
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json
 from transformer_jax.readers.files import MAX_BYTES
@@ -472,11 +472,6 @@ FORMATS: dict[str, type[Format]] = {
     "squad": _Squad,
 }
 """Formats of one or more files with examples, by the values of `data.format`."""
-
-
-def text_lines(file: TextFile) -> Iterator[str]:
-    """Return the lines of a file."""
-    return itertools.chain.from_iterable(file.blocks())
 
 
 def checked_line(line: str) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
 from transformer_jax.data.sources import format_of, reading_file
-from transformer_jax.data.sources.formats import FORMATS, Input, checked_line, text_lines
-from transformer_jax.data.sources.lines import TextFile
+from transformer_jax.data.sources.formats import FORMATS, Input, checked_line
+from transformer_jax.data.sources.lines import TextFile, text_lines
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.readers import parse_json
 
