@@ -13,7 +13,7 @@ import numpy as np
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.folder import _shapes
-from transformer_jax.convert.labels import read_labels
+from transformer_jax.convert.labels import labels_of_config
 from transformer_jax.convert.tensor_files import write_tensors
 
 FOLDER = pathlib.Path(__file__).parent / "convert" / "published"
@@ -82,7 +82,7 @@ def reduced(config):
 
 def task_of(family, config):
     """Return the task of a config, whose head has one row for every label."""
-    return folder_config.read_task(family, len(read_labels(family, config, None, "x").names))
+    return folder_config.read_task(family, len(labels_of_config(family, config, None, "x").names))
 
 
 def write_folder(path, config, bare=False, extra=None):
@@ -91,7 +91,7 @@ def write_folder(path, config, bare=False, extra=None):
     Args:
       bare: whether the tensors have the names of a base model, without its head. extra: more arrays by name.
     """
-    family = folder_config.candidates(config, "x")[0]
+    family = folder_config.possible_classes(config, "x")[0]
     ours, _ = folder_config.read_model_config(family, config, "x")
     shapes = by_path(_shapes(ours, task_of(family, config)))
     rng = np.random.default_rng(0)

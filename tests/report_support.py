@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.metrics_file import digest
-from transformer_jax.sweeps.results import TRIALS, Result, claim, write_spec
+from transformer_jax.sweeps.results import TRIALS, Result, claim_sweep, write_spec
 from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.sweeps.trials import Trial, grid
@@ -78,7 +78,7 @@ def write_workdir(root: Path, fields: str = "", text: str = STUDY) -> tuple[Path
     """Write a study of 5 variants with 3 seeds, one trial diverged; return its work directory and its folder."""
     folder, workdir = write_study(root, fields, text), root / "runs" / "heads"
     study = load_study(folder)
-    claim(workdir, folder, declaration_of(study))
+    claim_sweep(workdir, folder, declaration_of(study))
     trials = grid(study, {"data.cache_dir": str(workdir / "token_cache"), "model.mlp_dim": "40"}).trials
     order = list(dict.fromkeys(trial.variant for trial in trials))
     for trial in trials:

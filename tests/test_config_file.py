@@ -6,7 +6,7 @@ import ml_collections
 import pytest
 
 from transformer_jax.config import ExperimentConfig, ModelConfig, OptimizerConfig, walk
-from transformer_jax.config_file import check_argument, load, override, parse_overrides, read_config
+from transformer_jax.config_file import check_argument, load_config_dict, override, parse_overrides, read_config
 from transformer_jax.errors import ConfigError
 
 HEADER = "from transformer_jax.config import *\nfrom transformer_jax.config_file import check_argument\n"
@@ -33,7 +33,7 @@ def test_reads_a_file_and_passes_its_argument(tmp_path):
     assert read_config(file + ":wide").model.emb_dim == 64
     assert read_config(file).model.head_dim == 4  # resolved
     with pytest.raises(ConfigError, match=r"some\.py: argument 'wid': expected one of wide, narrow .*'wide'"):
-        load(file + ":wid")
+        load_config_dict(file + ":wid")
 
 
 def test_the_config_of_a_work_directory_is_a_config(tmp_path):
@@ -76,7 +76,9 @@ def test_a_missing_json_config(tmp_path):
 
 
 def test_a_config_is_locked(tmp_path):
-    config = load(write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"))
+    config = load_config_dict(
+        write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n")
+    )
     with pytest.raises(AttributeError, match="num_head"):
         config.model.num_head = 4
 
@@ -109,33 +111,33 @@ def test_check_argument():
 )
 def test_a_file_that_is_not_a_config_is_described(tmp_path, body, message):
     with pytest.raises(ConfigError, match=message):
-        load(write(tmp_path, body))
+        load_config_dict(write(tmp_path, body))
 
 
 def test_an_exception_keeps_its_cause_for_the_traceback(tmp_path):
     with pytest.raises(ConfigError) as caught:
-        load(write(tmp_path, "def get_config(arg=''):\n    raise ValueError('boo')\n"))
+        load_config_dict(write(tmp_path, "def get_config(arg=''):\n    raise ValueError('boo')\n"))
     assert isinstance(caught.value.__cause__, ValueError)
 
 
 def test_a_missing_or_unreadable_file(tmp_path):
     with pytest.raises(ConfigError, match=r"has no Python file"):
-        load(str(tmp_path / "multi30.py"))
+        load_config_dict(str(tmp_path / "multi30.py"))
     write(tmp_path, "", "multi30k.py")
     with pytest.raises(ConfigError, match=r"multi30\.py: no such config file \(did you mean 'multi30k\.py'\?\)"):
-        load(str(tmp_path / "multi30.py"))
+        load_config_dict(str(tmp_path / "multi30.py"))
     with pytest.raises(ConfigError, match=r"no such config file; .* has multi30k\.py"):
-        load(str(tmp_path / "zzz.py"))
+        load_config_dict(str(tmp_path / "zzz.py"))
     with pytest.raises(ConfigError, match=r"there is no folder .*missing"):
-        load(str(tmp_path / "missing" / "x.py"))
+        load_config_dict(str(tmp_path / "missing" / "x.py"))
     with pytest.raises(ConfigError, match=r"is a folder, not a config file; .* has multi30k"):
-        load(str(tmp_path))
+        load_config_dict(str(tmp_path))
     with pytest.raises(ConfigError, match="cannot be read: Not a directory"):
-        load(str(tmp_path / "multi30k.py" / "x.py"))
+        load_config_dict(str(tmp_path / "multi30k.py" / "x.py"))
 
 
 def test_executing_a_file_leaves_no_other_file(tmp_path):
-    load(write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"))
+    load_config_dict(write(tmp_path, "def get_config(arg=''):\n    return ExperimentConfig().to_config_dict()\n"))
     assert [path.name for path in tmp_path.iterdir()] == ["some.py"]
 
 

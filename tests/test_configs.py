@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from transformer_jax.config_file import load, read_config
+from transformer_jax.config_file import load_config_dict, read_config
 from transformer_jax.errors import ConfigError
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.hyper import split
@@ -34,7 +34,7 @@ GENERIC = {file.stem for file in FILES if "fit = fit_to_data" in file.read_text(
 
 
 def read(spec, **overrides):
-    if load(spec).data.source in ("text", "npz") and Path(spec.partition(":")[0]).stem not in GENERIC:
+    if load_config_dict(spec).data.source in ("text", "npz") and Path(spec.partition(":")[0]).stem not in GENERIC:
         overrides["data.dir"] = "some/folder"
     return read_config(spec, overrides)
 
@@ -77,7 +77,7 @@ def test_refuses_an_unknown_argument(file):
     with pytest.raises(
         ConfigError, match=rf"{file.name}: argument 'qqq': .*{'|'.join(ARGUMENTS.get(file.stem, ['none']))}"
     ):
-        load(f"{file}:qqq")
+        load_config_dict(f"{file}:qqq")
 
 
 @pytest.mark.parametrize("file", FILES, ids=name)

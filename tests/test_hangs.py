@@ -15,10 +15,10 @@ import pytest
 from report_support import write_workdir
 
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.checkpoints.workdir import open_workdir, read_config
-from transformer_jax.cli.generate import num_lines, open_input
+from transformer_jax.checkpoints.workdir import open_workdir, read_stored_config
+from transformer_jax.cli.input_lines import num_lines, open_lines
 from transformer_jax.cli.resumable import ResumableFile
-from transformer_jax.cli.streams import NamedFile
+from transformer_jax.cli.streams import LabelledFile
 from transformer_jax.config import DataConfig, ExperimentConfig
 from transformer_jax.config_file import read_config as read_config_file
 from transformer_jax.convert.big_vision import open_big_vision
@@ -85,19 +85,19 @@ def test_an_input_that_the_user_names_may_be_a_pipe_but_must_have_lines():
     os.write(write, b"one\ntwo")
     os.close(write)
     with contextlib.ExitStack() as files, soon():
-        lines, name = open_input("input", f"/dev/fd/{read}", files)
+        lines, name = open_lines("input", f"/dev/fd/{read}", files)
         assert ([*lines], name) == ([b"one\n", b"two"], f"/dev/fd/{read}")
         assert num_lines(name) is None
     os.close(read)
     with contextlib.ExitStack() as files, soon():
-        lines, _ = open_input("input", "/dev/zero", files)
+        lines, _ = open_lines("input", "/dev/zero", files)
         with pytest.raises(UserError, match="/dev/zero: line 1 has more than 67,108,864 bytes, too many for one line"):
             next(iter(lines))
 
 
 CONFIG = ExperimentConfig().resolved().to_dict()
 READERS: list[tuple[str, Callable[[Path], Any]]] = [
-    ("config.json", read_config),
+    ("config.json", read_stored_config),
     ("config.json", lambda folder: open_workdir(folder, CONFIG)),
     (".lock", lambda folder: open_workdir(folder, CONFIG)),
     ("c.json", lambda folder: read_config_file(str(folder / "c.json"))),
@@ -182,10 +182,10 @@ def test_links_to_data_of_the_user_are_followed(tmp_path):
 
 
 def test_an_output_that_is_appended_to_is_not_confused_with_a_named_file(tmp_path):
-    """`NamedFile` passes its opener on; without one, a pipe with a reader still works, as stdout does."""
+    """`LabelledFile` passes its opener on; without one, a pipe with a reader still works, as stdout does."""
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with NamedFile(tmp_path / "pipe", "wb", "x") as file:
+    with LabelledFile(tmp_path / "pipe", "wb", "x") as file:
         file.write(b"abc")
     assert os.read(reader, 10) == b"abc"
     os.close(reader)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_jax.cli.help import COMMANDS
+
 PACKAGE = Path(__file__).parent.parent / "transformer_jax"
 
 BASE = {"config", "errors", "typing", "hashing", "host", "registry", "readers", "trust"}
@@ -265,3 +267,11 @@ def test_architectures_are_named_only_in_models():
     others = [path for path in modules() if part_of(path) not in ("models", "__init__")]
     found = {path.name: name for path in others for name in names if name in path.read_text()}
     assert not found
+
+
+def test_no_command_imports_another():
+    commands = {f"transformer_jax.cli.{name}" for name in COMMANDS}
+    sources = {module_name(path): path.read_text() for path in modules() if part_of(path) == "cli"}
+    found = {module: names & commands for module, names in imports_between(sources).items() if module in commands}
+    assert commands <= set(sources)
+    assert not {module: names for module, names in found.items() if names}

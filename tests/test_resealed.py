@@ -149,9 +149,9 @@ def test_progress_of_an_output_file(tmp_path):
 
     def write() -> dict[str, Any]:
         file = ResumableFile(output, "--output_file=out.txt", force=False)
-        file.begin({"checkpoint": "a"}, {"failed": COUNT})
+        file.begin(lambda: {"checkpoint": "a"}, {"failed": COUNT})
         list(file.remaining([b"1\n", b"2\n"]))
-        file.write(b"one\ntwo\n", 2, {"failed": 0})
+        file.write(["one", "two"], {"failed": 0})
         file.close()
         return json.loads((tmp_path / "out.txt.partial.json").read_text())
 
@@ -162,7 +162,7 @@ def test_progress_of_an_output_file(tmp_path):
         (tmp_path / "out.txt.partial.json").write_text(sealed(values))
         file = ResumableFile(output, "--output_file=out.txt", force=False)
         try:
-            file.begin({"checkpoint": "a"}, {"failed": COUNT})
+            file.begin(lambda: {"checkpoint": "a"}, {"failed": COUNT})
             list(file.remaining([b"1\n", b"2\n"]))
             int(file.notes.get("failed", 0))
         finally:

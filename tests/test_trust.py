@@ -27,11 +27,11 @@ from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps import worker
-from transformer_jax.sweeps.executors.executor import Options, command
+from transformer_jax.sweeps.executors.executor import Options, worker_command
 from transformer_jax.sweeps.rebased_study import with_code
 from transformer_jax.sweeps.report import reproduction
 from transformer_jax.sweeps.report.collect import collect
-from transformer_jax.sweeps.results import RESULT, SPEC, claim, mark_pruned, read_spec
+from transformer_jax.sweeps.results import RESULT, SPEC, claim_sweep, mark_pruned, read_spec
 from transformer_jax.sweeps.study import NOWHERE, load_study
 from transformer_jax.sweeps.study_json import declaration_of
 from transformer_jax.tasks.task import TASKS
@@ -372,7 +372,7 @@ def test_the_baseline_of_a_record_is_not_run(folder, sweep):
 def test_the_folder_of_a_record_is_not_run_for_its_pretraining(folder, sweep, monkeypatch):
     workdir, place = sweep
     first = load_study(place)
-    claim(workdir / "pretraining", place, declaration_of(first), is_pretraining=True)
+    claim_sweep(workdir / "pretraining", place, declaration_of(first), is_pretraining=True)
     (place / "study.py").write_text(marking(folder))
     results = collect(workdir)
     assert results.code is None
@@ -395,7 +395,7 @@ def trial(folder, sweep):
 
 def test_a_worker_inherits_the_trust_of_its_sweep(folder, trial, capsys):
     with trust.command():
-        words = command([trial], Options())
+        words = worker_command([trial], Options())
     assert words[1:4] == ["-P", "-m", "transformer_jax.sweeps.worker"]
     assert worker.main(words[4:]) == 2
     assert f"{SPEC} names task.name='evil:Task'" in capsys.readouterr().err
@@ -403,7 +403,7 @@ def test_a_worker_inherits_the_trust_of_its_sweep(folder, trial, capsys):
     with trust.command():
         trust.trust_modules("other")
         read_config("quickstart", {"task.name": "evil:Task"})  # of the sweep's own flags
-        words = command([trial], Options(trial_axis="map"))
+        words = worker_command([trial], Options(trial_axis="map"))
     assert words[-1] == "--trust=evil,other"
     assert worker.main(words[4:]) == 0
     assert json.loads((trial / RESULT).read_text())["status"] == "pruned"
@@ -418,8 +418,8 @@ def test_a_worker_measures_only_with_the_study_of_its_sweep(folder, trial, capsy
     for given in ([], [f"--study={folder}"]):
         assert worker.main([str(trial), *given]) == 2
         assert f"names the study {study}, whose code measures the trial. It is not run." in capsys.readouterr().err
-    assert command([trial], Options(study=study))[-1] == f"--study={study}"
-    assert worker.main(command([trial], Options(study=study))[4:]) == 0
+    assert worker_command([trial], Options(study=study))[-1] == f"--study={study}"
+    assert worker.main(worker_command([trial], Options(study=study))[4:]) == 0
     assert read_spec(trial).study == str(study)
 
 
@@ -471,30 +471,30 @@ FEATURES_DICT = "tensorflow_datasets.core.features.features_dict.FeaturesDict"
 )
 def test_the_features_of_a_prepared_dataset_import_nothing(folder, features):
     pytest.importorskip("tensorflow_datasets")
-    from transformer_jax.data.sources.tfds.catalogue import make_builder, open_folder
+    from transformer_jax.data.sources.tfds.catalogue import make_builder, open_prepared
 
     place = folder / "wmt14_translate" / "de-en" / "1.0.0"
     place.mkdir(parents=True)
     info = {"name": "wmt14_translate", "configName": "de-en", "version": "1.0.0", "fileFormat": "array_record"}
     (place / "dataset_info.json").write_text(json.dumps(info))
     (place / "features.json").write_text(json.dumps(features))
-    for read in (lambda: open_folder(place), lambda: make_builder("wmt14_translate/de-en", str(folder))):
+    for read in (lambda: open_prepared(place), lambda: make_builder("wmt14_translate/de-en", str(folder))):
         with pytest.raises(UntrustedError, match=r"features\.json names a feature='evil:Task'"):
             read()
     assert not imported(folder)
     trust.trust_modules("evil")
     with pytest.raises(DataError, match="TFDS cannot read"):  # TFDS imports it, and finds that it is no feature
-        open_folder(place)
+        open_prepared(place)
     assert imported(folder)
 
 
 def test_features_that_cannot_be_read(tmp_path):
-    from transformer_jax.data.sources.tfds.catalogue import open_folder
+    from transformer_jax.data.sources.tfds.catalogue import open_prepared
 
     for text in ("{", json.dumps({"content": '{"pythonClassName": "evil.Task", \ud83d'})):
         (tmp_path / "features.json").write_text(text)
         with pytest.raises(DataError, match=r"features\.json: cannot be read"):
-            open_folder(tmp_path)
+            open_prepared(tmp_path)
 
 
 def test_python_m_imports_nothing_from_the_current_folder(tmp_path):

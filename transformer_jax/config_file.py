@@ -111,7 +111,7 @@ def _overridden(
     return ReadConfig(config, unresolved, before.to_dict(), frozenset(overrides), frozenset(fitted))
 
 
-def load(spec: str) -> ml_collections.ConfigDict:
+def load_config_dict(spec: str) -> ml_collections.ConfigDict:
     """Return what `get_config` of `PATH.py[:ARGUMENT]` returns, or the config in `PATH.json`; locked.
 
     Raises: ConfigError if that fails.
@@ -120,7 +120,7 @@ def load(spec: str) -> ml_collections.ConfigDict:
 
 
 def _load(spec: str) -> tuple[ml_collections.ConfigDict, Fit | None]:
-    """Return what `load` does, and the function `fit` of the file, if it has one."""
+    """Return what `load_config_dict` does, and the function `fit` of the file, if it has one."""
     import ml_collections
 
     name, _, arg = spec.partition(":")

@@ -22,13 +22,12 @@ import hashlib
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import DataError
-from transformer_jax.host.files import json_values, write_atomically
+from transformer_jax.host.files import crc32_text, json_values, write_atomically
 from transformer_jax.readers import open_file, parse_json, read_bytes
 
 NAME = "metrics.jsonl"
@@ -45,7 +44,7 @@ _CHECKSUM = re.compile(r', "crc32": "([0-9a-f]{8})"\}$')
 def format_line(step: int, split: str, metrics: Mapping[str, Any]) -> str:
     """Return a line with its line break; floats that are not finite become null, since JSON has no such numbers."""
     text = json.dumps({"step": step, "split": split, **as_logged(metrics)}, allow_nan=False)
-    return f'{text[:-1]}, "crc32": "{_crc32(text)}"}}\n'
+    return f'{text[:-1]}, "crc32": "{crc32_text(text)}"}}\n'
 
 
 def as_logged(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,7 +188,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
     if checksum is None:
         return None
     text = f"{text[: checksum.start()]}}}"
-    if _crc32(text) != checksum[1]:
+    if crc32_text(text) != checksum[1]:
         return None
     try:
         values = parse_json(text)
@@ -198,7 +197,3 @@ def _parsed(text: str) -> dict[str, Any] | None:
     if not isinstance(values, dict) or type(values.get("step")) is not int or type(values.get("split", "")) is not str:
         return None
     return values
-
-
-def _crc32(text: str) -> str:
-    return f"{zlib.crc32(text.encode()):08x}"

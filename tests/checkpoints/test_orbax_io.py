@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_jax.checkpoints.orbax_io import reason
+from transformer_jax.checkpoints.orbax_io import reason_of
 
 WRITING = 'RESOURCE_EXHAUSTED: Error writing local file "/a/manifest": Failed to write 405 bytes to file 30'
 
@@ -15,10 +15,10 @@ WRITING = 'RESOURCE_EXHAUSTED: Error writing local file "/a/manifest": Failed to
     ],
 )
 def test_the_message_of_the_operating_system_is_found(text):
-    assert reason(ValueError(text)) == "No space left on device"
+    assert reason_of(ValueError(text)) == "No space left on device"
 
 
 def test_other_messages_are_cut():
-    assert reason(ValueError("strange: 1 [x=2]\nmore")) == "ValueError: strange: 1 [x=2]"
-    assert len(reason(ValueError("x" * 1000))) < 250
-    assert reason(OSError(28, "No space left on device")) == "No space left on device"
+    assert reason_of(ValueError("strange: 1 [x=2]\nmore")) == "ValueError: strange: 1 [x=2]"
+    assert len(reason_of(ValueError("x" * 1000))) < 250
+    assert reason_of(OSError(28, "No space left on device")) == "No space left on device"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.checkpoints.manifest import Manifest, seal
-from transformer_jax.checkpoints.workdir import config_differences, config_of_run, open_workdir, read_config
+from transformer_jax.checkpoints.workdir import config_differences, config_of_run, open_workdir, read_stored_config
 from transformer_jax.config import ExperimentConfig, OptimizerConfig
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.host.files import with_checksum
@@ -39,7 +39,7 @@ def test_makes_the_directory_and_its_config_and_reopens_it(tmp_path):
             assert workdir.path == path
             assert workdir.checkpoints == path / "checkpoints"
             workdir.write_config()
-        assert read_config(path) == json.loads(json.dumps(CONFIG))
+        assert read_stored_config(path) == json.loads(json.dumps(CONFIG))
     assert sorted(entry.name for entry in path.iterdir()) == [".lock", "config.json"]
 
 
@@ -51,10 +51,10 @@ def claim(path, config=CONFIG, **options):
 def test_opening_does_not_claim_the_directory(tmp_path):
     """A process that dies while it prepares its data leaves the directory free for any config."""
     open_workdir(tmp_path, CONFIG).close()
-    assert read_config(tmp_path) is None
+    assert read_stored_config(tmp_path) is None
     claim(tmp_path, changed(model__num_heads=4))
     open_workdir(tmp_path, CONFIG, allow_config_change=True).close()
-    assert read_config(tmp_path) == changed(model__num_heads=4)
+    assert read_stored_config(tmp_path) == changed(model__num_heads=4)
 
 
 def test_an_unchanged_config_is_not_written_again(tmp_path):
@@ -102,7 +102,7 @@ def test_an_allowed_change_is_reported_and_stored(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         claim(tmp_path, changed(model__num_heads=4), allow_config_change=True)
     assert "model.num_heads: 8 in" in caplog.text
-    assert read_config(tmp_path) == changed(model__num_heads=4)
+    assert read_stored_config(tmp_path) == changed(model__num_heads=4)
     with pytest.raises(ConfigError, match=r"model\.num_heads: 4 in"):
         open_workdir(tmp_path, CONFIG)
 
@@ -139,7 +139,7 @@ def test_intervals_of_logs_and_checkpoints_may_change(tmp_path, caplog):
         claim(tmp_path, other)
     [record] = caplog.records
     assert "resuming the same training\n  - training.log_every_steps: 100 in" in record.getMessage()
-    assert read_config(tmp_path) == other
+    assert read_stored_config(tmp_path) == other
 
 
 def test_with_a_patience_the_interval_of_validations_decides_when_training_ends(tmp_path):
@@ -323,7 +323,7 @@ def test_a_damaged_config_is_named_and_kept(tmp_path, content):
 
 
 def test_a_missing_config_is_none(tmp_path):
-    assert read_config(tmp_path) is None
+    assert read_stored_config(tmp_path) is None
 
 
 HOLD = """
@@ -376,4 +376,4 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         claim(tmp_path)
     assert "its file system has no locks" in caplog.text
-    assert read_config(tmp_path) is not None
+    assert read_stored_config(tmp_path) is not None

@@ -8,7 +8,6 @@ import pytest
 from data_support import pair_texts
 
 from transformer_jax.cli import quickstart
-from transformer_jax.cli import train as train_command
 from transformer_jax.cli.main import main
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data import sources
@@ -196,10 +195,9 @@ def test_a_quickstart_that_is_stopped_is_not_scored(train, evaluate, monkeypatch
     assert not evaluate.called
 
 
-def test_quickstart_goes_to_runs_quickstart(monkeypatch, tmp_path):
-    started = mock.Mock(return_value="SIGINT")
+def test_quickstart_goes_to_runs_quickstart(train, monkeypatch, tmp_path):
+    train.return_value = TrainResult(3, "SIGINT", {})
     monkeypatch.setattr(sources, "load_source", lambda config: FewPairs("test"))
-    monkeypatch.setattr(train_command, "start", started)
     monkeypatch.chdir(tmp_path)
     assert main(["quickstart"]) == 130
-    assert started.call_args.args[1] == Path("runs/quickstart")
+    assert train.call_args.args[1] == Path("runs/quickstart")

@@ -7,6 +7,7 @@ import pytest
 
 from transformer_jax.cli import train
 from transformer_jax.cli.config import differences, field_table
+from transformer_jax.cli.config_notes import say_moved_defaults
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_with_sources
 from transformer_jax.host.files import json_text
@@ -110,7 +111,7 @@ def test_errors(capsys, words, message):
     ],
 )
 def test_train_says_in_one_line_which_defaults_move(capsys, overrides, line):
-    train.say_moved_defaults(read_with_sources("quickstart", overrides))
+    say_moved_defaults(read_with_sources("quickstart", overrides))
     assert capsys.readouterr().err == line
 
 

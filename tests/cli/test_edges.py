@@ -96,7 +96,7 @@ def test_a_corpus_file_that_never_ends(here, capsys, kind):
         ("tokenizer.model", read_tokenizer, DataError),
         ("metrics.jsonl", read_lines, DataError),
         ("metrics.jsonl", lambda file: MetricLog(file.parent, 1), CheckpointError),
-        ("config.json", lambda file: workdir.read_config(file.parent), CheckpointError),
+        ("config.json", lambda file: workdir.read_stored_config(file.parent), CheckpointError),
         ("trial.json", lambda file: read_spec(file.parent), DataError),
         ("result.json", lambda file: read_result(file.parent), DataError),
     ],

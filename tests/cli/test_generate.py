@@ -15,11 +15,11 @@ from typing import ClassVar
 import pytest
 
 from transformer_jax.cli import resumable
-from transformer_jax.cli.generate import read_lines
+from transformer_jax.cli.input_lines import decoded_lines
 from transformer_jax.cli.main import main
 from transformer_jax.config import DataConfig, DecodeConfig, EvaluationConfig, ExperimentConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.evaluation import loading
+from transformer_jax.evaluation import fingerprint, loading
 from transformer_jax.tasks.trained.lines import Line, LineOutputs, Output
 
 
@@ -62,7 +62,7 @@ def translator(monkeypatch, tmp_path):
     monkeypatch.setattr(Shouting, "made", [])
     monkeypatch.setattr(Shouting, "seen", [])
     monkeypatch.setattr(loading, "load_generator", lambda *args: Shouting.from_checkpoint(*args))
-    monkeypatch.setattr(loading, "fingerprint", lambda tokenizer, *models: Shouting.fingerprint)
+    monkeypatch.setattr(fingerprint, "fingerprint", lambda tokenizer, *models: Shouting.fingerprint)
     monkeypatch.setattr("transformer_jax.host.compilation_cache.use_compilation_cache", lambda: None)
     return Shouting
 
@@ -173,8 +173,8 @@ def test_bad_lines_are_named_and_the_others_translated(generate):
 
 def test_a_byte_order_mark_is_text_anywhere_but_at_the_start():
     lines = [b"\xef\xbb\xbfa\n", b"\xef\xbb\xbfb\n"]
-    assert list(read_lines(lines, None)) == [Line("a"), Line("\ufeffb")]
-    assert list(read_lines(lines[:1], None, done=1)) == [Line("\ufeffa")]
+    assert list(decoded_lines(lines, None)) == [Line("a"), Line("\ufeffb")]
+    assert list(decoded_lines(lines[:1], None, done=1)) == [Line("\ufeffa")]
 
 
 def test_prompts(generate, tmp_path):

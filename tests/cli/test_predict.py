@@ -17,6 +17,7 @@ from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import load_source
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import loading
+from transformer_jax.evaluation.fingerprint import fingerprint
 from transformer_jax.models.architecture import init_params
 from transformer_jax.tasks.batches.answer_spans import Answer
 from transformer_jax.tasks.task import TASKS
@@ -351,7 +352,7 @@ def test_a_tiny_model_learns_thirty_examples(tmp_path, capsysbinary, monkeypatch
     assert run_main([*command, f"--workdir={other}", "--config.training.num_train_steps=60"]) == 0
     assert run_main([*command, f"--workdir={other}", "--allow_config_change"]) == 0
     both = [loading.load(path).params for path in (run, other)]
-    assert loading.fingerprint(loading.load(run).tokenizer, (config("tagging").model, both[0])) == loading.fingerprint(
+    assert fingerprint(loading.load(run).tokenizer, (config("tagging").model, both[0])) == fingerprint(
         loading.load(other).tokenizer, (config("tagging").model, both[1])
     )
     assert run_main(["evaluate", f"--checkpoint={run}", "--splits=test"]) == 0

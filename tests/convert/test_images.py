@@ -14,7 +14,7 @@ from support import assert_close, random_params, tiny
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.config import TaskConfig
 from transformer_jax.convert.big_vision import open_big_vision
-from transformer_jax.convert.folder import describe, from_pretrained, save_pretrained
+from transformer_jax.convert.folder import describe_folder, from_pretrained, save_pretrained
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.errors import CheckpointError
 from transformer_jax.evaluation.loading import load
@@ -60,7 +60,7 @@ def test_the_file_of_the_preprocessor(tmp_path):
     assert (config.pixel_mean, config.pixel_std) == ("0.0", "1.0")
     (folder / "preprocessor_config.json").unlink()
     assert from_pretrained(folder).config.pixel_std == "0.5"
-    assert describe(folder)["tokenizer"] == "none"
+    assert describe_folder(folder)["tokenizer"] == "none"
 
 
 @pytest.mark.parametrize(

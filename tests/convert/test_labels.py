@@ -7,7 +7,7 @@ import pytest
 from transformer_jax.config import TaskConfig
 from transformer_jax.convert.families import CLASSES
 from transformer_jax.convert.folder_config import read_task
-from transformer_jax.convert.labels import label_keys, read_labels
+from transformer_jax.convert.labels import label_keys, labels_of_config
 from transformer_jax.errors import CheckpointError, ConfigError
 
 TEXT, TAGS, IMAGE = (
@@ -34,7 +34,7 @@ BASES = [family for family in CLASSES if family.lacks and family.has_labels]
     ],
 )
 def test_labels_that_are_read(family, keys, rows, names, ignored):
-    found = read_labels(family, keys, rows, "x")
+    found = labels_of_config(family, keys, rows, "x")
     assert (found.names, {*found.ignored}) == (names, {*ignored})
     assert read_task(family, len(found.names)).num_labels == rows
 
@@ -62,7 +62,7 @@ BAD = [
 @pytest.mark.parametrize(("keys", "rows", "message"), BAD)
 def test_labels_that_contradict_are_refused(family, keys, rows, message):
     with pytest.raises(CheckpointError) as raised:
-        read_labels(family, keys, rows, "x")
+        labels_of_config(family, keys, rows, "x")
     assert message in str(raised.value)
 
 
@@ -88,19 +88,19 @@ def test_heads_that_are_no_softmax(keys, rows, message):
     """transformers reads no kind of problem for tags, and base models have no trained head."""
     for family in (TEXT, IMAGE):
         with pytest.raises(CheckpointError) as raised:
-            read_labels(family, keys, rows, "x")
+            labels_of_config(family, keys, rows, "x")
         assert message in str(raised.value)
-    assert len(read_labels(TAGS, keys, rows, "x").names) == rows
+    assert len(labels_of_config(TAGS, keys, rows, "x").names) == rows
     for family in BASES:
-        assert len(read_labels(family, keys, None, "x").names) == rows
+        assert len(labels_of_config(family, keys, None, "x").names) == rows
 
 
 def test_many_labels_take_no_time():
     names = {str(id): f"name {id}" for id in range(100_000)}
     start = time.monotonic()
-    assert len(read_labels(IMAGE, {"id2label": names}, 100_000, "x").names) == 100_000
+    assert len(labels_of_config(IMAGE, {"id2label": names}, 100_000, "x").names) == 100_000
     same = {str(id): "one" for id in range(20_000)}
-    assert len({*read_labels(IMAGE, {"id2label": same}, 20_000, "x").names}) == 20_000
+    assert len({*labels_of_config(IMAGE, {"id2label": same}, 20_000, "x").names}) == 20_000
     assert time.monotonic() - start < 20
 
 
@@ -110,7 +110,7 @@ def test_labels_that_are_written(family):
     keys = label_keys(family, TaskConfig(name=name, num_labels=2), ("b", "a"))
     kind = {"problem_type": "single_label_classification"} if name == "classification" else {}
     assert keys == {"id2label": {"0": "b", "1": "a"}, "label2id": {"b": 0, "a": 1}, **kind}
-    assert read_labels(family, keys, 2, "x") == (("b", "a"), {})
+    assert labels_of_config(family, keys, 2, "x") == (("b", "a"), {})
     for labels in (("a",), ("a", "a")):
         with pytest.raises(ConfigError, match=r"expected 2 different names, as task\.num_labels says"):
             label_keys(family, TaskConfig(name=name, num_labels=2), labels)

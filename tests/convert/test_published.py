@@ -16,7 +16,7 @@ from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.convert import folder_config, keys
 from transformer_jax.convert.families import CLASSES as TABLES
 from transformer_jax.convert.families import FAMILIES
-from transformer_jax.convert.folder import _shapes, describe, from_pretrained, open_folder
+from transformer_jax.convert.folder import _shapes, describe_folder, from_pretrained, open_folder
 from transformer_jax.convert.tables import COMMON_IGNORED, COMMON_REQUIRED, LABEL_KEYS
 from transformer_jax.errors import CheckpointError
 from transformer_jax.tasks.task import param_shapes
@@ -42,14 +42,14 @@ KNOWN_TO_ADAPT = {
 
 def read(name):
     config = config_of(name)
-    family = folder_config.candidates(config, name)[0]
+    family = folder_config.possible_classes(config, name)[0]
     return family, *folder_config.read_model_config(family, config, name)
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_published_configs_are_read_in_full_size(name):
     config, class_name = config_of(name), CLASSES[name]
-    families = [f for f in folder_config.candidates(config, name) if f.class_name == class_name]
+    families = [f for f in folder_config.possible_classes(config, name) if f.class_name == class_name]
     ours, ignored = folder_config.read_model_config(families[0], config, name)
     used = {key.theirs for key in families[0].keys} | {*families[0].required, *keys.aliases(families[0].name)}
     used |= KNOWN_TO_ADAPT.get(families[0].name, set())
@@ -72,14 +72,14 @@ def test_other_families_are_refused_by_name(name):
     with pytest.raises(
         CheckpointError, match=rf"model_type='{kind}': transformer_jax converts gpt2, llama, marian, bert, t5, bart"
     ):
-        folder_config.candidates(config_of(name), name)
+        folder_config.possible_classes(config_of(name), name)
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_small_models_of_published_configs_are_read(name, tmp_path):
     config = reduced(config_of(name))
     write_folder(tmp_path / "folder", config)
-    report = describe(tmp_path / "folder")
+    report = describe_folder(tmp_path / "folder")
     assert open_folder(tmp_path / "folder").family.class_name == CLASSES[name]
     assert {key for key, text in report["ignored"].items() if "transformers does not read it" in text} == {
         key for key in config if key in UNREAD
@@ -199,7 +199,7 @@ def test_sizes_within_the_bounds_are_compared_with_the_tensors(key, value, tmp_p
     (tmp_path / "folder" / "config.json").write_text(json.dumps(config | {key: value}))
     expected = "n_layer=9999: the folder has the tensors of 2 layers" if key == "n_layer" else "has the shape"
     with pytest.raises(CheckpointError, match=expected):
-        describe(tmp_path / "folder")
+        describe_folder(tmp_path / "folder")
 
 
 BASES = {
@@ -232,9 +232,9 @@ def test_an_output_that_a_base_model_lacks_is_named(tmp_path):
     config = reduced(config_of("Llama-2-7b-hf")) | {"architectures": ["LlamaModel"]}
     write_folder(tmp_path / "base", config, bare=True)
     with pytest.raises(CheckpointError, match=r"lm_head\.weight: is missing; a base model has no output of its own"):
-        describe(tmp_path / "base")
+        describe_folder(tmp_path / "base")
     (tmp_path / "base" / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
-    assert describe(tmp_path / "base")["model"]["tie_output"]
+    assert describe_folder(tmp_path / "base")["model"]["tie_output"]
 
 
 def test_t5_v1_1_without_an_output_of_its_own_uses_the_embedding(tmp_path):
@@ -252,7 +252,7 @@ def test_a_classifier_of_bart_is_read_as_its_base_model(tmp_path):
     head = {"dense.weight": (24, 24), "dense.bias": (24,), "out_proj.weight": (3, 24), "out_proj.bias": (3,)}
     arrays = load_file(file) | {f"classification_head.{n}": np.ones(s, np.float32) for n, s in head.items()}
     save_file(arrays, file)
-    report = describe(tmp_path / "folder")
+    report = describe_folder(tmp_path / "folder")
     assert report["task"] == "translation"
     left_out = {name for name, text in report["ignored"].items() if text == "the head for labels, which is left out"}
     assert left_out == {f"classification_head.{name}" for name in head}
@@ -268,7 +268,7 @@ def test_the_encoder_of_bert_is_read_without_a_head(said, pooler, tmp_path):
     assert "embeddings.word_embeddings.weight" in arrays
     save_file(arrays, file)
     (tmp_path / "folder" / "config.json").write_text(json.dumps(config | {"architectures": said}))
-    report = describe(tmp_path / "folder")
+    report = describe_folder(tmp_path / "folder")
     assert (report["family"], report["task"]) == ("BertModel", "classification")
     assert report["untrained"] == ["head/output/kernel", "head/output/bias"]
     params = from_pretrained(tmp_path / "folder").params
@@ -285,7 +285,7 @@ def test_the_encoder_of_a_vit_is_read_without_a_head(pooler, tmp_path):
     save_file({n: x for n, x in load_file(file).items() if pooler or not n.startswith("pooler")}, file)
     folder = open_folder(tmp_path / "folder")
     assert (folder.family.label, folder.task.pooler) == ("ViTModel", pooler)
-    assert describe(tmp_path / "folder")["untrained"] == ["head/output/kernel", "head/output/bias"]
+    assert describe_folder(tmp_path / "folder")["untrained"] == ["head/output/kernel", "head/output/bias"]
 
 
 def test_a_folder_that_nothing_names_is_refused(tmp_path):

@@ -14,7 +14,7 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Tokenizer, models, normalizers
 
 from transformer_jax.convert import character_rules
-from transformer_jax.convert.sentence_piece_model import differing_text, library_model, with_exact_scores
+from transformer_jax.convert.sentence_piece_model import as_library_model, differing_text, with_exact_scores
 from transformer_jax.convert.tokenizer_export import tokenizer_files
 from transformer_jax.data.tokenizers import Frame
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
@@ -199,11 +199,11 @@ def test_what_the_library_cannot_say_is_refused_by_name(name):
 
 def test_a_model_that_cuts_otherwise_is_refused_with_the_text(monkeypatch):
     tokenizer = trained("unigram with kept spaces")
-    model = library_model(tokenizer)
+    model = as_library_model(tokenizer)
     assert differing_text(tokenizer, model) is None
     model.normalizer = normalizers.Lowercase()
     assert differing_text(tokenizer, model) is not None
-    monkeypatch.setattr("transformer_jax.convert.tokenizer_export.library_model", lambda tokenizer: model)
+    monkeypatch.setattr("transformer_jax.convert.tokenizer_export.as_library_model", lambda tokenizer: model)
     with pytest.raises(ConfigError, match=r"\(unigram\) cuts '.*' otherwise than the library"):
         tokenizer_files(tokenizer, 40, Frame())
 

@@ -269,7 +269,7 @@ def test_presets_are_models_of_their_families():
 def test_the_class_is_that_of_the_architectures():
     def named(*names):
         config = {"model_type": "bert", "architectures": list(names)}
-        return [family.class_name for family in folder_config.candidates(config, "x")]
+        return [family.class_name for family in folder_config.possible_classes(config, "x")]
 
     assert named("BertForPreTraining") == ["BertForMaskedLM"]
     assert named("BertForQuestionAnswering") == ["BertForQuestionAnswering"]

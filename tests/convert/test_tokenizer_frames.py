@@ -84,7 +84,7 @@ def test_labels_and_answers(tokenizer, task, architecture, types):
 def test_corrupted_texts(tokenizer, task):
     config = config_of(task, "encoder_only" if task == "masked_lm" else "encoder_decoder")
     (ids,) = ids_of(tokenizer, PAIR[0])
-    framed = corrupted_text.framed(corruption.Rows(ids[None], np.array([len(ids)])), tokenizer.special_ids)
+    framed = corrupted_text.with_marks(corruption.TextRows(ids[None], np.array([len(ids)])), tokenizer.special_ids)
     assert written(tokenizer, config)[0].encode(PAIR[0]).ids == framed.ids[0].tolist()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.cli.main import main
-from transformer_jax.config_file import load
+from transformer_jax.config_file import load_config_dict
 from transformer_jax.data.downloads import fetching, unpacking
 from transformer_jax.data.downloads.preparing import prepare_corpus
 from transformer_jax.data.downloads.table import CORPORA, NAMES, TFDS_NAMES, Corpus, RemoteFile
@@ -423,7 +423,7 @@ def test_the_table(name):
         assert re.fullmatch(r"https://[\w./-]+", file.url)
         assert (file.size is None) == (file.sha256 is None)
         assert file.sha256 is None or re.fullmatch("[0-9a-f]{64}", file.sha256)
-    data = load(f"{CONFIGS[0].parent / name}.py").data
+    data = load_config_dict(f"{CONFIGS[0].parent / name}.py").data
     named = {re.sub(r"\[.*", "", split) for split in (data.train_split, data.valid_split, data.test_split) if split}
     if corpus.endings == ("npz",):
         assert named == {"train", "test"}
@@ -440,7 +440,7 @@ def test_the_table(name):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_that_needs_a_folder_has_a_command_that_makes_it(path):
     docstring = ast.get_docstring(ast.parse(path.read_text()))
-    from_files = load(str(path)).data.source in ("text", "npz", "image_folder", "tfds_images")
+    from_files = load_config_dict(str(path)).data.source in ("text", "npz", "image_folder", "tfds_images")
     of_user = "fit = fit_to_data" in path.read_text()
     needs_folder = from_files and path.stem not in MADE_BY_HAND and not of_user
     assert (path.stem in NAMES) == needs_folder

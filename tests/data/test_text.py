@@ -11,7 +11,6 @@ from data_support import pair_texts
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import lines, load_source
-from transformer_jax.data.sources.formats import lines_of
 from transformer_jax.data.sources.lines import MAX_LINE_CHARACTERS
 from transformer_jax.data.sources.source import joined
 from transformer_jax.data.sources.text import TextSource
@@ -280,7 +279,7 @@ def test_a_file_that_is_probably_utf_8_is_named_once(tmp_path, monkeypatch, capl
     (tmp_path / "train.txt").write_bytes(content)
     for _ in range(2):  # as a file of which two splits have a part
         file = lines.TextFile(tmp_path / "train.txt", encoding=encoding)
-        read = "".join(f"{line}\n" for line in lines_of(file))
+        read = "".join(f"{line}\n" for line in lines.text_lines(file))
         assert read.rstrip("\n") == content.removeprefix(b"\xef\xbb\xbf").decode(encoding).rstrip("\n")
     told = [record.getMessage() for record in caplog.records]
     expected = f"{tmp_path / 'train.txt'}: is read with data.encoding=latin-1, but is probably UTF-8"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.tokenizers.tokenizer import OWN_SPECIAL_IDS
-from transformer_jax.data.windows import WindowPlan, divided, in_windows
+from transformer_jax.data.windows import WindowPlan, divided_into_windows, in_windows
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.tasks.batches.windows import window_arrays
 
@@ -33,7 +33,7 @@ def split_of(*documents):
 def test_every_token_counts_once_after_enough_context(lengths, size, data):
     context = data.draw(st.integers(0, size - 1))
     starts = np.cumsum([0, *lengths])[:-1]
-    firsts, sizes, of_context = divided(starts, np.array(lengths), size, context)
+    firsts, sizes, of_context = divided_into_windows(starts, np.array(lengths), size, context)
     assert (sizes <= size).all()
     counted = [
         place

@@ -30,13 +30,13 @@ from support import as_batch, forward, random_params, tiny
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding import beam_search
 from transformer_jax.decoding.beam_search import Rules
-from transformer_jax.decoding.hypotheses import runs_of_prompts, start
+from transformer_jax.decoding.hypotheses import runs_of_prompts, start_hypotheses
 
 
 def begin(cache, max_lengths, width, limit):
     rows = len(max_lengths)
     last, ones = jnp.full(rows, START, jnp.int32), jnp.ones(rows, jnp.int32)
-    hypotheses = start(cache, last, ones, jnp.zeros((rows, width * limit), bool), 0, width, limit)
+    hypotheses = start_hypotheses(cache, last, ones, jnp.zeros((rows, width * limit), bool), 0, width, limit)
     return beam_search.begin(hypotheses, max_lengths)
 
 
@@ -77,7 +77,7 @@ def by_table(table, max_lengths, rules, limit, alpha, allowed):
 
     state = begin(jnp.int32(0), max_lengths, table.shape[2], limit)
     state = beam_search.search(step, state, rules, allowed, max_lengths, limit, alpha)
-    return beam_search.outputs(state, rules, max_lengths, alpha)
+    return beam_search.best_outputs(state, rules, max_lengths, alpha)
 
 
 def published(probs, rules, limit, alpha, force_end=False):
@@ -215,7 +215,7 @@ def outputs_by_history(tables, max_lengths, rules, width, alpha, allowed):
         runs = runs_of_prompts(starts, jnp.ones(len(tables), jnp.int32), width, LIMIT)
         state = state._replace(hypotheses=state.hypotheses._replace(runs=runs))
     state = beam_search.search(by_history, state, rules, allowed, max_lengths, LIMIT, alpha)
-    return beam_search.outputs(state, rules, max_lengths, alpha), state.hypotheses.length
+    return beam_search.best_outputs(state, rules, max_lengths, alpha), state.hypotheses.length
 
 
 def search(tables, max_lengths, rules, width, alpha, **fields):
@@ -372,7 +372,7 @@ def test_a_finished_input_does_not_change(early_stop):
             strict=True,
         ):
             np.testing.assert_array_equal(x[done], y[done])
-    result = masked(beam_search.outputs(state, rules, lengths, 0.6))
+    result = masked(beam_search.best_outputs(state, rules, lengths, 0.6))
     for ours, theirs in zip(result, search(tables, limits, rules, 3, 0.6)[0], strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 

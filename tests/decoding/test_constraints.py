@@ -8,7 +8,7 @@ import pytest
 from decoding_support import ENDS, EOS_ID, PAD_ID, constraints, ends_of_ngrams
 
 from transformer_jax.decoding.constraints import allowed, penalise_repetition, propose, repeating
-from transformer_jax.decoding.hypotheses import extend, runs_of_prompts, start
+from transformer_jax.decoding.hypotheses import extend, runs_of_prompts, start_hypotheses
 from transformer_jax.decoding.settings import Ends
 
 VOCAB_SIZE = 8
@@ -124,7 +124,7 @@ def hypotheses_of(prompts, width, limit):
         padded[row, : len(prompt)] = prompt
     last = jnp.asarray(padded[np.arange(len(prompts)), lengths - 1])
     empty = jnp.zeros((len(prompts), 1), bool)
-    hypotheses = start((), last, jnp.asarray(lengths), empty, 0, width, limit)
+    hypotheses = start_hypotheses((), last, jnp.asarray(lengths), empty, 0, width, limit)
     return hypotheses._replace(runs=runs_of_prompts(jnp.asarray(padded), jnp.asarray(lengths), width, limit))
 
 

@@ -11,7 +11,7 @@ import scipy.stats
 from decoding_support import EOS_ID, PAD_ID, START, constraints, masked
 
 from transformer_jax.decoding import sampling
-from transformer_jax.decoding.hypotheses import Generated, start
+from transformer_jax.decoding.hypotheses import Generated, start_hypotheses
 from transformer_jax.decoding.sampling import Sampling, keep_min_p, keep_top_k, keep_top_p
 
 A, B, C = 4, 5, 6
@@ -40,7 +40,7 @@ def likeliest(script):
 
 def begin(cache, last, max_lengths, limit, width=1):
     rows = len(max_lengths)
-    hypotheses = start(
+    hypotheses = start_hypotheses(
         cache,
         jnp.array(last, jnp.int32),
         jnp.ones(rows, jnp.int32),
@@ -135,7 +135,7 @@ def test_every_output_attends_to_its_prompt_and_to_its_own_tokens():
     prompt = jnp.array([[1, 1, 1], [1, 1, 0]], bool)
     cache = jnp.zeros((2, 2, 2), jnp.int32), jnp.zeros((2, 2, 2, 7), bool), 0
     visible = jnp.pad(prompt, ((0, 0), (0, 4)))
-    hypotheses = start(cache, jnp.array([A, A], jnp.int32), jnp.array([4, 3], jnp.int32), visible, 3, 2, 2)
+    hypotheses = start_hypotheses(cache, jnp.array([A, A], jnp.int32), jnp.array([4, 3], jnp.int32), visible, 3, 2, 2)
     max_lengths = jnp.array([2, 2], jnp.int32)
     state = sampling.grow(step, sampling.begin(hypotheses, max_lengths), constraints(VOCAB_SIZE), max_lengths, 2)
     places, seen, calls = state.hypotheses.cache

@@ -13,7 +13,6 @@ from kinds_support import trained_kind, write_kind
 from labelled_support import FEATURES
 from run_support import argv, run_main, snapshot
 
-from transformer_jax.cli import train as train_command
 from transformer_jax.config import TaskConfig
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import DataError
@@ -203,14 +202,6 @@ def test_a_file_that_cannot_be_written_is_a_warning(trains, tmp_path, capsys):
     code, err = trains(capsys)
     assert code == 0
     assert f"warning: training has finished, but the baselines of the validation split failed: {tmp_path}" in err
-
-
-def test_quickstart_prints_none(trains, capsys, tmp_path):
-    """It has its own comparison, and shares `start` with `train`."""
-    trains(capsys)
-    config = read_config(str(tmp_path / "tiny.py"), {"data.dir": str(tmp_path)})
-    assert train_command.start(config, tmp_path / "run") == "finished"
-    assert "baselines" not in capsys.readouterr().err
 
 
 @pytest.mark.slow

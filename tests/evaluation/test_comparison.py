@@ -19,7 +19,7 @@ from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation import scoring as evaluation_run
 from transformer_jax.evaluation.comparison import compare
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.evaluation.loading import fingerprint
+from transformer_jax.evaluation.fingerprint import fingerprint
 from transformer_jax.evaluation.scoring import Scorer, evaluate
 from transformer_jax.tasks.metrics.text_bootstrap import paired_bootstrap
 from transformer_jax.tasks.task import TASKS, MetricSpec, Task

@@ -23,7 +23,7 @@ from run_support import (
 
 from transformer_jax.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from transformer_jax.errors import CheckpointError, DataError
-from transformer_jax.evaluation.scoring import check_finite, evaluate
+from transformer_jax.evaluation.scoring import check_finite_scores, evaluate
 from transformer_jax.tasks.translation import Translation
 
 CHECKPOINTS = ("run", "checkpoints")
@@ -241,7 +241,9 @@ def test_no_folder_for_the_scores(folder, some_right):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_score_that_is_not_finite_is_an_error(bad):
-    check_finite("runs/a: split 'test'", {"loss": 1.0, "examples": 3, "by_label": {"x": {"f1": 0.0}}, "text": "nan"})
+    check_finite_scores(
+        "runs/a: split 'test'", {"loss": 1.0, "examples": 3, "by_label": {"x": {"f1": 0.0}}, "text": "nan"}
+    )
     for metrics, metric in (({"loss": bad}, "loss is"), ({"by_label": {"x": {"f1": bad}}}, "by_label, x: f1 is")):
         with pytest.raises(CheckpointError, match=f"split 'test'(, |: ){metric} {bad}; the model's output is"):
-            check_finite("runs/a: split 'test'", metrics)
+            check_finite_scores("runs/a: split 'test'", metrics)

@@ -22,7 +22,7 @@ from transformer_jax.metrics_file import NAME, readable_lines
 from transformer_jax.sweeps.rebased_study import with_baseline
 from transformer_jax.sweeps.report.markdown import escaped
 from transformer_jax.sweeps.report.sentences import NOT_SHOWN
-from transformer_jax.sweeps.results import TRIALS, claim, read_result, write_spec
+from transformer_jax.sweeps.results import TRIALS, claim_sweep, read_result, write_spec
 from transformer_jax.sweeps.search.random import random_search
 from transformer_jax.sweeps.search.search import Space
 from transformer_jax.sweeps.study import load_study
@@ -292,7 +292,7 @@ def test_architectures_train_alone_and_as_one_program(model, tmp_path):
         assert sum(line["flops"] for line in lines) == result.metrics["training/flops"]
         losses.append(result.metrics["test/loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    claim(tmp_path / "local", folder)
+    claim_sweep(tmp_path / "local", folder)
     report(tmp_path / "local")
 
 
@@ -391,7 +391,7 @@ def test_it_runs_at_smoke_size(name, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         overrides |= write_encoder(tmp_path)
     asked, found = study(name), trials(name, overrides)
-    claim(tmp_path, ROOT / "experiments" / name)
+    claim_sweep(tmp_path, ROOT / "experiments" / name)
     first = [trial for trial in found.trials if trial.seed == 0]
     for trial in (first[0], first[-1]) if name == "positions" else first[:1]:
         folder = tmp_path / TRIALS / trial.name
@@ -418,7 +418,7 @@ def test_a_study_of_texts_is_asked_of_images(name, variants, tmp_path):
     small |= {"data.cache_dir": str(tmp_path / "c")}
     found = [trial for trial in grid(asked, small).trials if trial.seed == 0]
     assert len(found) == variants
-    claim(tmp_path, ROOT / "experiments" / name, declaration_of(asked), asked.baseline)
+    claim_sweep(tmp_path, ROOT / "experiments" / name, declaration_of(asked), asked.baseline)
     write_spec(tmp_path / TRIALS / found[0].name, found[0], asked.metrics, ROOT / "experiments" / name)
     assert run_trials([tmp_path / TRIALS / found[0].name], study=ROOT / "experiments" / name) == 0
     result = read_result(tmp_path / TRIALS / found[0].name)
@@ -440,7 +440,7 @@ def test_its_two_stages_run_at_smoke_size(name, tmp_path, monkeypatch):
     of_stage = {"wiki": {"data.tokens_per_batch": "512"}, "trec": {"data.num_buckets": "1"}}
     first, last = asked.pretraining.axes[0].name, list(asked.pretraining.axes[0].values)[-1]
     for stage, place, data in ((asked.pretraining, tmp_path / "pretraining", "wiki"), (asked, tmp_path, "trec")):
-        claim(place, folder, is_pretraining=stage is not asked)
+        claim_sweep(place, folder, is_pretraining=stage is not asked)
         for trial in grid(stage, small | of_stage[data] | {"data.dir": str(tmp_path / data)}).trials:
             if trial.seed or trial.labels[first] != last:
                 continue

@@ -20,7 +20,7 @@ from files_support import (
 from published_support import config_of, reduced, write_folder
 
 from transformer_jax.cli.main import main
-from transformer_jax.config import Source
+from transformer_jax.config import ValueSource
 from transformer_jax.config_file import read_config, read_with_sources
 from transformer_jax.errors import CheckpointError, DataError
 
@@ -170,8 +170,8 @@ def test_a_flag_has_precedence_and_sources_are_named(tmp_path):
     read = read_with_sources("classify", {"data.dir": str(tmp_path), "data.max_length": 40, "model.vocab_size": 120})
     assert (read.config.data.max_length, read.config.model.vocab_size) == (40, 120)
     sources = read.sources()
-    assert sources["data.max_length"] == Source("flag")
-    assert sources["task.num_labels"] == Source("data")
+    assert sources["data.max_length"] == ValueSource("flag")
+    assert sources["task.num_labels"] == ValueSource("data")
     assert sources["model.emb_dim"].kind in ("file", "default")
 
 

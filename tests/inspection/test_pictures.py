@@ -12,7 +12,7 @@ from matplotlib.image import imread
 from transformer_jax.errors import ConfigError
 from transformer_jax.inspection.attention import KINDS, Selection
 from transformer_jax.inspection.heat_maps import heat_map, write_heat_maps
-from transformer_jax.inspection.pictures import DPI, new_figure, open_folder, save, shortened
+from transformer_jax.inspection.pictures import DPI, new_figure, output_folder, save, shortened
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,15 +101,15 @@ def test_long_labels_are_shortened():
 
 
 def test_a_folder_that_cannot_be_created(tmp_path):
-    assert open_folder(tmp_path / "a" / "b").is_dir()
+    assert output_folder(tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--output=.*/file/x: cannot be made: Not a directory"):
-        open_folder(tmp_path / "file" / "x")
+        output_folder(tmp_path / "file" / "x")
     with pytest.raises(ConfigError, match=r"--output=.*/file: cannot be made: File exists"):
-        open_folder(tmp_path / "file")
+        output_folder(tmp_path / "file")
 
 
 def test_a_folder_without_write_permission(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(ConfigError, match="cannot be written to; choose another folder"):
-        open_folder(tmp_path)
+        output_folder(tmp_path)

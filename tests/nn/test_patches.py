@@ -8,7 +8,7 @@ from support import assert_close, random_params
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models.encoder_only import EncoderOnly
-from transformer_jax.nn.patches import PatchEmbedding, normalised, patches
+from transformer_jax.nn.patches import PatchEmbedding, normalised_pixels, patches
 from transformer_jax.nn.positions import LearnedPositions, resized_table, sinusoidal_2d
 
 RNG = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def test_the_product_with_patches_is_a_convolution():
 )
 def test_normalisation(mean, std, of_black, of_white):
     images = jnp.asarray([[[[0, 0, 0], [255, 255, 255]]]], jnp.uint8)
-    assert_close(normalised(config(pixel_mean=mean, pixel_std=std), images), [[[of_black, of_white]]])
+    assert_close(normalised_pixels(config(pixel_mean=mean, pixel_std=std), images), [[[of_black, of_white]]])
 
 
 def test_the_class_token_is_first_and_begins_as_zeros():

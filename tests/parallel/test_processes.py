@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from run_support import ROOT, argv, metric_lines, saved_steps, train, trained_folder, write_corpus
 
-from transformer_jax.cli.doctor import problems_of
+from transformer_jax.cli.doctor import problems_between
 from transformer_jax.cli.main import main
 from transformer_jax.errors import ConfigError
 from transformer_jax.host import kill_points
@@ -226,8 +226,8 @@ def report(**changes):
     ],
 )
 def test_problems_that_the_doctor_finds(changes, message):
-    assert problems_of([report(), report(process=1)]) == []
-    assert problems_of([report(), report(process=1, host="b", **changes)]) == [f"  - process 1 on b: {message}"]
+    assert problems_between([report(), report(process=1)]) == []
+    assert problems_between([report(), report(process=1, host="b", **changes)]) == [f"  - process 1 on b: {message}"]
 
 
 # Process numbers and addresses.

@@ -12,7 +12,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.rebased_study import read_baseline, with_baseline, with_code
 from transformer_jax.sweeps.report.collect import _recorded_study
-from transformer_jax.sweeps.results import STUDY, claim
+from transformer_jax.sweeps.results import STUDY, claim_sweep
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, load_study, over
 from transformer_jax.sweeps.study_json import declaration_of, declared_study
 from transformer_jax.sweeps.trials import grid
@@ -93,13 +93,13 @@ def test_no_axis_is_left(axis):
 def test_the_report_of_another_baseline_needs_no_config(tmp_path):
     folder = builtin.studies()["num_heads"]
     found, _ = adapted(load_study(folder))
-    claim(tmp_path, folder, declaration_of(found), found.baseline)
+    claim_sweep(tmp_path, folder, declaration_of(found), found.baseline)
     record = json.loads((tmp_path / STUDY).read_text())
     again, place, _ = _recorded_study(tmp_path, record)
     assert (again, place) == (found, folder)
     for other in (None, "wikitext2"):
         with pytest.raises(ConfigError, match="was started with --config=language_model; give the same"):
-            claim(tmp_path, folder, declaration_of(found), other)
+            claim_sweep(tmp_path, folder, declaration_of(found), other)
 
 
 def test_what_the_study_does_not_show_is_about_its_own_baseline():

@@ -15,7 +15,7 @@ from transformer_jax.sweeps.results import (
     TRIALS,
     Result,
     check_trials,
-    claim,
+    claim_sweep,
     held,
     is_running,
     read_result,
@@ -68,17 +68,17 @@ def test_a_truncated_spec_is_named(tmp_path):
 
 
 def test_two_studies_do_not_share_a_work_directory(tmp_path):
-    claim(tmp_path / "w", tmp_path / "positions")
-    claim(tmp_path / "w", tmp_path / "positions")
+    claim_sweep(tmp_path / "w", tmp_path / "positions")
+    claim_sweep(tmp_path / "w", tmp_path / "positions")
     with pytest.raises(ConfigError, match="belongs to the study 'positions', not to 'num_heads'"):
-        claim(tmp_path / "w", tmp_path / "num_heads")
+        claim_sweep(tmp_path / "w", tmp_path / "num_heads")
 
 
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_file_in_the_place_of_the_work_directory(tmp_path, name):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=f"--workdir={tmp_path / name}: cannot be a folder"):
-        claim(tmp_path / name, tmp_path / "positions")
+        claim_sweep(tmp_path / name, tmp_path / "positions")
 
 
 def test_trials_of_another_study_of_the_name_are_refused_before_anything_runs(tmp_path):
@@ -108,5 +108,5 @@ def test_a_locked_trial_is_running(tmp_path):
 def test_a_work_directory_whose_path_is_not_utf_8(tmp_path):
     folder = tmp_path / os.fsdecode(b"w\xff")
     with pytest.raises(CheckpointError, match="the path is not UTF-8; rename"):
-        claim(folder, tmp_path / "study")
+        claim_sweep(folder, tmp_path / "study")
     assert not folder.exists()

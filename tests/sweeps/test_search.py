@@ -13,10 +13,10 @@ from transformer_jax.cli.main import main
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.sweeps import executors
 from transformer_jax.sweeps import sweep as sweep_module
-from transformer_jax.sweeps.results import claim, read_result
+from transformer_jax.sweeps.results import claim_sweep, read_result
 from transformer_jax.sweeps.search import make_search, recorded
 from transformer_jax.sweeps.search.best import best
-from transformer_jax.sweeps.search.random import draw, random_search
+from transformer_jax.sweeps.search.random import drawn_value, random_search
 from transformer_jax.sweeps.search.search import SearchOptions, Space, check_options, label, rounded
 from transformer_jax.sweeps.study import Axis, Range, over
 from transformer_jax.sweeps.sweep import Sweep
@@ -31,7 +31,7 @@ def space(*axes, **fields):
 
 def draws(axis, count=4000):
     generator = np.random.default_rng(0)
-    return [draw(axis, generator) for _ in range(count)]
+    return [drawn_value(axis, generator) for _ in range(count)]
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_drawn_rates_train_as_one_program():
 
 def test_a_sweep_of_random_draws(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep_module, "_POLL_SECONDS", 0.0)
-    claim(tmp_path, Path("rates"))
+    claim_sweep(tmp_path, Path("rates"))
     options = SearchOptions("random", 5)
     for expected in (10, 0):
         executor = FakeExecutor(num_workers=2)
@@ -132,7 +132,7 @@ def test_the_search_is_recorded_with_the_largest_number_of_trials(tmp_path):
 
 
 def test_a_grid_cannot_become_a_search(tmp_path):
-    claim(tmp_path, Path("rates"))
+    claim_sweep(tmp_path, Path("rates"))
     (tmp_path / "trials").mkdir()
     with pytest.raises(ConfigError, match="belongs to --search=grid"):
         make_search(study(), {}, SearchOptions("random", 2), tmp_path, 1)

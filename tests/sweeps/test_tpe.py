@@ -13,7 +13,7 @@ from sweep_support import HEADS, RATE, ROOT, FakeExecutor, loss_of, study
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps import sweep as sweep_module
-from transformer_jax.sweeps.results import TRIALS, claim, read_result
+from transformer_jax.sweeps.results import TRIALS, claim_sweep, read_result
 from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.random import random_search
 from transformer_jax.sweeps.search.search import SearchOptions, Space
@@ -38,7 +38,7 @@ def no_waiting(monkeypatch):
 
 
 def make(workdir, what, num_trials, num_workers=1, **options):
-    claim(workdir, Path("rates"))
+    claim_sweep(workdir, Path("rates"))
     return make_search(what, {}, SearchOptions("tpe", num_trials, **options), workdir, num_workers)
 
 
@@ -137,13 +137,13 @@ import os, signal, sys
 from pathlib import Path
 from sweep_support import ROOT, FakeExecutor, study
 from transformer_jax.sweeps import sweep
-from transformer_jax.sweeps.results import claim
+from transformer_jax.sweeps.results import claim_sweep
 from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.search import SearchOptions
 
 workdir, num_workers = Path(sys.argv[1]), int(sys.argv[2])
 sweep._POLL_SECONDS = 0.0
-claim(workdir, Path("rates"))
+claim_sweep(workdir, Path("rates"))
 
 def show(standings):
     if sum(standing.has_ended for standing in standings) >= 5 and any(s.status == "running" for s in standings):
@@ -270,7 +270,7 @@ def test_work_directories_of_one_database_have_separate_token_caches(tmp_path):
     options = SearchOptions("tpe", 2, storage=f"sqlite:///{tmp_path / 'common.db'}")
 
     def search(name, **overrides):
-        claim(tmp_path / name, Path("rates"))
+        claim_sweep(tmp_path / name, Path("rates"))
         overrides |= {"data.cache_dir": str(tmp_path / name)}
         return make_search(study(), overrides, options, tmp_path / name, 1)
 

@@ -136,7 +136,7 @@ def test_a_damaged_file_of_a_trial_is_not_missed_by_a_report(workdir, capsys, ca
     assert len(results.lost) == (outcome == NAMED)
     if outcome == NAMED:
         assert results.lost[0].startswith(str(workdir / TRIALS / ONE / LOG))
-        assert trial.log == []
+        assert trial.log_lines == []
         assert trial.metrics  # its scores have a checksum of their own
 
 

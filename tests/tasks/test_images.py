@@ -49,11 +49,11 @@ def params_of(settings, seed=1):
 def test_a_crop_moves_the_image_by_up_to_the_padding():
     image = np.arange(1, 17, dtype=np.uint8).reshape(1, 4, 4, 1)
     middle = np.float64([[0.5, 0.5]])
-    np.testing.assert_array_equal(augmentation.cropped(image, 1, middle), image)
-    corner = augmentation.cropped(image, 1, np.float64([[0.0, 0.99]]))[0, ..., 0]
+    np.testing.assert_array_equal(augmentation.randomly_cropped(image, 1, middle), image)
+    corner = augmentation.randomly_cropped(image, 1, np.float64([[0.0, 0.99]]))[0, ..., 0]
     assert corner.tolist() == [[0, 0, 0, 0], [2, 3, 4, 0], [6, 7, 8, 0], [10, 11, 12, 0]]
     draws = np.random.default_rng(0).random((3000, 2))
-    moved = augmentation.cropped(np.repeat(image, 3000, 0), 1, draws)
+    moved = augmentation.randomly_cropped(np.repeat(image, 3000, 0), 1, draws)
     _, counts = np.unique(moved.reshape(3000, -1), axis=0, return_counts=True)
     assert len(counts) == 9
     assert counts.min() > 3000 / 9 * 0.8
@@ -90,7 +90,7 @@ def test_operations_of_a_sign_go_both_ways():
 
 
 def test_shares_of_mixup_have_their_distribution():
-    keys = augmentation.row_keys(0, 0, np.arange(20_000))
+    keys = augmentation.keys_of_rows(0, 0, np.arange(20_000))
     uniform, extreme = (augmentation.mixing(alpha, 50, keys) for alpha in (1.0, 0.2))
     assert abs(uniform.shares.mean() - 0.5) < 0.01
     assert abs(uniform.shares.var() - 1 / 12) < 0.003

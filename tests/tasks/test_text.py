@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import sacrebleu
 
-from transformer_jax.tasks.metrics.text import family_scores, token_scores, translation_scores
+from transformer_jax.tasks.metrics.text import family_scores, tokenized_scores, translation_scores
 
 TRANSLATIONS = ["der Hund schläft.", "eine Katze sitzt auf der Matte .", "am 3. März 2031", "", "ja"]
 REFERENCES = ["der Hund schläft.", "eine Katze sitzt auf einer Matte.", "am 3. März 2013", "nein", "Ja"]
@@ -92,7 +92,7 @@ def test_bleu_of_tokens_is_the_formula(cut):
         "ein Mann in blauem Hemd steht auf einer Leiter und putzt das Fenster .",
     ]
     translations = [" ".join(line.split()[:cut]) for line in translations]
-    scores = token_scores(translations, references)
+    scores = tokenized_scores(translations, references)
     assert scores["tokenized_bleu"] == pytest.approx(bleu_by_hand(translations, references), abs=1e-9)
     assert 30 < scores["tokenized_bleu"] < 70
     version = f"version:{sacrebleu.__version__}"
@@ -101,9 +101,9 @@ def test_bleu_of_tokens_is_the_formula(cut):
 
 def test_bleu_of_tokens_counted_by_hand():
     """5 of 6 words, 3 of 5 bigrams, 2 of 4 trigrams and 1 of 3 4-grams; as long as the reference."""
-    score = token_scores(["a b c d x f"], ["a b c d e f"])["tokenized_bleu"]
+    score = tokenized_scores(["a b c d x f"], ["a b c d e f"])["tokenized_bleu"]
     assert score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
 
 
 def test_exact_match_is_of_tokens():
-    assert token_scores(["a  b", "a b", "A b", "a b"], ["a b", "a b ", "a b", "ab"])["exact_match"] == 50.0
+    assert tokenized_scores(["a  b", "a b", "A b", "a b"], ["a b", "a b ", "a b", "ab"])["exact_match"] == 50.0

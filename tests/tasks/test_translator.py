@@ -17,7 +17,8 @@ from transformer_jax.data.tokenizers import read_tokenizer
 from transformer_jax.decoding.hypotheses import Generated
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.evaluation import loading
-from transformer_jax.evaluation.loading import fingerprint, load_translator
+from transformer_jax.evaluation.fingerprint import fingerprint
+from transformer_jax.evaluation.loading import load_translator
 from transformer_jax.tasks.trained import text_generator
 from transformer_jax.tasks.trained.lines import Line, on_one_line
 from transformer_jax.tasks.trained.text_generator import Member, stacks_text

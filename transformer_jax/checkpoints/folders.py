@@ -41,7 +41,7 @@ def list_steps(directory: Path) -> list[int]:
         raise CheckpointError(f"{directory}: cannot be listed: {error.strerror}") from error
 
 
-def prepare(directory: Path, clean: bool) -> None:
+def prepare_directory(directory: Path, clean: bool) -> None:
     """Create the directory and, with `clean`, remove the remains of interrupted saves and deletions.
 
     Raises CheckpointError if it cannot be created or listed.

@@ -117,7 +117,7 @@ def read(folder: Path, template: Any, partial: bool = False) -> Any:
             state = ocp.load_checkpointables(str(folder), {STATE: _without_empty_fields(template)})[STATE]
         return _with_empty_fields(jax.block_until_ready(state), template)
     except Exception as error:  # Orbax, TensorStore and JAX raise a dozen types
-        raise CheckpointError(f"{folder}: the arrays cannot be read: {reason(error)}") from error
+        raise CheckpointError(f"{folder}: the arrays cannot be read: {reason_of(error)}") from error
 
 
 def _without_empty_fields(state: Any) -> Any:
@@ -152,7 +152,7 @@ def with_shardings(template: Any) -> Any:
     return jax.tree.map(with_sharding, template)
 
 
-def reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return a short description of an error of a reader or writer."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

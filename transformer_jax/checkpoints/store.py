@@ -106,7 +106,7 @@ class CheckpointStore:
         """Steps that `best_step`, `best_good`, `check_best` or the retention have found damaged."""
         orbax_io.silence_orbax()
         if not read_only:
-            folders.prepare(self.directory, clean=jax.process_index() == 0)
+            folders.prepare_directory(self.directory, clean=jax.process_index() == 0)
 
     def __enter__(self) -> "CheckpointStore":
         return self
@@ -374,7 +374,7 @@ class CheckpointStore:
         folders.discard(folder)
         steps = ", ".join(map(str, self.steps()))
         intact = f"; earlier checkpoints are intact: {steps}" if steps else ""
-        return CheckpointError(f"{folder}: could not be saved: {orbax_io.reason(error)}{intact}")
+        return CheckpointError(f"{folder}: could not be saved: {orbax_io.reason_of(error)}{intact}")
 
     def _delete_old(self) -> None:
         if jax.process_index() == 0:

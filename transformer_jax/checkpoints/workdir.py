@@ -8,14 +8,14 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from transformer_jax.checkpoints import folders
 from transformer_jax.checkpoints.manifest import read_manifest
-from transformer_jax.config import completed, is_bookkeeping, is_rounding
+from transformer_jax.config import completed, flat, is_bookkeeping, is_rounding
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.host.files import (
     CHECKSUM,
@@ -130,7 +130,7 @@ def open_workdir(
         raise CheckpointError(f"{path}: cannot be made: {error.strerror}") from error
     workdir = WorkDirectory(path, config, allow_config_change, lock)
     try:
-        stored = read_config(path)
+        stored = read_stored_config(path)
         if stored is not None:
             workdir.check_config(stored, path.name)
     except BaseException:
@@ -141,7 +141,7 @@ def open_workdir(
 
 def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str) -> dict[str, str]:
     """Return a line per differing field, such as `model.num_heads: 8 in WHERE, 4 now`, by name, ordered as `new`."""
-    before, after = dict(_flat(_plain(old))), dict(_flat(_plain(new)))
+    before, after = flat(_plain(old)), flat(_plain(new))
     names = [*after, *(name for name in before if name not in after)]
     return {
         name: f"{name}: {_shown(before, name)} in {where}, {_shown(after, name)} now"
@@ -150,7 +150,7 @@ def config_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: st
     }
 
 
-def read_config(workdir: Path) -> dict[str, Any] | None:
+def read_stored_config(workdir: Path) -> dict[str, Any] | None:
     """Return config.json of a work directory without its checksum; None if there is none.
 
     Raises: CheckpointError if the file cannot be read, has no checksum or does not match it. The message then names the
@@ -175,7 +175,7 @@ def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Pat
       allow_config_change: take config.json even if the newest checkpoint has another config.
     Raises: CheckpointError if config.json cannot be read, was edited, or is of another run.
     """
-    config, newest = read_config(workdir), _newest_config(workdir)
+    config, newest = read_stored_config(workdir), _newest_config(workdir)
     if newest is None:
         return None if config is None else (workdir / CONFIG, config)
     step, stored = newest
@@ -223,8 +223,8 @@ def _all_differences(old: Mapping[str, Any], new: Mapping[str, Any], where: str)
 
 def _not_bookkeeping(names: Iterable[str], *configs: Mapping[str, Any]) -> list[str]:
     """Return the fields among `names` that are not bookkeeping with the values of one of the configs."""
-    flat = [dict(_flat(_plain(config))) for config in configs]
-    return [name for name in names if not all(is_bookkeeping(name, values) for values in flat)]
+    values = [flat(_plain(config)) for config in configs]
+    return [name for name in names if not all(is_bookkeeping(name, of) for of in values)]
 
 
 def _edited(workdir: Path, config: Mapping[str, Any], problem: str) -> CheckpointError:
@@ -305,17 +305,9 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return through_json(config)
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in config.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
 def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and a == b
 
 
-def _shown(flat: Mapping[str, Any], name: str) -> str:
-    return json.dumps(flat[name]) if name in flat else "absent"
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return json.dumps(values[name]) if name in values else "absent"

@@ -64,19 +64,19 @@ def run(arguments: Arguments) -> int:
     from transformer_jax.evaluation.loading import load
     from transformer_jax.host.compilation_cache import use_compilation_cache
     from transformer_jax.inspection.attention import attention_maps, selection
-    from transformer_jax.inspection.pictures import open_folder
+    from transformer_jax.inspection.pictures import output_folder
     from transformer_jax.tasks.task import TASKS
 
     use_compilation_cache()
-    given = open_folder(Path(values.output)) if values.output else None
+    given = output_folder(Path(values.output)) if values.output else None
     loaded = load(checkpoint, arguments.overrides)
     if (sentence is None) != (loaded.config.model.inputs == "patches"):
         reads = "text; use --text" if sentence is None else "images; use --image=FILE"
         raise ConfigError(f"{checkpoint}: task.name='{loaded.config.task.name}' reads {reads}")
     if sentence is None:
-        return _of_image(loaded, values, given or open_folder(loaded.folder("attention")))
+        return _of_image(loaded, values, given or output_folder(loaded.folder("attention")))
     shown = selection(loaded.config.model, values.layer, values.head)
-    folder = given or open_folder(loaded.folder("attention"))
+    folder = given or output_folder(loaded.folder("attention"))
     task = TASKS[loaded.config.task.name]
     maps = attention_maps(task.generator(loaded.config, loaded.params, loaded.tokenizer), sentence, values.target)
     about = {

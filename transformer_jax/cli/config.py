@@ -20,7 +20,7 @@ from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, Positionals, switch
 from transformer_jax.cli.help import meaning, section_heading, value_text, wrapped
-from transformer_jax.config import ReadConfig, Source, unread_by, walk
+from transformer_jax.config import ReadConfig, ValueSource, unread_by, walk
 from transformer_jax.config_file import read_with_sources
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import json_text
@@ -94,7 +94,7 @@ def _entry(rows: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     return {"meaning": meanings[0], "values": values}
 
 
-def _plain(source: Source) -> dict[str, Any]:
+def _plain(source: ValueSource) -> dict[str, Any]:
     return {"source": source.kind} | ({"derived_from": list(source.fields)} if source.kind == "derived" else {})
 
 

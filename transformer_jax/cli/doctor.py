@@ -19,7 +19,7 @@ from typing import Any
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, path_flag
-from transformer_jax.cli.processes import job_of, joined, process_flags
+from transformer_jax.cli.processes import in_job, job_of, process_flags
 from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import replace_file
@@ -37,9 +37,9 @@ def define(values: flags.FlagValues) -> None:
 def run(arguments: Arguments) -> int:
     job, workdir = job_of(arguments), arguments.flags.workdir
     problems: list[str] = []
-    with joined(job):
+    with in_job(job):
         reports = examine(Path(workdir) if workdir else None)
-        problems += problems_of(reports)
+        problems += problems_between(reports)
         if job is None or job.process_id == 0:
             _print_table(reports)
             if problems:
@@ -95,7 +95,7 @@ def examine(workdir: Path | None) -> list[dict[str, Any]]:
     return reports
 
 
-def problems_of(reports: list[dict[str, Any]]) -> list[str]:
+def problems_between(reports: list[dict[str, Any]]) -> list[str]:
     """Return the reasons why processes with these reports cannot train together."""
     first, problems = reports[0], []
     for report in reports:

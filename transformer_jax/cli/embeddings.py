@@ -56,15 +56,15 @@ def run(arguments: Arguments) -> int:
 
     from transformer_jax.evaluation.loading import load
     from transformer_jax.inspection import embeddings
-    from transformer_jax.inspection.pictures import open_folder
+    from transformer_jax.inspection.pictures import output_folder
 
     questions = [] if values.analogy is None else embeddings.parse_analogies(values.analogy)
-    given = open_folder(Path(values.output)) if values.output else None
+    given = output_folder(Path(values.output)) if values.output else None
     loaded = load(checkpoint, arguments.overrides)
     found = embeddings.embeddings(loaded.params, loaded.tokenizer, values.side)
     near = [(word, embeddings.neighbours(found, word, values.count)) for word in words]
     answers = [(f"{a}:{b}::{c}", embeddings.analogy(found, a, b, c, values.count)) for a, b, c in questions]
-    folder = given or open_folder(loaded.folder("embeddings"))
+    folder = given or output_folder(loaded.folder("embeddings"))
     files = _write(found, near, answers, folder)
     for word, matches in near:
         _print(f"nearest to {_spelled(found, word)}", found, matches)

@@ -31,27 +31,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, comma_separated, path_flag, switch, text
-from transformer_jax.cli.resumable import ResumableFile
+from transformer_jax.cli.input_lines import decoded_lines, num_lines, open_input, open_lines
+from transformer_jax.cli.resumable import open_output
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, nearest
 from transformer_jax.data.text_form import readable
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import json_text, sha256_of
 from transformer_jax.host.progress_bars import progress_bar
-from transformer_jax.readers import lines_of, open_file, open_stream
 from transformer_jax.readers.records import COUNT, list_of
-from transformer_jax.tasks.trained.lines import Line, LineOutputs, on_one_line
+from transformer_jax.tasks.trained.lines import LineOutputs, on_one_line
+
+if TYPE_CHECKING:
+    from transformer_jax.tasks.trained.text_generator import TextGenerator
 
 OVERRIDES = ("evaluation", "decode")
 
@@ -79,18 +80,11 @@ def run(arguments: Arguments) -> int:
         raise ConfigError(f"--output={values.output}: expected one of {', '.join(_FORMATS)}{hint}")
     with contextlib.ExitStack() as files:
         # All files are opened before the model is loaded, so that a wrong name is reported at once.
-        if values.text is not None and values.input is not None:
-            raise ConfigError("--text and --input: give one of them")
-        source, name = open_input("input", values.input, files)
-        if values.text is not None:
-            source, name = [values.text.encode(errors="surrogatepass")], "--text"
-        prompts = open_input("prompts", values.prompts, files)[0] if values.prompts else None
-        file = None
-        if values.output_file:
-            file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
-            files.callback(file.close)
+        source, name = open_input(values, ["text"], files)
+        prompts = open_lines("prompts", values.prompts, files)[0] if values.prompts else None
+        output = open_output(values, files)
 
-        from transformer_jax.evaluation.loading import fingerprint, load_generator
+        from transformer_jax.evaluation.loading import load_generator
         from transformer_jax.host.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
@@ -103,60 +97,18 @@ def run(arguments: Arguments) -> int:
                 "--output=text writes one output per input line, but the decode settings ask for "
                 f"{generator.config.decode.num_outputs}; use --output=jsonl to write all"
             )
-        lines: Iterable[bytes] = source
-        if file is not None:
-            of_models = fingerprint(generator.tokenizer, *generator.members)
-            file.begin(_made_with(generator.config, of_models, values), _NOTES)
-            lines = file.remaining(source)
-        done = 0 if file is None else file.lines
-        notes = _LineNotes(name, {} if file is None else file.notes)
+        output.begin(lambda: _made_with(generator, values), _NOTES)
+        done, notes = output.lines, _LineNotes(name, output.notes)
         with progress_bar("generating", num_lines(values.input), done) as advance:
-            for chunk in generator.generate(read_lines(lines, prompts, done), done + 1):
-                data = "".join(
-                    f"{_written(translation, values.output, generator.config.data)}\n" for translation in chunk
-                ).encode()
+            for chunk in generator.generate(decoded_lines(output.remaining(source), prompts, done), done + 1):
                 notes.add(chunk)
-                if file is None:
-                    sys.stdout.buffer.write(data)
-                    sys.stdout.buffer.flush()
-                else:
-                    file.write(data, len(chunk), notes.values)
+                written = [_written(translation, values.output, generator.config.data) for translation in chunk]
+                output.write(written, notes.values)
                 advance(len(chunk))
         if prompts is not None and next(iter(prompts), None) is not None:
             raise DataError("--prompts: has more lines than the input; give one prompt per input line")
-        if file is not None:
-            file.finish()
+        output.finish()
     return notes.exit_code(generator.config)
-
-
-def read_lines(lines: Iterable[bytes], prompts: Iterable[bytes] | None, done: int = 0) -> Iterator[Line]:
-    """Yield the lines to translate, decoded from UTF-8, without line ends and a leading byte order mark.
-
-    Args:
-      lines: split at \\n; prompts: of all lines, including those that are done.
-      done: number of lines before these.
-    Raises: DataError if there are fewer prompts than lines.
-    """
-    given = None if prompts is None else itertools.islice(prompts, done, None)
-    for number, raw in enumerate(lines, start=done + 1):
-        line, problem = _decoded(raw, number)
-        prompt = None
-        if given is not None:
-            raw_prompt = next(given, None)
-            if raw_prompt is None:
-                raise DataError(f"--prompts: has {number - 1} lines, but the input has more; give one per input line")
-            prompt, prompt_problem = _decoded(raw_prompt, number)
-            problem = problem or (prompt_problem and f"its prompt is {prompt_problem}")
-        yield Line(line, prompt, problem)
-
-
-def _decoded(raw: bytes, number: int) -> tuple[str, str | None]:
-    """Return a line as text, and None; or an empty line, and the problem."""
-    try:
-        line = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return "", f"not valid UTF-8 (byte {error.object[error.start]:#04x} at column {error.start + 1})"
-    return (line.removeprefix("\ufeff") if number == 1 else line).removesuffix("\n").removesuffix("\r"), None
 
 
 def _written(translation: LineOutputs, output_form: str, data: DataConfig) -> str:
@@ -169,12 +121,14 @@ def _written(translation: LineOutputs, output_form: str, data: DataConfig) -> st
     return json_text(result)
 
 
-def _made_with(config: ExperimentConfig, fingerprint: str, values: flags.FlagValues) -> dict[str, object]:
+def _made_with(generator: TextGenerator, values: flags.FlagValues) -> dict[str, object]:
     """Return everything except the input that determines the translations."""
+    from transformer_jax.evaluation.fingerprint import fingerprint
+
     return {
-        "checkpoint": fingerprint,
-        "decode": dataclasses.asdict(config.decode.resolved()),
-        "evaluation": dataclasses.asdict(config.evaluation),
+        "checkpoint": fingerprint(generator.tokenizer, *generator.members),
+        "decode": dataclasses.asdict(generator.config.decode.resolved()),
+        "evaluation": dataclasses.asdict(generator.config.evaluation),
         "output": values.output,
         "prompts": values.prompts and sha256_of(values.prompts),
     }
@@ -224,31 +178,3 @@ class _LineNotes:
 def _is_bounded(model: ModelConfig) -> bool:
     """Return whether an output has at most `max_length` tokens, whatever `decode` says."""
     return model.architecture == "encoder_decoder" or model.position_encoding == "learned"
-
-
-def open_input(flag: str, path: str | None, files: contextlib.ExitStack) -> tuple[Iterable[bytes], str]:
-    """Return the lines of a file, or of stdin, and its name; raise DataError, which names the flag, if it fails."""
-    if path is None:
-        if sys.stdin is None:
-            raise DataError(f"stdin is closed; pass --{flag}=FILE, or give it the lines")
-        return _bounded(sys.stdin.buffer, "stdin"), "stdin"
-    try:
-        return _bounded(files.enter_context(open_stream(path)), path), path
-    except OSError as error:
-        raise DataError(f"--{flag}={path}: {error.strerror}") from error
-
-
-def _bounded(stream: Any, name: str) -> Iterator[bytes]:
-    """Yield the lines of a stream; raise DataError, which names it, for one that does not end."""
-    try:
-        yield from lines_of(stream)
-    except ValueError as error:
-        raise DataError(f"{name}: {error}, too many for one line of text") from error
-
-
-def num_lines(path: str | None) -> int | None:
-    """Return the number of lines of a file; None for a stream, whose length is unknown."""
-    if path is None or not os.path.isfile(path):
-        return None
-    with open_file(path) as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

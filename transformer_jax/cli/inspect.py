@@ -55,9 +55,9 @@ def _inspect_folder(arguments: Arguments) -> int:
     if values.config or values.checkpoint or values.compile or arguments.overrides:
         raise ConfigError("inspect --folder takes no other flag than --json")
 
-    from transformer_jax.convert.folder import describe
+    from transformer_jax.convert.folder import describe_folder
 
-    report = describe(Path(values.folder))
+    report = describe_folder(Path(values.folder))
     if values.json:
         print(json_text(report, indent=2, ascii=True))
         return exit_codes.OK

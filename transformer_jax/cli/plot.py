@@ -38,14 +38,14 @@ def run(arguments: Arguments) -> int:
         config, folder = read_config(values.config, arguments.overrides), Path(arguments.required("output"))
 
     from transformer_jax.evaluation.loading import load
-    from transformer_jax.inspection.pictures import open_folder
+    from transformer_jax.inspection.pictures import output_folder
     from transformer_jax.inspection.plots import write_plots
 
-    given = open_folder(Path(values.output)) if values.output else None
+    given = output_folder(Path(values.output)) if values.output else None
     if values.checkpoint:
         loaded = load(Path(values.checkpoint))
         config, params, folder = loaded.config, loaded.params, loaded.folder("plots")
-    for path, what in write_plots(config, params, given or open_folder(folder)).items():
+    for path, what in write_plots(config, params, given or output_folder(folder)).items():
         print(f"{path}: {what}")
     encoding = config.model.position_encoding
     if config.model.architecture == RECURRENT:

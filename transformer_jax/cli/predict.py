@@ -51,7 +51,6 @@ import dataclasses
 import itertools
 import logging
 import os
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
@@ -67,8 +66,8 @@ from transformer_jax.cli.arguments import (
     switch,
     text,
 )
-from transformer_jax.cli.generate import num_lines, open_input, read_lines
-from transformer_jax.cli.resumable import ResumableFile
+from transformer_jax.cli.input_lines import decoded_lines, num_lines, open_input
+from transformer_jax.cli.resumable import open_output
 from transformer_jax.config import nearest
 from transformer_jax.data.sources import format_of
 from transformer_jax.data.sources.formats import Input
@@ -124,47 +123,28 @@ def run(arguments: Arguments) -> int:
         )
     with contextlib.ExitStack() as files:
         # All files are opened before the model is loaded, so that a wrong name is reported at once.
-        given = [name for name in ("text", "image", "input") if values[name].value is not None]
-        if len(given) > 1:
-            raise ConfigError(f"{' and '.join(f'--{name}' for name in given)}: give one of them")
-        source, name = open_input("input", values.input, files)
-        if values.text is not None:
-            source, name = [values.text.encode(errors="surrogatepass")], "--text"
-        if values.image is not None:
-            source, name = [values.image.encode(errors="surrogatepass")], "--image"
-        output = None
-        if values.output_file:
-            output = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
-            files.callback(output.close)
+        source, name = open_input(values, ["text", "image"], files)
+        output = open_output(values, files)
 
         say(f"reading checkpoint {checkpoint}")  # the imports that follow take seconds
-        from transformer_jax.evaluation.loading import fingerprint, load_predictor
+        from transformer_jax.evaluation.loading import load_predictor
         from transformer_jax.host.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
         predictor = load_predictor(checkpoint, arguments.overrides)
-        reads, other = ("images", "image") if predictor.config.model.inputs == "patches" else ("text", "text")
-        if given in (["text"], ["image"]) and given != [other]:
-            raise ConfigError(f"--{given[0]}: task.name='{predictor.config.task.name}' reads {reads}; use --{other}")
+        of_images = predictor.config.model.inputs == "patches"
+        reads, right, wrong = ("images", "image", "text") if of_images else ("text", "text", "image")
+        if values[wrong].value is not None:
+            raise ConfigError(f"--{wrong}: task.name='{predictor.config.task.name}' reads {reads}; use --{right}")
         writer = _writer(predictor, values.output, values.probabilities)
         file = None if values.input is None else _input_file(writer, values.input, columns)
-        if output is not None:
-            made_with = {
-                "checkpoint": fingerprint(predictor.tokenizer, (predictor.config.model, predictor.params)),
-                "labels": [*predictor.labels],
-                "evaluation": dataclasses.asdict(predictor.config.evaluation),
-                "output": values.output,
-                "probabilities": values.probabilities,
-                **({"resize": predictor.config.data.resize} if reads == "images" else {}),
-                **({} if file is None else {"format": file.key}),
-            }
-            output.begin(made_with, {"failed": COUNT})
-        done, failed = (0, 0) if output is None else (output.lines, output.notes.get("failed", 0))
+        output.begin(lambda: _made_with(predictor, file, values), {"failed": COUNT})
+        done, failed = output.lines, output.notes.get("failed", 0)
         total = num_lines(values.input) if file is None else file.num_examples()
         if file is None:
-            inputs = _lines(writer, source if output is None else output.remaining(source), done)
+            inputs = _lines(writer, output.remaining(source), done)
         else:
-            inputs = file.inputs() if output is None else output.remaining(file.inputs(), _content)
+            inputs = output.remaining(file.inputs(), _content)
         numbered = enumerate(inputs, done + 1)
         tabs = _Tabs(predictor, name)
         say(f"predicting {name}; programs are compiled for the first batches")
@@ -175,15 +155,9 @@ def run(arguments: Arguments) -> int:
                 for place, problem in problems:
                     logger.warning("%s, %s: %s", name, place, problem)
                 failed += len(problems)
-                data = "".join(f"{line}\n" for line in written).encode()
-                if output is None:
-                    sys.stdout.buffer.write(data)
-                    sys.stdout.buffer.flush()
-                else:
-                    output.write(data, len(chunk), {"failed": failed})
+                output.write(written, {"failed": failed})
                 advance(len(chunk))
-        if output is not None:
-            output.finish()
+        output.finish()
     if file is not None:
         _print_scores(predictor, file, checkpoint, columns)
     if failed:
@@ -212,7 +186,7 @@ def _input_file(writer: _Writer, path: str, columns: Sequence[str] | None) -> In
 
 def _lines(writer: _Writer, lines: Iterable[bytes], done: int) -> Iterator[Input]:
     """Yield the examples in lines of text. done: number of lines before these."""
-    for number, line in enumerate(read_lines(lines, None, done), done + 1):
+    for number, line in enumerate(decoded_lines(lines, None, done), done + 1):
         value, problem = None, line.problem
         if not problem:
             try:
@@ -220,6 +194,22 @@ def _lines(writer: _Writer, lines: Iterable[bytes], done: int) -> Iterator[Input
             except ValueError as error:
                 problem = str(error)
         yield Input(f"line {number}", value, problem)
+
+
+def _made_with(predictor: Predictor[Any], file: InputFile | None, values: flags.FlagValues) -> dict[str, object]:
+    """Return everything except the input that determines the predictions."""
+    from transformer_jax.evaluation.fingerprint import fingerprint
+
+    of_images = predictor.config.model.inputs == "patches"
+    return {
+        "checkpoint": fingerprint(predictor.tokenizer, (predictor.config.model, predictor.params)),
+        "labels": [*predictor.labels],
+        "evaluation": dataclasses.asdict(predictor.config.evaluation),
+        "output": values.output,
+        "probabilities": values.probabilities,
+        **({"resize": predictor.config.data.resize} if of_images else {}),
+        **({} if file is None else {"format": file.key}),
+    }
 
 
 def _content(example: Input) -> bytes:

@@ -21,7 +21,6 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -32,8 +31,6 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.host import exit_codes
 
 OVERRIDES = ()
-
-_HELD_OUT = 2000  # most examples of train to use for validation if the dataset has no validation split
 
 
 def define(values: flags.FlagValues) -> None:
@@ -83,6 +80,7 @@ def _images(path: Path) -> dict[str, int]:
 def _prepare_tfds(name: str, arguments: Arguments) -> int:
     """Prepare a dataset of TFDS, or of the config of that name."""
     from transformer_jax.data.sources.tfds.catalogue import UnknownDatasetError
+    from transformer_jax.data.sources.tfds.fields import features_of, split_fields, text_fields
     from transformer_jax.data.sources.tfds.preparing import prepare_dataset
 
     values = arguments.flags
@@ -96,14 +94,14 @@ def _prepare_tfds(name: str, arguments: Arguments) -> int:
     dataset = "/".join(filter(None, (info.name, info.config_name)))
     splits = {name: split.num_examples for name, split in info.splits.items()}
     _print_result(info.full_name, was_there, folder, "splits", splits)
-    print(f"  features  {', '.join(f'{name} ({kind})' for name, kind in _features(info).items())}")
-    images = any(kind == "Image" for kind in _features(info).values())
+    print(f"  features  {', '.join(f'{name} ({kind})' for name, kind in features_of(info).items())}")
+    images = any(kind == "Image" for kind in features_of(info).values())
     fields = {"source": "tfds_images" if images else "tfds", "dataset": dataset}
     if values.data_dir:
         fields["dir"] = values.data_dir
     # A config chooses the texts by its own locales.
-    chosen, open_questions = ({}, "") if name in TFDS_NAMES or images else _text_fields(info)
-    fields |= _split_fields(splits) | chosen
+    chosen, open_questions = ({}, "") if name in TFDS_NAMES or images else text_fields(info)
+    fields |= split_fields(splits) | chosen
     flags = [f"--config={name}"] if name in TFDS_NAMES else []
     flags += [f"--config.data.{field}={value}" for field, value in fields.items()]
     print(f"Flags to train with it:\n  {shlex.join(flags)}")
@@ -118,38 +116,3 @@ def _print_result(name: str, was_there: bool, folder: Path, what: str, counts: M
     print(f"{name} {'was already prepared: nothing to do' if was_there else 'is prepared'}")
     print(f"  folder    {folder}")
     print(f"  {what:9} {', '.join(f'{split} {count:,}' for split, count in counts.items())}")
-
-
-def _features(info: Any) -> dict[str, str]:
-    """Return name -> kind of every feature; a kind is, for example, Text."""
-    items = info.features.items() if hasattr(info.features, "items") else ()
-    return {name: type(feature).__name__ for name, feature in sorted(items)}
-
-
-def _split_fields(splits: Mapping[str, int]) -> dict[str, str]:
-    """Return the config fields that name the splits: all three, because the config file may name others.
-
-    Args:
-      splits: split name -> number of examples.
-    """
-    names = {"train": "train", "valid": "", "test": "test"}
-    names["valid"] = next((name for name in ("validation", "valid", "dev") if name in splits), "")
-    fields = {f"{role}_split": name if name in splits else "" for role, name in names.items()}
-    if fields["train_split"] and not fields["valid_split"]:
-        held_out = min(_HELD_OUT, max(splits["train"] // 10, 1))
-        fields |= {"train_split": f"train[:-{held_out}]", "valid_split": f"train[-{held_out}:]"}
-    return fields
-
-
-def _text_fields(info: Any) -> tuple[dict[str, str], str]:
-    """Return the config fields that name the texts to read, and the choice that is left to the user ("" if none)."""
-    texts = [name for name, kind in _features(info).items() if kind == "Text"]
-    if len(texts) == 1:
-        return {}, f"another dataset: this one has one text feature, {texts[0]}; translation needs two"
-    pair = [name for name in info.supervised_keys or () if name in texts]
-    if len(pair) == 2:
-        return {"source_locale": pair[0], "target_locale": pair[1]}, ""
-    return {}, (
-        "--config.data.input_feature and --config.data.target_feature, two of its text features: "
-        f"{', '.join(texts) or 'it has none'}"
-    )

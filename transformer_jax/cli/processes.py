@@ -52,7 +52,7 @@ def job_of(arguments: Arguments) -> Job | None:
 
 
 @contextlib.contextmanager
-def joined(job: Job | None) -> Generator[None]:
+def in_job(job: Job | None) -> Generator[None]:
     """Run the body as one process of a job, or as a single process if there is no job.
 
     A process of a job that fails does not wait for the others, which may be waiting for it, but exits at once. The

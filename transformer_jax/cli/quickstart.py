@@ -12,6 +12,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
+from transformer_jax.cli.config_notes import say_moved_defaults
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.config_file import read_with_sources
 from transformer_jax.errors import ConfigError
@@ -38,17 +39,20 @@ def run(arguments: Arguments) -> int:
     config = read.config
     say(f"training in {workdir}")  # the imports that follow take seconds
 
-    from transformer_jax.cli.train import say_moved_defaults, start
     from transformer_jax.data.sources import load_source
+    from transformer_jax.evaluation.evaluator import make_validate
     from transformer_jax.evaluation.scoring import evaluate
+    from transformer_jax.host.compilation_cache import use_compilation_cache
+    from transformer_jax.training.run import train
 
     splits = [name for name in SPLITS if name in load_source(config.data).split_names]
     if "test" not in splits:
         raise ConfigError("quickstart scores the split `test`, which this corpus lacks; use transformer-jax train")
     say_moved_defaults(read)
-    reason = start(config, workdir, arguments.flags.allow_config_change)
-    if reason != "finished":
-        return exit_codes.OF_REASON[reason]
+    use_compilation_cache()
+    result = train(config, workdir, make_validate, allow_config_change=arguments.flags.allow_config_change)
+    if result.reason != "finished":
+        return exit_codes.OF_REASON[result.reason]
     evaluate(workdir, splits)
     _compare_with_memory(config, workdir, splits)
     _print_files(workdir)

@@ -12,11 +12,14 @@ import hashlib
 import io
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformer_jax.cli.streams import NamedFile
+from absl import flags
+
+from transformer_jax.cli.streams import LabelledFile
 from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import (
     json_text,
@@ -72,17 +75,17 @@ class ResumableFile:
             self.close()
             raise
 
-    def begin(self, made_with: Mapping[str, Any], notes: Mapping[str, Kind] | None = None) -> None:
+    def begin(self, made_with: Callable[[], Mapping[str, Any]], notes: Mapping[str, Kind]) -> None:
         """Continue the partial file, or start a new one if there is none.
 
         Args:
-          made_with: everything except the input that determines the output, as JSON. notes: the kinds of notes.
+          made_with: returns everything except the input that determines the output, as JSON. notes: the kinds of notes.
         Raises: ConfigError if the partial file was made with something else.
         """
-        self._made_with, earlier = made_with, self._earlier
+        self._made_with, earlier = made_with(), self._earlier
         if earlier:
             before = earlier["made_with"]
-            changed = [name for name in made_with if made_with[name] != before.get(name)]
+            changed = [name for name, value in self._made_with.items() if value != before.get(name)]
             if changed:
                 raise self._of_something_else(f"another {', '.join(changed)}")
             self.lines, self._size, self.notes = earlier["lines"], earlier["bytes"], earlier["notes"]
@@ -114,17 +117,18 @@ class ResumableFile:
             self._digest.update(content(line))
             yield line
 
-    def write(self, data: bytes, num_lines: int, notes: Mapping[str, Any]) -> None:
+    def write(self, lines: Sequence[str], notes: Mapping[str, Any]) -> None:
         """Append the output of all input lines that were read but not yet written.
 
         Args:
-          notes: notes on all lines that are then done, as JSON.
+          lines: one output per input line. notes: notes on all lines that are then done, as JSON.
         """
+        data = _encoded(lines)
         self._file.write(data)
         self._file.flush()
         os.fsync(self._file.fileno())
         self._begun = True
-        self.lines += num_lines
+        self.lines += len(lines)
         self._size += len(data)
         self._output_digest.update(data)
         self.notes = dict(notes)
@@ -169,11 +173,11 @@ class ResumableFile:
         except OSError as error:
             raise ConfigError(f"{self._flag}: cannot be replaced: {error.strerror}") from error
 
-    def _opened(self) -> NamedFile:
+    def _opened(self) -> LabelledFile:
         """Return the partial file, opened and locked."""
         while True:
             try:
-                raw = NamedFile(self._partial, "ab", self._flag, opener=own_file_opener)
+                raw = LabelledFile(self._partial, "ab", self._flag, opener=own_file_opener)
             except OSError as error:
                 raise ConfigError(f"{self._flag}: cannot be written: {error.strerror}") from error
             try:
@@ -226,3 +230,39 @@ class ResumableFile:
             f"{self._flag}: {self._partial} was made with {what}; delete it to start again, or repeat the command that "
             "made it"
         )
+
+
+class StandardOutput:
+    """Standard output, in place of a `ResumableFile`: no line is done before."""
+
+    def __init__(self) -> None:
+        self.lines, self.notes = 0, dict[str, Any]()
+
+    def begin(self, made_with: Callable[[], Mapping[str, Any]], notes: Mapping[str, Kind]) -> None:
+        pass
+
+    def remaining(self, lines: Iterable[T], content: Callable[[Any], bytes] = bytes) -> Iterator[T]:
+        return iter(lines)
+
+    def write(self, lines: Sequence[str], notes: Mapping[str, Any]) -> None:
+        sys.stdout.buffer.write(_encoded(lines))
+        sys.stdout.buffer.flush()
+
+    def finish(self) -> None:
+        pass
+
+
+def _encoded(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def open_output(values: flags.FlagValues, files: contextlib.ExitStack) -> ResumableFile | StandardOutput:
+    """Return the file of the flag --output_file, or standard output if it is not given.
+
+    Raises: ConfigError as `ResumableFile`.
+    """
+    if not values.output_file:
+        return StandardOutput()
+    file = ResumableFile(Path(values.output_file), f"--output_file={values.output_file}", values.force)
+    files.callback(file.close)
+    return file

@@ -23,8 +23,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer_jax.cli.arguments import Arguments, checkpoint_flag, choice_flag, path_flag, switch, text
-from transformer_jax.cli.generate import open_input, read_lines
-from transformer_jax.errors import ConfigError
+from transformer_jax.cli.input_lines import decoded_lines, open_input
 from transformer_jax.host import exit_codes
 from transformer_jax.host.files import json_text
 from transformer_jax.tasks.trained.lines import NOT_FINITE
@@ -45,19 +44,15 @@ def define(values: flags.FlagValues) -> None:
 
 def run(arguments: Arguments) -> int:
     checkpoint, values = Path(arguments.required("checkpoint")), arguments.flags
-    if values.text is not None and values.input is not None:
-        raise ConfigError("--text and --input: give one of them")
     with contextlib.ExitStack() as files:
-        source, name = open_input("input", values.input, files)
-        if values.text is not None:
-            source, name = [values.text.encode(errors="surrogatepass")], "--text"
+        source, name = open_input(values, ["text"], files)
 
         from transformer_jax.evaluation.loading import load_language_model
         from transformer_jax.host.compilation_cache import use_compilation_cache
 
         use_compilation_cache()
         model, failed = load_language_model(checkpoint, arguments.overrides), 0
-        numbered = enumerate(read_lines(source, None), start=1)
+        numbered = enumerate(decoded_lines(source, None), start=1)
         while chunk := list(itertools.islice(numbered, _CHUNK)):
             scores = model.score([line.text for _, line in chunk], end=not values.without_end)
             for (number, line), log_prob, tokens in zip(chunk, *scores, strict=True):

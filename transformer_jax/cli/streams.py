@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 Opener = Callable[[str, int], int]
 
 
-class NamedFile(io.FileIO):
+class LabelledFile(io.FileIO):
     """A file whose write errors contain its name; Python itself names only files that it cannot open."""
 
     def __init__(
@@ -72,7 +72,7 @@ def name_stdout() -> None:
     if not isinstance(stdout, io.TextIOWrapper) or type(getattr(stdout.buffer, "raw", stdout.buffer)) is not io.FileIO:
         return
     stdout.flush()
-    file = NamedFile(stdout.fileno(), "wb", STDOUT, closefd=False)
+    file = LabelledFile(stdout.fileno(), "wb", STDOUT, closefd=False)
     sys.stdout = io.TextIOWrapper(
         file if isinstance(stdout.buffer, io.FileIO) else io.BufferedWriter(file),  # unbuffered with `python -u`
         encoding=stdout.encoding,

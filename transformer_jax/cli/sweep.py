@@ -136,20 +136,20 @@ def _run_stage(
     Args:
       folder: of the study. workdir: of the stage. given: the command.
     """
-    from transformer_jax.sweeps.results import check_trials, claim
+    from transformer_jax.sweeps.results import check_trials, claim_sweep
     from transformer_jax.sweeps.search import make_search
     from transformer_jax.sweeps.study_json import declaration_of
     from transformer_jax.sweeps.sweep import Sweep
-    from transformer_jax.sweeps.sweep_table import Table
+    from transformer_jax.sweeps.sweep_table import SweepTable
 
     study = stage.study
     other = study.baseline if values.config and not stage.is_pretraining else None
-    claim(workdir, folder, declaration_of(study), other, stage.is_pretraining, given)
+    claim_sweep(workdir, folder, declaration_of(study), other, stage.is_pretraining, given)
     check_trials(workdir, study, folder)
     measuring = folder if study.measure else None
     executor = _executor(values, workdir, measuring)
     search = make_search(study, stage.overrides, options, workdir, executor.num_workers)
-    with Table([*stage.notes, *search.notes]) as table:
+    with SweepTable([*stage.notes, *search.notes]) as table:
         sweep = Sweep(search, study.metrics, workdir, executor, measuring)
         complete = sweep.run(table.show)
     return sweep.standings, 0 if complete else sweep.stopped_by

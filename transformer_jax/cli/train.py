@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import flags
 
-from transformer_jax.checkpoints.workdir import CONFIG, config_of_run, lasting_differences, read_config
+from transformer_jax.checkpoints.workdir import CONFIG, config_of_run, lasting_differences, read_stored_config
 from transformer_jax.cli.arguments import Arguments, config_flag, path_flag, switch
+from transformer_jax.cli.config_notes import say_fitted, say_moved_defaults
 from transformer_jax.cli.failures import user_message
-from transformer_jax.cli.help import value_text
-from transformer_jax.cli.processes import job_of, joined, process_flags
-from transformer_jax.config import ExperimentConfig, ReadConfig, walk
+from transformer_jax.cli.processes import in_job, job_of, process_flags
+from transformer_jax.config import ExperimentConfig, ReadConfig
 from transformer_jax.config_file import config_of_values, read_with_sources
 from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
@@ -68,7 +68,7 @@ def run(arguments: Arguments) -> int:
         say_fitted(read)
     _check_fitted(read, workdir, arguments.flags.allow_config_change)
     ended = []
-    with joined(job):
+    with in_job(job):
         ended.append(_train(read.config, workdir, arguments.flags.allow_config_change))
     [trained] = ended
     if trained.result.reason == "finished" and (job is None or not job.process_id):
@@ -89,23 +89,9 @@ def _config(arguments: Arguments, workdir: Path) -> ReadConfig:
     return config_of_values(values, file, arguments.overrides)
 
 
-def say_moved_defaults(read: ReadConfig) -> None:
-    """Print in one line the derived defaults that the flags have moved, with their values in the file; or nothing."""
-    if moved := read.moved_defaults():
-        say("; ".join(map(str, moved)))
-
-
-def say_fitted(read: ReadConfig) -> None:
-    """Print in one line what follows from the user's files, apart from the model and the optimizer; or nothing."""
-    values = {name: value for name, _, value in walk(read.config) if name in read.fitted}
-    shown = [f"{n}={value_text(v)}" for n, v in values.items() if n.split(".")[0] in ("task", "data", "training")]
-    if shown:
-        say(f"from the data: {' '.join(shown)}")
-
-
 def _check_fitted(read: ReadConfig, workdir: Path, allow_config_change: bool) -> None:
     """Raise ConfigError if only sizes that follow from the user's files differ from the run in the work directory."""
-    stored = read_config(Path(os.path.expanduser(workdir))) if read.fitted and not allow_config_change else None
+    stored = read_stored_config(Path(os.path.expanduser(workdir))) if read.fitted and not allow_config_change else None
     if stored is None:
         return
     lines = lasting_differences(stored, read.config.to_dict(), CONFIG)
@@ -117,11 +103,6 @@ def _check_fitted(read: ReadConfig, workdir: Path, allow_config_change: bool) ->
             f"{listing}\nIf the files have changed, restore them or choose another --workdir. If flags of the first "
             f"command are missing, give them, or leave out --config to go on with the fields of {CONFIG}"
         )
-
-
-def start(config: ExperimentConfig, workdir: Path, allow_config_change: bool = False) -> str:
-    """Train, and return the reason why training ended (`TrainResult.reason`); raises as `training.run.train`."""
-    return _train(config, workdir, allow_config_change).result.reason
 
 
 class _Trained(NamedTuple):

@@ -13,7 +13,7 @@ from transformer_jax.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class ValueSource:
     """The source of a value.
 
     fields: dotted names of the fields from which a derived default is computed; empty for other sources, and for a
@@ -62,7 +62,7 @@ class ReadConfig:
     overridden: frozenset[str]
     fitted: frozenset[str] = frozenset()
 
-    def sources(self) -> dict[str, Source]:
+    def sources(self) -> dict[str, ValueSource]:
         """Return the source of every field, by dotted name.
 
         A field that the file sets to its default has the source `default`, since the file's values do not tell.
@@ -71,13 +71,13 @@ class ReadConfig:
         sources = {}
         for name, field, value in walk(self.unresolved):
             if name in derived:
-                sources[name] = Source("derived", derived[name])
+                sources[name] = ValueSource("derived", derived[name])
             elif name in self.overridden:
-                sources[name] = Source("flag")
+                sources[name] = ValueSource("flag")
             elif name in self.fitted:
-                sources[name] = Source("data")
+                sources[name] = ValueSource("data")
             else:
-                sources[name] = Source("default" if value == field.default else "file")
+                sources[name] = ValueSource("default" if value == field.default else "file")
         return sources
 
     def moved_defaults(self) -> list[MovedDefault]:

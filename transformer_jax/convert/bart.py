@@ -112,7 +112,6 @@ BART = Family(
         **{"architecture": "encoder_decoder", "norm_position": "post", "norm": "layernorm", "norm_epsilon": 1e-5},
         **{"position_encoding": "learned", "use_bias": True, "attention_scale": True, "embedding_norm": True},
         **{"share_embeddings": True, "tie_output": True, "scale_logits": False, "token_types": 0, **OWN_HEADS},
-        "num_kv_heads": lambda config: config.num_heads,
     },
     required={**REQUIRED, "tie_word_embeddings": (True,)},
     because=BECAUSE,

@@ -33,7 +33,6 @@ _FIXED = {
     **{"architecture": "encoder_only", "norm_position": "post", "norm": "layernorm", "position_encoding": "learned"},
     **{"use_bias": True, "attention_scale": True, "scale_embeddings": False, "embedding_norm": True},
     **OWN_HEADS,
-    "num_kv_heads": lambda config: config.num_heads,
     "token_types": lambda config: max(config.token_types, 1),
 }
 _UNUSED_POOLER = {r"bert\.pooler\.dense\.(weight|bias)": "of a head that this class does not have"}

@@ -21,18 +21,12 @@ import jax.numpy as jnp
 
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import (
-    DataConfig,
-    DecodeConfig,
-    ExperimentConfig,
-    ModelConfig,
-    TaskConfig,
-    TrainingConfig,
-)
+from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config.imported import imported
 from transformer_jax.convert import folder_config, folder_tensors
 from transformer_jax.convert.families import FAMILIES
 from transformer_jax.convert.generation import generation_settings
-from transformer_jax.convert.labels import label_keys, read_labels
+from transformer_jax.convert.labels import label_keys, labels_of_config
 from transformer_jax.convert.preprocessor import preprocessor, read_preprocessor
 from transformer_jax.convert.special_ids import id_keys, special_ids_of
 from transformer_jax.convert.tables import Family
@@ -116,7 +110,7 @@ def open_folder(path: Path | str) -> Folder:
     """
     path = Path(os.path.expanduser(path))
     theirs, where = _read_config(path / CONFIG), str(path / CONFIG)
-    classes = folder_config.candidates(theirs, where)
+    classes = folder_config.possible_classes(theirs, where)
     files = TensorFiles(path)
     family = _chosen(classes, files, where)
     config, ignored = folder_config.read_model_config(family, theirs, where)
@@ -125,17 +119,17 @@ def open_folder(path: Path | str) -> Folder:
     later = folder_config.later_version(theirs, where)
     if later is not None:
         ignored["transformers_version"] = later
-    tokenizer, resize = read_folder_tokenizer(path) if config.inputs == "tokens" else NoText(), "squash"
+    tokenizer, resize = NoText(), "squash"
     if config.inputs == "patches":
         steps = read_preprocessor(path / PREPROCESSOR, config)
         config, ignored, resize = dataclasses.replace(config, **steps.model), ignored | steps.ignored, steps.resize
-    elif tokenizer is not None:
+    elif (tokenizer := read_folder_tokenizer(path)) is not None:
         _check_tokenizer(path, config, tokenizer)
         end = tokenizer.special_ids.eos
         if theirs.get("eos_token_id", end) not in (end, [end], None):
             ignored["eos_token_id"] = f"{theirs['eos_token_id']} there; here a text ends at {end}, by the tokenizer"
     ids = special_ids_of(theirs, config.vocab_size) if tokenizer is None else tokenizer.special_ids
-    labels = read_labels(family, theirs, folder_tensors.rows_of_head(family, files), where)
+    labels = labels_of_config(family, theirs, folder_tensors.rows_of_head(family, files), where)
     task = folder_config.read_task(family, len(labels.names))
     warnings = () if later is None else (later,)
     ignored |= labels.ignored
@@ -175,7 +169,7 @@ def _check_tokenizer(path: Path, config: ModelConfig, tokenizer: Tokenizer) -> N
             raise CheckpointError(f"{path}: its {side}tokenizer has {num_ids} ids, its embedding only {rows} rows")
 
 
-def describe(path: Path | str) -> dict[str, Any]:
+def describe_folder(path: Path | str) -> dict[str, Any]:
     """Return what would be read of a folder, as JSON values, without the numbers; raises as `Folder.load`."""
     folder = open_folder(path)
     ignored = folder.ignored | folder_tensors.unused_tensors(
@@ -231,8 +225,8 @@ def save_pretrained(
       path: a folder that does not exist yet, or is empty.
       config: resolved; tokenizer: None writes the model alone. special_ids: of padding and end-of-sequence, if there is
         no tokenizer; one that is not known is written as null.
-      task: whose head the parameters have; default: the usual task of the architecture, `language_model`, `translation`
-        or `masked_lm`. labels: names of the head's outputs, for a task with labels.
+      task: whose head the parameters have; default: `folder_config.usual_task`. labels: names of the head's outputs,
+        for a task with labels.
       decode: settings of generation.
       family: a name of `FAMILIES`; default: the one that can express the config.
       dtype: float32, float16 or bfloat16, the type of the numbers in the files.
@@ -243,8 +237,7 @@ def save_pretrained(
     """
     if dtype not in WRITTEN_TYPES:
         raise ConfigError(f"dtype='{dtype}': expected one of {', '.join(WRITTEN_TYPES)}")
-    usual = "images" if config.inputs == "patches" else _USUAL_TASKS.get(config.architecture, TaskConfig.name)
-    task = TaskConfig(name=usual) if task is None else task
+    task = folder_config.usual_task(config) if task is None else task
     chosen = folder_config.closest(config, task) if family is None else folder_config.family_named(family, task)
     theirs = folder_config.write_model_config(chosen, config, task)
     _check_shapes(config, params, task)
@@ -274,13 +267,6 @@ def save_pretrained(
         for name, data in side_files.items():
             (folder / name).write_bytes(data)
     return left_out
-
-
-_USUAL_TASKS = {
-    "decoder_only": "language_model",
-    "encoder_decoder": "translation",
-    "encoder_only": "masked_lm",
-}
 
 
 def _check_shapes(config: ModelConfig, params: Params, task: TaskConfig) -> None:
@@ -335,30 +321,7 @@ def write_workdir(
 def _experiment(folder: Folder, base: ExperimentConfig | None) -> ExperimentConfig:
     model, family = folder.config, folder.family
     assert folder.tokenizer is not None
-    if base is None and model.inputs == "patches":
-        base = ExperimentConfig(
-            task=folder.task,
-            data=DataConfig(
-                source="shapes",
-                colours={1: "grey", 3: "rgb"}.get(model.image_channels, "as_stored"),
-                resize=folder.resize,
-                batching="rows",
-            ),
-            training=TrainingConfig(label_smoothing=0.0),
-        )
-    if base is None:
-        length = min(128, model.max_length)
-        packed = folder.task.name == "language_model"
-        base = ExperimentConfig(
-            task=folder.task,
-            data=DataConfig(
-                max_length=length,
-                packed_length=length if packed else DataConfig.packed_length,
-                batching="packed" if packed else "buckets",
-                tokens_per_batch=4096,
-            ),
-            training=TrainingConfig(label_smoothing=0.1 if folder.task.name == "translation" else 0.0),
-        )
+    base = imported(model, folder.task, folder.resize) if base is None else base
     if base.task.name not in family.tasks:
         needed = " or ".join(f"'{name}'" for name in family.tasks)
         raise ConfigError(f"the config has task.name='{base.task.name}'; {family.label} needs {needed}")

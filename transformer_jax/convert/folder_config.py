@@ -30,7 +30,7 @@ _MAX_LISTED = 12
 _WRITTEN = [family for family in CLASSES if not family.read_only]
 
 
-def candidates(config: Mapping[str, Any], where: str) -> list[Family]:
+def possible_classes(config: Mapping[str, Any], where: str) -> list[Family]:
     """Return the classes that a config.json may mean, the likeliest first.
 
     `architectures` names a class. Without it, all classes of its `model_type` may be meant; without both, all.
@@ -72,6 +72,13 @@ def family_named(name: str, task: TaskConfig) -> Family:
         return min(fitting, key=lambda family: len(_other_head(family, task)))
     known = ", ".join(dict.fromkeys(name for family in classes for name in family.tasks))
     raise ConfigError(f"family='{name}': has no class for task.name='{task.name}'; it has some for {known}")
+
+
+def usual_task(config: ModelConfig) -> TaskConfig:
+    """Return the first task of the first family with the architecture and the inputs of a model."""
+    alike = (family for family in _WRITTEN if family.architecture == config.architecture)
+    names = (family.tasks[0] for family in alike if family.fixed.get("inputs", ModelConfig.inputs) == config.inputs)
+    return TaskConfig(name=next(names, TaskConfig.name))
 
 
 def read_task(family: Family, num_labels: int) -> TaskConfig:
@@ -120,11 +127,11 @@ def read_model_config(family: Family, theirs: Mapping[str, Any], where: str) -> 
         if value not in allowed:
             can = f"transformer_jax supports only {' or '.join(map(repr, allowed))}"
             problems.append(f"{name}={value!r}: {can}{because and '; '}{because}")
-    if family.has_labels:  # `labels.read_labels` reads them
+    if family.has_labels:  # `labels.labels_of_config` reads them
         has_kind = family.tasks[0] != "tagging" and not family.lacks
         read = (*LABEL_KEYS, "problem_type") if has_kind else LABEL_KEYS
         values = {name: value for name, value in values.items() if name not in read}
-    ignored |= {name: reason(family, name) for name in values}
+    ignored |= {name: why_ignored(family, name) for name in values}
     if not problems:
         problems = [*_config_problems(ours, said)]
     if problems:
@@ -140,7 +147,7 @@ def _requirements(family: Family) -> dict[str, tuple[tuple[Any, ...], str]]:
     return common | {name: (allowed, family.because.get(name, "")) for name, allowed in family.required.items()}
 
 
-def reason(family: Family, name: str) -> str:
+def why_ignored(family: Family, name: str) -> str:
     """Return why a key that is neither used nor refused is ignored."""
     reasons = {**COMMON_IGNORED, **family.ignored}
     if name in reasons:

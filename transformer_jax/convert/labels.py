@@ -28,7 +28,7 @@ class Labels(NamedTuple):
     ignored: dict[str, str]
 
 
-def read_labels(family: Family, theirs: Mapping[str, Any], rows: int | None, where: str) -> Labels:
+def labels_of_config(family: Family, theirs: Mapping[str, Any], rows: int | None, where: str) -> Labels:
     """Return the labels of a config.json; no names if the class has no head for labels.
 
     Args:

@@ -108,7 +108,7 @@ def _overlap(symbol: str, other: str) -> bool:
     return symbol in other or any(symbol[:n] == other[-n:] or symbol[-n:] == other[:n] for n in parts)
 
 
-def library_model(tokenizer: SentencePieceTokenizer) -> Any:
+def as_library_model(tokenizer: SentencePieceTokenizer) -> Any:
     """Return a Tokenizer of the library with the ids of a SentencePiece model, without special tokens.
 
     Raises: ConfigError, which names the property of the model for which the library has no counterpart.

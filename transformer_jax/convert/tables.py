@@ -57,7 +57,7 @@ class Family:
     - required: keys whose value says something that our blocks cannot, with the values that we can read. The first
       value is written. because: what another value says, for some of them.
     - ignored: keys that transformers reads but that have no effect on the outputs, with the reason. Of the others that
-      are not in this table, see `COMMON_IGNORED` and `folder_config.reason`.
+      are not in this table, see `COMMON_IGNORED` and `folder_config.why_ignored`.
     - notes: keys that files have for old versions. The importer ignores them.
     - adapt: changes the keys of a file to those of the table, and returns what is wrong with them.
     - also_written: keys to write beside those of the table, for a config.
@@ -158,7 +158,9 @@ ACTIVATIONS = {
 OWN_HEADS: dict[str, Callable[[ModelConfig], Any]] = {
     "head_dim": lambda config: config.emb_dim // config.num_heads,
     "value_head_dim": lambda config: config.head_dim,
+    "num_kv_heads": lambda config: config.num_heads,
 }
+"""The heads share the width of the model evenly, and each has keys and values of its own."""
 PLAIN: dict[str, Any] = {"scale_logits": False, "embedding_norm": False, "token_types": 0}
 UNTIED = {"tie_output": False}
 BIASED = {"use_bias": True}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from transformer_jax.convert.sentence_piece_model import differing_text, library_model, with_exact_scores
+from transformer_jax.convert.sentence_piece_model import as_library_model, differing_text, with_exact_scores
 from transformer_jax.convert.tokenizer_files import (
     JSON,
     MARIAN,
@@ -190,7 +190,7 @@ def _sentence_piece_json(tokenizer: SentencePieceTokenizer, named: Mapping[str, 
 
     special = [*special]
     try:
-        model = library_model(tokenizer)
+        model = as_library_model(tokenizer)
     except ConfigError as error:
         raise ConfigError(f"{error}. {_WITHOUT}") from error
     hidden = [name for role, name in named.items() if role != "unk_token" and name not in special]

@@ -69,7 +69,11 @@ class _Files:
 
     @functools.cached_property
     def json_values(self) -> dict[str, Any]:
-        return self._checked(JSON, parse_json(self.json)) if self.json else {}
+        """The object in `tokenizer.json`; an empty one if there is no such file."""
+        values = parse_json(self.json) if self.json else {}
+        if not isinstance(values, dict):
+            raise DataError(f"{JSON}: holds no object")
+        return values
 
     def object(self, name: str) -> dict[str, Any]:
         """Return the object of a JSON file; an empty one if there is no such file."""
@@ -79,11 +83,6 @@ class _Files:
             except ValueError as error:
                 raise DataError(f"{name}: {error}") from error
         return self._objects[name]
-
-    def _checked(self, name: str, values: Any) -> dict[str, Any]:
-        if not isinstance(values, dict):
-            raise DataError(f"{name}: holds no object")
-        return values
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -81,7 +81,6 @@ CLASSIFICATION = Family(
         **{"architecture": "encoder_only", "inputs": "patches", "class_token": True, "norm_position": "pre"},
         **{"norm": "layernorm", "position_encoding": "learned", "use_bias": True, "attention_scale": True},
         **{"embedding_norm": False, **OWN_HEADS},
-        "num_kv_heads": lambda config: config.num_heads,
     },
     required={"qkv_bias": (True,)},
     ignored={

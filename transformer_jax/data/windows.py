@@ -60,7 +60,7 @@ class IdsBefore(IdWindows):
         return np.where(self._text_starts[text] == places, np.int32(self._start_id), before)
 
 
-def divided(
+def divided_into_windows(
     starts: np.ndarray, lengths: np.ndarray, size: int, context: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Divide texts into windows, so that every token is counted in exactly one.
@@ -89,7 +89,7 @@ def divided(
 def in_windows(
     split: EncodedSplit, name: str, start_id: int, size: int, context: int = 0, *, stream: bool, end: bool = True
 ) -> EncodedSplit:
-    """Return a split whose examples are windows, as `divided` makes them, of a ragged column.
+    """Return a split whose examples are windows, as `divided_into_windows` makes them, of a ragged column.
 
     Args:
       start_id: the token before a document, or before the stream. stream: windows cross the ends of documents.
@@ -103,7 +103,7 @@ def in_windows(
         lengths = column.lengths - (0 if end else 1)
         text = np.flatnonzero(lengths > 0)
         starts, lengths = np.asarray(column.starts)[text], lengths[text]
-    firsts, sizes, of_context = divided(starts, lengths, size, context)
+    firsts, sizes, of_context = divided_into_windows(starts, lengths, size, context)
     columns: dict[str, Ragged | np.ndarray] = {
         "targets": IdWindows(column.ids, firsts, sizes),
         "decoder_inputs": IdsBefore(column.ids, firsts, sizes, starts, start_id),

@@ -266,7 +266,7 @@ def _continue(state: Beam, found: Candidates, is_end: Bool[Array, "B E"], reorde
     return state._replace(hypotheses=hypotheses, scores=jnp.where(state.done[:, None], state.scores, scores))
 
 
-def outputs(state: Beam, rules: Rules, max_lengths: Int[Array, " B"], alpha: ArrayLike = 1.0) -> Generated:
+def best_outputs(state: Beam, rules: Rules, max_lengths: Int[Array, " B"], alpha: ArrayLike = 1.0) -> Generated:
     """Return the `num_best` best hypotheses of every input, as `Rules.cut_hypotheses` ranks those cut at the limit."""
     if rules.cut_hypotheses == "compete":  # they are among the ended ones
         best = Generated(*(x[:, : rules.num_best] for x in state.ended))

@@ -18,8 +18,8 @@ import numpy as np
 
 from transformer_jax.config import DecodeConfig
 from transformer_jax.decoding import beam_search, sampling
-from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Reorder, Step, runs_of_prompts, start
-from transformer_jax.decoding.settings import Ends, Settings, Values, split
+from transformer_jax.decoding.hypotheses import Generated, Hypotheses, Reorder, Step, runs_of_prompts, start_hypotheses
+from transformer_jax.decoding.settings import Ends, Settings, Values, split_settings
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models.decoder import Decoder, slots_of_prompts
 from transformer_jax.typing import Array, Batch, Params
@@ -78,7 +78,7 @@ def generate(
         the average.
       params: one tree per decoder, from its method `prepare`.
       row_ids: [B] int32, seeds of sampling; default 0, 1, 2, ...
-    Raises: ConfigError if vocabularies differ, or as `settings.split`; DataError, which names the row, if the models
+    Raises: ConfigError if vocabularies differ, or as `split_settings`; DataError, which names the row, if the models
       cannot read a prompt.
     """
     search = prepare(decoders, params, decode, ends, request, row_ids)
@@ -92,7 +92,7 @@ def generate(
     return Generated(*(jnp.concatenate(x, axis=1)[:, :wanted] for x in zip(*parts, strict=True)))
 
 
-class Search(NamedTuple):
+class BatchSearch(NamedTuple):
     """The data for decoding one batch."""
 
     decoders: Decoders
@@ -130,7 +130,7 @@ def prepare(
     ends: Ends,
     request: Request,
     row_ids: np.ndarray | None = None,
-) -> Search:
+) -> BatchSearch:
     """Check the arguments of `generate`, and return the search; arguments and errors are the same."""
     check_vocabularies(decoders)
     capacity, prompts = position_capacity(decoders), request.prompts
@@ -153,8 +153,8 @@ def prepare(
     rows = np.arange(len(prompts)) if row_ids is None else row_ids
     batch = {name: jnp.asarray(array) for name, array in request.batch.items()}
     of_rows = (jnp.asarray(x, jnp.int32) for x in (rows, padded, prompt_lengths, request.max_lengths))
-    settings, values = split(decode, decoders[0].vocab_size, ends)
-    return Search(decoders, tuple(params), settings, values, Inputs(batch, *of_rows), request.limit)
+    settings, values = split_settings(decode, decoders[0].vocab_size, ends)
+    return BatchSearch(decoders, tuple(params), settings, values, Inputs(batch, *of_rows), request.limit)
 
 
 def output_limits(
@@ -233,7 +233,9 @@ def _begin(
     rows = jnp.arange(len(inputs.prompts))
     last = jnp.take_along_axis(inputs.prompts, inputs.prompt_lengths[:, None] - 1, axis=1)[:, 0]
     caches = tuple(one.cache for one in started)
-    hypotheses = start(caches, last, inputs.prompt_lengths, started[0].visible, started[0].index, settings.width, limit)
+    hypotheses = start_hypotheses(
+        caches, last, inputs.prompt_lengths, started[0].visible, started[0].index, settings.width, limit
+    )
     if values.constraints.repetition_penalty is not None:
         # The first token of a prompt is not text.
         is_token = jnp.arange(1, inputs.prompts.shape[1])[None] < inputs.prompt_lengths[:, None]  # [B, P - 1]
@@ -323,5 +325,5 @@ def _enlarged(decoders: Decoders, slots: int, state: State) -> State:
 def _outputs(settings: Settings, values: Values, inputs: Inputs, state: State) -> Generated:
     if isinstance(state, beam_search.Beam):
         assert settings.rules is not None
-        return beam_search.outputs(state, settings.rules, inputs.max_lengths, values.alpha)
+        return beam_search.best_outputs(state, settings.rules, inputs.max_lengths, values.alpha)
     return sampling.outputs(state)

@@ -92,7 +92,7 @@ class Generated(NamedTuple):
     finished: Array
 
 
-def start(
+def start_hypotheses(
     cache: Any,
     last: Int[Array, " B"],
     prompt_lengths: Int[Array, " B"],
@@ -134,7 +134,7 @@ def runs_of_prompts(prompts: Int[Array, "B P"], lengths: Int[Array, " B"], width
     """Return the repetitions of hypotheses without tokens.
 
     Args:
-      prompts: padded at the end; lengths: their numbers of tokens. width, limit: see `start`.
+      prompts: padded at the end; lengths: their numbers of tokens. width, limit: see `start_hypotheses`.
     """
     size = prompts.shape[1]
     places = jnp.arange(size)[None] - (size - lengths)[:, None]  # [B, P], negative before the first token

@@ -58,7 +58,7 @@ class SplitSettings(NamedTuple):
     values: Values
 
 
-def split(decode: DecodeConfig, vocab_size: int, ends: Ends) -> SplitSettings:
+def split_settings(decode: DecodeConfig, vocab_size: int, ends: Ends) -> SplitSettings:
     """Split a config. Equal settings, and values with None in the same places, share a compiled program.
 
     Raises: ConfigError if outputs must end at the length limit but there is no end-of-sequence id, or if every id is

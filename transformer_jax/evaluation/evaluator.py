@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.datasets import Data
 from transformer_jax.errors import DataError
-from transformer_jax.parallel.placement import Rows, mesh_of, on_one_device
+from transformer_jax.parallel.placement import RowPlacement, mesh_of, on_one_device
 from transformer_jax.tasks.batches.of_split import evaluation_batches
 from transformer_jax.tasks.outside_errors import errors_from_outside
 from transformer_jax.tasks.task import TASKS, Scores, Task, best_metric, validation_metrics
@@ -54,7 +54,7 @@ class Evaluator:
         if mesh is None:
             yield from batches
             return
-        rows = Rows(mesh)
+        rows = RowPlacement(mesh)
         for number in range(len(batches)):
             batch, examples = batches.batch(number, rows.local(batches.num_rows(number)))
             yield rows.placed(batch), examples

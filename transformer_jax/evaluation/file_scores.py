@@ -12,7 +12,7 @@ from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources import source_of_file
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.evaluation.scoring import check_finite
+from transformer_jax.evaluation.scoring import check_finite_scores
 from transformer_jax.tasks.trained.predictor import Predictor
 
 _COMPARED = 1000
@@ -40,5 +40,5 @@ def scores_of_file(predictor: Predictor[Any], reading: DataConfig, path: Path, n
         labels = predictor.labels or None
         data = prepare_data(without_cache, columns, folder, predictor.tokenizer, source=source, labels=labels)
         metrics = Evaluator(config, data).score(predictor.params, name, generate=False).metrics
-    check_finite(str(path), metrics)
+    check_finite_scores(str(path), metrics)
     return metrics

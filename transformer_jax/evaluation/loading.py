@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +11,7 @@ import jax
 
 from transformer_jax.checkpoints import folders, locate
 from transformer_jax.checkpoints.averaging import average_params
-from transformer_jax.checkpoints.checksums import by_path, checksums
+from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.checkpoints.locate import CHECKPOINTS, open_checkpoint
 from transformer_jax.checkpoints.manifest import RECORD, DamagedCheckpointError, run_record
@@ -24,7 +21,6 @@ from transformer_jax.config import (
     DecodeConfig,
     EvaluationConfig,
     ExperimentConfig,
-    ModelConfig,
     field_types,
     nearest,
 )
@@ -177,21 +173,6 @@ def load_predictor(
     loaded = load(path, overrides, trust=trust)
     task = TASKS[loaded.config.task.name]
     return task.predictor(loaded.config, loaded.params, loaded.tokenizer, loaded.labels)
-
-
-def fingerprint(tokenizer: Tokenizer, *models: tuple[ModelConfig, Params]) -> str:
-    """Return the hex digest of a tokenizer, and of models and their parameters."""
-    digest = hashlib.sha256(tokenizer.sha256.encode())
-    for model, params in models:
-        # Fields with their defaults are left out, so that a new field does not change the digest of an old model.
-        fields = {
-            field.name: value
-            for field in dataclasses.fields(model)
-            if (value := getattr(model, field.name)) != field.default
-            and field.name != "recurrent_implementation"  # one function, whichever computes it
-        }
-        digest.update(json.dumps([fields, checksums(by_path(params))], sort_keys=True).encode())
-    return digest.hexdigest()
 
 
 def resolve(path: Path | str) -> Path:

@@ -27,7 +27,8 @@ from transformer_jax.data.sources import TestFiles, open_test_set
 from transformer_jax.data.sources.source import no_such_split
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
-from transformer_jax.evaluation.loading import Loaded, fingerprint, load
+from transformer_jax.evaluation.fingerprint import fingerprint
+from transformer_jax.evaluation.loading import Loaded, load
 from transformer_jax.evaluation.table import print_confusions, print_table, print_types
 from transformer_jax.evaluation.task_baselines import TaskBaselines, check_has_baselines
 from transformer_jax.host.files import json_text, with_checksum, without_checksum, write_atomically
@@ -172,7 +173,7 @@ class Scorer:
         try:
             with doing(f"scoring {split}"):
                 scores = self.evaluator.score(self.loaded.params, split, generate)
-            check_finite(f"{self.loaded.directory}: split '{split}'", scores.metrics)
+            check_finite_scores(f"{self.loaded.directory}: split '{split}'", scores.metrics)
         finally:
             self.evaluator.forget()  # a copy of the parameters on one device; `compare` loads several checkpoints
         metrics |= scores.metrics
@@ -274,11 +275,11 @@ class Scorer:
         return self.folder / f"{split}.json", self.folder / f"{split}.txt"
 
 
-def check_finite(name: str, metrics: Mapping[str, Any]) -> None:
+def check_finite_scores(name: str, metrics: Mapping[str, Any]) -> None:
     """Raise CheckpointError, which names the metric, if a score is NaN or infinite."""
     for metric, value in metrics.items():
         if isinstance(value, Mapping):
-            check_finite(f"{name}, {metric}", value)
+            check_finite_scores(f"{name}, {metric}", value)
         elif isinstance(value, float) and not math.isfinite(value):
             raise CheckpointError(f"{name}: {metric} is {value}; {NOT_FINITE}; score an earlier checkpoint")
 

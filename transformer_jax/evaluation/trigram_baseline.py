@@ -32,7 +32,7 @@ from transformer_jax.data.columns import EncodedSplit
 from transformer_jax.errors import ConfigError, UserError
 from transformer_jax.evaluation.scoring import Scorer
 from transformer_jax.tasks.batches.of_split import evaluation_batches
-from transformer_jax.tasks.corrupted_text import CorruptedText, framed, taken
+from transformer_jax.tasks.corrupted_text import CorruptedText, taken, with_marks
 from transformer_jax.tasks.masked_lm import MaskedLM
 from transformer_jax.tasks.task import TASKS
 
@@ -127,7 +127,7 @@ def all_places(config: ExperimentConfig, split: EncodedSplit) -> Places:
     for first in range(0, texts.num_examples, _TEXTS):
         numbers = np.arange(first, min(first + _TEXTS, texts.num_examples))
         rows = Rows(numbers, np.ones_like(numbers), numbers.astype(np.int32), packed=False)
-        ids, lengths = framed(taken(texts, rows), texts.special_ids)
+        ids, lengths = with_marks(taken(texts, rows), texts.special_ids)
         first_token = 0 if texts.special_ids.start_of_text is None else 1
         column = np.arange(ids.shape[1])
         row, place = np.nonzero((column >= first_token) & (column < lengths[:, None] - 1))

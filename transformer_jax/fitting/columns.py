@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.sources.conll_comments import cells_of
-from transformer_jax.data.sources.formats import lines_of
-from transformer_jax.data.sources.lines import TextFile, find
+from transformer_jax.data.sources.lines import TextFile, find, text_lines
 from transformer_jax.errors import DataError
-from transformer_jax.fitting.kinds import Kind
+from transformer_jax.fitting.kinds import CorpusKind
 from transformer_jax.fitting.names import listed, stems_of
 from transformer_jax.host.terminal import say
 from transformer_jax.readers import parse_json
@@ -62,7 +61,7 @@ class _Column(NamedTuple):
         return sum(map(len, self.values)) / max(len(self.values), 1)
 
 
-def find_columns(kind: Kind, data: DataConfig, given: Set[str]) -> dict[str, Any]:
+def find_columns(kind: CorpusKind, data: DataConfig, given: Set[str]) -> dict[str, Any]:
     """Return the fields of `data` that name the columns of TSV or JSON lines, by dotted name; none for other formats.
 
     Args:
@@ -180,7 +179,7 @@ def _words_column(file: TextFile, target: str | None) -> dict[str, Any]:
     Raises: DataError for CoNLL-U, and for a first line of names.
     """
     sentences: list[list[list[str]]] = [[]]
-    for number, line in enumerate(itertools.islice(lines_of(file), _SAMPLE), 1):
+    for number, line in enumerate(itertools.islice(text_lines(file), _SAMPLE), 1):
         if not line.strip():
             sentences.append([])
         elif not line.startswith(("#", "-DOCSTART-")):
@@ -228,7 +227,7 @@ def lacks_labels(data: DataConfig) -> bool:
     """
     if data.source != "text" or data.format not in ("tsv", "jsonl") or not (data.test_split and data.target_feature):
         return False
-    line = next(lines_of(_file(data, data.test_split)), "")
+    line = next(text_lines(_file(data, data.test_split)), "")
     if data.format == "jsonl":
         with contextlib.suppress(ValueError):
             row = parse_json(line, check_text=False)
@@ -259,7 +258,7 @@ class _Table(NamedTuple):
 
 def _tsv(file: TextFile, pairs: bool) -> _Table:
     """Return the columns by name, or by number if the first line has no names."""
-    rows = [line.split("\t") for line in itertools.islice(lines_of(file), _SAMPLE)]
+    rows = [line.split("\t") for line in itertools.islice(text_lines(file), _SAMPLE)]
     width = len(rows[0])
     same = [row for row in rows if len(row) == width]
     cells = [list(column) for column in zip(*same, strict=True)]
@@ -286,7 +285,7 @@ def _check_widths(file: TextFile, rows: Sequence[Sequence[str]]) -> None:
     ((usual, count),) = collections.Counter(map(len, rows)).most_common(1)
     if 2 * count <= len(rows):
         return
-    for number, line in enumerate(lines_of(file), 1):
+    for number, line in enumerate(text_lines(file), 1):
         if (found := line.count("\t") + 1) > usual:
             raise DataError(
                 f"{file.path}, line {number}: {found} columns, and most lines have {usual}; has a text a tab in it? "
@@ -340,7 +339,7 @@ def _jsonl(file: TextFile, pairs: bool) -> _Table:
     table: dict[str, list[str]] = {}
     names: dict[str, None] = {}
     rows: list[dict[str, str]] = []
-    for number, line in enumerate(itertools.islice(lines_of(file), _SAMPLE), 1):
+    for number, line in enumerate(itertools.islice(text_lines(file), _SAMPLE), 1):
         try:
             row = parse_json(line, check_text=False)
         except ValueError as error:

@@ -13,7 +13,7 @@ from transformer_jax.data.images import SUFFIXES as IMAGES
 from transformer_jax.data.sources import UNREAD
 from transformer_jax.data.sources.lines import TextFile
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.fitting.kinds import Kind
+from transformer_jax.fitting.kinds import CorpusKind
 from transformer_jax.fitting.names import NamedFile, listed, named, stems_of
 from transformer_jax.fitting.refusals import other_kind
 from transformer_jax.host.terminal import say
@@ -37,7 +37,7 @@ _SAMPLE, _MOST_LABELS = 2000, 200
 """Lines of a text that are looked at, and most different words in front of them that may be labels."""
 
 
-def find_files(kind: Kind, data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
+def find_files(kind: CorpusKind, data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
     """Return the fields of `data` that say which files are read, by dotted name.
 
     Args:
@@ -94,7 +94,7 @@ def _check_other_formats(
 
 
 def _groups(
-    kind: Kind, files: Sequence[NamedFile], data: Mapping[str, Any], given: Set[str]
+    kind: CorpusKind, files: Sequence[NamedFile], data: Mapping[str, Any], given: Set[str]
 ) -> dict[str, dict[str, list[Path]]]:
     """Return the files by format and stem; two files of one stem and other suffixes are a pair of texts."""
     groups: dict[str, dict[str, list[Path]]] = {}
@@ -120,7 +120,9 @@ def _groups(
     return groups
 
 
-def _pairs(kind: Kind, others: Mapping[str, Mapping[str, Path]], data: Mapping[str, Any]) -> dict[str, list[Path]]:
+def _pairs(
+    kind: CorpusKind, others: Mapping[str, Mapping[str, Path]], data: Mapping[str, Any]
+) -> dict[str, list[Path]]:
     """Return the pairs of texts by stem; raises DataError if the training files have more than two languages."""
     locales = [data[name] for name in ("source_locale", "target_locale")]
     pairs, several = {}, {}
@@ -266,7 +268,7 @@ def _role(stem: str) -> str | None:
     return next((role for word in short for role, names in ROLES.items() if word in names), None)
 
 
-def _images(kind: Kind, path: Path, data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
+def _images(kind: CorpusKind, path: Path, data: Mapping[str, Any], given: Set[str]) -> dict[str, Any]:
     """Return the fields of images: an .npz file, one folder per label, or one per set with one per label in it."""
     where = data["dir"]
     arrays = [path] if path.suffix == ".npz" else sorted(path.glob("*.npz")) if path.is_dir() else []

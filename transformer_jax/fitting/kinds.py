@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Kind(NamedTuple):
+class CorpusKind(NamedTuple):
     """One kind.
 
     config: name of the generic config. formats: values of `data.format`, the most usual first. wanted: what its files
@@ -19,20 +19,20 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "classification": Kind(
+    "classification": CorpusKind(
         "classify",
         ("tsv", "jsonl", "labelled"),
         "texts with labels: NAME.tsv, NAME.jsonl, or NAME.txt with a label in front of every text",
     ),
-    "tagging": Kind("tag", ("conll", "conllu"), "words with tags: NAME.conll or NAME.conllu"),
-    "span_qa": Kind("answer", ("squad",), "questions on contexts, in the form of SQuAD 1.1: NAME.json"),
-    "translation": Kind(
+    "tagging": CorpusKind("tag", ("conll", "conllu"), "words with tags: NAME.conll or NAME.conllu"),
+    "span_qa": CorpusKind("answer", ("squad",), "questions on contexts, in the form of SQuAD 1.1: NAME.json"),
+    "translation": CorpusKind(
         "translate",
         ("parallel", "tsv", "jsonl"),
         "pairs of texts: NAME.LANGUAGE and NAME.OTHER with line i for line i, NAME.tsv or NAME.jsonl",
     ),
-    "language_model": Kind("text", ("documents",), "plain text: NAME.txt"),
-    "images": Kind(
+    "language_model": CorpusKind("text", ("documents",), "plain text: NAME.txt"),
+    "images": CorpusKind(
         "pictures",
         (),
         "images in folders: LABEL/FILE.png, or train/LABEL/FILE.png",

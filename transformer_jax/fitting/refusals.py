@@ -10,7 +10,7 @@ from pathlib import Path
 from transformer_jax.data.images import SUFFIXES as IMAGES
 from transformer_jax.data.sources import why_unread
 from transformer_jax.errors import DataError
-from transformer_jax.fitting.kinds import USES, Kind
+from transformer_jax.fitting.kinds import USES, CorpusKind
 from transformer_jax.fitting.names import listed, named
 from transformer_jax.readers import open_file, parse_json
 from transformer_jax.readers.archives import CompressedError, open_gzip
@@ -20,7 +20,7 @@ _FIRST_BYTES = 4096
 
 
 def other_kind(
-    kind: Kind, where: str, files: Sequence[Path], groups: Mapping[str, Mapping[str, Sequence[Path]]]
+    kind: CorpusKind, where: str, files: Sequence[Path], groups: Mapping[str, Mapping[str, Sequence[Path]]]
 ) -> DataError:
     """Return the error of a folder without files of a kind.
 
@@ -49,7 +49,7 @@ def other_kind(
     return DataError(f"{where} has {names or 'no files'}; {wanted}")
 
 
-def _other_name(kind: Kind, path: Path) -> str:
+def _other_name(kind: CorpusKind, path: Path) -> str:
     """Return that a file has the suffix of another format than its content; or nothing."""
     _, stem, suffix = named(path)
     gz = ".gz" if path.suffix == ".gz" else ""
@@ -71,7 +71,7 @@ def _other_name(kind: Kind, path: Path) -> str:
     return ""
 
 
-def _other_set(kind: Kind, files: Sequence[Path]) -> str:
+def _other_set(kind: CorpusKind, files: Sequence[Path]) -> str:
     """Return that there is one file per label, such as pos.txt and neg.txt, or film.pos and film.neg; or nothing."""
     if kind.config != "classify":
         return ""

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import uuid
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -103,6 +104,12 @@ def own_file_opener(path: str, flags: int) -> int:
     return descriptor
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file of this program; raises OSError as `own_file_opener`."""
+    with open(path, "a", encoding="utf-8", opener=own_file_opener) as file:
+        file.write(f"{line}\n")
+
+
 def open_own_file(path: Path) -> io.BufferedWriter:
     """Return a file opened for appending; raises OSError as `own_file_opener`."""
     return open(path, "ab", opener=own_file_opener)
@@ -182,6 +189,11 @@ def json_values(values: Any) -> Any:
 def json_sha256(values: Mapping[str, Any]) -> str:
     """Return the hex digest of JSON values; it does not depend on the order of keys."""
     return hashlib.sha256(json.dumps(through_json(values), sort_keys=True).encode()).hexdigest()
+
+
+def crc32_text(text: str) -> str:
+    """Return the CRC-32 of a text in UTF-8, eight hex digits."""
+    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ NAMES = (
 )
 
 
-def parse(value: str | None) -> tuple[str, int] | None:
+def parse_kill_point(value: str | None) -> tuple[str, int] | None:
     """Return `NAME:STEP` as (name, step), or None for None; raises ConfigError for a value that would never fire."""
     if value is None:
         return None
@@ -29,7 +29,7 @@ def parse(value: str | None) -> tuple[str, int] | None:
     return match[1], int(match[2])
 
 
-_KILL_AT = parse(os.environ.get(VARIABLE))
+_KILL_AT = parse_kill_point(os.environ.get(VARIABLE))
 
 
 def kill_point(name: str, step: int) -> None:

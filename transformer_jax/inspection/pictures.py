@@ -31,7 +31,7 @@ COLUMN_CHARACTERS, ROW_CHARACTERS = 24, 40
 logger = logging.getLogger(__name__)
 
 
-def open_folder(path: Path) -> Path:
+def output_folder(path: Path) -> Path:
     """Create a folder for output and return its path; raises ConfigError if it cannot be created or written to."""
     path = path.expanduser().absolute()
     try:

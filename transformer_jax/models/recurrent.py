@@ -23,8 +23,15 @@ from transformer_jax.nn import embeddings, recurrent, recurrent_decoder
 from transformer_jax.nn.dropout import Dropout, drop, fold, fold_dropout, keep_mask
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
 from transformer_jax.nn.masks import segment_mask
-from transformer_jax.nn.recurrent import Ends, RecurrentEncoder
-from transformer_jax.nn.recurrent_decoder import Carry, Decoded, OwnOutput, RecurrentDecoder, Source, feeds_back
+from transformer_jax.nn.recurrent import ExampleBounds, RecurrentEncoder
+from transformer_jax.nn.recurrent_decoder import (
+    Carry,
+    DecoderOutput,
+    EncodedSource,
+    OwnOutput,
+    RecurrentDecoder,
+    feeds_back,
+)
 from transformer_jax.nn.stack import Features
 from transformer_jax.typing import Array, Batch, Params
 
@@ -36,7 +43,7 @@ class RecurrentCache(NamedTuple):
     """The state of every hypothesis, and the source, which the hypotheses of a row share."""
 
     carry: Carry
-    source: Source
+    source: EncodedSource
 
 
 class Recurrent(nn.Module):
@@ -109,7 +116,7 @@ class Recurrent(nn.Module):
             return self.head(x, batch, self.embedding.embedding, fold_dropout(dropout, number))
         return token_logits(self.config, x, self.embedding.embedding, self.output)
 
-    def read_source(self, batch: Batch, dropout: Dropout | None = None) -> Source:
+    def read_source(self, batch: Batch, dropout: Dropout | None = None) -> EncodedSource:
         """Return the source of a batch for the decoder; of packed rows, the source of every token of the decoder."""
         decoder = self.decoder
         assert decoder is not None
@@ -135,7 +142,7 @@ class Recurrent(nn.Module):
     def step(self, ids: Array, cache: RecurrentCache) -> StepOutput:
         """Feed one token per hypothesis, [B, W]; return logits [B, W, V] and the new state."""
         assert self.decoder is not None
-        decoded: Decoded = self.decoder.step(self.embedding(ids), cache.carry, cache.source)
+        decoded: DecoderOutput = self.decoder.step(self.embedding(ids), cache.carry, cache.source)
         logits = token_logits(self.config, decoded.x, self.embedding.embedding, self.output)
         return StepOutput(logits, cache._replace(carry=decoded.carry))
 
@@ -169,7 +176,7 @@ def _begins(batch: Batch, name: str) -> Array | None:
     return (batch[f"{name}_positions"] == 0) & (batch[f"{name}_segment_ids"] > 0)
 
 
-def _ends(batch: Batch) -> Ends | None:
+def _ends(batch: Batch) -> ExampleBounds | None:
     """Return the places of the last and first token of the source of every target token, in packed rows."""
     if "inputs_segment_ids" not in batch or "targets_segment_ids" not in batch:
         return None
@@ -178,7 +185,7 @@ def _ends(batch: Batch) -> Ends | None:
     places = jnp.arange(sources.shape[1], dtype=jnp.int32)[None, None]
     last = jnp.where(same, places, 0).max(-1)
     first = jnp.where(same, places, sources.shape[1] - 1).min(-1)
-    return Ends(last, first)
+    return ExampleBounds(last, first)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,9 +55,9 @@ def batch_norm(
       x: [..., D]; all others: [D].
     Returns: [..., D] in the type of x.
     """
-    mean, factor = _as_row(mean, x), _as_row(jax.lax.rsqrt(variance + epsilon) * scale, x)
+    mean, factor = as_row(mean, x), as_row(jax.lax.rsqrt(variance + epsilon) * scale, x)
     y = (x.astype(jnp.float32) - mean) * factor
-    return (y if bias is None else y + _as_row(bias, x)).astype(x.dtype)
+    return (y if bias is None else y + as_row(bias, x)).astype(x.dtype)
 
 
 class BatchStatistics(NamedTuple):
@@ -94,11 +94,12 @@ def batch_statistics(x: Float[Array, "*batch D"], is_token: Bool[Array, "*batch"
     count = total(jnp.ones((*x.shape[:-1], 1)))  # [1]
     divisor = jnp.maximum(count, 1.0)
     mean = total(x32) / divisor
-    variance = total(jnp.square(x32 - _as_row(mean, x))) / divisor
+    variance = total(jnp.square(x32 - as_row(mean, x))) / divisor
     return BatchStatistics(count[0], mean, variance)
 
 
-def _as_row(vector: Array, x: Array) -> Array:
+def as_row(vector: Array, x: Array) -> Array:
+    """Return a vector over the last axis of x, with all other axes of x of size 1."""
     return vector.reshape((1,) * (x.ndim - 1) + (-1,))
 
 

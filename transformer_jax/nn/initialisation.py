@@ -61,7 +61,7 @@ def normal_by_inputs(key: Array, shape: Sequence[int], num_inputs: int, num_outp
     return normal(num_inputs**-0.5)(key, shape, num_inputs, num_outputs)
 
 
-def uniform(limit: float) -> KernelInit:
+def uniform_within(limit: float) -> KernelInit:
     """Return the initialiser of kernels with samples that are uniform in +-limit."""
     return lambda key, shape, num_inputs, num_outputs: jax.random.uniform(key, tuple(shape), jnp.float32, -limit, limit)
 
@@ -98,11 +98,11 @@ INITS = {
         output_like_table=True,
     ),
     "uniform": Init(
-        kernel=lambda config: uniform(config.init_range),
-        residual_kernel=lambda config, num_sums: uniform(config.init_range),
+        kernel=lambda config: uniform_within(config.init_range),
+        residual_kernel=lambda config, num_sums: uniform_within(config.init_range),
         table_std=lambda config: config.init_range / math.sqrt(3.0),
-        table=lambda config: uniform(config.init_range),
-        bias=lambda config: uniform(config.init_range),
+        table=lambda config: uniform_within(config.init_range),
+        bias=lambda config: uniform_within(config.init_range),
     ),
     "normal_with_biases": Init(
         kernel=lambda config: normal(config.init_std),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from transformer_jax.config import ModelConfig
-from transformer_jax.nn.batch_norm import RUNNING, STATISTICS, batch_norm, batch_statistics
+from transformer_jax.nn.batch_norm import RUNNING, STATISTICS, as_row, batch_norm, batch_statistics
 from transformer_jax.typing import Array
 
 
@@ -27,8 +27,8 @@ def layer_norm(
     x32 = x.astype(jnp.float32)
     centred = x32 - x32.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
-    y = centred * jax.lax.rsqrt(variance + epsilon) * _as_row(scale, x)
-    return (y if bias is None else y + _as_row(bias, x)).astype(x.dtype)
+    y = centred * jax.lax.rsqrt(variance + epsilon) * as_row(scale, x)
+    return (y if bias is None else y + as_row(bias, x)).astype(x.dtype)
 
 
 def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"], epsilon: float) -> Float[Array, "*batch D"]:
@@ -40,11 +40,7 @@ def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"], epsilon: fl
     """
     x32 = x.astype(jnp.float32)
     y = x32 * jax.lax.rsqrt(jnp.square(x32).mean(-1, keepdims=True) + epsilon)
-    return (y * _as_row(scale, x)).astype(x.dtype)
-
-
-def _as_row(vector: Array, x: Array) -> Array:
-    return vector.reshape((1,) * (x.ndim - 1) + (-1,))
+    return (y * as_row(scale, x)).astype(x.dtype)
 
 
 class NormKind(NamedTuple):

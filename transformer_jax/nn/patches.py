@@ -16,7 +16,7 @@ from transformer_jax.typing import Activations, Array
 Images = UInt8[Array, "B height width channels"]
 
 
-def normalised(config: ModelConfig, images: Images) -> Float[Array, "B height width channels"]:
+def normalised_pixels(config: ModelConfig, images: Images) -> Float[Array, "B height width channels"]:
     """Return (x / 255 - pixel_mean) / pixel_std in float32."""
 
     def of_channels(text: str) -> Array | float:
@@ -61,7 +61,7 @@ class PatchEmbedding(nn.Module):
         Returns: [B, T, D] in `config.dtype`.
         """
         config = self.config
-        x = self.projection(patches(normalised(config, images), config.patch_size).astype(config.dtype))
+        x = self.projection(patches(normalised_pixels(config, images), config.patch_size).astype(config.dtype))
         if self.class_token is None:
             return x
         first = self.class_token.astype(x.dtype).reshape(1, 1, -1)

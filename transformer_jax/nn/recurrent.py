@@ -238,7 +238,7 @@ def scan_cell(
     return Scanned(states, last)
 
 
-class Ends(NamedTuple):
+class ExampleBounds(NamedTuple):
     """Packed rows: places [B, P] int32 of the last and first token of P examples of every row."""
 
     last: Int[Array, "B P"]
@@ -248,7 +248,7 @@ class Ends(NamedTuple):
 class Read(NamedTuple):
     """The output of an encoder [B, S, M] and, of every layer, its states after the whole text, [B, P, M] each.
 
-    P is 1; of packed rows, the number of examples of `Ends`. Those of both directions are concatenated.
+    P is 1; of packed rows, the number of examples of `ExampleBounds`. Those of both directions are concatenated.
     """
 
     x: Array
@@ -274,7 +274,7 @@ class RecurrentEncoder(nn.Module):
         x: Float[Array, "B S D"],
         mask: Bool[Array, "B S"] | None,
         begins: Bool[Array, "B S"] | None = None,
-        ends: Ends | None = None,
+        ends: ExampleBounds | None = None,
         dropout: Dropout | None = None,
     ) -> Read:
         """Read embedded tokens [B, S, D]; outputs at padding are zeros.
@@ -296,7 +296,13 @@ class RecurrentEncoder(nn.Module):
         return Read(drop(x, fold_dropout(dropout, self.config.num_encoder_layers + 1), "final"), tuple(finals))
 
     def _read(
-        self, cell: RecurrentCell, x: Array, mask: Array | None, begins: Array | None, ends: Ends | None, reverse: bool
+        self,
+        cell: RecurrentCell,
+        x: Array,
+        mask: Array | None,
+        begins: Array | None,
+        ends: ExampleBounds | None,
+        reverse: bool,
     ) -> tuple[Array, State]:
         """Return the outputs [B, S, U] of one direction of a layer, and its final states [B, P, U] each."""
         config, weights = self.config, cell.weights()

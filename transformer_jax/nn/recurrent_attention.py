@@ -31,7 +31,7 @@ class AttentionWeights(NamedTuple):
     score: Array | None = None
 
 
-class Memory(NamedTuple):
+class AttentionMemory(NamedTuple):
     """Encoder outputs [B, S, M], their keys [B, S, A], and which of them a query attends to.
 
     mask: bool [B, 1, S]; of packed rows [B, T, S]; None for all.
@@ -42,7 +42,7 @@ class Memory(NamedTuple):
     mask: Array | None = None
 
 
-class Attended(NamedTuple):
+class Context(NamedTuple):
     """The context of every query, [B, T, M], and its attention weights, float32 [B, T, S]."""
 
     context: Array
@@ -97,7 +97,9 @@ def attention_of(config: ModelConfig) -> Attention | None:
     return ATTENTIONS[config.attention]
 
 
-def attend(config: ModelConfig, weights: AttentionWeights, query: Float[Array, "B T U"], memory: Memory) -> Attended:
+def attend(
+    config: ModelConfig, weights: AttentionWeights, query: Float[Array, "B T U"], memory: AttentionMemory
+) -> Context:
     """Return the mean of the memory for every query, weighted by the softmax of the scores.
 
     A query that may attend to nothing has a context of zeros.
@@ -107,7 +109,7 @@ def attend(config: ModelConfig, weights: AttentionWeights, query: Float[Array, "
     logits = attention.score(query.astype(memory.values.dtype), memory.keys, weights)
     shares = masked_softmax(logits, memory.mask)
     context = jnp.einsum("bts,bsm->btm", shares.astype(memory.values.dtype), memory.values)
-    return Attended(context, shares)
+    return Context(context, shares)
 
 
 class RecurrentAttention(nn.Module):
@@ -130,9 +132,9 @@ class RecurrentAttention(nn.Module):
             return AttentionWeights()
         return AttentionWeights(self.query.kernel, self.query.bias, self.score)
 
-    def memory(self, x: Float[Array, "B S M"], mask: Bool[Array, "B _ S"] | None) -> Memory:
+    def memory(self, x: Float[Array, "B S M"], mask: Bool[Array, "B _ S"] | None) -> AttentionMemory:
         """Return the memory of encoder outputs, with keys that are computed once."""
-        return Memory(x, x if self.key is None else self.key(x), mask)
+        return AttentionMemory(x, x if self.key is None else self.key(x), mask)
 
 
 PARAMETER_AXES = {

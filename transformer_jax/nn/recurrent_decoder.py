@@ -34,8 +34,8 @@ from transformer_jax.nn.recurrent import (
     zero_state,
 )
 from transformer_jax.nn.recurrent_attention import (
+    AttentionMemory,
     AttentionWeights,
-    Memory,
     RecurrentAttention,
     attend,
     attention_of,
@@ -99,7 +99,7 @@ DEEP_OUTPUTS = {"none": _state_alone, "concat": _concatenated, "maxout": _maxout
 """
 
 
-class Source(NamedTuple):
+class EncodedSource(NamedTuple):
     """The source as a decoder reads it. P is 1; of packed rows it is T, and the arrays are of each token's source.
 
     first: the state of every layer before the first token, [B, P, U] each. summary: the last state of the encoder,
@@ -108,7 +108,7 @@ class Source(NamedTuple):
 
     first: tuple[State, ...]
     summary: Array | None = None
-    memory: Memory | None = None
+    memory: AttentionMemory | None = None
 
 
 class DecoderWeights(NamedTuple):
@@ -148,7 +148,7 @@ class OwnOutput(NamedTuple):
     keep: Array | None
 
 
-class Decoded(NamedTuple):
+class DecoderOutput(NamedTuple):
     """Vectors [B, T, R] from which the model predicts, attention weights [B, T, S] or None, and the state after T."""
 
     x: Array
@@ -161,7 +161,7 @@ def decoder_step(
     weights: DecoderWeights,
     carry: Carry,
     gates: Float[Array, "B W Q U"],
-    memory: Memory | None,
+    memory: AttentionMemory | None,
     keeps: Sequence[Array] = (),
 ) -> tuple[Carry, Stepped]:
     """Return the state after one token of every hypothesis, and the output.
@@ -247,7 +247,7 @@ class RecurrentDecoder(nn.Module):
             parts = hidden + config.context_dim + config.emb_dim
             self.maxout = Affine(config, parts, (2, config.emb_dim), use_bias=False)
 
-    def source(self, read: Read, mask: Bool[Array, "B _ S"] | None) -> Source:
+    def source(self, read: Read, mask: Bool[Array, "B _ S"] | None) -> EncodedSource:
         """Return the source for the decoder.
 
         Args:
@@ -255,13 +255,13 @@ class RecurrentDecoder(nn.Module):
         """
         first = BRIDGES[self.config.bridge](self.config, read, self.bridge)
         summary = read.finals[-1][0].astype(read.x.dtype) if self.config.feed_context else None
-        return Source(first, summary, None if self.attention is None else self.attention.memory(read.x, mask))
+        return EncodedSource(first, summary, None if self.attention is None else self.attention.memory(read.x, mask))
 
-    def no_source(self, rows: int) -> Source:
+    def no_source(self, rows: int) -> EncodedSource:
         """Return the source of a decoder without an encoder, whose first states are zeros [B, 1, U]."""
-        return Source(tuple(zero_state(self.config, rows, 1) for _ in range(self.config.num_decoder_layers)))
+        return EncodedSource(tuple(zero_state(self.config, rows, 1) for _ in range(self.config.num_decoder_layers)))
 
-    def carry(self, source: Source) -> Carry:
+    def carry(self, source: EncodedSource) -> Carry:
         """Return the state before the first token; of packed rows, whose states `Resets` gives, zeros; [B, 1, U]."""
         first = jax.tree.map(lambda x: x[:, :1], source.first)
         return Carry(first, jnp.zeros_like(first[-1][0]) if self.config.input_feeding else None)
@@ -269,12 +269,12 @@ class RecurrentDecoder(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        source: Source,
+        source: EncodedSource,
         begins: Bool[Array, "B T"] | None = None,
         mask: Bool[Array, "B T"] | None = None,
         dropout: Dropout | None = None,
         own: OwnOutput | None = None,
-    ) -> Decoded:
+    ) -> DecoderOutput:
         """Read embedded tokens [B, T, D].
 
         Args:
@@ -286,12 +286,12 @@ class RecurrentDecoder(nn.Module):
         decoded = run(x, source, begins, mask, dropout, own)
         return decoded._replace(x=drop(decoded.x, fold_dropout(dropout, self.config.num_decoder_layers + 1), "final"))
 
-    def step(self, x: Float[Array, "B W D"], carry: Carry, source: Source) -> Decoded:
+    def step(self, x: Float[Array, "B W D"], carry: Carry, source: EncodedSource) -> DecoderOutput:
         """Feed one embedded token per hypothesis; return the vectors [B, W, R], and the new state."""
         weights = self._weights()
         gates = self._input_gates(weights, x, source.summary)
         carry, stepped = decoder_step(self.config, weights, carry, gates, source.memory)
-        return Decoded(self._predictor(stepped, source, x), stepped.shares, carry)
+        return DecoderOutput(self._predictor(stepped, source, x), stepped.shares, carry)
 
     def _weights(self) -> DecoderWeights:
         return DecoderWeights(
@@ -306,7 +306,7 @@ class RecurrentDecoder(nn.Module):
         gates = linear(x, cell.input[:width], cell.input_bias)
         return gates if summary is None else gates + linear(summary, cell.input[width:])
 
-    def _predictor(self, stepped: Stepped, source: Source, x: Array) -> Array:
+    def _predictor(self, stepped: Stepped, source: EncodedSource, x: Array) -> Array:
         """Return the vectors from which the model predicts, [..., R]."""
         context = stepped.context
         if source.summary is not None:
@@ -314,7 +314,7 @@ class RecurrentDecoder(nn.Module):
         parts = [stepped.output, *([] if context is None else [context]), x]
         return DEEP_OUTPUTS[self.config.deep_output](parts, self.maxout)
 
-    def _resets(self, source: Source, begins: Array | None) -> list[Resets | None]:
+    def _resets(self, source: EncodedSource, begins: Array | None) -> list[Resets | None]:
         """Return the resets of every layer; None without packed rows."""
         if begins is None:
             return [None] * len(self.layers)
@@ -326,12 +326,12 @@ class RecurrentDecoder(nn.Module):
     def _layer_by_layer(
         self,
         x: Array,
-        source: Source,
+        source: EncodedSource,
         begins: Array | None,
         mask: Array | None,
         dropout: Dropout | None,
         own: OwnOutput | None,
-    ) -> Decoded:
+    ) -> DecoderOutput:
         """Run every layer over all tokens, then attention."""
         config, weights, resets = self.config, self._weights(), self._resets(source, begins)
         first, is_token = self.carry(source).layers, None if mask is None else _time_major(mask)
@@ -360,17 +360,17 @@ class RecurrentDecoder(nn.Module):
             assert weights.attention is not None
             context, shares = attend(config, weights.attention, y, source.memory)
             y = _attentional(weights, context, y)
-        return Decoded(self._predictor(Stepped(y, context, shares), source, x), shares, Carry(tuple(last)))
+        return DecoderOutput(self._predictor(Stepped(y, context, shares), source, x), shares, Carry(tuple(last)))
 
     def _token_by_token(
         self,
         x: Array,
-        source: Source,
+        source: EncodedSource,
         begins: Array | None,
         mask: Array | None,
         dropout: Dropout | None,
         own: OwnOutput | None,
-    ) -> Decoded:
+    ) -> DecoderOutput:
         """Run all layers in one scan over tokens."""
         config, weights, memory = self.config, self._weights(), source.memory
         keeps: tuple[Array, ...] = ()
@@ -415,9 +415,9 @@ class RecurrentDecoder(nn.Module):
         (carry, _), outputs = jax.lax.scan(step, start, now, unroll=recurrent.unroll())
         if own is not None:
             predictor, shares = jax.tree.map(_joined, outputs)
-            return Decoded(predictor, shares, carry)
+            return DecoderOutput(predictor, shares, carry)
         stepped = jax.tree.map(_joined, outputs)
-        return Decoded(self._predictor(stepped, source, x), stepped.shares, carry)
+        return DecoderOutput(self._predictor(stepped, source, x), stepped.shares, carry)
 
 
 class _Now(NamedTuple):

@@ -37,11 +37,11 @@ def uses_cudnn(config: ModelConfig, *, packed: bool = False, backend: str | None
     if not {"scan": False, "cudnn": True}[config.recurrent_implementation]:
         return False
     if problem := _obstacle(config, packed, backend or jax.default_backend()):
-        raise refusal(problem)
+        raise cudnn_refusal(problem)
     return True
 
 
-def refusal(problem: str, remedy: str = "") -> ConfigError:
+def cudnn_refusal(problem: str, remedy: str = "") -> ConfigError:
     """Return the error that cuDNN's LSTM cannot be used, with a remedy besides `scan`."""
     return ConfigError(
         f"config: model.recurrent_implementation='cudnn' is not possible: {problem}; {remedy and f'{remedy}, or '}set "

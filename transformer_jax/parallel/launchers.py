@@ -23,7 +23,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import ConfigError
 from transformer_jax.nn.activation_sharding import activations_sharded
-from transformer_jax.parallel.placement import DATA, FSDP, TENSOR, Rows
+from transformer_jax.parallel.placement import DATA, FSDP, TENSOR, RowPlacement
 from transformer_jax.parallel.rules import ParameterAxes, shardings
 from transformer_jax.typing import Array
 
@@ -135,7 +135,7 @@ class Jit:
         self.mesh = mesh
         self.features = mesh.shape[TENSOR] > 1
         self._parameter_axes = parameter_axes
-        self._rows = Rows(mesh)
+        self._rows = RowPlacement(mesh)
         self._step = step
         self._compiled: Any = None
 
@@ -174,7 +174,7 @@ class _Replicated:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._rows = Rows(mesh)
+        self._rows = RowPlacement(mesh)
 
     def local_rows(self, num_rows: int) -> slice:
         return self._rows.local(num_rows)

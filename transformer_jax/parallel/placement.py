@@ -16,7 +16,7 @@ DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
 """The axes of a mesh. The first two together divide the rows of a batch, the last two divide parameters."""
 
 
-class Rows:
+class RowPlacement:
     """The division of a batch's rows among the devices of a mesh, and the rows of this process."""
 
     def __init__(self, mesh: Mesh) -> None:

@@ -125,7 +125,7 @@ def _meet(job: Job, deadline: float) -> None:
     """Wait until all processes have connected; JAX itself would abort without naming the missing ones."""
     host, _, port = job.coordinator.rpartition(":")
     if job.process_id:
-        _call(job, (host, int(port)), deadline)
+        _ask_first_process(job, (host, int(port)), deadline)
     elif job.num_processes > 1:
         _listen(job, int(port), deadline)
 
@@ -170,7 +170,7 @@ def _greeted(connection: socket.socket) -> int | None:
         return None
 
 
-def _call(job: Job, address: tuple[str, int], deadline: float) -> None:
+def _ask_first_process(job: Job, address: tuple[str, int], deadline: float) -> None:
     """In another process: send process 0 this process's number, and wait until all have connected."""
     problem: object = "no answer"
     while time.monotonic() < deadline:

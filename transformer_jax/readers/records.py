@@ -56,7 +56,7 @@ def object_of(kind: Kind) -> Kind:
 
     def part(value: Any) -> str:
         items = value.items() if isinstance(value, dict) else ()
-        return next((f"; '{name}' in it is {described(x)}" for name, x in items if not kind.accepts(x)), "")
+        return next((f"; '{name}' in it is {in_words(x)}" for name, x in items if not kind.accepts(x)), "")
 
     return Kind(
         f"an object whose values are each {kind.name}",
@@ -92,18 +92,18 @@ def expect(values: Any, required: Mapping[str, Kind], optional: Mapping[str, Kin
     Raises: ValueError, which names the field, if it is no object, lacks a required field or has another kind.
     """
     if not isinstance(values, dict):
-        raise ValueError(f"expected an object, got {described(values)}")
+        raise ValueError(f"expected an object, got {in_words(values)}")
     for name, kind in {**required, **(optional or {})}.items():
         if name not in values:
             if name in required:
                 raise ValueError(f"lacks '{name}'")
         elif not kind.accepts(values[name]):
             value = values[name]
-            raise ValueError(f"'{name}' is {described(value)}, expected {kind.name}{kind.part(value)}")
+            raise ValueError(f"'{name}' is {in_words(value)}, expected {kind.name}{kind.part(value)}")
     return values
 
 
-def described(value: Any) -> str:
+def in_words(value: Any) -> str:
     """Return a value of JSON as messages say it."""
     if isinstance(value, dict | list):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"

@@ -102,7 +102,7 @@ class Result:
         _write(folder / RESULT, dataclasses.asdict(self))
 
 
-def claim(
+def claim_sweep(
     workdir: Path,
     study: Path,
     declaration: Mapping[str, Any] | None = None,

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_jax import builtin
 from transformer_jax.config import EXTENSIBLE, base_type, nearest, outside_parts
-from transformer_jax.config_file import leaf_types, load, may_be_own, run_file
+from transformer_jax.config_file import leaf_types, load_config_dict, may_be_own, run_file
 from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Figure, check_figures
 from transformer_jax.tasks.task import TRAIN, Task, declared, training_metrics
@@ -286,7 +286,7 @@ class Study:
                     leaf_types({section: {leaf: values[name]}})
         if all(name in leaf_types() or not may_be_own(name) for values in overrides for name in values):
             return
-        leaf_types(load(self.find_baseline()).to_dict())
+        leaf_types(load_config_dict(self.find_baseline()).to_dict())
 
     def find_baseline(self) -> str:
         """Return the absolute path of the baseline, with its argument.

@@ -11,7 +11,7 @@ from types import FrameType
 
 from transformer_jax.host import exit_codes
 from transformer_jax.readers import read_text
-from transformer_jax.sweeps.executors.executor import Executor, Job
+from transformer_jax.sweeps.executors.executor import Executor, StartedWorker
 from transformer_jax.sweeps.results import (
     OUTPUT,
     TRIALS,
@@ -62,7 +62,7 @@ class Sweep:
         self.standings: list[Standing] = []
         self._search, self._executor = search, executor
         self._metrics, self._study, self._folder = metrics, study, workdir / TRIALS
-        self._jobs: dict[int, tuple[Job, list[Standing]]] = {}
+        self._jobs: dict[int, tuple[StartedWorker, list[Standing]]] = {}
         self._told: set[Path] = set()
         self._stopping = False
         self.stopped_by = 0

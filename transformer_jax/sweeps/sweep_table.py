@@ -16,7 +16,7 @@ from transformer_jax.sweeps.trial_state import Standing
 _SHOW_SECONDS = 1.0
 
 
-class Table:
+class SweepTable:
     """A display of the state of all trials, on stderr."""
 
     def __init__(self, notes: Sequence[str] = ()) -> None:
@@ -45,7 +45,7 @@ class Table:
             self._next = time.monotonic() + _SHOW_SECONDS
             self._live.update(_table(standings), refresh=True)
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> SweepTable:
         if self._live is not None:
             self._live.start()
         return self

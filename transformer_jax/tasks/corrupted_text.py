@@ -71,7 +71,7 @@ class CorruptedText(Task):
         """
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
-        """Return the start and the end of a text, if the tokenizer has these tokens; see `framed`."""
+        """Return the start and the end of a text, if the tokenizer has these tokens; see `with_marks`."""
         return Frame(special_ids.start_of_text, special_ids.end_of_text)
 
     # Windows and batches.
@@ -181,13 +181,13 @@ def keys_of(seed: int, rows: Rows, step: int | None) -> np.ndarray:
     )
 
 
-def taken(texts: EncodedSplit, rows: Rows) -> corruption.Rows:
+def taken(texts: EncodedSplit, rows: Rows) -> corruption.TextRows:
     """Return the texts of some rows, ids int32 [texts, W], and their lengths; a row without a text has length 0."""
     lengths = np.where(rows.examples < 0, 0, texts.lengths("targets")[rows.examples]).astype(np.int64)
-    return corruption.Rows(texts.take("targets", rows.examples, max(int(lengths.max(initial=0)), 1)), lengths)
+    return corruption.TextRows(texts.take("targets", rows.examples, max(int(lengths.max(initial=0)), 1)), lengths)
 
 
-def as_split(texts: EncodedSplit, rows: Rows, columns: Mapping[str, corruption.Rows]) -> tuple[EncodedSplit, Rows]:
+def as_split(texts: EncodedSplit, rows: Rows, columns: Mapping[str, corruption.TextRows]) -> tuple[EncodedSplit, Rows]:
     """Return new sequences of the texts of some rows as a split, and the rows with its numbers."""
     ragged: dict[str, Ragged | np.ndarray] = {}
     for name, (ids, lengths) in columns.items():
@@ -197,7 +197,7 @@ def as_split(texts: EncodedSplit, rows: Rows, columns: Mapping[str, corruption.R
     return texts.with_columns(ragged), rows._replace(examples=numbers)
 
 
-def framed(rows: corruption.Rows, special_ids: SpecialIds) -> corruption.Rows:
+def with_marks(rows: corruption.TextRows, special_ids: SpecialIds) -> corruption.TextRows:
     """Return texts between the start and the end of a text, if the tokenizer has these tokens."""
     start, end = special_ids.start_of_text, special_ids.end_of_text
     ids, lengths = rows
@@ -206,11 +206,11 @@ def framed(rows: corruption.Rows, special_ids: SpecialIds) -> corruption.Rows:
     if end is not None:
         ids, lengths = np.pad(ids, ((0, 0), (0, 1))), lengths + 1
         ids[np.arange(len(ids)), lengths - 1] = end
-    return corruption.Rows(ids, lengths)
+    return corruption.TextRows(ids, lengths)
 
 
 def frame_size(special_ids: SpecialIds) -> int:
-    """Return the number of tokens that `framed` adds."""
+    """Return the number of tokens that `with_marks` adds."""
     return sum(id is not None for id in (special_ids.start_of_text, special_ids.end_of_text))
 
 

@@ -21,13 +21,13 @@ from transformer_jax.tasks.corrupted_text import (
     CorruptedText,
     as_split,
     frame_size,
-    framed,
     random_ids,
     required_mask,
     special_flags,
     starts_of_words,
     taken,
     vocab_size_of,
+    with_marks,
 )
 from transformer_jax.tasks.task import MetricSpec
 
@@ -93,7 +93,7 @@ class Denoising(token_prediction.NextTokens, CorruptedText):
             random_ids=random_ids(special_ids, vocab_size),
             random_share=task.random_share,
         )
-        sides = {"inputs": framed(inputs, special_ids), "targets": framed(whole, special_ids)}
+        sides = {"inputs": with_marks(inputs, special_ids), "targets": with_marks(whole, special_ids)}
         split, numbered = as_split(texts, rows, sides)
         return sequence_to_sequence_arrays(split, numbered, shape, config.model.decoder_start_id)
 

@@ -98,11 +98,11 @@ class Images(Task):
         weights = (rows.examples >= 0).astype(np.float32)
         mixture = {}
         if step is not None:
-            keys = augmentation.row_keys(config.seed, step, rows.row_ids)
+            keys = augmentation.keys_of_rows(config.seed, step, rows.row_ids)
             images = augmentation.augmented(task, images, keys)
             if task.mixup:
                 partners, shares = augmentation.mixing(task.mixup, split.num_examples, keys)
-                of_partners = augmentation.row_keys(config.seed, step, rows.row_ids, partner=True)
+                of_partners = augmentation.keys_of_rows(config.seed, step, rows.row_ids, partner=True)
                 others = augmentation.augmented(task, split.values("images", partners), of_partners)
                 images = augmentation.mixed(images, others, shares)
                 mixture = {"other_targets": split.values("labels", partners).astype(np.int32), "shares": shares}

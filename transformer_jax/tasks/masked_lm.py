@@ -21,13 +21,13 @@ from transformer_jax.tasks.corrupted_text import (
     CorruptedText,
     as_split,
     frame_size,
-    framed,
     random_ids,
     required_mask,
     special_flags,
     starts_of_words,
     taken,
     vocab_size_of,
+    with_marks,
 )
 from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores
 
@@ -80,13 +80,12 @@ class MaskedLM(CorruptedText):
         """
         import numpy as np
 
-        from transformer_jax.tasks.batches.corruption import Rows as Texts
-        from transformer_jax.tasks.batches.corruption import mask_tokens
+        from transformer_jax.tasks.batches.corruption import TextRows, mask_tokens
         from transformer_jax.tasks.batches.sequences import sequences
 
         task, special_ids, vocab_size = config.task, texts.special_ids, vocab_size_of(config, texts)
         width = shape.width("inputs")
-        ids, lengths = framed(taken(texts, rows), special_ids)
+        ids, lengths = with_marks(taken(texts, rows), special_ids)
         is_special = special_flags(special_ids, vocab_size)
         maskable = (np.arange(ids.shape[1]) < lengths[:, None]) & ~is_special[ids]
         masked = mask_tokens(
@@ -101,7 +100,7 @@ class MaskedLM(CorruptedText):
             starts=starts_of_words(texts, ids, is_special) if task.whole_word else None,
         )
         columns = {"inputs": masked.ids, "targets": ids, "chosen": masked.chosen.astype(np.int32)}
-        split, numbered = as_split(texts, rows, {name: Texts(column, lengths) for name, column in columns.items()})
+        split, numbered = as_split(texts, rows, {name: TextRows(column, lengths) for name, column in columns.items()})
         pad = special_ids.pad or 0
         inputs, targets = (sequences(split, name, numbered, width, pad) for name in ("inputs", "targets"))
         chosen = sequences(split, "chosen", numbered, width, 0).ids > 0

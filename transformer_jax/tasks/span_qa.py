@@ -87,18 +87,18 @@ class SpanQA(Task):
     def arrays(
         self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> dict[str, np.ndarray]:
-        """Return the arrays of some windows; see `answer_spans.window_arrays`."""
-        from transformer_jax.tasks.batches.answer_spans import window_arrays
+        """Return the arrays of some windows; see `answer_spans.answer_arrays`."""
+        from transformer_jax.tasks.batches.answer_spans import answer_arrays
 
-        return window_arrays(config, split, self._windows(config, split), rows, shape, step)
+        return answer_arrays(config, split, self._windows(config, split), rows, shape, step)
 
     def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
         """Return the training batches; windows of questions without an answer at its place are left out."""
         from transformer_jax.data.datasets import plan_batches
-        from transformer_jax.tasks.batches.answer_spans import window_arrays
+        from transformer_jax.tasks.batches.answer_spans import answer_arrays
 
         windows = self._windows(config, split).answerable()
-        arrays = functools.partial(window_arrays, config, split, windows)
+        arrays = functools.partial(answer_arrays, config, split, windows)
         return plan_batches(config, {"inputs": windows.lengths}, arrays)
 
     def evaluation_batches(
@@ -106,12 +106,12 @@ class SpanQA(Task):
     ) -> EvaluationBatches:
         """Return the windows of all questions in batches."""
         from transformer_jax.data.batching import EvaluationBatches
-        from transformer_jax.tasks.batches.answer_spans import window_arrays
+        from transformer_jax.tasks.batches.answer_spans import answer_arrays
 
         windows = self._windows(config, split)
         return EvaluationBatches(
             {"inputs": windows.lengths},
-            functools.partial(window_arrays, config, split, windows),
+            functools.partial(answer_arrays, config, split, windows),
             tokens_per_batch=tokens_per_batch,
             row_multiple=config.data.row_multiple,
             max_width=max_width,

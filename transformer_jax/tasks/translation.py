@@ -143,7 +143,7 @@ class Translation(token_prediction.NextTokens):
         self, evaluator: Evaluation, params: Params, split: str
     ) -> tuple[dict[str, Any], list[str]]:
         from transformer_jax.data.text_form import join_subwords, readable
-        from transformer_jax.tasks.metrics.text import family_scores, token_scores, translation_scores
+        from transformer_jax.tasks.metrics.text import family_scores, tokenized_scores, translation_scores
 
         config, text = evaluator.config, evaluator.data.text(split)
         translated = self.translations(evaluator, params, split)
@@ -152,7 +152,7 @@ class Translation(token_prediction.NextTokens):
         scores = translation_scores(lines, references)
         if config.data.text_form == "moses_bpe":
             tokens = [join_subwords(line) for line in text.features["targets"]]
-            scores |= token_scores([join_subwords(t.text) for t in translated], tokens)
+            scores |= tokenized_scores([join_subwords(t.text) for t in translated], tokens)
         scores["unfinished"] = sum(t.unfinished for t in translated)
         if "families" in text.features:
             scores["families"] = family_scores(lines, references, text.features["families"])

@@ -10,7 +10,7 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.batching import TrainingBatches
 from transformer_jax.models.architecture import ARCHITECTURES
 from transformer_jax.nn.attention_kernels import choose
-from transformer_jax.nn.recurrent_kernels import refusal, uses_cudnn
+from transformer_jax.nn.recurrent_kernels import cudnn_refusal, uses_cudnn
 from transformer_jax.parallel.launchers import mesh_sizes
 from transformer_jax.tasks.outside_errors import errors_from_outside, objects_from_outside
 from transformer_jax.training.hyper import SplitConfig
@@ -44,10 +44,10 @@ def trains_with_cudnn(config: ExperimentConfig, axis: TrialAxis | None = None) -
     if not uses_cudnn(config.model, packed=config.data.batching == "packed"):
         return False
     if axis == "vmap":
-        raise refusal("vmap cannot batch it over trials", "use --trial_axis=map or --executor=local")
+        raise cudnn_refusal("vmap cannot batch it over trials", "use --trial_axis=map or --executor=local")
     count = math.prod(mesh_sizes(config).values()) if axis is None else 1
     if config.parallel.launcher == "jit" and count > 1:
-        raise refusal(
+        raise cudnn_refusal(
             f"parallel.launcher='jit' cannot divide it over {count} devices",
             "set parallel.launcher='pmap' or 'shard_map', or parallel.num_devices=1",
         )

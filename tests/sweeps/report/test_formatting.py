@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_jax.sweeps.report.formatting import metric_label
-from transformer_jax.sweeps.report.number_text import NOTHING, digits_apart, interval, number, p_value
+from transformer_jax.sweeps.report.number_text import NOTHING, digits_apart, interval, number_text, p_value
 from transformer_jax.sweeps.statistics import Estimate
 from transformer_jax.tasks.task import TASKS, MetricSpec
 from transformer_jax.tasks.translation import Translation
@@ -54,7 +54,7 @@ def test_p_values(value, text):
 
 
 def test_numbers_of_a_trial():
-    assert [number(value) for value in (12, 12.3456, 0.00123456, math.inf)] == ["12", "12.35", "0.001235", "inf"]
+    assert [number_text(value) for value in (12, 12.3456, 0.00123456, math.inf)] == ["12", "12.35", "0.001235", "inf"]
 
 
 @pytest.mark.parametrize(

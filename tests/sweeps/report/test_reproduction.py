@@ -10,7 +10,7 @@ from report_support import STUDY, write_study, write_trial, write_workdir
 from transformer_jax.cli import sweep as sweep_command_of_cli
 from transformer_jax.cli.arguments import parse
 from transformer_jax.sweeps.report.collect import collect
-from transformer_jax.sweeps.report.grid_from_results import config_of, derived_differences, fields_of
+from transformer_jax.sweeps.report.grid_from_results import config_of_variant, derived_differences, values_by_name
 from transformer_jax.sweeps.report.reproduction import (
     command_note,
     differing_fields,
@@ -19,7 +19,7 @@ from transformer_jax.sweeps.report.reproduction import (
     versions,
 )
 from transformer_jax.sweeps.report.sentences import notes
-from transformer_jax.sweeps.results import TRIALS, Given, claim, given_of
+from transformer_jax.sweeps.results import TRIALS, Given, claim_sweep, given_of
 from transformer_jax.sweeps.search import make_search
 from transformer_jax.sweeps.search.random import random_search
 from transformer_jax.sweeps.search.search import SearchOptions, Space
@@ -40,7 +40,9 @@ def test_the_command_recreates_the_trials(results):
     assert arguments.required("study") == "experiments/heads"
     assert arguments.overrides == {"model.mlp_dim": "40"}  # without derived fields and settings of the study
     trials = grid(results.study, arguments.overrides).trials
-    assert [fields_of(trial.config) for trial in trials] == [fields_of(trial.trial.config) for trial in results.trials]
+    assert [values_by_name(trial.config) for trial in trials] == [
+        values_by_name(trial.trial.config) for trial in results.trials
+    ]
 
 
 @pytest.mark.parametrize("config", [None, "my configs/other.py:big"])
@@ -66,7 +68,7 @@ def test_sweep_records_its_arguments(tmp_path, monkeypatch):
     overrides = ["--config.model.mlp_dim=40", "--pretraining.data.dir=$a b"]
     assert given == Given("some/heads", "my runs/x", None, overrides)
     workdir, folder = write_workdir(tmp_path)
-    claim(workdir, folder, declaration_of(load_study(folder)), given=given)
+    claim_sweep(workdir, folder, declaration_of(load_study(folder)), given=given)
     assert collect(workdir, folder).given == given
     monkeypatch.chdir(tmp_path)
     assert sweep_command(collect(workdir)).endswith(shlex.join(overrides))  # its baseline is code, which is not run
@@ -84,7 +86,7 @@ def test_the_derived_defaults_that_the_axes_move(results):
     expected = {"model.num_kv_heads": of_heads, "model.head_dim": of_heads, "model.value_head_dim": of_heads}
     assert derived_differences(results.variants) == expected
     first, *others = results.variants
-    config = config_of(first)
+    config = config_of_variant(first)
     own = dataclasses.replace(config, model=dataclasses.replace(config.model, num_kv_heads=1, head_dim=4))
     trial = dataclasses.replace(first.trials[0], trial=dataclasses.replace(first.trials[0].trial, config=own))
     changed = [dataclasses.replace(first, trials=(trial,)), *others]
@@ -105,7 +107,7 @@ def test_no_command_if_none_recreates_the_configs(results, tmp_path):
     gone = dataclasses.replace(results.study, folder=tmp_path)
     assert sweep_command(dataclasses.replace(results, study=gone)) is None  # its baseline is not found
     first, *others = results.variants
-    config = config_of(first)
+    config = config_of_variant(first)
     odd = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, beta1=0.5))
     trial = dataclasses.replace(first.trials[0], trial=dataclasses.replace(first.trials[0].trial, config=odd))
     changed = dataclasses.replace(first, trials=(trial,))
@@ -120,7 +122,7 @@ DRAWN = STUDY.replace(
 def searched(root, options, num_drawn=3):
     """Return the results of a search over a learning rate, whose variants are the first random draws."""
     folder, workdir = write_study(root, text=DRAWN), root / "runs" / "heads"
-    claim(workdir, folder)
+    claim_sweep(workdir, folder)
     study, overrides = load_study(folder), {"data.cache_dir": str(workdir / "tokens"), "model.mlp_dim": "40"}
     make_search(study, overrides, options, workdir, 1).close()
     draws = random_search(Space(study, overrides), num_drawn, options.seed).next([])
@@ -137,8 +139,8 @@ def test_the_command_of_a_random_search_repeats_its_draws(tmp_path):
     (tmp_path / "again").mkdir()
     options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
     again = make_search(results.study, overrides, options, tmp_path / "again", 1).next([])
-    assert {t.name: fields_of(t.config) for t in again} == {
-        t.trial.name: fields_of(t.trial.config) for t in results.trials
+    assert {t.name: values_by_name(t.config) for t in again} == {
+        t.trial.name: values_by_name(t.trial.config) for t in results.trials
     }
     assert "trains the same configs" in command_note(results)
     other = dataclasses.replace(results.study, axes=(Range("optimizer.learning_rate", 1e-6, 1e-2, log=True),))
@@ -186,7 +188,7 @@ def test_differences_of_the_configs(results):
 
 def test_exact_configs_have_every_field(results):
     config = json.loads(exact_config(results.variants[1]))
-    expected = config_of(results.variants[1]).to_dict()
+    expected = config_of_variant(results.variants[1]).to_dict()
     assert (expected.pop("seed"), expected["data"].pop("cache_dir")[-11:]) == (0, "token_cache")
     assert config == json.loads(json.dumps(expected))
 

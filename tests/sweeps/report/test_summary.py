@@ -177,7 +177,7 @@ def test_every_number_of_a_study_is_in_tidy_form(results):
     assert len(by_key) == len(data.measurements)
     for trial in data.results.trials:
         name = trial.folder.name
-        for line in trial.log:
+        for line in trial.log_lines:
             for metric in ("loss", "accuracy"):
                 if metric in line:
                     row = by_key[name, "log", line["step"], f"{line['split']}/{metric}"]

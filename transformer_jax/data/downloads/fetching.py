@@ -58,7 +58,7 @@ def fetch(file: RemoteFile, folder: Path, progress: ByteProgress) -> None:
             say(f"{part}: {_size(part):,} bytes are kept; the same command continues the download")
             raise
         try:
-            check(file, part)
+            check_download(file, part)
         except DataError as error:
             _forget(part)
             raise DataError(f"{file.url}: {error}\nThe download is deleted; run the same command again.") from error
@@ -66,7 +66,7 @@ def fetch(file: RemoteFile, folder: Path, progress: ByteProgress) -> None:
         _validator_file(part).unlink(missing_ok=True)
 
 
-def check(file: RemoteFile, path: Path) -> None:
+def check_download(file: RemoteFile, path: Path) -> None:
     """Raise DataError if a local file differs from the table in size or sha256, OSError if it cannot be read.
 
     If the table has no sha256, print that of the local file.

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.data.downloads.fetching import UnreachableError, check, fetch, local_errors
+from transformer_jax.data.downloads.fetching import UnreachableError, check_download, fetch, local_errors
 from transformer_jax.data.downloads.table import CORPORA, Corpus
 from transformer_jax.errors import DataError
 from transformer_jax.host.files import open_own_file, try_lock
@@ -76,7 +76,7 @@ def _fetch_missing(name: str, corpus: Corpus, downloads: Path) -> None:
         if os.path.lexists(path):
             with local_errors(path):
                 try:
-                    check(file, path)
+                    check_download(file, path)
                 except DataError as error:
                     raise DataError(f"{error}\nDelete it or replace it, and run the same command again.") from error
     missing = [file for file in corpus.files if not (downloads / file.name).exists()]

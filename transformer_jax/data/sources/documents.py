@@ -24,7 +24,7 @@ from typing import Any
 
 from transformer_jax.config import DataConfig
 from transformer_jax.config.data import CORPUS_SPLITS
-from transformer_jax.data.sources.lines import TextFile, find
+from transformer_jax.data.sources.lines import TextFile, find, text_lines
 from transformer_jax.data.sources.slices import FilesPart, field_of, parse_slice, warn_of_left_out
 from transformer_jax.data.sources.source import Split, joined, no_such_split
 from transformer_jax.errors import DataError
@@ -155,20 +155,16 @@ def _nearly_matching(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in parent.iterdir() if path.is_file() and matches(path.name.removesuffix(".gz")))
 
 
-def _lines(file: TextFile) -> Iterator[str]:
-    return itertools.chain.from_iterable(file.blocks())
-
-
 def _whole(file: TextFile) -> Iterator[str]:
-    yield "\n".join(_lines(file)) + ("\n" if file.contents.ends_line else "")
+    yield "\n".join(text_lines(file)) + ("\n" if file.contents.ends_line else "")
 
 
 def _paragraphs(file: TextFile) -> Iterator[str]:
     """Yield the lines between blank lines, joined."""
-    for is_text, lines in itertools.groupby(_lines(file), lambda line: bool(line.strip())):
+    for is_text, lines in itertools.groupby(text_lines(file), lambda line: bool(line.strip())):
         if is_text:
             yield "\n".join(lines)
 
 
-UNITS = {"line": _lines, "blank_line": _paragraphs, "file": _whole}
+UNITS = {"line": text_lines, "blank_line": _paragraphs, "file": _whole}
 """The documents of a file, by the values of `data.documents`."""

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
 from transformer_jax.data.sources.conll_comments import Width, begins_document, cells_of, comment_kind, width_of
-from transformer_jax.data.sources.lines import TextFile
+from transformer_jax.data.sources.lines import TextFile, text_lines
 from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json
 from transformer_jax.readers.files import MAX_BYTES
@@ -126,7 +126,7 @@ class _Parallel(Format):
 
     def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
         self.check(files)
-        yield from zip(*map(lines_of, files), strict=True)
+        yield from zip(*map(text_lines, files), strict=True)
 
 
 class _PerLine(Format):
@@ -149,13 +149,13 @@ class _PerLine(Format):
         return [f"{self.config.format} {[*self.names]} False"]
 
     def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
-        numbered = enumerate(lines_of(files[0]), 1)
+        numbered = enumerate(text_lines(files[0]), 1)
         pick = _located(files[0], 1, lambda: self.pick(numbered))
         for number, line in numbered:
             yield tuple(_located(files[0], number, lambda line=line: pick(line)))
 
     def inputs(self, file: TextFile) -> Iterator[Input]:
-        numbered = enumerate(lines_of(file), 1)
+        numbered = enumerate(text_lines(file), 1)
         pick = _located(file, 1, lambda: self.pick(numbered))
         first = list(itertools.islice(numbered, _FIRST_LINES))
         problems = [self.lacks_column(line) for _, line in first]
@@ -163,7 +163,7 @@ class _PerLine(Format):
             raise _at(file, first[0][0], problems[0])
         for number, line in itertools.chain(first, numbered):
             try:
-                values = tuple(pick(decoded(line)))
+                values = tuple(pick(checked_line(line)))
             except ValueError as error:
                 yield Input(f"line {number}", None, str(error))
             else:
@@ -240,7 +240,7 @@ class _Labelled(Format):
         return [f"{prefix}.txt"]
 
     def examples(self, files: Sequence[TextFile]) -> Iterator[tuple[Any, ...]]:
-        for number, line in enumerate(lines_of(files[0]), 1):
+        for number, line in enumerate(text_lines(files[0]), 1):
             label, space, text = line.strip().partition(" ")
             if not space:
                 raise _at(files[0], number, "expected a label, a space and a text")
@@ -277,7 +277,7 @@ class _Blocks(Format):
         words: list[str] = []
         tags: list[str] = []
         expected = self.expected_width(files[0])
-        for number, line in enumerate(itertools.chain(lines_of(files[0]), [""]), 1):
+        for number, line in enumerate(itertools.chain(text_lines(files[0]), [""]), 1):
             if not line.strip() or self.begins_document(line):
                 if words:
                     yield " ".join(words), " ".join(tags), words, tags
@@ -298,14 +298,14 @@ class _Blocks(Format):
         if (column := self.names[0]).isdecimal() and 0 < expected.columns < int(column):
             there = ", ".join(map(str, range(1, expected.columns + 1)))
             raise _at(file, max(expected.line, 1), f"no column {column}; there are {there}")
-        for number, line in enumerate(itertools.chain(lines_of(file), [""]), 1):
+        for number, line in enumerate(itertools.chain(text_lines(file), [""]), 1):
             if not line.strip() or self.begins_document(line):
                 if first:
                     yield Input(f"line {first}", None if problem else words, problem or None)
                 words, problem, first = [], "", 0
                 continue
             try:
-                word = self.word(decoded(line), expected, bool(words))
+                word = self.word(checked_line(line), expected, bool(words))
             except ValueError as error:
                 if not problem:
                     problem, first = str(error), number
@@ -340,7 +340,7 @@ class _Conll(_Blocks):
         return begins_document(line)
 
     def expected_width(self, file: TextFile) -> Width:
-        return width_of(lambda: lines_of(file), int(self.names[1] or 0))
+        return width_of(lambda: text_lines(file), int(self.names[1] or 0))
 
     def word_and_tag(self, line: str, expected: Width, inside: bool) -> tuple[str, str] | None:
         cells = self._cells(line, expected, inside, has_tag=True)
@@ -458,12 +458,7 @@ FORMATS: dict[str, type[Format]] = {
 """Formats of one or more files with examples, by the values of `data.format`."""
 
 
-def lines_of(file: TextFile) -> Iterator[str]:
-    """Return the lines of a file."""
-    return itertools.chain.from_iterable(file.blocks())
-
-
-def decoded(line: str) -> str:
+def checked_line(line: str) -> str:
     """Return a line that was read with `surrogateescape`; raise ValueError if some of its bytes are not UTF-8."""
     if bad := _UNDECODED.search(line):
         raise ValueError(f"not valid UTF-8 (byte {ord(bad[0]) - 0xDC00:#04x} after {bad.start()} characters)")
@@ -547,7 +542,7 @@ def _questions(file: TextFile) -> Iterator[_Question]:
 def _asked(file: TextFile) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
     """Yield the place of every question, its paragraph and itself."""
     try:
-        content = parse_json("\n".join(lines_of(file)), MAX_BYTES, check_text=False)
+        content = parse_json("\n".join(text_lines(file)), MAX_BYTES, check_text=False)
     except ValueError as error:
         raise DataError(f"{file.path}: not JSON: {error}") from error
     with _named(file, "data"):

@@ -9,8 +9,8 @@ from pathlib import Path
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CONLLU_COLUMNS
 from transformer_jax.data.sources import format_of, reading_file
-from transformer_jax.data.sources.formats import FORMATS, Input, decoded, lines_of
-from transformer_jax.data.sources.lines import TextFile
+from transformer_jax.data.sources.formats import FORMATS, Input, checked_line
+from transformer_jax.data.sources.lines import TextFile, text_lines
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.readers import parse_json
 
@@ -112,6 +112,6 @@ def has_lines_of_questions(file: InputFile) -> bool:
 
 def _first_line(file: InputFile) -> str:
     try:
-        return decoded(next(lines_of(file._file()), ""))
+        return checked_line(next(text_lines(file._file()), ""))
     except ValueError:
         return ""

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import logging
 import stat
 from collections.abc import Callable, Generator, Iterator
@@ -144,6 +145,11 @@ class TextFile:
             raise DataError(
                 f"{self.path} has empty lines (line {named}): remove them (of a pair of files, the same lines of both)"
             )
+
+
+def text_lines(file: TextFile) -> Iterator[str]:
+    """Return the lines of a file."""
+    return itertools.chain.from_iterable(file.blocks())
 
 
 class _Utf8Test:

@@ -133,7 +133,7 @@ def content(path: Path) -> bytes:
         raise DataError(f"cannot read {path}: {error}") from error
 
 
-def either(folder: Path, *names: str) -> Path | None:
+def first_file(folder: Path, *names: str) -> Path | None:
     """Return the first file of these names that a folder has, plain or .gz; None if it has none."""
     found = (folder / f"{name}{suffix}" for name in names for suffix in ("", ".gz"))
     return next((path for path in found if path.is_file()), None)

@@ -21,7 +21,7 @@ import numpy as np
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from transformer_jax.data.tokenizers.library import LibraryTokenizer, content, either, is_word_piece
+from transformer_jax.data.tokenizers.library import LibraryTokenizer, content, first_file, is_word_piece
 from transformer_jax.data.tokenizers.tokenizer import SpecialIds, training_lines, with_named_roles, with_text
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.readers import parse_json
@@ -242,7 +242,7 @@ def of_files(path: Path, lower_case: bool = True) -> WordPieceTokenizer:
     Args:
       lower_case: whether letters are written small if no file says it.
     """
-    file = either(path, JSON, VOCABULARY) if path.is_dir() else path
+    file = first_file(path, JSON, VOCABULARY) if path.is_dir() else path
     if file is None:
         raise DataError(f"the folder has no {JSON} and no {VOCABULARY}")
     settings_file = file.with_name(SETTINGS)

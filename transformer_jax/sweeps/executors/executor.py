@@ -30,7 +30,7 @@ class Options:
 
 
 @runtime_checkable
-class Job(Protocol):
+class StartedWorker(Protocol):
     """A worker that has been started."""
 
     def poll(self) -> int | None:
@@ -52,7 +52,7 @@ class Executor(Protocol):
         """Return the folders of the trials of each job."""
         ...
 
-    def start(self, folders: Sequence[Path], slot: int) -> Job:
+    def start(self, folders: Sequence[Path], slot: int) -> StartedWorker:
         """Start a job; `slot` is a number from 0 that no other running job has."""
         ...
 
@@ -61,7 +61,7 @@ class Executor(Protocol):
         ...
 
 
-def command(folders: Sequence[Path], options: Options) -> list[str]:
+def worker_command(folders: Sequence[Path], options: Options) -> list[str]:
     """Return the command line of a worker.
 
     It trusts the modules that the sweep trusts. With -P it does not import from the current folder, which may contain

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transformer_jax.host.files import open_own_file
-from transformer_jax.sweeps.executors.executor import Options, command, each_alone
+from transformer_jax.sweeps.executors.executor import Options, each_alone, worker_command
 from transformer_jax.sweeps.executors.subprocesses import python_path
 from transformer_jax.sweeps.results import OUTPUT
 from transformer_jax.sweeps.trials import Trial, groups
@@ -62,7 +62,7 @@ class Local:
             # A separate session: Ctrl-C reaches only the sweep, which then makes all workers save.
             return _Process(
                 subprocess.Popen(
-                    command(folders, self._options),
+                    worker_command(folders, self._options),
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,

@@ -20,8 +20,8 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
-from transformer_jax.host.files import own_file_opener
-from transformer_jax.sweeps.executors.executor import Options, command, each_alone
+from transformer_jax.host.files import append_line
+from transformer_jax.sweeps.executors.executor import Options, each_alone, worker_command
 from transformer_jax.sweeps.executors.subprocesses import python_path, start_worker
 from transformer_jax.sweeps.results import OUTPUT, SPEC
 from transformer_jax.sweeps.trials import Trial
@@ -118,22 +118,18 @@ class _Job:
                 if not ray.wait([self._started], timeout=0)[0]:
                     return None
                 if (problem := ray.get(self._started)) is not None:
-                    self._say(problem)
+                    append_line(self._output, problem)
                     return exit_codes.USER_ERROR
                 self._ended = self._actor.wait.remote()
             return ray.get(self._ended) if ray.wait([self._ended], timeout=0)[0] else None
         except ray.exceptions.RayError as error:
-            self._say(f"its node or its actor has died: {str(error).strip().splitlines()[0]}")
+            append_line(self._output, f"its node or its actor has died: {str(error).strip().splitlines()[0]}")
             return exit_codes.KILLED
 
     def _kill(self) -> None:
         import ray
 
         ray.kill(self._actor)
-
-    def _say(self, message: str) -> None:
-        with open(self._output, "a", encoding="utf-8", opener=own_file_opener) as file:
-            file.write(f"{message}\n")
 
 
 class Ray:
@@ -177,7 +173,7 @@ class Ray:
 
     def start(self, folders: Sequence[Path], slot: int) -> _Job:
         folders = [folder.absolute() for folder in folders]
-        return _Job(self._actor.remote(), command(folders, self._options), folders[0], self._environment)
+        return _Job(self._actor.remote(), worker_command(folders, self._options), folders[0], self._environment)
 
     def close(self) -> None:
         import ray

@@ -26,11 +26,11 @@ from typing import Any
 
 from transformer_jax.errors import ConfigError
 from transformer_jax.host import exit_codes
-from transformer_jax.host.files import own_file_opener, with_checksum, without_checksum, write_atomically
+from transformer_jax.host.files import append_line, with_checksum, without_checksum, write_atomically
 from transformer_jax.readers import read_json_object
 from transformer_jax.readers.plain_pickle import read_plain_pickle
 from transformer_jax.readers.records import TEXT, Kind, expect
-from transformer_jax.sweeps.executors.executor import Options, command, each_alone
+from transformer_jax.sweeps.executors.executor import Options, each_alone, worker_command
 from transformer_jax.sweeps.executors.subprocesses import run_worker
 from transformer_jax.sweeps.results import OUTPUT
 from transformer_jax.sweeps.trials import Trial
@@ -133,7 +133,7 @@ class _Job:
         elif self._gone_at is None:
             self._gone_at = self._queue.looks  # a shared file system may show the result a little later
         elif self._queue.looks > self._gone_at:
-            self._say(f"job {self._number} ended before its worker; see its log {self._log}")
+            append_line(self._output, f"job {self._number} ended before its worker; see its log {self._log}")
             return exit_codes.KILLED
         return None
 
@@ -157,15 +157,11 @@ class _Job:
             if outcome == "success":
                 return int(result)
         except (OSError, TypeError, ValueError) as error:
-            self._say(f"job {self._number}: its result {self._result} cannot be read: {error}")
+            append_line(self._output, f"job {self._number}: its result {self._result} cannot be read: {error}")
             return 1
         last = str(result).strip().splitlines()[-1]
-        self._say(f"job {self._number} could not run the worker, see {self._log}: {last}")
+        append_line(self._output, f"job {self._number} could not run the worker, see {self._log}: {last}")
         return 1
-
-    def _say(self, message: str) -> None:
-        with open(self._output, "a", encoding="utf-8", opener=own_file_opener) as file:
-            file.write(f"{message}\n")
 
 
 class Slurm:
@@ -216,7 +212,7 @@ class Slurm:
         folders = [folder.absolute() for folder in folders]
         number = self._earlier_job(folders[0])
         if number is None:
-            number = self._submit(command(folders, self._options), folders[0] / OUTPUT)
+            number = self._submit(worker_command(folders, self._options), folders[0] / OUTPUT)
             values = {"cluster": self._asked.cluster, "job": number}
             write_atomically(folders[0] / JOB, (json.dumps(with_checksum(values)) + "\n").encode())
             self._queue.look_anew()

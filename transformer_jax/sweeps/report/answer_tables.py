@@ -20,7 +20,7 @@ HEADS: dict[Column, str] = {"mean": "mean ± 95 %", "difference": "difference", 
 """Heads of the columns of a group."""
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A number as text, and the column of its group that it is in."""
 
     column: Column
@@ -28,19 +28,19 @@ class Cell(NamedTuple):
     is_best: bool = False
 
 
-class Line(NamedTuple):
+class TableRow(NamedTuple):
     """A variant or a contrast.
 
-    name: in one cell. labels: in one cell per name of `Table.axes`. trials: by status; empty for a contrast.
+    name: in one cell. labels: in one cell per name of `AnswerTable.axes`. trials: by status; empty for a contrast.
     """
 
     name: str
     labels: Sequence[str]
-    cells: Sequence[Cell]
+    cells: Sequence[TableCell]
     trials: str = ""
 
 
-class Table(NamedTuple):
+class AnswerTable(NamedTuple):
     """A table with a group of columns for each metric.
 
     axes: heads of the columns before the groups, if a line has several. groups: labels of the metrics. columns: of each
@@ -50,11 +50,11 @@ class Table(NamedTuple):
     axes: Sequence[str]
     groups: Sequence[str]
     columns: Sequence[Column]
-    lines: Sequence[Line]
+    lines: Sequence[TableRow]
     is_whole: bool = True
 
 
-def variants_table(results: StudyResults, rows: Sequence[Row]) -> Table:
+def variants_table(results: StudyResults, rows: Sequence[Row]) -> AnswerTable:
     """Return a line per variant: mean, difference to the reference and p-value for each metric.
 
     If the study has contrasts, differences and p-values are left out.
@@ -69,29 +69,29 @@ def variants_table(results: StudyResults, rows: Sequence[Row]) -> Table:
         labels = [variant.labels[name] for name in axes]
         labels[-1] += mark
         cells = [cell for row in own for cell in _of_row(row) if cell.column in columns]
-        lines.append(Line(variant.short_name + mark, labels, cells, trials_of(variant)))
-    return Table(axes, _groups(results), columns, lines, all(variant.is_complete for variant in results.variants))
+        lines.append(TableRow(variant.short_name + mark, labels, cells, trials_of(variant)))
+    return AnswerTable(axes, _groups(results), columns, lines, all(variant.is_complete for variant in results.variants))
 
 
-def contrasts_table(results: StudyResults, contrasts: Sequence[Contrast]) -> Table:
+def contrasts_table(results: StudyResults, contrasts: Sequence[Contrast]) -> AnswerTable:
     """Return a line per contrast: difference and p-value for each metric."""
     lines, count = [], len(results.study.metrics)
     for first in range(0, len(contrasts), count):
         together = contrasts[first : first + count]
         name = together[0].name
-        lines.append(Line(name, [name], [cell for contrast in together for cell in _compared(contrast)]))
-    return Table(["one value minus another"], _groups(results), ["difference", "p"], lines)
+        lines.append(TableRow(name, [name], [cell for contrast in together for cell in _compared(contrast)]))
+    return AnswerTable(["one value minus another"], _groups(results), ["difference", "p"], lines)
 
 
 def _groups(results: StudyResults) -> list[str]:
     return [metric_label(metric.name, results.task) for metric in results.study.metrics]
 
 
-def _of_row(row: Row) -> Iterator[Cell]:
-    yield Cell("mean", estimate_of(row), row.best)
+def _of_row(row: Row) -> Iterator[TableCell]:
+    yield TableCell("mean", estimate_of(row), row.best)
     yield from _compared(row)
 
 
-def _compared(row: Row | Contrast) -> Iterator[Cell]:
-    yield Cell("difference", difference_of(row))
-    yield Cell("p", p_value_of(row))
+def _compared(row: Row | Contrast) -> Iterator[TableCell]:
+    yield TableCell("difference", difference_of(row))
+    yield TableCell("p", p_value_of(row))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.builtin import studies
-from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, read_config
+from transformer_jax.checkpoints.workdir import CONFIG, lasting_differences, read_stored_config
 from transformer_jax.config import flat, nearest, outside_parts
-from transformer_jax.config_file import load
+from transformer_jax.config_file import load_config_dict
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.metrics_file import is_number
 from transformer_jax.sweeps.figures import number_of
@@ -122,7 +122,7 @@ class StudyResults:
     @property
     def logged(self) -> list[str]:
         """Names of the logged quantities, as SPLIT/NAME."""
-        lines = [line for trial in self.trials for line in trial.log]
+        lines = [line for trial in self.trials for line in trial.log_lines]
         names = {(line["split"], name) for line in lines for name, value in line.items() if is_number(value)}
         return sorted(f"{split}/{name}" for split, name in names if name != "step")
 
@@ -203,7 +203,7 @@ def _trust_parts(study: Study) -> None:
     for part in (study, *filter(None, [study.pretraining])):
         with contextlib.suppress(ConfigError):  # a report needs no baseline
             if not (file := part.find_baseline()).endswith(".json"):
-                own(outside_parts(flat(load(file).to_dict())).values())
+                own(outside_parts(flat(load_config_dict(file).to_dict())).values())
 
 
 def _recorded_study(workdir: Path, record: Mapping[str, Any]) -> tuple[Study, Path, Path | None]:
@@ -240,7 +240,7 @@ def _check_config(trial: Trial, folder: Path) -> None:
     if trial.trained_by is not None:
         return
     try:
-        stored = read_config(folder)
+        stored = read_stored_config(folder)
     except CheckpointError:  # training refuses it; here it only confirms trial.json
         return
     if stored is None:
@@ -253,9 +253,9 @@ def _check_config(trial: Trial, folder: Path) -> None:
 
 def _is_unscored(trial: TrialResult) -> bool:
     """Return whether a trial without a result has been trained to its end and is not being scored."""
-    if trial.result is not None or not trial.log:
+    if trial.result is not None or not trial.log_lines:
         return False
-    ended = trial.log[-1]["step"] >= trial.trial.config.training.num_train_steps
+    ended = trial.log_lines[-1]["step"] >= trial.trial.config.training.num_train_steps
     with contextlib.suppress(OSError):  # no permission to lock
         return ended and not is_running(trial.folder)
     return ended

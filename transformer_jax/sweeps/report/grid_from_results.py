@@ -16,12 +16,12 @@ from transformer_jax.sweeps.trials import variant as resolved_variant
 _EXCLUDED = ("data.cache_dir", SEED)
 
 
-def fields_of(config: ExperimentConfig) -> dict[str, Any]:
+def values_by_name(config: ExperimentConfig) -> dict[str, Any]:
     """Return values by dotted name, without the seed and the folder of the token cache."""
     return {name: value for name, _, value in walk(config) if name not in _EXCLUDED}
 
 
-def config_of(variant: Variant) -> ExperimentConfig:
+def config_of_variant(variant: Variant) -> ExperimentConfig:
     """Return the config of the first trial of a variant; the others differ only in the seed."""
     return variant.trials[0].trial.config
 
@@ -31,8 +31,8 @@ def derived_differences(variants: Sequence[Variant]) -> dict[str, list[str]]:
 
     A field of which a variant has another value than the derived one is left out.
     """
-    configs = [config_of(variant) for variant in variants]
-    values = [fields_of(config) for config in configs]
+    configs = [config_of_variant(variant) for variant in variants]
+    values = [values_by_name(config) for config in configs]
     declared = {name: field.metadata.get("derived_from", ()) for config in configs for name, field, _ in walk(config)}
     differing = [name for name in declared if len({of.get(name) for of in values}) > 1]
     derived = {n: declared[n] for n in differing if declared[n] and all(is_derived(config, n) for config in configs)}
@@ -56,7 +56,7 @@ def absent_variants(study: Study, variants: Sequence[Variant]) -> dict[str, str]
     found = {}
     for labels in absent:
         fields = None if overrides is None else _from_the_file(study, labels, {}, overrides)
-        same = (variant.name for variant in variants if fields == fields_of(config_of(variant)))
+        same = (variant.name for variant in variants if fields == values_by_name(config_of_variant(variant)))
         found[Variant(labels, ()).name] = next(same, "")
     return found
 
@@ -65,13 +65,13 @@ def overrides_of(study: Study, variants: Sequence[Variant]) -> Mapping[str, Any]
     """Return the config overrides that the sweep was run with, or None if no overrides explain the configs."""
 
     def made_again(variant: Variant, overrides: Mapping[str, Any]) -> dict[str, Any] | None:
-        fields = fields_of(config_of(variant))
+        fields = values_by_name(config_of_variant(variant))
         drawn = {axis.field: fields[axis.field] for axis in study.axes if isinstance(axis, Range)}
         return _from_the_file(study, variant.labels, drawn, overrides)
 
     overrides: dict[str, Any] = {}
     for variant in variants:  # all variants: where an axis sets a field, it hides an override
-        known, wanted = made_again(variant, {}), fields_of(config_of(variant))
+        known, wanted = made_again(variant, {}), values_by_name(config_of_variant(variant))
         if known is None:
             return None
         own = {name: value for name, value in wanted.items() if known[name] != value}
@@ -80,7 +80,7 @@ def overrides_of(study: Study, variants: Sequence[Variant]) -> Mapping[str, Any]
             if made_again(variant, fewer) == wanted:
                 own = fewer
         overrides |= own
-    same = all(made_again(variant, overrides) == fields_of(config_of(variant)) for variant in variants)
+    same = all(made_again(variant, overrides) == values_by_name(config_of_variant(variant)) for variant in variants)
     return overrides if same else None
 
 
@@ -89,6 +89,6 @@ def _from_the_file(
 ) -> dict[str, Any] | None:
     """Return the fields of a variant as the study's file makes them; None if the config is invalid."""
     try:
-        return fields_of(resolved_variant(study, labels, drawn, overrides))
+        return values_by_name(resolved_variant(study, labels, drawn, overrides))
     except ConfigError:
         return None

@@ -23,10 +23,10 @@ def element(tag: str, *children: str, **attributes: str) -> Html:
     )
     if tag in _VOID:
         return Html(f"<{tag}{named}>")
-    return Html(f"<{tag}{named}>{joined(*children)}</{tag}>")
+    return Html(f"<{tag}{named}>{html_of(*children)}</{tag}>")
 
 
-def joined(*children: str) -> Html:
+def html_of(*children: str) -> Html:
     return Html("".join(child if isinstance(child, Html) else html.escape(child, quote=False) for child in children))
 
 
@@ -36,7 +36,7 @@ def table(caption: str, head: list[list[Html]], body: list[list[Html]], label: s
     Args:
       label: ARIA label of the container; it can have the keyboard focus, so that it can be scrolled by keys.
     """
-    rows = [joined(*(element("tr", *cells) for cells in part)) for part in (head, body)]
+    rows = [html_of(*(element("tr", *cells) for cells in part)) for part in (head, body)]
     content = element(
         "table", element("caption", element("span", caption)), element("thead", rows[0]), element("tbody", rows[1])
     )

@@ -26,7 +26,7 @@ def legend_of_variants(
 
 def axis_of(results: StudyResults) -> str:
     """Return the name of the only axis, as title above short variant names; empty if there are several axes."""
-    return plain(results.study.axes[0].name) if len(results.study.axes) == 1 else ""
+    return plain_label(results.study.axes[0].name) if len(results.study.axes) == 1 else ""
 
 
 def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], title: str = "") -> None:
@@ -36,13 +36,13 @@ def legend(axes: Any, handles: Sequence[Any], names: Sequence[str], title: str =
     columns = 3 if longest <= 12 else 2 if longest <= 26 else 1
     rows = math.ceil(sum(map(len, broken)) / columns) + bool(title)
     axes.figure.set_figheight(axes.figure.get_figheight() + _LEGEND_ROW * rows)
-    labels = ["\n".join(map(plain, lines)) for lines in broken]
+    labels = ["\n".join(map(plain_label, lines)) for lines in broken]
     axes.figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=9, title=title)
 
 
 def row_label(variant: Variant, results: StudyResults) -> str:
     reference = " (reference)" if variant is results.reference else ""
-    name = "\n".join(map(plain, textwrap.wrap(variant.short_name, _ROW_LABEL, break_on_hyphens=False)))
+    name = "\n".join(map(plain_label, textwrap.wrap(variant.short_name, _ROW_LABEL, break_on_hyphens=False)))
     return name + reference + missing([variant]).replace(" (", "\n(", 1)
 
 
@@ -53,7 +53,7 @@ def missing(variants: Sequence[Variant]) -> str:
     return f" ({', '.join(lost)})" if lost else ""
 
 
-def plain(text: str) -> str:
+def plain_label(text: str) -> str:
     """Return text that matplotlib shows unchanged, cut to the longest label.
 
     Without this, `$` would start a formula and a leading `_` would hide the label.

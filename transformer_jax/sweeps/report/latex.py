@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from transformer_jax.sweeps.report.answer_tables import Cell, Table, contrasts_table, variants_table
+from transformer_jax.sweeps.report.answer_tables import AnswerTable, TableCell, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.number_text import NOTHING
 from transformer_jax.sweeps.report.summary import Contrast, Row
@@ -56,7 +56,7 @@ def escaped(text: str) -> str:
     return f"{{}}{latex}" if latex.startswith(("[", "*")) else latex
 
 
-def _tabular(table: Table) -> str:
+def _tabular(table: AnswerTable) -> str:
     """Return a `tabular` with a group of columns for each metric, and the trials if not all of them have finished."""
     left, width, last = len(table.axes), len(table.columns), [] if table.is_whole else ["trials"]
     groups, rules = [""] * left, []
@@ -82,7 +82,7 @@ def _tabular(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     if cell.column == "p":
         return _p_value(cell.text)
     text = _signed(cell.text) if cell.column == "difference" else escaped(cell.text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from transformer_jax.sweeps.report.answer_tables import HEADS, Cell, Table, contrasts_table, variants_table
+from transformer_jax.sweeps.report.answer_tables import HEADS, AnswerTable, TableCell, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.latex import TABLES
@@ -46,7 +46,7 @@ def tables(results: StudyResults, rows: list[Row], contrasts: list[Contrast]) ->
     return "\n\n".join(written)
 
 
-def _table(table: Table, has_trials: bool) -> str:
+def _table(table: AnswerTable, has_trials: bool) -> str:
     """Return a table with a row per line; the first column of a group names its metric."""
     head, last = [escaped(", ".join(table.axes))], ["trials"] if has_trials else []
     for group in table.groups:
@@ -60,7 +60,7 @@ def _table(table: Table, has_trials: bool) -> str:
     return "\n".join(lines)
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     text = escaped(cell.text) if cell.column == "mean" else cell.text
     return f"**{text}** {STAR}" if cell.is_best else text
 

@@ -76,7 +76,7 @@ def measurements_csv(results: StudyResults) -> str:
 
 
 def _numbers(trial: TrialResult) -> Iterator[tuple[str, int, str, float | None]]:
-    for line in trial.log:
+    for line in trial.log_lines:
         if line["split"] != DAMAGED:
             for name, value in line.items():
                 if name not in _NO_METRICS and (value is None or is_number(value)):

@@ -58,7 +58,7 @@ def p_value(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else f"{value:.1e}" if value > 0 else "0"
 
 
-def number(value: int | float) -> str:
+def number_text(value: int | float) -> str:
     """Return the text of a number of one trial; a float has four significant digits."""
     if isinstance(value, int):
         return str(value)

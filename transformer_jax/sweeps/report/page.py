@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from transformer_jax.readers import read_text
-from transformer_jax.sweeps.report.answer_tables import HEADS, Cell, Table, contrasts_table, variants_table
+from transformer_jax.sweeps.report.answer_tables import HEADS, AnswerTable, TableCell, contrasts_table, variants_table
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.drawing import Drawn
 from transformer_jax.sweeps.report.formatting import metric_label, status_words
-from transformer_jax.sweeps.report.grid_from_results import config_of, derived_differences, fields_of
+from transformer_jax.sweeps.report.grid_from_results import config_of_variant, derived_differences, values_by_name
 from transformer_jax.sweeps.report.html import Html, element, table
 from transformer_jax.sweeps.report.latex import TABLES
 from transformer_jax.sweeps.report.markdown import FIGURES
 from transformer_jax.sweeps.report.measurements import MEASUREMENTS
-from transformer_jax.sweeps.report.number_text import NOTHING, number
+from transformer_jax.sweeps.report.number_text import NOTHING, number_text
 from transformer_jax.sweeps.report.reproduction import (
     command_note,
     differing_fields,
@@ -83,7 +83,7 @@ def _contrast_table(results: StudyResults, contrasts: list[Contrast]) -> Html:
     return _table(contrasts_table(results, contrasts), "Over the seeds that both have.", "differences")
 
 
-def _table(shown: Table, caption: str, label: str, last: Sequence[Html] = ()) -> Html:
+def _table(shown: AnswerTable, caption: str, label: str, last: Sequence[Html] = ()) -> Html:
     """Return a table with two lines of heads; last: the head of a column of trials."""
     first = element("th", ", ".join(shown.axes), rowspan="2", scope="col")
     width = str(len(shown.columns))
@@ -96,7 +96,7 @@ def _table(shown: Table, caption: str, label: str, last: Sequence[Html] = ()) ->
     return table(caption, [[first, *groups, *last], columns], body, label)
 
 
-def _cell(cell: Cell) -> Html:
+def _cell(cell: TableCell) -> Html:
     if not cell.is_best:
         return element("td", cell.text)
     star = element("span", STAR, class_="star", aria_hidden="true")
@@ -126,7 +126,7 @@ def _differences(results: StudyResults) -> Html:
     head = [_head("variant"), *map(_head, names), _head("parameters")]
     body = []
     for variant in results.variants:
-        fields = fields_of(config_of(variant))
+        fields = values_by_name(config_of_variant(variant))
         counts = sorted({trial.ran.parameters for trial in variant.trials if trial.ran is not None})
         parameters = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]]))) or NOTHING
         cells = [element("td", str(fields[name])) for name in names]
@@ -147,8 +147,8 @@ def _trials(results: StudyResults) -> Html:
     body = []
     for variant in results.variants:
         for trial in variant.trials:
-            values = [number(trial.metrics[m]) if m in trial.metrics else NOTHING for m in metrics]
-            done = [] if trial.ran is None else [str(trial.ran.steps), number(trial.ran.seconds)]
+            values = [number_text(trial.metrics[m]) if m in trial.metrics else NOTHING for m in metrics]
+            done = [] if trial.ran is None else [str(trial.ran.steps), number_text(trial.ran.seconds)]
             texts = [str(trial.trial.seed), status_words(trial.status), *values, *(done or [NOTHING] * 2)]
             why = element("td", _why(results, trial), class_="text")
             name = element("th", variant.short_name, scope="row")
@@ -186,7 +186,7 @@ def _origin(results: StudyResults) -> list[Html]:
     lines = [
         *_counted("Machine", machines(results)),
         *_counted("Versions", versions(results)),
-        f"Training: {number(seconds)} seconds in total over all trials.",
+        f"Training: {number_text(seconds)} seconds in total over all trials.",
     ]
     return [*said, element("ul", *(element("li", line) for line in lines))]
 

@@ -24,8 +24,16 @@ from transformer_jax.sweeps.figures import (
 )
 from transformer_jax.sweeps.report.collect import StudyResults
 from transformer_jax.sweeps.report.formatting import metric_label, metric_name, trials_of
-from transformer_jax.sweeps.report.labels import axis_of, legend, legend_of_variants, literal, missing, plain, row_label
-from transformer_jax.sweeps.report.number_text import number
+from transformer_jax.sweeps.report.labels import (
+    axis_of,
+    legend,
+    legend_of_variants,
+    literal,
+    missing,
+    plain_label,
+    row_label,
+)
+from transformer_jax.sweeps.report.number_text import number_text
 from transformer_jax.sweeps.report.variants import TrialResult, Variant
 from transformer_jax.sweeps.statistics import Estimate, estimate
 
@@ -118,7 +126,7 @@ class _Panels:
                 )
             lines[at].draw(panel, styles[0])
             name = textwrap.shorten(lines[at].name, 4 * _PANEL_TITLE, placeholder="…")
-            panel.set_title(plain("\n".join(textwrap.wrap(name, _PANEL_TITLE))), fontsize=8, loc="left")
+            panel.set_title(plain_label("\n".join(textwrap.wrap(name, _PANEL_TITLE))), fontsize=8, loc="left")
             panel.tick_params(labelsize=7, labelbottom=at + _COLUMNS >= len(lines))
 
     def label(self, x: str, y: str, note: str) -> None:
@@ -205,7 +213,7 @@ def profile(figure: MetricByBin, axes: Any, results: StudyResults) -> str:
         )
     panels = _Panels(axes, drawn, [_point_style(index) for index in range(len(drawn))])
     for panel in panels.all:
-        names = [plain(name) + ("*" if name in few else "") for name in bins]
+        names = [plain_label(name) + ("*" if name in few else "") for name in bins]
         panel.set_xticks(range(len(bins)), names, rotation=0 if len(bins) < (8 if together else 4) else 45)
     if panels.handles:
         legend_of_variants(axes, panels.handles, [[variant] for variant in shown], results)
@@ -376,7 +384,7 @@ def _extremes(means: Sequence[tuple[str, float]], direction: str) -> str:
         return "no value."
     (low, low_mean), (high, high_mean) = known[0], known[-1]
     if direction == "max":
-        return f"best {high}, {number(high_mean)}; worst {low}, {number(low_mean)}."
+        return f"best {high}, {number_text(high_mean)}; worst {low}, {number_text(low_mean)}."
     if direction == "min":
-        return f"best {low}, {number(low_mean)}; worst {high}, {number(high_mean)}."
-    return f"lowest {low}, {number(low_mean)}; highest {high}, {number(high_mean)}."
+        return f"best {low}, {number_text(low_mean)}; worst {high}, {number_text(high_mean)}."
+    return f"lowest {low}, {number_text(low_mean)}; highest {high}, {number_text(high_mean)}."

@@ -10,7 +10,7 @@ from typing import Any
 from transformer_jax.errors import ConfigError
 from transformer_jax.host.files import json_text
 from transformer_jax.sweeps.report.collect import StudyResults, collect
-from transformer_jax.sweeps.report.grid_from_results import config_of, fields_of, overrides_of
+from transformer_jax.sweeps.report.grid_from_results import config_of_variant, overrides_of, values_by_name
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.search.random import random_search
 from transformer_jax.sweeps.search.search import Space
@@ -20,7 +20,7 @@ from transformer_jax.sweeps.trials import PRETRAINING
 
 def differing_fields(results: StudyResults) -> list[str]:
     """Return the fields in which variants differ, in the config's order."""
-    configs = [fields_of(config_of(variant)) for variant in results.variants]
+    configs = [values_by_name(config_of_variant(variant)) for variant in results.variants]
     return [name for name in configs[0] if len({config[name] for config in configs}) > 1]
 
 
@@ -126,7 +126,7 @@ def versions(results: StudyResults) -> Counter[str]:
 def exact_config(variant: Variant) -> str:
     """Return a variant's config as JSON, without the seed and the folder of the token cache."""
     sections: dict[str, Any] = {}
-    for name, value in fields_of(config_of(variant)).items():
+    for name, value in values_by_name(config_of_variant(variant)).items():
         section, _, leaf = name.rpartition(".")
         (sections.setdefault(section, {}) if section else sections)[leaf] = value
     return json_text(sections, indent=2)

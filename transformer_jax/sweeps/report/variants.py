@@ -54,7 +54,7 @@ class TrialResult:
         return self.folder.parent / self.trial.trained_by / metrics_file.NAME
 
     @functools.cached_property
-    def log(self) -> list[dict[str, Any]]:
+    def log_lines(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; none if there is a `log_problem`.
 
         A half-written last line is left out if training has not ended.
@@ -65,7 +65,7 @@ class TrialResult:
 
     @functools.cached_property
     def log_problem(self) -> str:
-        """Why the log is not that of the result; empty if it is, or there is no result. Raises as `log`."""
+        """Why the log is not that of the result; empty if it is, or there is no result. Raises as `log_lines`."""
         if self.ran is None:
             return ""
         file, last = self.log_file, max((line["step"] for line in self._lines), default=0)
@@ -86,7 +86,7 @@ class TrialResult:
 
     def logged(self, quantity: str) -> dict[int, float]:
         """Return the finite values of a quantity, SPLIT/NAME, by step."""
-        return metrics_file.values_by_step(self.log, quantity)
+        return metrics_file.values_by_step(self.log_lines, quantity)
 
     def cost(self, name: str, steps: Iterable[int]) -> dict[int, float]:
         """Return the cost of the training up to each of some steps, without steps after the last line of the log.

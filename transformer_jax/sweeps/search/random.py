@@ -26,7 +26,7 @@ def random_search(space: Space, num_trials: int, seed: int) -> Listed:
     trials: list[Trial] = []
     notes, problems = [], []
     for number in range(num_trials):
-        values = {axis.name: draw(axis, generator) for axis in space.study.axes}
+        values = {axis.name: drawn_value(axis, generator) for axis in space.study.axes}
         try:
             drawn = space.trials(values)
         except ConfigError as error:
@@ -45,7 +45,7 @@ def random_search(space: Space, num_trials: int, seed: int) -> Listed:
     return Listed(trained_once(trials), notes)
 
 
-def draw(axis: Axis | Range, generator: Any) -> Any:
+def drawn_value(axis: Axis | Range, generator: Any) -> Any:
     """Return a value of an axis, drawn uniformly from its names or numbers, or from their logarithms.
 
     Integers are rounded from numbers between low - 1/2 and high + 1/2, so that both ends are as likely as the others.

@@ -7,13 +7,12 @@ import re
 import time
 import uuid
 import warnings
-import zlib
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from transformer_jax.errors import ConfigError, DataError
-from transformer_jax.host.files import open_own_file, try_lock, write_atomically
+from transformer_jax.host.files import crc32_text, open_own_file, try_lock, write_atomically
 from transformer_jax.readers import read_text
 
 HEARTBEAT_SECONDS = 60
@@ -129,10 +128,10 @@ def identity(workdir: Path) -> str:
     file = workdir / ".search_identity"
     if not file.exists():
         made = uuid.uuid4().hex
-        write_atomically(file, f"{made} {_crc32(made)}".encode())
+        write_atomically(file, f"{made} {crc32_text(made)}".encode())
     try:
         found, _, checksum = read_text(file).strip().partition(" ")
-        if re.fullmatch(r"[0-9a-f]{32}", found) is None or checksum not in ("", _crc32(found)):
+        if re.fullmatch(r"[0-9a-f]{32}", found) is None or checksum not in ("", crc32_text(found)):
             raise ValueError("it does not match its checksum")
     except (OSError, ValueError) as error:
         raise DataError(
@@ -140,10 +139,6 @@ def identity(workdir: Path) -> str:
             f"this work directory was trying are tried again after {GRACE_SECONDS // 60} minutes"
         ) from error
     return found
-
-
-def _crc32(text: str) -> str:
-    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def locked(workdir: Path) -> IO[bytes]:

@@ -119,7 +119,7 @@ def _row(ragged: Ragged, example: int | np.integer) -> np.ndarray:
     return np.asarray(ragged.ids[first : first + ragged.lengths[example]], np.int64)
 
 
-def window_arrays(
+def answer_arrays(
     config: ExperimentConfig, split: EncodedSplit, windows: Windows, rows: Rows, shape: BatchShape, step: int | None
 ) -> Batch:
     """Return the arrays of `framing.framed` for some windows, `targets` [B, 2] int32 and `weights` [B, 2] float32.

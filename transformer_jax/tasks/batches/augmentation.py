@@ -17,7 +17,9 @@ _Images = UInt8[np.ndarray, "n height width channels"]
 _CROP, _FLIP, _OPERATIONS, _MIX = range(4)
 
 
-def row_keys(seed: int, step: int, row_ids: Int[np.ndarray, " n"], partner: bool = False) -> UInt64[np.ndarray, " n"]:
+def keys_of_rows(
+    seed: int, step: int, row_ids: Int[np.ndarray, " n"], partner: bool = False
+) -> UInt64[np.ndarray, " n"]:
     """Return the keys of the random numbers of rows; those of the images mixed into them are others (`partner`)."""
     return keys(AUGMENTATION_STREAM, seed, step, row_ids, int(partner))
 
@@ -25,7 +27,7 @@ def row_keys(seed: int, step: int, row_ids: Int[np.ndarray, " n"], partner: bool
 def augmented(config: TaskConfig, images: _Images, row_keys: UInt64[np.ndarray, " n"]) -> _Images:
     """Return images after a random crop, flip and RandAugment, as far as the config has them."""
     if config.crop_padding:
-        images = cropped(images, config.crop_padding, uniform(row_keys, _CROP, 2))
+        images = randomly_cropped(images, config.crop_padding, uniform(row_keys, _CROP, 2))
     if config.flip:
         images = flipped(images, uniform(row_keys, _FLIP, 1)[:, 0] < 0.5)
     if config.rand_augment:
@@ -37,7 +39,7 @@ def augmented(config: TaskConfig, images: _Images, row_keys: UInt64[np.ndarray, 
     return images
 
 
-def cropped(images: _Images, padding: int, draws: Float[np.ndarray, "n 2"]) -> _Images:
+def randomly_cropped(images: _Images, padding: int, draws: Float[np.ndarray, "n 2"]) -> _Images:
     """Return images moved by up to `padding` pixels down or right, or up or left, each distance equally likely.
 
     Args: draws: numbers in [0, 1), for rows and for columns.

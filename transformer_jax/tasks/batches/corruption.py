@@ -23,7 +23,7 @@ Keys = UInt64[np.ndarray, " n"]
 _CHOSEN, _ACTION, _REPLACEMENT, _NOISE, _NON_NOISE, _SENTENCES, _PLACES, _LENGTHS = range(8)
 
 
-class Rows(NamedTuple):
+class TextRows(NamedTuple):
     """Texts of new lengths: ids int32 [n, W'], and lengths int64 [n]."""
 
     ids: np.ndarray
@@ -139,8 +139,8 @@ def longest_text(width: int, rate: float, mean_span_length: float) -> int:
 class SpanPair(NamedTuple):
     """The two sides of texts with corrupted spans."""
 
-    inputs: Rows
-    targets: Rows
+    inputs: TextRows
+    targets: TextRows
 
 
 def corrupt_spans(
@@ -197,7 +197,7 @@ def _part_starts(items: Lengths, parts: Lengths, number: Float[np.ndarray, "n W"
     return starts
 
 
-def _with_sentinels(ids: Ids, replaced: Flags, kept: Flags, sentinels: Int[np.ndarray, " K"], end_id: int) -> Rows:
+def _with_sentinels(ids: Ids, replaced: Flags, kept: Flags, sentinels: Int[np.ndarray, " K"], end_id: int) -> TextRows:
     """Return texts with a sentinel for every run of replaced tokens, and the end."""
     begins = replaced.copy()
     begins[:, 1:] &= ~replaced[:, :-1]
@@ -206,7 +206,7 @@ def _with_sentinels(ids: Ids, replaced: Flags, kept: Flags, sentinels: Int[np.nd
     return _compacted(tokens, kept | begins, end_id)
 
 
-def _compacted(tokens: Ids, kept: Flags, end_id: int | None = None) -> Rows:
+def _compacted(tokens: Ids, kept: Flags, end_id: int | None = None) -> TextRows:
     """Return the kept tokens of every row, moved together, and an end behind them."""
     counts = kept.sum(1)
     end = 0 if end_id is None else 1
@@ -215,7 +215,7 @@ def _compacted(tokens: Ids, kept: Flags, end_id: int | None = None) -> Rows:
     result[row, (np.cumsum(kept, axis=1) - 1)[row, place]] = tokens[row, place]
     if end_id is not None:
         result[np.arange(len(tokens)), counts] = end_id
-    return Rows(result, counts + end)
+    return TextRows(result, counts + end)
 
 
 # Denoising (BART).
@@ -263,7 +263,7 @@ def infill(
     mask_id: int,
     random_ids: Int[np.ndarray, " R"],
     random_share: float = 0.1,
-) -> Rows:
+) -> TextRows:
     """Replace spans of words by one mask each (Lewis et al. 2020, section 2.2); the result is never longer.
 
     The lengths of spans are Poisson numbers, drawn until they sum to ceil(rate * words), the last one being cut. A span
@@ -315,7 +315,7 @@ def infill(
     random = random_ids[(uniform(keys, _REPLACEMENT, width) * len(random_ids)).astype(np.int64)]
     filler = np.where(uniform(keys, _ACTION, width) < random_share, random, mask_id)
     result[row, begin[row, slot]] = filler[row, slot]
-    return Rows(result, new_lengths)
+    return TextRows(result, new_lengths)
 
 
 def _span_lengths(keys: Keys, wanted: Lengths, mean: float, width: int) -> tuple[Int[np.ndarray, "n W"], Lengths]:

@@ -27,7 +27,7 @@ def translation_scores(translations: Sequence[str], references: Sequence[str]) -
     }
 
 
-def token_scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+def tokenized_scores(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """Return corpus scores of tokenised text, as papers on such corpora report them.
 
     Returns: `exact_match`, percent of translations with the tokens of their reference; `tokenized_bleu`, 0 to 100, of

@@ -39,14 +39,14 @@ _CHARACTERS = {ord(space): " " for space in "\u00a0\u2007\u2009\u202f"} | dict.f
 )
 
 
-def uniform(text: str) -> str:
+def uniform_text(text: str) -> str:
     """Return the text in NFC with plain spaces, without soft hyphens and direction marks."""
     return unicodedata.normalize("NFC", text.translate(_CHARACTERS))
 
 
 def clean(text: str) -> str:
-    """Return `uniform` text with single spaces, and none at its ends."""
-    return " ".join(uniform(text).split())
+    """Return `uniform_text` text with single spaces, and none at its ends."""
+    return " ".join(uniform_text(text).split())
 
 
 class DatePattern(NamedTuple):
@@ -63,7 +63,7 @@ def parse_pattern(pattern: str) -> DatePattern:
     template, fields = [], []
     for kind, value in tokenize_pattern(pattern):
         if kind == "chars":
-            template.append(uniform(str(value)).replace("%", "%%"))
+            template.append(uniform_text(str(value)).replace("%", "%%"))
             continue
         letter, count = value
         # Day periods in full: the short ones are abbreviations ("nachm.") in some languages and words in others.
@@ -103,7 +103,7 @@ class DateWriter:
             from babel.dates import DateTimeFormat
 
             try:
-                text = uniform(DateTimeFormat(when, self._locale)[letter * count])
+                text = uniform_text(DateTimeFormat(when, self._locale)[letter * count])
             except ValueError as error:  # a day period without a name
                 raise Missing from error
             self._texts[key] = text

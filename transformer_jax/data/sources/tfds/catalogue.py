@@ -121,7 +121,7 @@ def _check_same(folder: Path, dataset: str) -> None:
         raise DataError(f"data.dir={str(folder)!r} contains {held}, not data.dataset={dataset!r}")
 
 
-def open_folder(folder: Path) -> Any:
+def open_prepared(folder: Path) -> Any:
     """Return a builder that reads the dataset of a folder.
 
     Raises: DataError if it cannot be read, or only with TensorFlow; UntrustedError as `_check_features`.
@@ -195,10 +195,10 @@ def make_builder(dataset: str, data_dir: str) -> Any:
     for file in sorted((data_root(data_dir) / wanted.name).rglob(_FEATURES)):  # TFDS reads those rather than its code
         _check_features(file)
     if wanted.name == _EMBEDDED:
-        from transformer_jax.data.sources.tfds.embedded_translate import EmbeddedTranslate, config_of
+        from transformer_jax.data.sources.tfds.embedded_translate import EmbeddedTranslate, config_of_name
 
         options = {"version": wanted.version} if wanted.version else {}
-        config = config_of(wanted.config)
+        config = config_of_name(wanted.config)
         config = EmbeddedTranslate.builder_configs.get(config.name, config)
         return _constructed(EmbeddedTranslate, data_dir=root, config=config, **options)
     return _constructed(tfds.builder, str(wanted), data_dir=root)
@@ -214,9 +214,9 @@ def _constructed(make: Any, *names: str, **options: Any) -> Any:
 def _check_name(wanted: DatasetName) -> None:
     """Raise DataError, with the nearest names, for an unknown config; UnknownDatasetError for an unknown dataset."""
     if wanted.name == _EMBEDDED:
-        from transformer_jax.data.sources.tfds.embedded_translate import config_of
+        from transformer_jax.data.sources.tfds.embedded_translate import config_of_name
 
-        config_of(wanted.config)
+        config_of_name(wanted.config)
         return
     import tensorflow_datasets as tfds
 

@@ -33,7 +33,7 @@ class EmbeddedConfig(tfds.core.BuilderConfig):
     num_eval_pairs: int = DataConfig.num_eval_pairs
 
 
-def config_of(name: str) -> EmbeddedConfig:
+def config_of_name(name: str) -> EmbeddedConfig:
     """Return the config of a name, the default one if it is empty; raise DataError for a bad name or locale."""
     name = name or _DEFAULT
     match = _CONFIG.fullmatch(name)

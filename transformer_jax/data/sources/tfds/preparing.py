@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformer_jax.data.sources.tfds.catalogue import ARRAY_RECORD, data_root, make_builder, open_folder
+from transformer_jax.data.sources.tfds.catalogue import ARRAY_RECORD, data_root, make_builder, open_prepared
 from transformer_jax.errors import DataError
 
 
@@ -43,7 +43,7 @@ def prepare_dataset(dataset: str, data_dir: str, manual_dir: str, show_progress:
             bars()
             download = tfds.download.DownloadConfig(manual_dir=manual_dir or None, try_download_gcs=False)
             builder.download_and_prepare(download_config=download, file_format=ARRAY_RECORD)
-    return PreparedDataset(open_folder(folder), was_there)
+    return PreparedDataset(open_prepared(folder), was_there)
 
 
 def _make_root(root: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from transformer_jax.config import DataConfig, nearest
 from transformer_jax.config.data import CORPUS_SPLITS
 from transformer_jax.data.sources.source import no_such_split
-from transformer_jax.data.sources.tfds.catalogue import open_folder, prepared_folder
+from transformer_jax.data.sources.tfds.catalogue import open_prepared, prepared_folder
 from transformer_jax.errors import DataError
 from transformer_jax.host.files import sha256_of
 
@@ -24,7 +24,7 @@ class Records:
 
     def __init__(self, config: DataConfig) -> None:
         """Open the dataset; raise DataError if it does not exist or is not prepared."""
-        self._builder = open_folder(prepared_folder(config.dataset, config.dir))
+        self._builder = open_prepared(prepared_folder(config.dataset, config.dir))
         self._parts = config.split_texts()
         self._digests: dict[tuple[str, ...], str] = {}
 
