@@ -27,8 +27,8 @@ def differing_fields(results: StudyResults) -> list[str]:
 def sweep_command(results: StudyResults) -> str | None:
     """Return the command that trains these configs, run in the folder where `sweep` was run; None if there is none.
 
-    Paths in it are as they were given to `sweep`. For a sweep of an earlier version, they are relative to the folder
-    that holds `experiments`. For --search=tpe, the command repeats the search, not necessarily its draws.
+    Paths in it are as they were given to `sweep`. If the sweep was not started by the command, they are relative to the
+    folder that holds `experiments`. For --search=tpe, the command repeats the search, not necessarily its draws.
     """
     overrides = _override_flags(results)
     if overrides is None:
