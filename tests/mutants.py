@@ -8,8 +8,8 @@
 Every mutation of `tests/mutants.txt` replaces one place of one file by a plausible error. The tests that could find it
 run in a copy of the tree until one fails: likely files first, then the folders of its area; default tests before slow
 ones. It takes about two hours on two cores, so it is a command and not a test. Before a test is moved, merged or
-deleted, record the results; a new suite that finds fewer has lost something. Without an error all tests must pass, so run
-`make test-all` first.
+deleted, record the results; a new suite that finds fewer has lost something. Without an error all tests must pass, so
+run `make test-all` first.
 """
 
 from __future__ import annotations
