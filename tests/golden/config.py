@@ -216,7 +216,7 @@ def _workdir() -> ExperimentConfig:
             use_bias=False,  # half as many arrays, each with a kilobyte of metadata
             dropout_rate=0.0,
         ),
-        data=_data(num_train_pairs=10_000, num_eval_pairs=40, num_buckets=2, tokens_per_batch=1024, drop_long=False),
+        data=_data(num_train_pairs=10_000, num_eval_pairs=40, num_buckets=2, tokens_per_batch=1024),
         optimizer=OptimizerConfig(schedule="cosine", learning_rate=1e-2, warmup_steps=100),
         training=_training(num_train_steps=TOTAL, log_every_steps=20, checkpoint_every_steps=SAVED, keep_last=2),
         decode=DecodeConfig(max_extra_length=20),
@@ -227,7 +227,7 @@ def _study() -> ExperimentConfig:
     """The baseline of experiments/norms."""
     return ExperimentConfig(
         model=_model(emb_dim=16, num_heads=2, mlp_dim=24, num_encoder_layers=1, num_decoder_layers=1),
-        data=_data(num_buckets=1, drop_long=False),
+        data=_data(num_buckets=1),
         optimizer=OptimizerConfig(schedule="constant", learning_rate=1e-2, warmup_steps=5),
         training=_training(num_train_steps=60, log_every_steps=20, checkpoint_every_steps=60),
         decode=DecodeConfig(max_extra_length=8),
