@@ -137,9 +137,12 @@ class Budget:
         if self._config.option.renew_budget:
             _write(suite, self._programs, self._seconds)
             return
-        recorded = {file: values["programs"] for file, values in _read().get(suite, {}).items()}
-        self._lines = excess(self._programs, recorded)
-        if self._lines:
+        if suite not in (recorded := _read()):
+            self._lines = [f"{FILE.name} has no numbers of the {suite} tests; nothing is compared"]
+            return
+        above = excess(self._programs, {file: values["programs"] for file, values in recorded[suite].items()})
+        self._lines = [f"above {FILE.name}: {line}" for line in above]
+        if above:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -148,7 +151,7 @@ class Budget:
         count, seconds = sum(self._programs.values()), sum(self._seconds.values())
         terminalreporter.section(f"{count:,} compiled programs, {seconds:,.0f} seconds of processor time")
         for line in self._lines:
-            terminalreporter.line(f"above {FILE.name}: {line}", red=True)
+            terminalreporter.line(line, red=True)
 
 
 _NOTHING = {"programs": 0, "seconds": 0}
