@@ -22,6 +22,7 @@ from transformer_jax.config import (
 from transformer_jax.config.fields import choice, field, number
 from transformer_jax.config_file import leaf_types, override, parse_overrides, read_config
 from transformer_jax.errors import ConfigError
+from transformer_jax.host.files import with_checksum
 from transformer_jax.models.architecture import ARCHITECTURES, Architecture
 from transformer_jax.sweeps.study import Metric, Range, Study, over
 from transformer_jax.sweeps.trials import grid, program_key
@@ -193,11 +194,11 @@ def test_old_configs_without_the_fields():
     assert ExperimentConfig.from_config_dict(stored) == ExperimentConfig().resolved()
 
 
-def test_a_work_directory_of_a_version_without_the_fields(tmp_path):
+def test_a_stored_config_without_the_fields_is_that_of_their_defaults(tmp_path):
     config = ExperimentConfig().resolved().to_dict()
     stored = json.loads(json.dumps(config))
     del stored["task"], stored["model"]["architecture"]
-    (tmp_path / "config.json").write_text(json.dumps(stored))
+    (tmp_path / "config.json").write_text(json.dumps(with_checksum(stored)))
     open_workdir(tmp_path, config).close()
     with pytest.raises(ConfigError, match=r"task\.name"):
         open_workdir(tmp_path, wave().to_dict())

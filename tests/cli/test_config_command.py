@@ -10,7 +10,7 @@ from transformer_jax.cli.config import differences, field_table
 from transformer_jax.cli.config_notes import say_moved_defaults
 from transformer_jax.cli.main import main
 from transformer_jax.config_file import read_with_sources
-from transformer_jax.host.files import json_text
+from transformer_jax.host.files import json_text, with_checksum
 
 
 def output(capsys, *words):
@@ -119,7 +119,9 @@ def test_train_says_in_one_line_which_defaults_move(capsys, overrides, line):
 def test_train_says_it_before_it_starts(capsys, monkeypatch, tmp_path, words):
     """Without --config, the file is that of the work directory."""
     if not words:
-        (tmp_path / "config.json").write_text(json_text(read_with_sources("quickstart").config.to_dict()))
+        (tmp_path / "config.json").write_text(
+            json_text(with_checksum(read_with_sources("quickstart").config.to_dict()))
+        )
     ended = train._Trained(SimpleNamespace(reason="finished", metrics={}), [])
     monkeypatch.setattr(train, "_train", lambda *args: ended)
     assert main(["train", *words, f"--workdir={tmp_path}", "--config.model.num_kv_heads=2", "--config.seed=1"]) == 0

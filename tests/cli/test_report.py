@@ -7,7 +7,7 @@ import pytest
 from report_support import STUDY, write_study, write_workdir
 
 from transformer_jax.cli.main import main
-from transformer_jax.host.files import without_checksum
+from transformer_jax.host.files import with_checksum, without_checksum
 from transformer_jax.sweeps.results import RESULT, TRIALS
 
 FILES = ["figures", "measurements.csv", "report.html", "report.md", "results.csv", "summary.csv", "tables.tex"]
@@ -51,7 +51,7 @@ def test_the_recorded_folder_is_enough(made, capsys):
     workdir, flags = made
     file = workdir / "study.json"
     values = without_checksum(json.loads(file.read_text()))
-    file.write_text(json.dumps(values | {"folder": flags[1].removeprefix("--study=")}))
+    file.write_text(json.dumps(with_checksum(values | {"folder": flags[1].removeprefix("--study=")})))
     assert main(["report", flags[0]]) == 0
 
 

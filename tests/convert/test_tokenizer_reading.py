@@ -1,6 +1,5 @@
 """What the files of a folder say about its tokenizer: added tokens, settings, holes and damage, for every kind."""
 
-import hashlib
 import itertools
 import json
 import shutil
@@ -11,7 +10,6 @@ from tokenizers import Tokenizer
 
 from transformer_jax.convert.tokenizer_export import tokenizer_files
 from transformer_jax.convert.tokenizer_files import read_folder_tokenizer
-from transformer_jax.data.token_cache import _key_parts
 from transformer_jax.data.tokenizers import AddedTokens, Frame, load_tokenizer, plain, train_tokenizer
 from transformer_jax.data.tokenizers.word_piece import read_word_piece
 from transformer_jax.errors import CheckpointError, DataError
@@ -191,13 +189,6 @@ def test_truncation_and_padding_do_not_act(kind, folder):
     texts = [*TEXTS[:20], "", "a"]
     assert ids_of(after, *texts) == ids_of(before, *texts)
     assert [part.tolist() for part in after.encode_spans(texts)] == [x.tolist() for x in before.encode_spans(texts)]
-    # A work directory that was converted before has these bytes: ids and scores under their old digest are not reused.
-    stored = load_tokenizer((path / "tokenizer.json").read_bytes())
-    keys = [_key_parts({}, "train", tokenizer, [])["tokenizer"] for tokenizer in (stored, before)]
-    assert keys == [after.sha256, hashlib.sha256(before.model_bytes).hexdigest()]
-    assert stored.sha256 != hashlib.sha256(stored.model_bytes).hexdigest()
-    added = AddedTokens(stored, ("<x>",))
-    assert added.sha256 != hashlib.sha256(added.model_bytes).hexdigest()
     written = json.loads(tokenizer_files(after, 40, Frame())["tokenizer.json"])
     assert (written["truncation"], written["padding"]) == (None, None)
 
@@ -228,29 +219,6 @@ def test_holes_of_a_vocabulary_are_refused(kind, change, message, folder):
         CheckpointError, match=rf"tokenizer\.json: {message}.*every id from 0 to the last needs one token"
     ):
         read_folder_tokenizer(path)
-
-
-@pytest.mark.parametrize("kind", ["byte-level tokenizer.json", "WordPiece tokenizer.json"])
-def test_holes_of_a_stored_tokenizer_are_named_once(kind, folder, caplog):
-    """Earlier versions imported such files, and trained models with them."""
-    path = folder(kind)
-    whole = load_tokenizer((path / "tokenizer.json").read_bytes())
-    values = json.loads(whole.model_bytes)
-    vocabulary = values["model"]["vocab"]
-    id = len(vocabulary) - 2
-    vocabulary[next(name for name in vocabulary if vocabulary[name] == id)] += 9
-    for _ in range(2):
-        stored = load_tokenizer(json.dumps(values).encode())
-        size = stored.vocab_size
-        assert size == whole.vocab_size
-        assert ids_of(stored, *TEXTS) == [[x + 9 * (x == id) for x in ids] for ids in ids_of(whole, *TEXTS)]
-        assert (stored.tokens([id]), len(stored.tokens(range(size)))) == ([""], size)
-    warnings = [record.getMessage() for record in caplog.records]
-    assert len(warnings) == 1
-    assert f"ids without a token: {id}, {size} to {id + 8}. It is used as before" in warnings[0]
-    files = tokenizer_files(stored, 40, Frame())
-    assert json.loads(files["tokenizer.json"])["model"]["vocab"] == vocabulary
-    assert "vocab.txt" not in files  # its lines are ids
 
 
 def test_many_holes_are_not_all_named(folder):
