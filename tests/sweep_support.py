@@ -1,11 +1,11 @@
 """Shared by the tests of sweeps: a study of learning rates, and an executor that does not train."""
 
-import json
 import math
 from pathlib import Path
 
 from run_support import metric_lines, write_corpus
 
+from transformer_jax.metrics_file import format_line
 from transformer_jax.sweeps.results import RESULT, TRIALS, Result, pruned_because, read_result, read_spec
 from transformer_jax.sweeps.search.search import Listed
 from transformer_jax.sweeps.study import Axis, Metric, Range, Study, over
@@ -48,8 +48,7 @@ class Job:
             return 143
         self._steps += 1
         with (self.folder / "metrics.jsonl").open("a") as file:
-            line = {"step": 100 * self._steps, "split": "valid", "loss": self._loss + 1 / self._steps}
-            file.write(json.dumps(line) + "\n")
+            file.write(format_line(100 * self._steps, "valid", {"loss": self._loss + 1 / self._steps}))
         if self._steps < self._validations:
             return None
         if math.isfinite(self._loss):

@@ -30,6 +30,7 @@ from run_support import (
 
 from transformer_jax.checkpoints import store as store_module
 from transformer_jax.evaluation.evaluator import Evaluator
+from transformer_jax.metrics_file import format_line
 from transformer_jax.training import loop, session
 
 
@@ -118,8 +119,8 @@ def test_the_log_is_continued_after_a_truncated_line(tmp_path, monkeypatch):
     folder = write_corpus(tmp_path)
     train_until(folder, monkeypatch, "after_batch", 5, signal.SIGTERM)
     log = folder / "run" / "metrics.jsonl"
-    later = json.dumps({"step": 6, "split": "train", "loss": 0.0})
-    log.write_text(log.read_text() + later + "\n" + later[:9])
+    later = format_line(6, "train", {"loss": 0.0})
+    log.write_text(log.read_text() + later + later[:9])
     assert train(folder) == 0
     assert_same_run(folder, trained_folder())
 
