@@ -23,7 +23,7 @@ Hardware: 2 shared cores of an AMD EPYC; 4 hours of training, resumed several ti
 Result: on test2016, with one seed (0), tokenized_bleu 40.91, sacreBLEU 40.91 and chrF 65.20. Patience ended training
 after 7,381 updates (121 epochs). Validation loss in nats per token: 4.08 after 549 updates, 3.26 after 1,037, 2.41
 after 1,525, 2.07 after 2,013, 1.78 after 3,050, 1.67 after 5,002; the best is 1.643, after 6,771.
-On one NVIDIA H200 in 4:30 minutes (with model.scan_layers=True; benchmarks/README.md has the commands), again with seed
+On one NVIDIA H200 in 4:50 minutes (with model.scan_layers=True; benchmarks/README.md has the commands), again with seed
 0: patience ended training after 6,039 updates (99 epochs); tokenized_bleu 41.34, sacreBLEU 41.33, chrF 65.19.
 
 For three seeds run `train` and `evaluate` with --config.seed=0, 1 and 2, each in its own work directory:

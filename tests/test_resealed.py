@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from report_support import write_workdir
 
-from transformer_jax.checkpoints.manifest import Manifest, run_record
+from transformer_jax.checkpoints.manifest import Manifest, resumable_record, run_record
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.labels import parse_labels
@@ -24,6 +24,7 @@ from transformer_jax.readers.records import COUNT
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.report.markdown import tables
 from transformer_jax.sweeps.report.summary import contrasts, summarise
+from transformer_jax.training.metric_window import MetricWindow
 
 OTHERS = (None, True, -1, 1.5, 10**30, float("nan"), "x", "", [], [None], [[]], {}, {"x": None}, {"x": {"y": []}})
 
@@ -210,6 +211,28 @@ def test_files_of_a_study(workdir, name):
 def test_a_record_without_a_config_is_named():
     with pytest.raises(CheckpointError, match="lacks 'config'"):
         run_record({"corpus": None})
+
+
+COUNTED = {"learning_rate": 0.1, "filled": 3.0, "slots": 4.0}
+STEP = COUNTED | {"loss": 1.0, "gradient_norm": 1.0, "tokens": 3.0, "weight": 3.0}
+RESUMED = {"config": {}, "corpus": None, "window": [STEP, COUNTED], "window_seconds": 1.5, "log_sha256": ""}
+
+
+def test_a_resume_needs_the_window_and_the_digest_of_the_log():
+    assert resumable_record(RESUMED) == RESUMED
+
+    def read(values):
+        resumable_record(values)
+        window = MetricWindow(values["window"], lambda *_: None)
+        assert window.values
+        window.close()
+
+    missing = [{name: value for name, value in RESUMED.items() if name != left} for left in RESUMED]
+    missing += [RESUMED | {"window": [{n: v for n, v in STEP.items() if n != left}]} for left in STEP if left != "loss"]
+    for values in missing:
+        with pytest.raises(CheckpointError, match=r"record.json: "):
+            read(values)
+    read(RESUMED)
 
 
 def test_a_metric_may_be_true_or_false():

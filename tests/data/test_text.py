@@ -349,7 +349,7 @@ def test_the_selected_column_is_in_the_fingerprint(folder):
         {"format": "jsonl"},
         {"format": "jsonl", "source_locale": "de", "target_locale": "en"},
     ]
-    # Checkpoints of earlier versions contain it.
+    # Checkpoints contain it, so it must not change.
     text = "\n".join(["tsv ['1', '2'] False", "train " + hashlib.sha256(b"a\tb\n").hexdigest()])
     expected = hashlib.sha256(text.encode()).hexdigest()
     assert source_in(folder, **one, format="tsv").fingerprint()["sha256"] == expected

@@ -16,7 +16,7 @@ from transformer_jax.training.step import make_train_step
 from transformer_jax.training.stepper import StackedStepper, over_trials, stacked
 
 
-class EarlierState(NamedTuple):
+class WithoutExtra(NamedTuple):
     """The fields of a state before `extra` existed."""
 
     step: Any
@@ -109,16 +109,16 @@ def _paths(tree):
     )
 
 
-def test_a_checkpoint_of_an_earlier_version_is_restored(tmp_path):
+def test_a_state_without_extra_trees_is_stored_without_them(tmp_path):
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     state = placed_state(STATIC, HYPER, device)
     with CheckpointStore(tmp_path / "before") as store:
-        store.save(1, EarlierState(state.step, state.params, state.opt_state), {}, {})
+        store.save(1, WithoutExtra(state.step, state.params, state.opt_state), {}, {})
     restored = store.restore(state_template(STATIC, HYPER, device)).state
     assert identical(restored, state)
     assert restored.extra == {}
-    # A state without extra trees is stored as before, so that earlier versions can read it too.
+    # The other way round: so a new field of the state does not change the checkpoints of runs without it.
     with CheckpointStore(tmp_path / "now") as store:
         store.save(1, state, {}, {})
-    earlier = store.restore(EarlierState(*state_shapes(STATIC, HYPER)[:3])).state
+    earlier = store.restore(WithoutExtra(*state_shapes(STATIC, HYPER)[:3])).state
     assert identical(tuple(earlier), (state.step, state.params, state.opt_state))

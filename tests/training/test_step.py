@@ -301,6 +301,22 @@ def test_an_update_that_is_not_finite_can_be_left_out(parts):
     assert distance(params, expected) < 1e-6
 
 
+@pytest.mark.slow
+def test_an_update_whose_gradient_alone_is_not_finite_is_left_out():
+    """A hidden unit of 1e-22 times a weight of 1e22: the loss is finite, and the square of the gradient is not."""
+    static, hyper = split(small_config({"training.on_nonfinite": "skip"}))
+    state = start(static, hyper)
+    layers = state.params["decoder"]["layers"]
+    hidden, out = layers["feed_forward"]["hidden"], layers["feed_forward"]["out"]
+    hidden["kernel"] = hidden["kernel"].at[0, :, 0].set(0.0)
+    hidden["bias"] = hidden["bias"].at[0, 0].set(1e-22)
+    out["kernel"] = out["kernel"].at[0, 0, 0].set(1e22)
+    after, metrics = compiled_step(static)(state, uneven_batch(), hyper)
+    assert np.isfinite(metrics["loss"])
+    assert not np.isfinite(metrics["gradient_norm"])
+    assert identical(after[1:], state[1:])
+
+
 def without_key_biases(params: Any) -> Any:
     """Their gradients are zero up to rounding, from which Adam makes steps of full size."""
     return jax.tree_util.tree_map_with_path(

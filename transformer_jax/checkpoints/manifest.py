@@ -34,6 +34,7 @@ from transformer_jax.readers.records import (
     OBJECT,
     TEXT,
     TRUTH,
+    Kind,
     either,
     expect,
     fields_of,
@@ -88,6 +89,14 @@ _RUN_FIELDS = {
     "versions": OBJECT,
 }
 """Kinds of the fields of record.json, and of those that training adds."""
+_COUNTED = dict.fromkeys(("learning_rate", "filled", "slots"), NUMBER)
+_AVERAGED = dict.fromkeys(("loss", "gradient_norm", "tokens", "weight"), NUMBER)
+_STEP = Kind(
+    "the metrics of a step",
+    lambda value: fields_of(_COUNTED | (_AVERAGED if "loss" in value else {})).accepts(value),
+)
+_RESUME_FIELDS = {"window": list_of(_STEP), "window_seconds": NUMBER, "log_sha256": TEXT}
+"""Kinds of the fields that a resume needs. A step whose loss was not finite has no averages."""
 
 
 class Manifest(NamedTuple):
@@ -125,6 +134,14 @@ def run_record(record: Any) -> dict[str, Any]:
         return expect(record, {"config": OBJECT, "corpus": _CORPUS}, _RUN_FIELDS)
     except ValueError as error:
         raise CheckpointError(f"{RECORD}: is not the record of a training run: {error}") from error
+
+
+def resumable_record(record: Any) -> dict[str, Any]:
+    """Return the record of a checkpoint from which a run resumes; raises CheckpointError as `run_record`."""
+    try:
+        return expect(run_record(record), _RESUME_FIELDS)
+    except ValueError as error:
+        raise CheckpointError(f"{RECORD}: has not what a resume needs: {error}") from error
 
 
 def seal(folder: Path, record: bytes, side_files: Mapping[str, bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What a command tells of the config that it has read: one line each, on stderr."""
+"""Notes of commands on a config, on stderr: derived defaults that have moved, and fields set from the user's files."""
 
 from transformer_jax.cli.help import value_text
 from transformer_jax.config import ReadConfig, walk

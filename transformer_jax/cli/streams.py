@@ -35,7 +35,7 @@ class LabelledFile(io.FileIO):
 
 
 class _ClosedStdout(io.RawIOBase):
-    """In place of a stdout that was closed before this process started; what is written is lost, which is told once."""
+    """Replaces a stdout that was closed before this process started. It drops all output, and warns once."""
 
     _has_told = False
 

@@ -94,7 +94,7 @@ def tokenizer_files(
 
 
 def _marian_files(tokenizer: Tokenizer) -> dict[str, bytes] | None:
-    """Return the files of Marian's tokenizer but for its settings; None if it cannot be said with them."""
+    """Return the files of Marian's tokenizer, without its settings; None if they cannot express this tokenizer."""
     if isinstance(tokenizer, TokenizerPair):
         source, target = _marian_files(tokenizer.source), _marian_files(tokenizer.target)
         if source is None or target is None:
@@ -182,8 +182,8 @@ def _sentence_piece_json(tokenizer: SentencePieceTokenizer, named: Mapping[str, 
     """Return a SentencePiece model as a model of the library `tokenizers`.
 
     Args:
-      named: names of special tokens, by role. special: those that the library finds in a text, unless it is told not
-        to. The others have no text when ids are decoded, as in SentencePiece.
+      named: names of special tokens, by role. special: tokens that the library finds in a text by default. The others
+        have no text when ids are decoded, as in SentencePiece.
     Raises: ConfigError, which names the property that the library cannot express, or a text that it cuts otherwise.
     """
     from tokenizers import AddedToken, Regex, decoders

@@ -1,4 +1,4 @@
-"""The digest that files made from checkpoints have, so that those of other models are told apart."""
+"""The digest of a model, which generated files and scores record. It shows whether they are of this model."""
 
 from __future__ import annotations
 

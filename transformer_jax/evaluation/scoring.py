@@ -60,7 +60,7 @@ def evaluate(
       generate: also generate outputs, such as translations, score them and write them to SPLIT.txt. Otherwise, scores
         of outputs that the files already have of the same checkpoints stay in them.
       baselines: also score the cheap baselines of the task, `task_baselines`.
-      files: a test set to score in place of the corpus; then the corpus is not read.
+      files: a test set to score in place of the corpus, which is then not opened.
       trust: as of `load`.
     Returns: metrics by split.
     Raises: CheckpointError, ConfigError as `load`; ConfigError if the task has no baselines; DataError if the corpus is
@@ -115,7 +115,7 @@ class Scorer:
         """Load a checkpoint and its corpus, and print its steps to stderr; arguments and errors are those of `load`.
 
         Args:
-          files: a test set to score in place of the corpus; then the corpus is not read.
+          files: a test set to score in place of the corpus, which is then not opened.
           baselines: also score the baselines of the task.
         Raises: DataError if the corpus is not the checkpoint's, or the files cannot be used; ConfigError if SPLIT.json
           of the test set's name has the scores of a split of the corpus, or the task has no baselines.

@@ -52,4 +52,4 @@ USES = {
     "parallel": ("pairs of texts", ("translate",)),
     "images": ("images", ("pictures",)),
 }
-"""What files of a format have, and the generic configs that read them."""
+"""The content of files of each format, and the generic configs that read them."""

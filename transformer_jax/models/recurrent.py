@@ -220,7 +220,7 @@ class StateDecoder(Decoder):
     def step(
         self, params: Params, cache: RecurrentCache, ids: Array, positions: Array, visible: Array | None = None
     ) -> StepOutput:
-        """Feed one token per hypothesis; positions and visible slots are not read."""
+        """Feed one token per hypothesis; a recurrent state needs no positions and no visible slots."""
         return self._apply(params, ids, cache, method="step")
 
     def reorder(self, cache: RecurrentCache, parents: Array) -> RecurrentCache:

@@ -280,7 +280,7 @@ class RecurrentDecoder(nn.Module):
         Args:
           begins: of packed rows, True for the first token of every example.
           mask: True for tokens; a step of padding keeps the state. None if nothing follows the padding.
-          own: reads the model's own output; x is not read then.
+          own: makes the decoder read its own output in place of x.
         """
         run = self._token_by_token if feeds_back(self.config) or own is not None else self._layer_by_layer
         decoded = run(x, source, begins, mask, dropout, own)

@@ -14,6 +14,7 @@ import jax
 
 from transformer_jax import metrics_file
 from transformer_jax.checkpoints.locate import CHECKPOINTS
+from transformer_jax.checkpoints.manifest import resumable_record
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
 from transformer_jax.config import ExperimentConfig
@@ -68,7 +69,8 @@ def restore_newest(
     chosen = from_primary(store.newest_good, "choosing a checkpoint") if several else None
     if chosen is None and (several or not store.steps()):
         return None
-    step, state, record = store.restore(template, chosen)
+    step, state, stored = store.restore(template, chosen)
+    record = resumable_record(stored)
     directory.check_config(record["config"], f"checkpoint {step}")
     if is_primary():
         store.check_best(step)

@@ -40,7 +40,7 @@ class LibraryTokenizer(ModelBytes):
         self.id_problem = _id_problem(sorted(self._tokenizer.get_vocab().values()))
 
     def plain_json(self) -> bytes:
-        """Return the model's bytes without the settings that are not read: `truncation` and `padding`."""
+        """Return the model's bytes without `truncation` and `padding`, which have no effect here."""
         if not self._has_settings:
             return self._model_bytes
         values = parse_json(self._model_bytes) | {"truncation": None, "padding": None}
