@@ -36,6 +36,7 @@ from transformer_jax.config import (
     walk,
 )
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
+from transformer_jax.data.datasets import Data
 from transformer_jax.data.sources import load_source
 from transformer_jax.data.text_form import readable
 from transformer_jax.data.token_cache import encode_in_memory
@@ -319,6 +320,7 @@ def events(**fields):
     state = TrainState(jnp.zeros((), jnp.int32), {}, ())
     parts = RunParts(
         config=config,
+        data=_fake(Data),
         higher_is_better=False,
         plan=training_batches(ExperimentConfig(), encoded_pairs(side, side)),
         store=_fake(CheckpointStore, save=lambda step, *_: seen.append(("save", step)), wait=lambda: None),

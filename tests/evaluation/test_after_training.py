@@ -20,7 +20,7 @@ from transformer_jax.evaluation import after_training, task_baselines
 from transformer_jax.evaluation.after_training import baselines_of_validation
 from transformer_jax.evaluation.task_baselines import TaskBaselines
 from transformer_jax.training import run as training_run
-from transformer_jax.training.loop import TrainResult
+from transformer_jax.training.loop import Trained, TrainResult
 
 KNOWN = {"majority label": {"accuracy": 50.9}, "naive Bayes": {"accuracy": 82.125}}
 
@@ -159,8 +159,9 @@ def trains(tmp_path, monkeypatch):
 
     def run(capsys, command="train", reason="finished", accuracy=100.0, **fields):
         def train(config, workdir, make_validate, *, allow_config_change=False):
-            make_validate(config, prepared(config, workdir))
-            return TrainResult(8, reason, {"accuracy": accuracy})
+            data = prepared(config, workdir)
+            make_validate(config, data)
+            return TrainResult(8, reason, {"accuracy": accuracy}, Trained({}, data))
 
         monkeypatch.setattr(training_run, "train", train)
         flags = [f"--config.{name}={value}" for name, value in fields.items()]

@@ -7,10 +7,12 @@ from unittest import mock
 import pytest
 from data_support import prepared
 from run_support import metric_lines, write_corpus
+from training_support import identical
 
 from transformer_jax.config_file import read_config
 from transformer_jax.errors import TrainingError
 from transformer_jax.evaluation.evaluator import make_validate
+from transformer_jax.evaluation.loading import load
 from transformer_jax.sweeps import vmap_training
 from transformer_jax.sweeps.vmap_training import train_together
 from transformer_jax.tasks.batches.of_split import training_batches
@@ -73,6 +75,7 @@ def test_trials_of_one_program_equal_single_runs(tmp_path, alone, axis):
     for path, expected in zip(found, alone, strict=True):
         assert losses(path) == pytest.approx(expected, rel=1e-4)
         assert saved_steps_of(path) == [5, 8]
+        assert identical(outcomes[path].trained.params, load(path).params)
     assert len({tuple(losses(path)) for path in found}) == len(found)
 
 

@@ -1,17 +1,73 @@
-"""A worker's reaction to errors outside its control; nothing is trained."""
+"""A worker scores what it has trained, and its reaction to errors outside its control."""
 
+import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
+from unittest import mock
 
+import jax
+import numpy as np
 import pytest
+from sweep_support import tiny_study
 
-from transformer_jax.config import ExperimentConfig
-from transformer_jax.errors import ConfigError
+from transformer_jax.config import EvaluationConfig, ExperimentConfig
+from transformer_jax.errors import CheckpointError, ConfigError
+from transformer_jax.evaluation import scoring
 from transformer_jax.sweeps import vmap_training, worker
+from transformer_jax.sweeps.results import TRIALS, read_result, read_spec, write_spec
+from transformer_jax.sweeps.study import Metric
+from transformer_jax.sweeps.trials import grid
 from transformer_jax.training import run
+from transformer_jax.training.loop import Trained, TrainResult
 
 FULL = RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
-TRAINED = SimpleNamespace(reason="finished")
+TRAINED = TrainResult(8, "finished", {})
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory):
+    """Return a trial's folder that a worker has trained and scored without reading its checkpoint."""
+    folder = tmp_path_factory.mktemp("sweep")
+    study = tiny_study(folder / "corpus", seeds=(0,))
+    found = grid(study).trials[0]
+    trial = folder / TRIALS / found.name
+    write_spec(trial, found, (Metric("test/sacrebleu", "max"),), None)
+    with mock.patch.object(scoring, "load", side_effect=AssertionError("the checkpoint was read")):
+        assert worker.run_trials([trial]) == 0
+    return trial
+
+
+def test_scores_of_trained_parameters_are_those_of_the_checkpoint(trial):
+    result = read_result(trial)
+    assert result.status == "finished"
+    files = {path.name: path.read_bytes() for path in (trial / "evaluation").iterdir()}
+    assert files.keys() == {"test.json", "test.txt"}
+    scores = scoring.Scorer.from_checkpoint(trial).score("test")
+    assert {f"test/{name}": value for name, value in scores.items() if f"test/{name}" in result.metrics} == {
+        name: value for name, value in result.metrics.items() if name.startswith("test/")
+    }
+    assert "test/sacrebleu" in result.metrics
+    assert {path.name: path.read_bytes() for path in (trial / "evaluation").iterdir()} == files
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_average_of_checkpoints_is_read(trial, ended):
+    """Also a trial that this process has not trained."""
+    spec = read_spec(trial)
+    of_two = dataclasses.replace(spec.trial.config, evaluation=EvaluationConfig(average_checkpoints=1 if ended else 2))
+    outcome = None if ended else TrainResult(8, "finished", {}, Trained({}, mock.sentinel.data))
+    scorer = worker._scorer(trial, dataclasses.replace(spec.trial, config=of_two), trial, outcome)
+    assert scorer.loaded.steps == ((8,) if ended else (5, 8))
+
+
+def test_trained_parameters_that_are_not_finite_are_not_scored(trial):
+    loaded = scoring.Scorer.from_checkpoint(trial)
+    params = jax.tree.map(lambda leaf: leaf * np.nan, loaded.loaded.params)
+    config, data = loaded.loaded.config, loaded.evaluator.data
+    with pytest.raises(CheckpointError, match="step 8: parameters are not finite"):
+        scoring.Scorer.of_training(config, params, data, 8, trial)
+    samples = dataclasses.replace(config, decode=dataclasses.replace(config.decode, num_samples=2))
+    with pytest.raises(ConfigError, match="one output per input"):
+        scoring.Scorer.of_training(samples, loaded.loaded.params, data, 8, trial)
 
 
 @pytest.fixture
@@ -48,7 +104,7 @@ def test_a_trial_that_does_not_fit_alone_does_not_affect_the_others(outcomes):
     found = outcomes(FULL, {"a": FULL})
     assert isinstance(found["a"], ConfigError)
     assert "data.tokens_per_batch" in str(found["a"])
-    assert found["b"] is TRAINED
+    assert found["b"] == TRAINED
 
 
 def test_a_bug_is_not_taken_for_a_lack_of_memory(outcomes):

@@ -124,6 +124,7 @@ class World:
     def session(self, progress, record=None):
         parts = session.RunParts(
             config=self.config,
+            data=self,
             higher_is_better=self.config.best_metric != "loss",
             plan=self,
             store=self,

@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,7 +133,8 @@ def train(workdir):
     state, record = placed_state(static, hyper, places), {}
     if store.steps():
         _, state, record = store.restore(template)
-    parts = RunParts(config.training, False, plan, store, lambda params: {"loss": 1.0}, {}, {}, lambda *batch: Path())
+    data: Any = None  # what is trained is not scored
+    parts = RunParts(config.training, data, False, plan, store, lambda _: {"loss": 1.0}, {}, {}, lambda *batch: Path())
     step = int(state.step)
     with MetricLog(workdir, step) as log, store:
         progress = Progress(step, NUM_STEPS)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -41,11 +41,7 @@ from transformer_jax.host import exit_codes
 from transformer_jax.host.terminal import say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from transformer_jax.data.datasets import Data
     from transformer_jax.training.loop import TrainResult
-    from transformer_jax.typing import Params
 
 logger = logging.getLogger(__name__)
 
@@ -70,10 +66,10 @@ def run(arguments: Arguments) -> int:
     ended = []
     with in_job(job):
         ended.append(_train(read.config, workdir, arguments.flags.allow_config_change))
-    [trained] = ended
-    if trained.result.reason == "finished" and (job is None or not job.process_id):
-        _say_baselines(read.config, workdir, trained)
-    return exit_codes.OF_REASON[trained.result.reason]
+    [result] = ended
+    if result.reason == "finished" and (job is None or not job.process_id):
+        _say_baselines(read.config, workdir, result)
+    return exit_codes.OF_REASON[result.reason]
 
 
 def _config(arguments: Arguments, workdir: Path) -> ReadConfig:
@@ -105,38 +101,26 @@ def _check_fitted(read: ReadConfig, workdir: Path, allow_config_change: bool) ->
         )
 
 
-class _Trained(NamedTuple):
-    """A training that has ended. data: the corpus, in a list of one; the list is empty if it was not opened."""
-
-    result: TrainResult
-    data: list[Data]
-
-
-def _train(config: ExperimentConfig, workdir: Path, allow_config_change: bool) -> _Trained:
+def _train(config: ExperimentConfig, workdir: Path, allow_config_change: bool) -> TrainResult:
     from transformer_jax.evaluation.evaluator import make_validate
     from transformer_jax.host.compilation_cache import use_compilation_cache
     from transformer_jax.training.run import train
 
-    opened: list[Data] = []
-
-    def make(config: ExperimentConfig, data: Data) -> Callable[[Params], dict[str, Any]]:
-        opened.append(data)
-        return make_validate(config, data)
-
     use_compilation_cache()
-    return _Trained(train(config, workdir, make, allow_config_change=allow_config_change), opened)
+    return train(config, workdir, make_validate, allow_config_change=allow_config_change)
 
 
-def _say_baselines(config: ExperimentConfig, workdir: Path, trained: _Trained) -> None:
+def _say_baselines(config: ExperimentConfig, workdir: Path, result: TrainResult) -> None:
     """Print the baselines of the validation split, if the task has them; warn if they fail, since training is done."""
     from transformer_jax.evaluation.after_training import baselines_of_validation
 
-    for data in trained.data:
-        try:
-            text = baselines_of_validation(config, data, workdir, trained.result.metrics)
-        except Exception as error:
-            message = user_message(error) or repr(error)
-            logger.warning("training has finished, but the baselines of the validation split failed: %s", message)
-        else:
-            if text:
-                say(text)
+    if result.trained is None:
+        return
+    try:
+        text = baselines_of_validation(config, result.trained.data, workdir, result.metrics)
+    except Exception as error:
+        message = user_message(error) or repr(error)
+        logger.warning("training has finished, but the baselines of the validation split failed: %s", message)
+    else:
+        if text:
+            say(text)

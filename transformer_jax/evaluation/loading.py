@@ -24,6 +24,7 @@ from transformer_jax.config import (
     field_types,
     nearest,
 )
+from transformer_jax.data.datasets import Data
 from transformer_jax.data.side_files import stored_labels
 from transformer_jax.data.tokenizers import (
     SOURCE_TOKENIZER_FILE,
@@ -34,6 +35,7 @@ from transformer_jax.data.tokenizers import (
 )
 from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.nn.batch_norm import STATISTICS, with_running
+from transformer_jax.parallel.placement import on_one_device
 from transformer_jax.readers.records import INTEGER, OBJECT, expect, fields_of
 from transformer_jax.tasks.task import TASKS, higher_is_better, param_shapes, statistics_shapes
 from transformer_jax.tasks.trained.language_model import LanguageModel
@@ -97,6 +99,19 @@ def load(path: Path | str, overrides: Mapping[str, Any] | None = None, *, trust:
     """
     trust_modules(trust)
     return again_if_vanished(lambda: _load(path, overrides or {}))
+
+
+def of_training(config: ExperimentConfig, params: Params, data: Data, step: int, workdir: Path) -> Loaded:
+    """Return what `load` would load from the checkpoint of the last step, without an average of checkpoints.
+
+    Args:
+      config: of the run in `workdir`; params: after its last update, `TrainState.evaluated`; data: its corpus.
+    Raises: CheckpointError if a parameter is NaN or infinite.
+    """
+    params = on_one_device(params)
+    check_finite(by_path(params), f"{workdir}: step {step}")
+    config, corpus = apply_overrides(config.to_dict(), {}), data.source.fingerprint()
+    return Loaded(config, params, data.tokenizer, (step,), corpus, workdir / CHECKPOINTS, None, data.labels)
 
 
 def load_translator(

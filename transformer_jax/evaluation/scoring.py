@@ -22,13 +22,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.datasets import Data, prepare_data
 from transformer_jax.data.sources import TestFiles, open_test_set
 from transformer_jax.data.sources.source import no_such_split
 from transformer_jax.errors import CheckpointError, ConfigError, DataError
 from transformer_jax.evaluation.evaluator import Evaluator
 from transformer_jax.evaluation.fingerprint import fingerprint
-from transformer_jax.evaluation.loading import Loaded, load
+from transformer_jax.evaluation.loading import Loaded, load, of_training
 from transformer_jax.evaluation.table import print_confusions, print_table, print_types
 from transformer_jax.evaluation.task_baselines import TaskBaselines, check_has_baselines
 from transformer_jax.host.files import json_text, with_checksum, without_checksum, write_atomically
@@ -37,6 +38,7 @@ from transformer_jax.host.terminal import doing, say
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.lines import NOT_FINITE, ONE_TEXT, on_one_line
+from transformer_jax.typing import Params
 
 logger = logging.getLogger(__name__)
 _ONLY_TEXT = ("inputs", "second")
@@ -121,14 +123,10 @@ class Scorer:
           of the test set's name has the scores of a split of the corpus, or the task has no baselines.
         """
         loaded = load(path, overrides, trust=trust)
-        if loaded.config.decode.num_samples > 1:
-            raise ConfigError(
-                f"decode.num_samples={loaded.config.decode.num_samples}: scoring needs one output per input; use 1"
-            )
+        _check_one_output(loaded.config)
         if baselines:
             check_has_baselines(loaded.config)
-        steps = ", ".join(map(str, loaded.steps))
-        say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
+        _say_steps(loaded)
         columns = TASKS[loaded.config.task.name].columns(loaded.config)
         has_targets = any(column.feature not in _ONLY_TEXT for column in columns)
         source = None if files is None else open_test_set(loaded.config.data, files, has_targets)
@@ -142,6 +140,20 @@ class Scorer:
         if files is not None:
             scorer._check_name(files.name)
         return scorer
+
+    @classmethod
+    def of_training(cls, config: ExperimentConfig, params: Params, data: Data, step: int, workdir: Path) -> Scorer:
+        """Return the scorer of parameters that this process has trained; its scores are those of their checkpoint.
+
+        Args:
+          config: of the run; params: after its last update; data: its corpus; step: number of updates.
+          workdir: of the run.
+        Raises: CheckpointError if a parameter is NaN or infinite; ConfigError if outputs are several for one input.
+        """
+        loaded = of_training(config, params, data, step, workdir)
+        _check_one_output(loaded.config)
+        _say_steps(loaded)
+        return cls(loaded, Evaluator(loaded.config, data), loaded.folder("evaluation"))
 
     def _check_name(self, name: str) -> None:
         """Raise ConfigError if the name of a test set is that of a split of the corpus."""
@@ -328,6 +340,16 @@ def _tell(results: Mapping[str, Mapping[str, Any]], folder: Path, max_length: in
     for name in results:
         files = [path for path in (folder / f"{name}.json", folder / f"{name}.txt") if path.exists()]
         print(f"{name}: {', '.join(map(str, files))}", file=sys.stderr)
+
+
+def _check_one_output(config: ExperimentConfig) -> None:
+    if config.decode.num_samples > 1:
+        raise ConfigError(f"decode.num_samples={config.decode.num_samples}: scoring needs one output per input; use 1")
+
+
+def _say_steps(loaded: Loaded) -> None:
+    steps = ", ".join(map(str, loaded.steps))
+    say(f"{loaded.directory}: step {steps}" + (" averaged" if len(loaded.steps) > 1 else ""))
 
 
 def _check_corpus(loaded: Loaded, data: Data) -> None:

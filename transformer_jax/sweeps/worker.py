@@ -106,7 +106,9 @@ def _train(configs: Mapping[Path, ExperimentConfig], axis: str | None) -> dict[P
             print(f"the trials cannot train together: {said}; training them one by one", file=sys.stderr)
     for folder, config in configs.items():
         try:
-            outcomes[folder] = train(config, folder, make_validate)
+            result = train(config, folder, make_validate)
+            # After a failure together, the parameters of all trials at once may not fit into memory.
+            outcomes[folder] = result if len(configs) == 1 else dataclasses.replace(result, trained=None)
         except UserError as error:
             outcomes[folder] = error
         except Exception as error:
@@ -126,6 +128,7 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
 
     from transformer_jax.tasks.task import param_shapes
 
+    result = None if isinstance(outcome, UserError) else outcome
     diverged = isinstance(outcome, TrainingError)
     scored = not diverged and pruned is None
     log = folder / metrics_file.NAME
@@ -137,7 +140,7 @@ def _finish(folder: Path, spec: Spec, outcome: TrainResult | UserError | None, p
         seed=spec.trial.seed,
         status="diverged" if diverged else "finished" if pruned is None else "pruned",
         why=str(outcome) if diverged else pruned or "",
-        metrics=_numbers(folder, spec, folder) if scored else {},
+        metrics=_numbers(folder, spec, folder, result) if scored else {},
         steps=max((line["step"] for line in lines), default=0),
         seconds=math.fsum(line.get("seconds", 0.0) for line in lines if line["split"] == "train"),
         parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
@@ -153,13 +156,15 @@ def _finish_trained(folder: Path, spec: Spec, trained: Path) -> None:
     if result is None:
         raise DataError(f"{trained}: has no result yet; {folder} needs its checkpoint")
     if result.status == "finished":
-        result = dataclasses.replace(result, metrics=_numbers(folder, spec, trained), seconds=0.0)
+        result = dataclasses.replace(result, metrics=_numbers(folder, spec, trained, None), seconds=0.0)
     dataclasses.replace(result, labels=dict(spec.trial.labels)).write(folder)
 
 
-def _numbers(folder: Path, spec: Spec, trained: Path) -> dict[str, int | float]:
+def _numbers(folder: Path, spec: Spec, trained: Path, outcome: TrainResult | None) -> dict[str, int | float]:
     """Return all numbers of a trial by SPLIT/METRIC: training log, splits of the metrics, the study's own measurements.
 
+    Args:
+      trained: the folder of the trial that has trained the parameters; outcome: of this training, if it was here.
     Raises: DataError if a metric of the study is not among them.
     """
     from transformer_jax.evaluation.table import print_table
@@ -169,7 +174,7 @@ def _numbers(folder: Path, spec: Spec, trained: Path) -> dict[str, int | float]:
     numbers: dict[str, Any] = {
         f"train/{name}": value for name, value in last.items() if name not in metrics_file.CLOCK_FIELDS
     }
-    scorer = _scorer(folder, spec.trial.config, trained)
+    scorer = _scorer(folder, spec.trial, trained, outcome)
     known = set(scorer.evaluator.data.source.split_names) - {"train"}
     splits = dict.fromkeys(metric.name.rpartition("/")[0] for metric in spec.metrics)
     scores = {split: scorer.score(split) for split in splits if split in known}
@@ -207,11 +212,16 @@ def _measured(study: Path, scorer: Scorer) -> Mapping[str, int | float]:
         raise DataError(f"{study / FILE}: measure raised {type(error).__name__}: {error}") from error
 
 
-def _scorer(folder: Path, config: ExperimentConfig, trained: Path) -> Scorer:
-    """Return a scorer of the trained parameters that decodes as `config` says and writes into the trial's folder."""
+def _scorer(folder: Path, trial: Trial, trained: Path, outcome: TrainResult | None) -> Scorer:
+    """Return a scorer of the trained parameters that decodes as the trial says and writes into its folder.
+
+    The parameters come from `outcome` if it has them and no average of checkpoints is scored, else from the checkpoint.
+    """
     from transformer_jax.evaluation.scoring import Scorer
 
-    fields = {name: value for name, _, value in walk(config)}
+    if outcome is not None and outcome.trained is not None and trial.config.evaluation.average_checkpoints == 1:
+        return Scorer.of_training(run_config(folder, trial), *outcome.trained, outcome.step, folder)
+    fields = {name: value for name, _, value in walk(trial.config)}
     overrides = {
         name: fields[name]
         for name, _, value in walk(read_spec(trained).trial.config)

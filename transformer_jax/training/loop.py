@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.data.batching import Batch, BatchShape
+from transformer_jax.data.datasets import Data
 from transformer_jax.errors import TrainingError
 from transformer_jax.host.kill_points import kill_point
 from transformer_jax.training.interruption import Interruption
@@ -15,17 +17,28 @@ from transformer_jax.training.metric_window import InFlight
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.session import TrainingSession
 from transformer_jax.training.stepper import Stepper
+from transformer_jax.typing import Params
 
 
-class TrainResult(NamedTuple):
+class Trained(NamedTuple):
+    """The parameters of a run after its last update, as passes outside of training read them, and its corpus."""
+
+    params: Params
+    data: Data
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainResult:
     """Result of a run.
 
     step: number of updates made. reason: "finished" or the name of the signal. metrics: of the last validation.
+    trained: what was trained; None if it was not kept.
     """
 
     step: int
     reason: str
     metrics: dict[str, float]
+    trained: Trained | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 Outcome = TrainResult | TrainingError
@@ -168,7 +181,8 @@ class _Group:
     def _stop(self, number: int, step: int, reason: str) -> None:
         session = self._sessions[number]
         session.parts.store.wait()
-        self._end(number, TrainResult(step, reason, session.best_so_far.metrics))
+        trained = Trained(self._stepper.state_of(number).evaluated, session.parts.data)
+        self._end(number, TrainResult(step, reason, session.best_so_far.metrics, trained))
 
     def _end(self, number: int, outcome: Outcome) -> None:
         self._ended[number] = outcome

@@ -11,7 +11,7 @@ from transformer_jax.parallel.processes import is_primary, primary_first
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.training.best_so_far import BestSoFar
 from transformer_jax.training.describe import say_once
-from transformer_jax.training.loop import TrainResult, run_loop
+from transformer_jax.training.loop import Trained, TrainResult, run_loop
 from transformer_jax.training.metric_log import MetricLog, NoLog
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.resume import check_not_converted
@@ -51,7 +51,7 @@ def train(
         parts, record, step = prepared.parts, prepared.record, int(prepared.state.step)
         if why := _nothing_to_do(prepared, step):
             say_once(f"{directory.path}: nothing to do, {why}")
-            return TrainResult(step, "finished", record["metrics"])
+            return TrainResult(step, "finished", record["metrics"], Trained(prepared.state.evaluated, parts.data))
         claim(directory, record, step)
         with MetricLog(directory.path, step) if is_primary() else NoLog() as log, parts.store:
             unit = TASKS[config.task.name].unit

@@ -18,6 +18,7 @@ from typing import Any
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import TrainingConfig
 from transformer_jax.data.batching import Batch, BatchShape, TrainingBatches
+from transformer_jax.data.datasets import Data
 from transformer_jax.host.kill_points import kill_point
 from transformer_jax.parallel.processes import gathered
 from transformer_jax.readers import parse_json
@@ -40,6 +41,7 @@ class RunParts:
     """
 
     config: TrainingConfig
+    data: Data
     higher_is_better: bool
     plan: TrainingBatches
     store: CheckpointStore

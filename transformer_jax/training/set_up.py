@@ -146,6 +146,7 @@ def make_parts(
         raise all_too_long(config, error) from error
     return RunParts(
         config=config.training,
+        data=data,
         higher_is_better=best_metric(config).direction == "max",
         plan=plan,
         store=store,
