@@ -145,8 +145,7 @@ def test_a_grid_cannot_become_a_search(tmp_path):
         (SearchOptions("random"), "needs --num_trials=N, the number"),
         (SearchOptions("tpe", 0), "at least 1"),
         (SearchOptions("grid", 3), "a grid runs all variants"),
-        (SearchOptions("random", 3, pruner="median"), "--pruner and --storage are for --search=tpe, not for random"),
-        (SearchOptions("grid", storage="sqlite:///x"), "not for grid"),
+        (SearchOptions("random", 3, pruner="median"), "--pruner=median: only --search=tpe has pruners, not random"),
         (SearchOptions("tpe", 3, pruner="hyperband"), "expected one of none, median, successive_halving"),
     ],
 )
@@ -180,7 +179,7 @@ def test_every_invalid_draw_is_named():
         (["--search=bayes"], "--search=bayes: value should be one of"),
         (["--search=random"], "--num_trials=N"),
         (["--search=random", "--num_trials=0"], "--num_trials=0: expected at least 1"),
-        (["--pruner=median"], "for --search=tpe, not for grid"),
+        (["--pruner=median"], "only --search=tpe has pruners, not grid"),
         (["--slurm_minutes=5"], "--slurm_minutes is for --executor=slurm, not for local"),
         (["--executor=slurm", "--ray_cpus=2"], "--ray_cpus is for --executor=ray, not for slurm"),
     ],

@@ -15,7 +15,7 @@ from transformer_jax.metrics_file import NAME as LOG
 from transformer_jax.metrics_file import format_line
 from transformer_jax.sweeps.report.collect import collect
 from transformer_jax.sweeps.results import RESULT, SPEC, STUDY, TRIALS
-from transformer_jax.sweeps.search import make_search, recorded, storage
+from transformer_jax.sweeps.search import make_search, recorded
 from transformer_jax.sweeps.search.search import Listed, SearchOptions
 from transformer_jax.sweeps.study import load_study
 from transformer_jax.sweeps.sweep import Sweep
@@ -184,16 +184,3 @@ def test_a_damaged_record_of_a_study_or_a_search_is_named(workdir, capsys, damag
         damage(workdir / name)
         assert main(["report", f"--workdir={workdir}"]) == 2
         assert f"{workdir / name}: " in capsys.readouterr().err
-
-
-def test_the_identity_of_a_search_is_checked(tmp_path):
-    file = tmp_path / ".search_identity"
-    made = storage.identity(tmp_path)
-    assert storage.identity(tmp_path) == made
-    data = file.read_bytes()
-    for damaged in (b"0" * 32 + data[32:], data[:-1], data[:20], b"", b"\xff"):
-        file.write_bytes(damaged)
-        with pytest.raises(DataError, match=rf"{file}: cannot be used: .*; delete it, and the variants"):
-            storage.identity(tmp_path)
-    file.write_bytes(data[:32])  # of an earlier version
-    assert storage.identity(tmp_path) == made

@@ -80,8 +80,8 @@ def test_a_file_that_cannot_be_written_is_a_warning(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("word", "shown"),
     [
-        ("--storage=postgresql://user:p@ss/w:ord@host:5432/db", "--storage=postgresql://user:***@host:5432/db"),
-        ("--storage=mysql://:word@host/db", "--storage=mysql://:***@host/db"),
+        ("--config.data.dir=ftp://user:p@ss/w:ord@host:5432/db", "--config.data.dir=ftp://user:***@host:5432/db"),
+        ("mysql://:word@host/db", "mysql://:***@host/db"),
         ("https://token@host/x", "https://***@host/x"),
         ("a://host/x?user=me&password=word&y=1", "'a://host/x?user=me&password=***&y=1'"),
         ("--config.model.class_token=True", "--config.model.class_token=True"),

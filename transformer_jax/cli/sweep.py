@@ -72,7 +72,6 @@ def define(values: flags.FlagValues) -> None:
     integer(values, "num_trials", "`random`, `tpe`: number of variants, each with every seed of the study", None, 1)
     integer(values, "search_seed", "`random`, `tpe`: seed of the choice of variants", SearchOptions.seed, 0)
     choice_flag(values, "pruner", "`tpe`: rule that ends bad trials early", SearchOptions.pruner, PRUNERS)
-    text(values, "storage", "`tpe`: URL of its database; default sqlite:///WORKDIR/search.db")
     switch(values, "dry_run", "print trials, compiled programs and the expected time, measured in a few steps of each")
     choice_flag(values, "executor", "where trials run", "local", EXECUTORS)
     integer(values, "num_workers", "trials or jobs at once; default as many as fit, `slurm`: 1", None, 1)
@@ -193,7 +192,7 @@ def _given(arguments: Arguments) -> Given:
 def _search_options(values: flags.FlagValues) -> SearchOptions:
     from transformer_jax.sweeps.search.search import SearchOptions
 
-    return SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
+    return SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner)
 
 
 def _stages(arguments: Arguments, folder: Path, defaults: Mapping[str, Any]) -> list[_Stage]:

@@ -137,7 +137,7 @@ def test_the_command_of_a_random_search_repeats_its_draws(tmp_path):
     flags = parse(sweep_command_of_cli, "transformer-jax sweep", words)
     values, overrides = flags.flags, flags.overrides
     (tmp_path / "again").mkdir()
-    options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner, values.storage)
+    options = SearchOptions(values.search, values.num_trials, values.search_seed, values.pruner)
     again = make_search(results.study, overrides, options, tmp_path / "again", 1).next([])
     assert {t.name: values_by_name(t.config) for t in again} == {
         t.trial.name: values_by_name(t.trial.config) for t in results.trials

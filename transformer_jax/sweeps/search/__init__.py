@@ -64,7 +64,7 @@ def _made(space: Space, options: SearchOptions, workdir: Path, num_workers: int)
 
 
 def recorded(workdir: Path) -> SearchOptions:
-    """Return the search that a work directory belongs to, without `storage`; the grid if there is no record.
+    """Return the search that a work directory belongs to; the grid if there is no record.
 
     num_trials is the largest number that a sweep there has been started with; None if an older record lacks it.
     Raises: DataError if the record cannot be read.

@@ -27,14 +27,12 @@ class SearchOptions:
       num_trials: number of variants, each with every seed of the study; None for a grid.
       seed: seed of the draws.
       pruner: rule by which `tpe` ends trials early.
-      storage: URL of the database of `tpe`; None for a file in the work directory.
     """
 
     name: str = "grid"
     num_trials: int | None = None
     seed: int = 0
     pruner: str = "none"
-    storage: str | None = None
 
 
 def check_options(options: SearchOptions) -> None:
@@ -47,8 +45,8 @@ def check_options(options: SearchOptions) -> None:
         raise ConfigError("--num_trials and --search_seed are for --search=random and tpe; a grid runs all variants")
     if options.name != "grid" and (options.num_trials is None or options.num_trials < 1):
         raise ConfigError(f"--search={options.name}: needs --num_trials=N, the number of variants, at least 1")
-    if options.name != "tpe" and (options.pruner != "none" or options.storage is not None):
-        raise ConfigError(f"--pruner and --storage are for --search=tpe, not for {options.name}")
+    if options.name != "tpe" and options.pruner != "none":
+        raise ConfigError(f"--pruner={options.pruner}: only --search=tpe has pruners, not {options.name}")
 
 
 @runtime_checkable

@@ -4,10 +4,9 @@ A variant's value is the study's first metric, averaged over the seeds. A varian
 worst possible value, infinity. Not NaN: Optuna would treat the trial as failed and ignore it, so the search would
 return to where trials diverge. A variant that cannot be run has failed.
 
-Optuna's database holds the variants; the trials' folders, named by the values, hold their results. Every variant in the
-database records its work directory. The next sweep in that directory resumes the variants that have not ended, so that
-no variant of a killed sweep stays `running`. If a work directory sends no heartbeat any more, another sweep with the
-same database tries its variants again.
+Optuna's database in the work directory holds the variants; the trials' folders, named by the values, hold their
+results. The next sweep in that directory resumes the variants that have not ended, so that no variant of a killed sweep
+stays `running`, and tries failed ones again, since their cause may be fixed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import dataclasses
 import hashlib
 import logging
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +33,7 @@ from transformer_jax.tasks.task import best_metric, validation_metrics
 
 logger = logging.getLogger(__name__)
 
-_WORKDIR, _VARIANT, _SPACE = "workdir", "variant", "space"  # attributes in the database
-_FIRST_OF = "failed_trial"  # set by Optuna's RetryHeartbeatStaleTrialCallback on a second attempt
+_VARIANT, _RETRY_OF, _SPACE = "variant", "retry_of", "space"  # attributes in the database
 
 
 @dataclasses.dataclass
@@ -68,10 +65,10 @@ class Tpe:
         """Open the database, and resume the variants of an earlier sweep in the work directory.
 
         Args:
-          workdir: work directory of the sweep; no other sweep may use it at the same time.
+          workdir: work directory of the sweep.
           name: name of the study, also in the database.
-        Raises: ConfigError if the database cannot be opened or has another study of this name, if the space has invalid
-          configs, and if another sweep uses the work directory.
+        Raises: ConfigError if the database has another study of this name, if the space has invalid configs, and if
+          another sweep is searching in the work directory; DataError if the database cannot be opened.
         """
         space.check()
         self._space, self._options, self._num_workers = space, options, num_workers
@@ -79,34 +76,33 @@ class Tpe:
         self._worst = math.inf if self._metric.direction == "min" else -math.inf
         self._pruned_by = self._metric.name.rpartition("/")[2]
         pruner = self._pruner()
-        url = options.storage or storage.default_url(workdir)
-        self._opened = storage.open_study(url, name, self._metric.direction == "max", pruner)
-        self._optuna = self._opened.study
         self._variants: list[_Variant] = []
         self._outcomes: dict[str, float | str | None] = {}
         self._log = Validations(self._pruned_by)
         self._ended_early: set[str] = set()
         self._past: list[Trial] = []
-        self._next_heartbeat = 0.0
-        with storage.storage_errors():
-            self._check_space()
-        self._owner, self._lock = storage.identity(workdir), storage.locked(workdir)
-        with storage.storage_errors():
-            self._resume_variants()
+        self._file = workdir / storage.DATABASE
+        with contextlib.ExitStack() as opened:
+            self._lock = opened.enter_context(storage.locked(workdir))
+            self._opened = storage.open_study(workdir, name, self._metric.direction == "max", pruner)
+            self._optuna = self._opened.study
+            with self._storage_errors():
+                self._check_space()
+                self._resume_variants()
+            opened.pop_all()
 
     @property
     def is_over(self) -> bool:
-        with storage.storage_errors():
+        with self._storage_errors():
             return not self._variants and not self._may_ask()
 
     def next(self, standings: Sequence[Standing]) -> list[Trial]:
-        with storage.storage_errors():
-            self._send_heartbeats()
+        with self._storage_errors():
             past, self._past = self._past, []
             trials = past + self._advance()
             busy = sum(not standing.has_ended for standing in standings) + len(trials) - len(past)
             while busy < self._num_workers and self._may_ask():
-                self._ask()
+                self._take(self._optuna.ask())
                 new = self._advance()
                 trials += new
                 busy += len(new)
@@ -133,7 +129,7 @@ class Tpe:
             if variant is None or standing.trial.name in self._ended_early:
                 continue
             values = self._log.read(standing)
-            with storage.storage_errors():
+            with self._storage_errors():
                 step = _report(variant.asked, self._opened.database.get_trial(variant.trial_id), values)
                 # After its last step a trial has no training left to prune.
                 if step is None or step >= standing.trial.config.training.num_train_steps:
@@ -146,6 +142,9 @@ class Tpe:
 
     def close(self) -> None:
         self._lock.close()
+
+    def _storage_errors(self) -> contextlib.AbstractContextManager[None]:
+        return storage.storage_errors(self._file)
 
     def _advance(self) -> list[Trial]:
         """Tell Optuna the values of variants that are done; return the trials to start now."""
@@ -186,27 +185,15 @@ class Tpe:
         assert self._options.num_trials is not None
         trials = self._optuna.get_trials(deepcopy=False)
         waiting = any(trial.state == TrialState.WAITING for trial in trials)
-        return waiting or sum(_FIRST_OF not in t.system_attrs for t in trials) < self._options.num_trials
-
-    def _ask(self) -> None:
-        from optuna.trial import TrialState
-
-        # Enqueued with its owner: if this sweep is killed right after asking, the next one still finds the variant.
-        if not any(trial.state == TrialState.WAITING for trial in self._optuna.get_trials(deepcopy=False)):
-            self._optuna.enqueue_trial({}, user_attrs={_WORKDIR: self._owner})
-        self._take(self._optuna.ask())
+        return waiting or sum(_RETRY_OF not in t.user_attrs for t in trials) < self._options.num_trials
 
     def _take(self, asked: Any) -> None:
-        """Make this work directory the owner of a variant, draw its values if there are none, and add its trials.
+        """Draw the values of a variant if there are none, and add its trials.
 
         A variant whose config is invalid is reported to Optuna as failed.
         """
         import optuna
 
-        if asked.user_attrs.get(_WORKDIR) != self._owner:
-            asked.set_user_attr(_WORKDIR, self._owner)
-        trial_id = self._opened.trial_id(asked)
-        self._opened.database.record_heartbeat(trial_id)
         # The seed depends on the trial's number, so that the next sweep does not draw the same values again.
         seed = int.from_bytes(hashlib.sha256(f"{self._options.seed} {asked.number}".encode()).digest()[:4], "big")
         self._optuna.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
@@ -226,47 +213,31 @@ class Tpe:
             return
         if asked.user_attrs.get(_VARIANT) != trials[0].variant:
             asked.set_user_attr(_VARIANT, trials[0].variant)
-        self._variants.append(_Variant(asked, trial_id, trials))
+        self._variants.append(_Variant(asked, self._opened.trial_id(asked), trials))
 
     def _resume_variants(self) -> None:
-        """Resume the variants that an earlier sweep in this work directory has asked for.
-
-        Unfinished variants continue. Failed ones are tried again, since their cause may be fixed now.
-        """
+        """Resume the variants that an earlier sweep has asked for, and queue failed ones again with their values."""
         import optuna
 
         trials = self._optuna.get_trials(deepcopy=False)
-        followed = {number for trial in trials for number in trial.system_attrs.get("retry_history", ())}
+        retried = {trial.user_attrs.get(_RETRY_OF) for trial in trials}
         for trial in trials:
-            if trial.user_attrs.get(_WORKDIR) != self._owner or trial.number in followed:
-                continue
             if trial.state == optuna.trial.TrialState.RUNNING:
                 self._take(optuna.trial.Trial(self._optuna, self._opened.trial_id(trial)))
             elif trial.state == optuna.trial.TrialState.FAIL:
-                optuna.storages.RetryHeartbeatStaleTrialCallback()(self._optuna, trial)
+                if trial.number not in retried:
+                    self._optuna.enqueue_trial(trial.params, user_attrs={_RETRY_OF: trial.number})
             elif trial.state.is_finished():
                 with_result = [t for t in self._space.trials(trial.params) if (self._folder / t.name / RESULT).exists()]
                 self._past += [t for t in with_result if t.name not in self._outcomes]
                 self._outcomes |= dict.fromkeys((t.name for t in with_result), None)
 
-    def _send_heartbeats(self) -> None:
-        """Record heartbeats, once a minute, and let Optuna queue the variants of dead sweeps again."""
-        import optuna
-
-        if time.monotonic() < self._next_heartbeat:
-            return
-        self._next_heartbeat = time.monotonic() + storage.HEARTBEAT_SECONDS
-        for variant in self._variants:
-            self._opened.database.record_heartbeat(variant.trial_id)
-        optuna.storages.fail_stale_trials(self._optuna)
-
     def _check_space(self) -> None:
         """Raise ConfigError if the study in the database has another baseline, axes, seeds or metric."""
         study = self._space.study
         first = self._space.first()
-        first = dataclasses.replace(
-            first, data=dataclasses.replace(first.data, cache_dir="")
-        )  # each machine has its own
+        # The work directory may have moved, and its token cache with it.
+        first = dataclasses.replace(first, data=dataclasses.replace(first.data, cache_dir=""))
         parts = (first, study.axes, study.seeds, self._metric)
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         known = self._optuna.user_attrs.get(_SPACE)
@@ -274,8 +245,8 @@ class Tpe:
             self._optuna.set_user_attr(_SPACE, digest)
         elif known != digest:
             raise ConfigError(
-                f"--storage: the study '{self._optuna.study_name}' there has another baseline, axes, seeds or metric; "
-                "choose another --storage for the changed study, and another --workdir"
+                f"{self._file}: the study '{self._optuna.study_name}' there has another baseline, axes, seeds or "
+                "metric; choose another --workdir for the changed study"
             )
 
     def _pruner(self) -> Any:
