@@ -107,7 +107,7 @@ def check(named: Mapping[str, str]) -> None:
 
 
 def refusal(named: Mapping[str, str], kind: str = "") -> UntrustedError:
-    """Return the error for values of which none is trusted, with the file that is being read and the remedy.
+    """Return the error that these values are not trusted, with the file that is being read and the remedy.
 
     Args:
       kind: what the object of an imported module is not, such as `a Task`; the remedy is then not to import it.

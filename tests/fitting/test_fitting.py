@@ -295,7 +295,7 @@ def test_a_sorted_file_is_refused(tmp_path):
         ("id\tid\ttext\tlabel\n" + "1\t1\ta\t1\n2\t2\tc\t0\n" * 20, "two columns have the name 'id'"),
         (
             "text\tlabel\n" + "a film\t1\nno\tfilm\t0\n" * 20,
-            "line 3: 3 columns, but the first line names 2; has a text a tab",
+            "line 3: 3 columns, but the first line names 2; perhaps a text contains a tab",
         ),
         (
             "text\tscore\n" + "".join(f"film {i}\t{i / 7:.3f}\n" for i in range(40)),

@@ -187,9 +187,9 @@ def config_of_run(workdir: Path, allow_config_change: bool = False) -> tuple[Pat
         lines = {} if allow_config_change else lasting_differences(stored, config, f"checkpoint {step}")
     if lines:
         raise CheckpointError(
-            f"{workdir / CONFIG}: is not the config of checkpoint {step}: it was edited, is of another run, or a run "
-            f"with {FLAG} ended before its next checkpoint{_remedy(step, lines.values())}\nTo resume with the values "
-            f"of {CONFIG}, give {FLAG}"
+            f"{workdir / CONFIG}: differs from the config of checkpoint {step}: it was edited, is of another run, or a "
+            f"run with {FLAG} ended before its next checkpoint{_remedy(step, lines.values())}\nTo resume with the "
+            f"values of {CONFIG}, give {FLAG}"
         )
     return workdir / CONFIG, config
 

@@ -199,7 +199,7 @@ def _recurrent(config: ExperimentConfig) -> dict[str, dict[str, str]]:
 
 
 def _compiled_memory(config: ExperimentConfig, rows: int, widths: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the bytes that the compiler allocates on one device for a training step: state and batch, work space."""
+    """Return the bytes that the compiler allocates on one device for a training step: (state and batch, work space)."""
     import jax
 
     from transformer_jax.models.architecture import parameter_axes

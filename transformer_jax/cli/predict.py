@@ -177,7 +177,7 @@ def _input_file(writer: _Writer, path: str, columns: Sequence[str] | None) -> In
         return None
     if format == "tsv" and file.config.second_feature and has_pairs_of_texts(file):
         say(
-            f"{path}: has two columns, and not those of the config; each line is read as two texts, also the first. "
+            f"{path}: has two columns without the config's names; each line, also the first, is read as two texts. "
             "To choose columns, pass --column=A,B"
         )
         return None

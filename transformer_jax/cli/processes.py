@@ -28,7 +28,13 @@ def process_flags(values: flags.FlagValues) -> None:
     text(values, "coordinator", "HOST:PORT of process 0, the same for all processes; only with several processes")
     integer(values, "num_processes", "number of processes", None, 1)
     integer(values, "process_id", "number of this process, from 0", None, 0)
-    choice_flag(values, "cluster", "take these three from the job of this cluster software", "none", ("none", "slurm"))
+    choice_flag(
+        values,
+        "cluster",
+        "read these three flags from the environment of a job of this cluster",
+        "none",
+        ("none", "slurm"),
+    )
 
 
 def job_of(arguments: Arguments) -> Job | None:

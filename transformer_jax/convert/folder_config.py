@@ -285,7 +285,7 @@ def _adapt_rope(values: dict[str, Any], ignored: dict[str, str]) -> list[str]:
 
 
 def write_model_config(family: Family, config: ModelConfig, task: TaskConfig) -> dict[str, Any]:
-    """Return the keys of config.json that say what our config says.
+    """Return the keys of config.json that express our config.
 
     Args:
       task: whose head the model has.

@@ -187,7 +187,7 @@ def fitting(classes: Sequence[Family], names: Iterable[str]) -> Family | None:
 
 
 def check_layers(family: Family, config: ModelConfig, files: TensorFiles) -> None:
-    """Raise CheckpointError if config.json has more layers than the folder; before their names are made."""
+    """Raise CheckpointError if config.json has more layers than the folder. Called before names of tensors are made."""
     stored, problems = _with_prefix(family, files.tensors), []
     for side in ("encoder", "decoder"):
         starts = {t.theirs.partition("{layer}")[0] for t in family.tensors if t.ours[0].startswith(f"{side}/layers/")}

@@ -84,7 +84,7 @@ def _names(theirs: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def _contradictions(theirs: Mapping[str, Any], names: Sequence[str], rows: int | None) -> Iterator[str]:
-    """Yield a line for every other key, and for the head, that says something else than the names."""
+    """Yield a line for every other key, and for the head, that contradicts the names."""
     if not names:
         return
     count, ids = theirs.get("num_labels"), theirs.get("label2id")

@@ -82,8 +82,8 @@ class _Pieces:
     def unknown_is_forced(self) -> bool:
         """Whether a unigram model never chooses between `<unk>` and a piece, so that its score does not matter.
 
-        Characters of pieces are pieces, but for those of symbols that are always better than `<unk>`, and that no
-        piece can overlap.
+        This is so if every character of a piece is a piece itself. Characters of a symbol need not be, if the symbol
+        always has a better score than `<unk>` and no piece can overlap it.
         """
         if not self.singles.issuperset("".join(self.texts)):
             return False
@@ -387,7 +387,7 @@ def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
             left, right = piece[:cut], piece[cut:]
             if (left in scores or cut == 1) and (right in scores or len(right) == 1):
                 if absent := [part for part in (left, right) if part not in scores]:
-                    raise ConfigError(_cannot(f"the piece {piece!r}, but none for its character {absent[0]!r}"))
+                    raise ConfigError(_cannot(f"the piece {piece!r}, but no piece for its character {absent[0]!r}"))
                 found.append((-score, left, right))
     found.sort(key=lambda merge: merge[0])
     made: dict[float, str] = {}
@@ -402,8 +402,8 @@ def _merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
 def differing_text(tokenizer: SentencePieceTokenizer, model: Any) -> str | None:
     """Return a text that a model of the library cuts into other ids; None if there is none among some hundreds.
 
-    Two cuts of a unigram model by the same pieces in another order have the same score but for rounding. Where that
-    differs in spite of `_SCALE`, behind a cut or a name, a text does not count.
+    In a unigram model, the same pieces in another order have the same score up to rounding. A text where rounding
+    decides, in spite of `_SCALE`, does not count.
     """
     texts = _probes(tokenizer)
     ids, offsets = tokenizer.encode_batch(texts)

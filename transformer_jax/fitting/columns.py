@@ -288,16 +288,16 @@ def _check_widths(file: TextFile, rows: Sequence[Sequence[str]]) -> None:
     for number, line in enumerate(text_lines(file), 1):
         if (found := line.count("\t") + 1) > usual:
             raise DataError(
-                f"{file.path}, line {number}: {found} columns, and most lines have {usual}; has a text a tab in it? "
-                f"To read it as it is, {_NUMBERS}"
+                f"{file.path}, line {number}: {found} columns, but most lines have {usual}; perhaps a text contains a "
+                f"tab. To read the file as it is, {_NUMBERS}"
             )
 
 
 def _has_usual_name(columns: Sequence[Sequence[str]]) -> bool:
     """Return whether the first line has a usual name of a column.
 
-    One that stands there again below is a value, such as the label `y`; so is any word if a label of the first line
-    does.
+    A word that occurs again further down in its column is a value, such as the label `y`. If a label of the first
+    line does, no word of that line is a name.
     """
     usual = {*TEXTS, *LABELS} | _OTHERS
     first = [column[0] for column in columns]

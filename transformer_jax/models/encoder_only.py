@@ -90,9 +90,9 @@ class EncoderOnly(nn.Module):
 
 
 def counted_tokens(batch: Batch, length: int) -> Bool[Array, "B S"] | None:
-    """Return the tokens or patches of `inputs` that statistics over the batch count, [B, length]; None: all.
+    """Return True for the tokens or patches of `inputs` that BatchNorm counts, [B, length]; None: all.
 
-    Of images, they are those of the rows with a weight, since a row without an image has none.
+    With images, these are the rows with a weight: a row without an image has none.
     """
     if "inputs_mask" in batch:
         return jnp.asarray(batch["inputs_mask"])

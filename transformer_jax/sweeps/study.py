@@ -244,7 +244,7 @@ class Study:
                     f"equal_flops: the range '{axis.field}' has no reference; use an Axis of named values"
                 )
             if any(STEPS in overrides for overrides in axis.values.values()):
-                raise ConfigError(f"equal_flops: axis '{axis.name}' cannot set {STEPS}, which follows")
+                raise ConfigError(f"equal_flops: axis '{axis.name}' cannot set {STEPS}, which is computed")
 
     def _check_pretraining(self, first: Study) -> None:
         if first.measure is not None or first.pretraining is not None:

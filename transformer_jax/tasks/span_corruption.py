@@ -43,7 +43,7 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
         return tuple(f"<extra_id_{i}>" for i in range(int(self._sizes(config, longest).spans) if longest else 1))
 
     def text_frame(self, model: ModelConfig, special_ids: SpecialIds) -> Frame:
-        """Return the end of a text alone, as in T5."""
+        """Return only an end-of-sequence token after a text, as in T5."""
         from transformer_jax.data.tokenizers.tokenizer import Frame
 
         return Frame(end=special_ids.required("eos"))

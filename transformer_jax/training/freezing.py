@@ -140,7 +140,7 @@ def _layers_of(rule: FreezeRule, matching: Mapping[str, Any]) -> dict[str, int |
 
 
 def _selected(tree: Params, select: Callable[[str, Any], Any], prefix: str = "") -> Params:
-    """Return the tree with every array replaced by select(path, array), without those for which that is None."""
+    """Return the tree with every array replaced by select(path, array); leave out an array where this is None."""
     result = {}
     for name, value in tree.items():
         new = (

@@ -178,7 +178,7 @@ class _PerLine(Format):
         """Return the function from a line to its values; it raises ValueError with the problem.
 
         Args:
-          numbered: the lines of the file with their numbers, of which a header may be taken.
+          numbered: the lines of the file with their numbers; a header is taken from them.
         """
 
 
@@ -478,7 +478,7 @@ def _located(file: TextFile, number: int, call: Callable[[], Any]) -> Any:
 
 def _no_more_than(names: Sequence[str], cells: Sequence[str]) -> Sequence[str]:
     if len(cells) > len(names):
-        raise ValueError(f"{len(cells)} columns, but the first line names {len(names)}; has a text a tab in it?")
+        raise ValueError(f"{len(cells)} columns, but the first line names {len(names)}; perhaps a text contains a tab")
     return cells
 
 

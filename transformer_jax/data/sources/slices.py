@@ -52,7 +52,7 @@ class FilesPart(NamedTuple):
         return (self.first, self.last) == (0, 100)
 
     def range_of(self, count: int) -> tuple[int, int]:
-        """Return the first and the end of `count` items."""
+        """Return the indices of the first item and after the last one, of `count` items."""
         return count * self.first // 100, count * self.last // 100
 
 

@@ -97,7 +97,9 @@ class TextSource:
     def fingerprint(self, split: str | None = None) -> dict[str, Any]:
         """Return the sha256 of all files' contents (the same for plain and .gz), of the format and chosen columns.
 
-        It does not depend on libraries. Raises DataError for files of different lengths, or other than text.
+        It does not depend on libraries.
+
+        Raises: DataError for files of different lengths, and for files that are not text.
         """
         parts = [*self._format.key, *([] if self._config.encoding == "utf-8" else [self._config.encoding])]
         for name in self._corpus if split is None or split in self._corpus else [split]:

@@ -30,9 +30,9 @@ def interval(mean: float, half_width: float, sign: bool = False, digits: int = 2
 
 
 def digits_apart(estimates: Sequence[Estimate], of: int) -> list[int]:
-    """Return digits for `interval`, with which the mean of one estimate never reads like another, different mean.
+    """Return how many digits `interval` needs per estimate, so that no other mean looks the same as that of `of`.
 
-    Estimates that read differently with two digits keep these.
+    Two digits, unless two means would look the same after rounding.
 
     Args:
       of: index of the estimate, such as the best.

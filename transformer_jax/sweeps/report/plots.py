@@ -307,7 +307,7 @@ def _mean_curve(variant: Variant, figure: Curves) -> dict[float, Estimate]:
 
 
 def _points(trial: TrialResult, figure: Curves) -> dict[int, tuple[float, float]]:
-    """Return cost and value by step, in order; without steps whose cost is not known."""
+    """Return cost and value by step, in order. Steps without a known cost are left out."""
     log = trial.logged(figure.quantity)
     return {step: (cost, log[step]) for step, cost in trial.cost(figure.x, sorted(log)).items()}
 

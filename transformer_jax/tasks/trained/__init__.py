@@ -1,1 +1,1 @@
-"""What a user holds: trained models that translate, continue and fill texts, and predict."""
+"""What a user gets: trained models that translate, continue and fill texts, and predict."""
