@@ -184,4 +184,4 @@ def test_a_tab_in_a_text_without_a_first_line_of_names(tmp_path):
     rows = [*reviews(40)]
     rows[30] = ("a film\twith a tab", "positive")
     (tmp_path / "train.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
-    assert "line 31: 3 columns, and most lines have 2; perhaps a text contains a tab" in refusal("classify", tmp_path)
+    assert "line 31: 3 columns, but most lines have 2; perhaps a text contains a tab" in refusal("classify", tmp_path)
