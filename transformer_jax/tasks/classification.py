@@ -7,39 +7,31 @@ the whole text (Radford et al. 2018, section 3.2).
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig
 from transformer_jax.tasks import label_prediction
-from transformer_jax.tasks.label_prediction import KINDS
-from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores, Task
+from transformer_jax.tasks.label_prediction import KINDS, OneLabel, Predicted
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores
 
 if TYPE_CHECKING:
-    import flax.linen as nn
     import jax
     import numpy as np
 
-    from transformer_jax.data.batching import BatchShape, Rows, TrainingBatches
+    from transformer_jax.data.batching import BatchShape, Rows
     from transformer_jax.data.columns import Column, EncodedSplit
-    from transformer_jax.data.datasets import Data
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
-    from transformer_jax.models.architecture import Model
-    from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.task import Sums
     from transformer_jax.tasks.trained.predictor import Classifier
-    from transformer_jax.typing import Batch, Params
+    from transformer_jax.typing import Params
 
 
-class Classification(Task):
+class Classification(OneLabel):
     """Prediction of one label per example."""
 
     architectures = ("encoder_only", "decoder_only", RECURRENT)
-    needs_decoder = False
     reads = frozenset({*label_prediction.READS, "data.input_template", "data.cut_texts"})
     batchings = ("buckets",)
-    logged = label_prediction.LOGGED
     metrics = (
         MetricSpec("loss", "min", "nats per label", "loss"),
         MetricSpec("accuracy", "max", "%", "accuracy", "{:.2f}"),
@@ -80,13 +72,7 @@ class Classification(Task):
         sizes = [split.lengths(name) for name in names]
         return cut_sizes(sizes, config.data.max_length - 1 - len(sizes)) if config.data.cut_texts else sizes
 
-    def arrays(
-        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
-    ) -> dict[str, np.ndarray]:
-        """Return the arrays of `framing.framed`, `targets` [B] int32 and `weights` [B] float32."""
-        return self._arrays(config, split, None, rows, shape, step)
-
-    def _arrays(
+    def weighted_arrays(
         self,
         config: ExperimentConfig,
         split: EncodedSplit,
@@ -95,6 +81,7 @@ class Classification(Task):
         shape: BatchShape,
         step: int | None,
     ) -> dict[str, np.ndarray]:
+        """Return the arrays of `framing.framed`, `targets` [B] int32 and `weights` [B] float32."""
         import numpy as np
 
         from transformer_jax.tasks.batches.framing import framed, marks, sequence_name
@@ -106,24 +93,8 @@ class Classification(Task):
             [ids[row, : size[row]] for ids, size in zip(whole, sizes, strict=True)] if example >= 0 else []
             for row, example in enumerate(rows.examples)
         ]
-        targets = split.values("labels", rows.examples).astype(np.int32)
-        weights = (rows.examples >= 0).astype(np.float32)
-        if class_weights is not None:
-            weights *= class_weights[targets]
         batch = framed(config, marks(config, split.special_ids), texts, rows, shape.width(sequence_name(config)))
-        return batch | {"targets": targets, "weights": weights}
-
-    def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
-        """Return the training batches; their `weights` are the class weights."""
-        import numpy as np
-
-        from transformer_jax.data.datasets import plan_batches
-
-        labels = split.values("labels", np.arange(split.num_examples))
-        weights = label_prediction.class_weights(config.task, labels)
-        return plan_batches(
-            config, self.lengths(config, split), functools.partial(self._arrays, config, split, weights)
-        )
+        return batch | self.labels_of(split, class_weights, rows.examples)
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
         from transformer_jax.tasks.batches.framing import sequence_name
@@ -133,35 +104,9 @@ class Classification(Task):
     def batch_template(
         self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        import jax
-        import numpy as np
-
         from transformer_jax.tasks.batches.framing import template
 
-        arrays = template(config, rows, widths) | {"targets": ((rows,), np.int32), "weights": ((rows,), np.float32)}
-        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays.items()}
-
-    # The loss.
-
-    def head(self, config: TaskConfig, model: ModelConfig) -> nn.Module:
-        """Return the module that pools the vectors of a text and maps them to logits [B, labels]."""
-        from transformer_jax.nn.heads import SequenceHead
-
-        return SequenceHead(model, config.num_labels, config.pooling, config.pooler)
-
-    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
-        """Return the operations of one vector per text."""
-        return label_prediction.pooled_head_flops(config, rows)
-
-    def loss(
-        self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
-    ) -> Sums:
-        """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the labels of a batch."""
-        return label_prediction.label_sums(model, batch, dropout, hyper)
-
-    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `loss` and `nll` in nats per label, and `accuracy` in percent."""
-        return label_prediction.label_means(sums)
+        return template(config, rows, widths, (rows,))
 
     # Scores and outputs.
 
@@ -177,32 +122,26 @@ class Classification(Task):
         totals = {name: values.sum(0) for name, values in statistics.items()}
         names = evaluator.data.labels
         metrics: dict[str, Any] = {name: float(value) for name, value in self.from_sums(totals).items()}
-        metrics["examples"] = len(predicted)
+        metrics["examples"] = len(predicted.labels)
         metrics["over_length"] = self.num_over_length(evaluator, split)
         counts = [[totals[f"{kind}_{i}"] for kind in KINDS] for i in range(len(names))]
         metrics["by_label"] = label_prediction.by_name(names, counts)
-        return Scores(metrics, [names[i] if i >= 0 else "" for i in predicted] if generate else None)
+        return Scores(metrics, label_prediction.named(names, predicted.labels) if generate else None)
 
-    def _statistics(
-        self, evaluator: Evaluation, params: Params, split: str
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return additive numbers of every example, and the predicted classes."""
+    def _statistics(self, evaluator: Evaluation, params: Params, split: str) -> tuple[dict[str, np.ndarray], Predicted]:
+        """Return additive numbers of every example, and the predictions."""
         import numpy as np
 
         from transformer_jax.tasks.metrics.labels import class_counts
-        from transformer_jax.tasks.trained.head_outputs import best_classes, log_softmax, outputs_of_split
 
-        log_probs = log_softmax(np.stack(outputs_of_split(evaluator, params, split)))
-        everything = np.arange(len(log_probs))
-        true = evaluator.data.splits[split].values("labels", everything)
-        predicted = best_classes(log_probs)
-        counts = class_counts(true, predicted, log_probs.shape[1])
+        predicted = label_prediction.predicted(evaluator, params, split)
+        counts = class_counts(predicted.true, predicted.labels, predicted.log_probs.shape[1])
         by_class = {
             f"{kind}_{number}": values[:, number]
             for kind, values in zip(KINDS, counts, strict=True)
             for number in range(values.shape[1])
         }
-        return {"nll": -log_probs[everything, true], "weight": np.ones(len(true))} | by_class, predicted
+        return {"nll": -predicted.of_true, "weight": np.ones(len(predicted.true))} | by_class, predicted
 
     def statistics(self, evaluator: Evaluation, params: Params, split: str) -> Mapping[str, np.ndarray]:
         """Return for each example its loss, and the counts of right, true and predicted examples of every class."""
@@ -229,10 +168,6 @@ class Classification(Task):
         from transformer_jax.tasks.trained.predictor import Classifier
 
         return Classifier(config, params, tokenizer, tuple(labels))
-
-    def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str]:
-        """Return the labels of a split."""
-        return data.text(split).features["targets"]
 
 
 def cut_sizes(sizes: Sequence[np.ndarray], room: int) -> list[np.ndarray]:

@@ -6,23 +6,20 @@ be augmented: cropped, flipped, changed by RandAugment and mixed.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import ExperimentConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
-from transformer_jax.tasks.label_prediction import KINDS
-from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores, Task
+from transformer_jax.tasks.label_prediction import KINDS, OneLabel, Predicted
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores
 
 if TYPE_CHECKING:
-    import flax.linen as nn
     import jax
     import numpy as np
 
-    from transformer_jax.data.batching import BatchShape, Rows, TrainingBatches
+    from transformer_jax.data.batching import BatchShape, Rows
     from transformer_jax.data.columns import Column, EncodedSplit
-    from transformer_jax.data.datasets import Data
     from transformer_jax.data.tokenizers import Tokenizer
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
@@ -34,15 +31,13 @@ TOP = 5
 """A prediction counts for `top_5` if the right label is among this many."""
 
 
-class Images(Task):
+class Images(OneLabel):
     """Prediction of one label per image."""
 
     architectures = ("encoder_only",)
     inputs = ("patches",)
-    needs_decoder = False
     batchings = ("rows",)
     unit = "images"
-    logged = label_prediction.LOGGED
     metrics = (
         MetricSpec("loss", "min", "nats per label", "loss"),
         MetricSpec("accuracy", "max", "%", "accuracy", "{:.2f}"),
@@ -71,16 +66,7 @@ class Images(Task):
 
         return {"inputs": np.full(split.num_examples, config.model.num_positions, np.int32)}
 
-    def arrays(
-        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
-    ) -> dict[str, np.ndarray]:
-        """Return `inputs` [B, height, width, channels] uint8, `targets` [B] int32, `weights` [B] float32, `row_ids`.
-
-        With `task.mixup`, in training, also `other_targets` [B] int32 and `shares` [B] float32.
-        """
-        return self._arrays(config, split, None, rows, shape, step)
-
-    def _arrays(
+    def weighted_arrays(
         self,
         config: ExperimentConfig,
         split: EncodedSplit,
@@ -89,13 +75,15 @@ class Images(Task):
         shape: BatchShape,
         step: int | None,
     ) -> dict[str, np.ndarray]:
+        """Return `inputs` [B, height, width, channels] uint8, `targets` [B] int32, `weights` [B] float32, `row_ids`.
+
+        With `task.mixup`, in training, also `other_targets` [B] int32 and `shares` [B] float32.
+        """
         import numpy as np
 
         from transformer_jax.tasks.batches import augmentation
 
         task, images = config.task, split.values("images", rows.examples)
-        targets = split.values("labels", rows.examples).astype(np.int32)
-        weights = (rows.examples >= 0).astype(np.float32)
         mixture = {}
         if step is not None:
             keys = augmentation.keys_of_rows(config.seed, step, rows.row_ids)
@@ -106,20 +94,8 @@ class Images(Task):
                 others = augmentation.augmented(task, split.values("images", partners), of_partners)
                 images = augmentation.mixed(images, others, shares)
                 mixture = {"other_targets": split.values("labels", partners).astype(np.int32), "shares": shares}
-        if class_weights is not None:
-            weights *= class_weights[targets]
-        return {"inputs": images, "targets": targets, "weights": weights, "row_ids": rows.row_ids, **mixture}
-
-    def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
-        """Return the training batches; their `weights` are the class weights."""
-        import numpy as np
-
-        from transformer_jax.data.datasets import plan_batches
-
-        labels = split.values("labels", np.arange(split.num_examples))
-        weights = label_prediction.class_weights(config.task, labels)
-        arrays = functools.partial(self._arrays, config, split, weights)
-        return plan_batches(config, self.lengths(config, split), arrays)
+        labels = self.labels_of(split, class_weights, rows.examples)
+        return {"inputs": images, **labels, "row_ids": rows.row_ids, **mixture}
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
         return {"inputs": config.model.num_positions}
@@ -144,16 +120,6 @@ class Images(Task):
 
     # The loss.
 
-    def head(self, config: TaskConfig, model: ModelConfig) -> nn.Module:
-        """Return the module that pools the vectors of an image and maps them to logits [B, labels]."""
-        from transformer_jax.nn.heads import SequenceHead
-
-        return SequenceHead(model, config.num_labels, config.pooling, config.pooler)
-
-    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
-        """Return the operations of one vector per image."""
-        return label_prediction.pooled_head_flops(config, rows)
-
     def loss(
         self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
     ) -> Sums:
@@ -165,16 +131,12 @@ class Images(Task):
         from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
 
         if "shares" not in batch:
-            return label_prediction.label_sums(model, batch, dropout, hyper)
+            return super().loss(config, model, batch, dropout, hyper, chunks)
         x, _ = model.features(batch, dropout, hyper.model)
         logits, weights, shares = model.outputs(x, batch, dropout), batch["weights"], batch["shares"]
         own = cross_entropy(logits, batch["targets"], weights * shares, hyper.label_smoothing)
         other = cross_entropy(logits, batch["other_targets"], weights * (1.0 - shares), hyper.label_smoothing)
         return {name: own[name] + other[name] for name in own}
-
-    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `loss` and `nll` in nats per label, and `accuracy` in percent."""
-        return label_prediction.label_means(sums)
 
     # Scores and outputs.
 
@@ -189,44 +151,38 @@ class Images(Task):
 
         from transformer_jax.tasks.metrics.labels import class_counts
 
-        statistics, true, predicted = self._statistics(evaluator, params, split)
+        statistics, predicted = self._statistics(evaluator, params, split)
         names = evaluator.data.labels
         totals = {name: values.sum() for name, values in statistics.items()}
         metrics: dict[str, Any] = {name: float(value) for name, value in self.from_sums(totals).items()}
         if len(names) <= TOP:
             del metrics["top_5"]
-        metrics["examples"] = len(predicted)
-        counts = class_counts(true, predicted, len(names))
+        metrics["examples"] = len(predicted.labels)
+        counts = class_counts(predicted.true, predicted.labels, len(names))
         of_classes = [[getattr(counts, kind)[:, i].sum() for kind in KINDS] for i in range(len(names))]
         metrics["by_label"] = label_prediction.by_name(names, of_classes)
         confusion: dict[str, dict[str, int]] = {name: {} for name in names}
-        pairs, numbers = np.unique(np.stack([true, predicted]), axis=1, return_counts=True)
+        pairs, numbers = np.unique(np.stack([predicted.true, predicted.labels]), axis=1, return_counts=True)
         for row, column, number in zip(*pairs, numbers, strict=True):
             if column >= 0:
                 confusion[names[row]][names[column]] = int(number)
         metrics["confusion"] = confusion
-        return Scores(metrics, [names[i] if i >= 0 else "" for i in predicted] if generate else None)
+        return Scores(metrics, label_prediction.named(names, predicted.labels) if generate else None)
 
-    def _statistics(
-        self, evaluator: Evaluation, params: Params, split: str
-    ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-        """Return additive numbers of every image, and the true and predicted classes."""
+    def _statistics(self, evaluator: Evaluation, params: Params, split: str) -> tuple[dict[str, np.ndarray], Predicted]:
+        """Return additive numbers of every image, and the predictions."""
         import numpy as np
 
-        from transformer_jax.tasks.trained.head_outputs import best_classes, log_softmax, outputs_of_split
-
-        log_probs = log_softmax(np.stack(outputs_of_split(evaluator, params, split)))
-        everything = np.arange(len(log_probs))
-        true = evaluator.data.splits[split].values("labels", everything)
-        predicted = best_classes(log_probs)
-        gold = log_probs[everything, true]
+        predicted = label_prediction.predicted(evaluator, params, split)
+        gold = predicted.of_true
+        among_top = (predicted.labels >= 0) & ((predicted.log_probs > gold[:, None]).sum(-1) < TOP)
         statistics = {
             "nll": -gold,
-            "weight": np.ones(len(true)),
-            "correct": (predicted == true).astype(np.float64),
-            "among_top": ((predicted >= 0) & ((log_probs > gold[:, None]).sum(-1) < TOP)).astype(np.float64),
+            "weight": np.ones(len(gold)),
+            "correct": (predicted.labels == predicted.true).astype(np.float64),
+            "among_top": among_top.astype(np.float64),
         }
-        return statistics, true, predicted
+        return statistics, predicted
 
     def statistics(self, evaluator: Evaluation, params: Params, split: str) -> Mapping[str, np.ndarray]:
         """Return for each image its loss, and whether its label is the predicted one, or among the first five."""
@@ -246,7 +202,3 @@ class Images(Task):
         from transformer_jax.tasks.trained.predictor import ImageClassifier
 
         return ImageClassifier(config, params, tokenizer, tuple(labels))
-
-    def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str]:
-        """Return the labels of a split."""
-        return data.text(split).features["targets"]

@@ -1,22 +1,27 @@
-"""Prediction of labels: the loss, its means and the counts that classification and tagging share."""
+"""Prediction of labels: what classification, tagging and images share."""
 
 from __future__ import annotations
 
+import abc
+import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer_jax.config import ExperimentConfig, TaskConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.config.task import BALANCED, parse_class_weights
-from transformer_jax.tasks.task import MetricSpec
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Task
 
 if TYPE_CHECKING:
+    import flax.linen as nn
     import numpy as np
 
+    from transformer_jax.data.batching import BatchShape, Rows, TrainingBatches
     from transformer_jax.data.columns import EncodedSplit
+    from transformer_jax.data.datasets import Data
     from transformer_jax.models.architecture import Model
     from transformer_jax.nn.dropout import Dropout
     from transformer_jax.tasks.task import Sums
-    from transformer_jax.typing import Batch
+    from transformer_jax.typing import Batch, Params
 
 LOGGED = (
     MetricSpec("loss", "min", "nats per label"),
@@ -30,6 +35,136 @@ READS = frozenset(
 """Fields that tasks with labels read, as of `Task.reads`."""
 KINDS = ("right", "true", "predicted")
 """Kinds of counts of a class, in the order of `metrics.labels.ClassCounts`."""
+
+
+class LabelPrediction(Task):
+    """The base class of tasks whose targets are labels; with `task.class_weights`, those of training have weights."""
+
+    needs_decoder = False
+    logged = LOGGED
+
+    # Defined by each task.
+
+    @abc.abstractmethod
+    def weighted_arrays(
+        self,
+        config: ExperimentConfig,
+        split: EncodedSplit,
+        class_weights: np.ndarray | None,
+        rows: Rows,
+        shape: BatchShape,
+        step: int | None,
+    ) -> dict[str, np.ndarray]:
+        """Return what `arrays` does, with `weights` times those of the classes [labels]; None if all are 1."""
+
+    @abc.abstractmethod
+    def training_labels(self, split: EncodedSplit) -> np.ndarray:
+        """Return the labels of all examples of the training split, or of all their words; int [labels]."""
+
+    # Batches.
+
+    def arrays(
+        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays of a batch; see `weighted_arrays`."""
+        return self.weighted_arrays(config, split, None, rows, shape, step)
+
+    def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
+        """Return the training batches; their `weights` are the class weights."""
+        from transformer_jax.data.datasets import plan_batches
+
+        weights = class_weights(config.task, self.training_labels(split)) if config.task.class_weights else None
+        arrays = functools.partial(self.weighted_arrays, config, split, weights)
+        return plan_batches(config, self.lengths(config, split), arrays)
+
+    # The loss.
+
+    def loss(
+        self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
+    ) -> Sums:
+        """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the labels of a batch."""
+        from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
+
+        x, _ = model.features(batch, dropout, hyper.model)
+        logits = model.outputs(x, batch, dropout)
+        return cross_entropy(logits, batch["targets"], batch["weights"], hyper.label_smoothing)
+
+    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `loss` and `nll` in nats per label, and `accuracy` in percent."""
+        from transformer_jax.tasks.metrics.cross_entropy import cross_entropy_means
+
+        return cross_entropy_means(sums)
+
+
+class OneLabel(LabelPrediction):
+    """The base class of tasks with one label per example, which a vector of the whole sequence predicts."""
+
+    def training_labels(self, split: EncodedSplit) -> np.ndarray:
+        """Return the label of every example."""
+        import numpy as np
+
+        return split.values("labels", np.arange(split.num_examples))
+
+    def labels_of(
+        self, split: EncodedSplit, class_weights: np.ndarray | None, examples: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return `targets` [B] int32 and `weights` [B] float32, 0 for example -1."""
+        import numpy as np
+
+        targets = split.values("labels", examples).astype(np.int32)
+        weights = (examples >= 0).astype(np.float32)
+        if class_weights is not None:
+            weights *= class_weights[targets]
+        return {"targets": targets, "weights": weights}
+
+    def head(self, config: TaskConfig, model: ModelConfig) -> nn.Module:
+        """Return the module that pools the vectors of an example and maps them to logits [B, labels]."""
+        from transformer_jax.nn.heads import SequenceHead
+
+        return SequenceHead(model, config.num_labels, config.pooling, config.pooler)
+
+    def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
+        """Return the operations of one vector per example, B in all: 2 B D C, and 2 B D^2 with a pooler."""
+        width, task = config.model.emb_dim, config.task
+        return 2 * rows * width * (task.num_labels + (width if task.pooler else 0))
+
+    def references(self, config: ExperimentConfig, data: Data, split: str) -> list[str]:
+        """Return the labels of a split."""
+        return data.text(split).features["targets"]
+
+
+class Predicted(NamedTuple):
+    """The log-probabilities of every example [examples, labels], its true label and the predicted one.
+
+    The predicted label is -1 where an output is not finite.
+    """
+
+    log_probs: np.ndarray
+    true: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def of_true(self) -> np.ndarray:
+        """The log-probability of the true label, [examples]."""
+        import numpy as np
+
+        return self.log_probs[np.arange(len(self.true)), self.true]
+
+
+def predicted(evaluator: Evaluation, params: Params, split: str) -> Predicted:
+    """Return the predictions of a task with one label per example."""
+    import numpy as np
+
+    from transformer_jax.tasks.trained.head_outputs import best_classes, log_softmax, outputs_of_split
+
+    log_probs = log_softmax(np.stack(outputs_of_split(evaluator, params, split)))
+    true = evaluator.data.splits[split].values("labels", np.arange(len(log_probs)))
+    return Predicted(log_probs, true, best_classes(log_probs))
+
+
+def named(names: Sequence[str], labels: np.ndarray) -> list[str]:
+    """Return the names of labels, and "" for label -1; names: of all labels."""
+    return [names[label] if label >= 0 else "" for label in labels]
 
 
 def class_weights(config: TaskConfig, labels: np.ndarray) -> np.ndarray | None:
@@ -46,30 +181,6 @@ def class_weights(config: TaskConfig, labels: np.ndarray) -> np.ndarray | None:
         return (len(labels) / (config.num_labels * np.maximum(counts, 1))).astype(np.float32)
     weights = parse_class_weights(config.class_weights)
     return np.array(weights, np.float32) if weights else None
-
-
-def label_sums(model: Model, batch: Batch, dropout: Dropout | None, hyper: Any) -> Sums:
-    """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` of labels; arguments as of `Task.loss`."""
-    from transformer_jax.tasks.metrics.cross_entropy import cross_entropy
-
-    x, _ = model.features(batch, dropout, hyper.model)
-    logits = model.outputs(x, batch, dropout)
-    return cross_entropy(logits, batch["targets"], batch["weights"], hyper.label_smoothing)
-
-
-def label_means(sums: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `loss` and `nll` in nats per label, and `accuracy` in percent."""
-    return {
-        "loss": sums["loss"] / sums["weight"],
-        "nll": sums["nll"] / sums["weight"],
-        "accuracy": 100.0 * sums["correct"] / sums["weight"],
-    }
-
-
-def pooled_head_flops(config: ExperimentConfig, rows: int) -> int:
-    """Return the operations of `nn.heads.SequenceHead` for B rows: 2 B D C, and 2 B D^2 with a pooler."""
-    width, task = config.model.emb_dim, config.task
-    return 2 * rows * width * (task.num_labels + (width if task.pooler else 0))
 
 
 def by_name(names: Sequence[str], counts: Sequence[Sequence[Any]]) -> dict[str, dict[str, float]]:

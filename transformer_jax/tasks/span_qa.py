@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
-from transformer_jax.tasks import label_prediction
 from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores, Task
 
 if TYPE_CHECKING:
@@ -123,13 +122,9 @@ class SpanQA(Task):
     def batch_template(
         self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        import jax
-        import numpy as np
-
         from transformer_jax.tasks.batches.framing import template
 
-        arrays = template(config, rows, widths) | {"targets": ((rows, 2), np.int32), "weights": ((rows, 2), np.float32)}
-        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays.items()}
+        return template(config, rows, widths, (rows, 2))
 
     # The loss.
 
@@ -157,7 +152,9 @@ class SpanQA(Task):
 
     def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
         """Return `loss` in nats per end, and `accuracy`, the percentage of right ends."""
-        means = label_prediction.label_means(sums)
+        from transformer_jax.tasks.metrics.cross_entropy import cross_entropy_means
+
+        means = cross_entropy_means(sums)
         return {name: means[name] for name in ("loss", "accuracy")}
 
     # Scores and outputs.

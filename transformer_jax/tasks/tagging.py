@@ -6,40 +6,35 @@ other tokens have no weight. Scores are per word. With `task.chunks`, tags mark 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import label_prediction
-from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores, Task
+from transformer_jax.tasks.label_prediction import LabelPrediction
+from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores
 
 if TYPE_CHECKING:
     import flax.linen as nn
     import jax
     import numpy as np
 
-    from transformer_jax.data.batching import BatchShape, Rows, TrainingBatches
+    from transformer_jax.data.batching import BatchShape, Rows
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
-    from transformer_jax.models.architecture import Model
-    from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.task import Sums
     from transformer_jax.tasks.trained.predictor import Tagger
-    from transformer_jax.typing import Batch, Params
+    from transformer_jax.typing import Params
 
 _OF_CHUNKS = ("precision", "recall", "f1")
 
 
-class Tagging(Task):
+class Tagging(LabelPrediction):
     """Prediction of one label per word."""
 
     architectures = ("encoder_only", RECURRENT)
-    needs_decoder = False
     reads = label_prediction.READS
     batchings = ("buckets",)
-    logged = label_prediction.LOGGED
     metrics = (
         MetricSpec("loss", "min", "nats per word", "loss"),
         MetricSpec("accuracy", "max", "%", "accuracy", "{:.2f}"),
@@ -80,13 +75,7 @@ class Tagging(Task):
         """Return the tokens of every sentence, with start and end, int32 [examples]."""
         return {"inputs": split.lengths("ids") + 2}
 
-    def arrays(
-        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
-    ) -> dict[str, np.ndarray]:
-        """Return the arrays of `framing.framed`, and `targets` int32 and `weights` float32, both [B, S]."""
-        return self._arrays(config, split, None, rows, shape, step)
-
-    def _arrays(
+    def weighted_arrays(
         self,
         config: ExperimentConfig,
         split: EncodedSplit,
@@ -95,6 +84,7 @@ class Tagging(Task):
         shape: BatchShape,
         step: int | None,
     ) -> dict[str, np.ndarray]:
+        """Return the arrays of `framing.framed`, and `targets` int32 and `weights` float32, both [B, S]."""
         import numpy as np
 
         from transformer_jax.tasks.batches.framing import framed, marks
@@ -109,19 +99,11 @@ class Tagging(Task):
             weights[row, places + 1] = 1.0 if class_weights is None else class_weights[labels]
         return batch | {"targets": targets, "weights": weights}
 
-    def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
-        """Return the training batches; their `weights` are the class weights."""
+    def training_labels(self, split: EncodedSplit) -> np.ndarray:
+        """Return the tags of all words."""
         import numpy as np
 
-        from transformer_jax.data.datasets import plan_batches
-
-        weights = None
-        if config.task.class_weights:
-            tags = label_prediction.rows_of(split, "tags", np.arange(split.num_examples))
-            weights = label_prediction.class_weights(config.task, np.concatenate(tags))
-        return plan_batches(
-            config, self.lengths(config, split), functools.partial(self._arrays, config, split, weights)
-        )
+        return np.concatenate(label_prediction.rows_of(split, "tags", np.arange(split.num_examples)))
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
         return {"inputs": length}
@@ -129,14 +111,9 @@ class Tagging(Task):
     def batch_template(
         self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        import jax
-        import numpy as np
-
         from transformer_jax.tasks.batches.framing import template
 
-        shape = (rows, widths["inputs"])
-        arrays = template(config, rows, widths) | {"targets": (shape, np.int32), "weights": (shape, np.float32)}
-        return {name: jax.ShapeDtypeStruct(shape, dtype) for name, (shape, dtype) in arrays.items()}
+        return template(config, rows, widths, (rows, widths["inputs"]))
 
     # The loss.
 
@@ -149,16 +126,6 @@ class Tagging(Task):
     def head_flops(self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> int:
         """Return the operations of the logits of every token: 2 B S D C."""
         return 2 * rows * widths["inputs"] * config.model.emb_dim * config.task.num_labels
-
-    def loss(
-        self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
-    ) -> Sums:
-        """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the words of a batch."""
-        return label_prediction.label_sums(model, batch, dropout, hyper)
-
-    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `loss` and `nll` in nats per word, and `accuracy` in percent."""
-        return label_prediction.label_means(sums)
 
     # Scores and outputs.
 
@@ -204,7 +171,7 @@ class Tagging(Task):
             sums["nll"].append(-log_probs[np.arange(len(tags)), tags].sum())
             sums["correct"].append((predicted == tags).sum())
             sums["weight"].append(len(tags))
-            predictions.append([names[i] if i >= 0 else "" for i in predicted])
+            predictions.append(label_prediction.named(names, predicted))
             if not has_chunks:
                 continue
             counts = count_chunks([names[i] for i in tags], predictions[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import Batch, Rows
 from transformer_jax.data.tokenizers.tokenizer import Frame, SpecialIds
 from transformer_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    import jax
 
 
 class Marks(NamedTuple):
@@ -90,14 +93,21 @@ def framed(
     return batch
 
 
-def template(config: ExperimentConfig, rows: int, widths: Mapping[str, int]) -> dict[str, tuple[tuple[int, ...], type]]:
-    """Return shapes and types of the arrays of `framed`."""
-    shape = (rows, widths[sequence_name(config)])
-    arrays: dict[str, tuple[tuple[int, ...], type]] = {
-        "decoder_inputs" if is_causal(config) else "inputs": (shape, np.int32),
-        "inputs_mask": (shape, np.bool_),
-        "row_ids": ((rows,), np.int32),
+def template(
+    config: ExperimentConfig, rows: int, widths: Mapping[str, int], targets: tuple[int, ...]
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return shapes and types of the arrays of `framed`, and of `targets` and `weights` of this shape."""
+    import jax
+
+    ids = jax.ShapeDtypeStruct((rows, widths[sequence_name(config)]), np.int32)
+    arrays = {
+        "decoder_inputs" if is_causal(config) else "inputs": ids,
+        "inputs_mask": jax.ShapeDtypeStruct(ids.shape, np.bool_),
+        "row_ids": jax.ShapeDtypeStruct((rows,), np.int32),
     }
     if config.model.token_types > 1 and not is_causal(config):
-        arrays["types"] = (shape, np.int32)
-    return arrays
+        arrays["types"] = ids
+    return arrays | {
+        "targets": jax.ShapeDtypeStruct(targets, np.int32),
+        "weights": jax.ShapeDtypeStruct(targets, np.float32),
+    }

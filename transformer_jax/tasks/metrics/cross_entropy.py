@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -89,3 +90,12 @@ def cross_entropy(
     correct = (gold >= logits.max(-1)).astype(jnp.float32)
     sums = {name: (x * weights).sum() for name, x in zip(CROSS_ENTROPY_SUMS, (loss, nll, correct), strict=False)}
     return sums | {"weight": weights.sum()}
+
+
+def cross_entropy_means(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `loss` (label-smoothed) and `nll` in nats per target, and `accuracy` in percent, from such sums."""
+    return {
+        "loss": sums["loss"] / sums["weight"],
+        "nll": sums["nll"] / sums["weight"],
+        "accuracy": 100.0 * sums["correct"] / sums["weight"],
+    }
