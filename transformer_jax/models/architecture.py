@@ -128,6 +128,29 @@ class ModelOutput(NamedTuple):
     weights: dict[str, Any]
 
 
+class ModelModule(nn.Module):
+    """The base class of the modules of this package; see `Architecture` for its methods."""
+
+    config: ModelConfig
+    head: nn.Module | None = None
+    return_weights: bool = False
+
+    def __call__(
+        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
+    ) -> ModelOutput:
+        """Return `outputs` of `features`, and the attention weights."""
+        x, weights = self.features(batch, dropout, hyper)
+        return ModelOutput(self.outputs(x, batch, dropout), weights)
+
+    def features(
+        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
+    ) -> Features:
+        raise NotImplementedError
+
+    def outputs(self, x: Array, batch: Batch, dropout: Dropout | None = None) -> Array:
+        raise NotImplementedError
+
+
 class Model(NamedTuple):
     """A module with its parameters; a task computes its loss with it.
 

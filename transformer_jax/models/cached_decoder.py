@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError
-from transformer_jax.models.decoder import TWO_WAY, Decoder, Started, StepOutput
+from transformer_jax.models.decoder import TWO_WAY, Started, StepOutput, TokenDecoder
 from transformer_jax.nn.kv_cache import KVCache, empty_layer, grown
 from transformer_jax.nn.layer import LayerState
 from transformer_jax.nn.masks import AttentionMask, cache_mask, prefix_mask
@@ -22,24 +21,15 @@ from transformer_jax.typing import Array, Batch, Params
 
 
 @dataclasses.dataclass(frozen=True)
-class CachedDecoder(Decoder):
+class CachedDecoder(TokenDecoder):
     """The decoder of a module with a stack `decoder`, a method `decode` and, with an encoder, a method `memory`.
 
     The hypotheses of a row share its cache: a step writes W tokens into W slots, and `visible` says which slots belong
     to a hypothesis.
     """
 
-    config: ModelConfig
     module: type[nn.Module]
     has_encoder: bool
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def source_vocab_size(self) -> int:
-        return self.config.source_vocab_size
 
     @property
     def max_length(self) -> int | None:
@@ -63,10 +53,7 @@ class CachedDecoder(Decoder):
             raise ConfigError("params: they are prepared already; call `prepare` once")
         num_layers = jax.tree.leaves(stacked)[0].shape[0]
         layers = tuple(jax.tree.map(lambda p, i=i: p[i], stacked) for i in range(num_layers))
-        output = dict(params.get("output", {}))
-        if "kernel" not in output:
-            output["kernel"] = params["embedding"]["embedding"].T
-        return {**params, "decoder": {**decoder, "layers": layers}, "output": output}
+        return super().prepare({**params, "decoder": {**decoder, "layers": layers}})
 
     def start(self, params: Params, batch: Batch, slots: int, width: int) -> Started:
         """Encode `inputs`, if there is an encoder, and read the prompts without their last tokens.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from typing import Any, NamedTuple
 
 from jaxtyping import Bool, Int
 
+from transformer_jax.config import ModelConfig
 from transformer_jax.typing import Array, Batch, Params
 
 TWO_WAY = "prompts_two_way"
@@ -109,3 +111,25 @@ class Decoder(abc.ABC):
     def grow(self, cache: Any, slots: int) -> Any:
         """Return the same cache with room for `slots` tokens."""
         return cache
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenDecoder(Decoder):
+    """A decoder of a model of this package, with a table of embeddings and a projection `output`, tied or not."""
+
+    config: ModelConfig
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def source_vocab_size(self) -> int:
+        return self.config.source_vocab_size
+
+    def prepare(self, params: Params) -> Params:
+        """Return parameters with an output kernel even if it is tied, so that no step transposes the table."""
+        output = dict(params.get("output", {}))
+        if "kernel" not in output:
+            output["kernel"] = params["embedding"]["embedding"].T
+        return {**params, "output": output}

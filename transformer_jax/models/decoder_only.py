@@ -9,7 +9,7 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids
+from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -21,12 +21,8 @@ from transformer_jax.nn.stack import Decoded, Features, Stack, StackState
 from transformer_jax.typing import Array, Batch, Params
 
 
-class DecoderOnly(nn.Module):
+class DecoderOnly(ModelModule):
     """Maps ids, shifted by one, to logits over the next id, with `num_decoder_layers` layers. See `Architecture`."""
-
-    config: ModelConfig
-    head: nn.Module | None = None
-    return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
@@ -35,13 +31,6 @@ class DecoderOnly(nn.Module):
         self.decoder_embedder = Embedder(config)
         nn.share_scope(self.decoder_embedder, self.decoder)  # its parameters are at decoder/position_embedding
         self.output = OutputProjection(config) if has_output_parameters(config) else None
-
-    def __call__(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> ModelOutput:
-        """Return `outputs` of `features`, and the attention weights."""
-        x, weights = self.features(batch, dropout, hyper)
-        return ModelOutput(self.outputs(x, batch, dropout), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None

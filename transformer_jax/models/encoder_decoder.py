@@ -11,7 +11,7 @@ import flax.linen as nn
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids
+from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids
 from transformer_jax.models.cached_decoder import CachedDecoder
 from transformer_jax.nn import embedder, embeddings, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
@@ -46,12 +46,8 @@ class Memory(NamedTuple):
     mask: Array | None
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(ModelModule):
     """Maps source ids and shifted target ids to logits over the next target id; see `Architecture`."""
-
-    config: ModelConfig
-    head: nn.Module | None = None
-    return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
@@ -65,13 +61,6 @@ class EncoderDecoder(nn.Module):
         nn.share_scope(self.encoder_embedder, self.encoder)
         nn.share_scope(self.decoder_embedder, self.decoder)
         self.output = OutputProjection(config) if has_output_parameters(config) else None
-
-    def __call__(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> ModelOutput:
-        """Return `outputs` of `features`, and the attention weights."""
-        x, weights = self.features(batch, dropout, hyper)
-        return ModelOutput(self.outputs(x, batch, dropout), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None

@@ -14,7 +14,7 @@ from jaxtyping import Bool
 
 from transformer_jax.config import ModelConfig
 from transformer_jax.models import flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids, example_images
+from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids, example_images
 from transformer_jax.nn import embedder, embeddings, patches, stack
 from transformer_jax.nn.dropout import Dropout, fold_dropout
 from transformer_jax.nn.embedder import Embedder
@@ -27,16 +27,12 @@ from transformer_jax.nn.stack import Features, Stack
 from transformer_jax.typing import Array, Batch
 
 
-class EncoderOnly(nn.Module):
+class EncoderOnly(ModelModule):
     """Maps ids, or images, to one vector per token or patch, with `num_encoder_layers` layers. See `Architecture`.
 
     Without a head, its outputs are logits over the vocabulary, for the token at the same place; of images, which have
     no vocabulary, the vectors themselves.
     """
-
-    config: ModelConfig
-    head: nn.Module | None = None
-    return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
@@ -46,13 +42,6 @@ class EncoderOnly(nn.Module):
         nn.share_scope(self.encoder_embedder, self.encoder)  # its parameters are at encoder/position_embedding
         has_output = config.inputs == "tokens" and has_output_parameters(config)
         self.output = OutputProjection(config) if has_output else None
-
-    def __call__(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> ModelOutput:
-        """Return `outputs` of `features`, and the attention weights."""
-        x, weights = self.features(batch, dropout, hyper)
-        return ModelOutput(self.outputs(x, batch, dropout), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None

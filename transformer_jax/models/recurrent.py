@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from transformer_jax.config import ModelConfig
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.models import recurrent_flops
-from transformer_jax.models.architecture import Architecture, Axes, ModelOutput, example_ids
-from transformer_jax.models.decoder import TWO_WAY, Decoder, Started, StepOutput
+from transformer_jax.models.architecture import Architecture, Axes, ModelModule, example_ids
+from transformer_jax.models.decoder import TWO_WAY, Started, StepOutput, TokenDecoder
 from transformer_jax.nn import embeddings, recurrent, recurrent_decoder
 from transformer_jax.nn.dropout import Dropout, drop, fold, fold_dropout, keep_mask
 from transformer_jax.nn.embeddings import OutputProjection, TokenEmbedding, has_output_parameters, token_logits
@@ -46,15 +46,11 @@ class RecurrentCache(NamedTuple):
     source: EncodedSource
 
 
-class Recurrent(nn.Module):
+class Recurrent(ModelModule):
     """Maps source ids and shifted target ids to logits over the next target id; see `Architecture`.
 
     Without encoder layers there is no source, and without decoder layers the outputs are those of the source's tokens.
     """
-
-    config: ModelConfig
-    head: nn.Module | None = None
-    return_weights: bool = False
 
     def setup(self) -> None:
         config = self.config
@@ -66,13 +62,6 @@ class Recurrent(nn.Module):
         self.decoder = RecurrentDecoder(config) if config.num_decoder_layers else None
         of_output = dataclasses.replace(config, emb_dim=config.output_dim)
         self.output = OutputProjection(of_output) if has_output_parameters(config) else None
-
-    def __call__(
-        self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
-    ) -> ModelOutput:
-        """Return `outputs` of `features`, and the attention weights."""
-        x, weights = self.features(batch, dropout, hyper)
-        return ModelOutput(self.outputs(x, batch, dropout), weights)
 
     def features(
         self, batch: Batch, dropout: Dropout | None = None, hyper: Mapping[str, Any] | None = None
@@ -189,25 +178,8 @@ def _ends(batch: Batch) -> ExampleBounds | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class StateDecoder(Decoder):
+class StateDecoder(TokenDecoder):
     """Decoding with one recurrent state per hypothesis; it has no slots, and no greatest length."""
-
-    config: ModelConfig
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def source_vocab_size(self) -> int:
-        return self.config.source_vocab_size
-
-    def prepare(self, params: Params) -> Params:
-        """Return parameters with an output kernel [R, V] even if it is tied, so that no step transposes the table."""
-        output = dict(params.get("output", {}))
-        if "kernel" not in output:
-            output["kernel"] = params["embedding"]["embedding"].T
-        return {**params, "output": output}
 
     def start(self, params: Params, batch: Batch, slots: int, width: int) -> Started:
         """Encode `inputs`, if there is an encoder, and read the prompts without their last tokens."""
