@@ -108,6 +108,26 @@ class TrainingBatches(Protocol):
     def batch(self, step: int, rows: slice | None = None) -> Batch: ...
 
 
+class OneShape:
+    """The base class of plans whose batches all have the shape `_shape`."""
+
+    _shape: BatchShape
+    batches_per_epoch: int
+
+    @property
+    def shapes(self) -> tuple[BatchShape, ...]:
+        """The shape of every batch, as the only item."""
+        return (self._shape,)
+
+    def epoch(self, step: int) -> int:
+        """Return the number of the epoch of batch `step`, from 0."""
+        return step // self.batches_per_epoch
+
+    def shape(self, step: int) -> BatchShape:
+        """Return the shape of batch `step`, the same for all."""
+        return self._shape
+
+
 def two_sides(lengths: Lengths) -> tuple[np.ndarray, np.ndarray]:
     """Return the lengths of two sides, for the algorithms of buckets and packing.
 

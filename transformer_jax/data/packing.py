@@ -7,8 +7,8 @@ import numpy as np
 from transformer_jax.data.batching import (
     Arrays,
     Batch,
-    BatchShape,
     Lengths,
+    OneShape,
     Rows,
     TooLongError,
     batch_shape,
@@ -23,7 +23,7 @@ from transformer_jax.errors import ConfigError
 _ROWS, _EXAMPLES = 0, 1
 
 
-class PackedPlan:
+class PackedPlan(OneShape):
     """Training batches of packed rows: random access, every kept example exactly once per epoch.
 
     The lengths of the examples that share a row are chosen once, from the lengths alone. Every epoch shuffles examples
@@ -87,19 +87,6 @@ class PackedPlan:
         num_tokens = int(inputs.sum(dtype=np.int64) + targets.sum(dtype=np.int64))
         self.padding_efficiency = num_tokens / (self.batches_per_epoch * rows * sum(shape))
         """Tokens divided by slots of all sequences, in an epoch."""
-
-    @property
-    def shapes(self) -> tuple[BatchShape, ...]:
-        """The shape of every batch, as the only item."""
-        return (self._shape,)
-
-    def epoch(self, step: int) -> int:
-        """Return the number of the epoch of batch `step`, from 0."""
-        return step // self.batches_per_epoch
-
-    def shape(self, step: int) -> BatchShape:
-        """Return the shape of batch `step`, the same for all."""
-        return self._shape
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
         """Return batch `step`, or some of its rows with their `row_ids`; an epoch's last one may end in empty rows."""

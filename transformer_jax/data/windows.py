@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from transformer_jax.data.batching import Batch, BatchShape, LeftOut, Rows
+from transformer_jax.data.batching import Batch, BatchShape, LeftOut, OneShape, Rows
 from transformer_jax.data.columns import EncodedSplit, Ragged
 from transformer_jax.data.order import ROWS_STREAM, generator
 from transformer_jax.errors import ConfigError, DataError
@@ -113,7 +113,7 @@ def in_windows(
     return split.with_columns(columns)
 
 
-class WindowPlan:
+class WindowPlan(OneShape):
     """Training batches of windows at random places of the stream (as in nanoGPT): random access, no padding.
 
     The places of batch `step` follow from the seed and the step alone. An epoch is as many windows as the text holds
@@ -165,23 +165,7 @@ class WindowPlan:
         self._size = size
         self.num_examples = len(self._ids) // size
         """Number of windows that the text holds side by side."""
-
-    @property
-    def batches_per_epoch(self) -> int:
-        return -(-self.num_examples // self._shape.rows)
-
-    @property
-    def shapes(self) -> tuple[BatchShape, ...]:
-        """The shape of every batch, as the only item."""
-        return (self._shape,)
-
-    def epoch(self, step: int) -> int:
-        """Return the number of the epoch of batch `step`, from 0."""
-        return step // self.batches_per_epoch
-
-    def shape(self, step: int) -> BatchShape:
-        """Return the shape of batch `step`, the same for all."""
-        return self._shape
+        self.batches_per_epoch = -(-self.num_examples // rows)
 
     def batch(self, step: int, rows: slice | None = None) -> Batch:
         """Return batch `step`, or some of its rows, which keep their `row_ids`."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig
 from transformer_jax.data.batching import Batch, BatchShape, EvaluationBatches, Rows, TrainingBatches
 from transformer_jax.data.columns import Column, EncodedSplit, Ragged, TextColumn
 from transformer_jax.data.order import CORRUPTION_STREAM
@@ -26,24 +26,22 @@ from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.batches import corruption
 from transformer_jax.tasks.batches.random_bits import keys
-from transformer_jax.tasks.task import Evaluation, Scores, Task
+from transformer_jax.tasks.batches.sequences import sequence_to_sequence_arrays
+from transformer_jax.tasks.batches.shapes import pair_template
+from transformer_jax.tasks.task import MetricSpec
 
 if TYPE_CHECKING:
-    from transformer_jax.models.architecture import Model
-    from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.task import Sums
-    from transformer_jax.typing import Params
+    import jax
 
 _EVALUATION, _TRAINING = range(2)
 MASK = "<mask>"
 """The mask token of tokenizers that this project trains."""
 
 
-class CorruptedText(Task):
+class CorruptedText(token_prediction.TokenPrediction):
     """Prediction of what was lost in a corrupted text; reads the feature `inputs` of a source."""
 
     batchings = ("buckets", "packed", "windows")
-    logged = token_prediction.LOGGED
 
     # Defined by each task.
 
@@ -151,21 +149,43 @@ class CorruptedText(Task):
             max_width=max_width,
         )
 
-    # The loss and scores.
 
-    def loss(
-        self, config: TaskConfig, model: Model, batch: Any, dropout: Dropout | None, hyper: Any, chunks: int = 1
-    ) -> Sums:
-        """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the predicted tokens."""
-        return token_prediction.token_sums(model, batch, dropout, hyper, chunks)
+class WithMask(CorruptedText):
+    """A text with masks in place of some tokens, between its start and its end."""
 
-    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `loss` (label-smoothed) and `nll` in nats per predicted token, and `accuracy` in percent."""
-        return token_prediction.token_means(sums)
+    def added_tokens(self, config: ExperimentConfig) -> tuple[str, ...]:
+        """Return the mask."""
+        return (MASK,)
 
-    def score(self, evaluator: Evaluation, params: Params, split: str, generate: bool) -> Scores:
-        """Return the scores of a whole split; see `token_prediction.token_scores`."""
-        return Scores(token_prediction.token_scores(evaluator.sums(params, split)))
+    def text_length(self, config: ExperimentConfig, special_ids: SpecialIds, width: int) -> int:
+        """Return the width without start and end; raises DataError if the tokenizer has no mask."""
+        required_mask(config, special_ids)
+        return width - frame_size(special_ids)
+
+
+class CorruptedToText(token_prediction.NextTokens, CorruptedText):
+    """The encoder reads the corrupted text, and the decoder writes what was lost."""
+
+    architectures = ("encoder_decoder", RECURRENT)
+    metrics = (*token_prediction.SCORES, MetricSpec("tokens", heading="tokens", format="{:,}"))
+
+    @abc.abstractmethod
+    def pairs(
+        self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, text_keys: np.ndarray
+    ) -> Mapping[str, corruption.TextRows]:
+        """Return `inputs` and `targets` of the texts of some rows; arguments as of `corrupted`."""
+
+    def corrupted(
+        self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, shape: BatchShape, text_keys: np.ndarray
+    ) -> Batch:
+        """Return the arrays of a batch; see `sequence_to_sequence_arrays`."""
+        split, numbered = as_split(texts, rows, self.pairs(config, texts, rows, text_keys))
+        return sequence_to_sequence_arrays(split, numbered, shape, config.model.decoder_start_id)
+
+    def batch_template(
+        self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        return pair_template(rows, widths, config.data.batching == "packed")
 
 
 def keys_of(seed: int, rows: Rows, step: int | None) -> np.ndarray:

@@ -13,13 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import RECURRENT, ExperimentConfig
-from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.batches.shapes import pair_template
+from transformer_jax.config import ExperimentConfig
 from transformer_jax.tasks.corrupted_text import (
-    MASK,
-    CorruptedText,
-    as_split,
+    CorruptedToText,
+    WithMask,
     frame_size,
     random_ids,
     required_mask,
@@ -29,33 +26,20 @@ from transformer_jax.tasks.corrupted_text import (
     vocab_size_of,
     with_marks,
 )
-from transformer_jax.tasks.task import MetricSpec
 
 if TYPE_CHECKING:
-    import jax
     import numpy as np
 
-    from transformer_jax.data.batching import BatchShape, Rows
+    from transformer_jax.data.batching import Rows
     from transformer_jax.data.columns import EncodedSplit
     from transformer_jax.data.tokenizers import SpecialIds, Tokenizer
+    from transformer_jax.tasks.batches.corruption import TextRows
     from transformer_jax.tasks.trained.text_filler import Filler
     from transformer_jax.typing import Params
 
 
-class Denoising(token_prediction.NextTokens, CorruptedText):
+class Denoising(CorruptedToText, WithMask):
     """Prediction of a text from its corrupted form; reads the feature `inputs` of a source."""
-
-    architectures = ("encoder_decoder", RECURRENT)
-    metrics = (*token_prediction.SCORES, MetricSpec("tokens", heading="tokens", format="{:,}"))
-
-    def added_tokens(self, config: ExperimentConfig) -> tuple[str, ...]:
-        """Return the mask."""
-        return (MASK,)
-
-    def text_length(self, config: ExperimentConfig, special_ids: SpecialIds, width: int) -> int:
-        """Return the width without start and end; raises DataError if the tokenizer has no mask."""
-        required_mask(config, special_ids)
-        return width - frame_size(special_ids)
 
     def sequence_lengths(
         self, config: ExperimentConfig, special_ids: SpecialIds, lengths: np.ndarray
@@ -63,14 +47,13 @@ class Denoising(token_prediction.NextTokens, CorruptedText):
         """Return the lengths of `targets`, and as many for `inputs`, which are never longer."""
         return dict.fromkeys(("inputs", "targets"), lengths + frame_size(special_ids))
 
-    def corrupted(
-        self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, shape: BatchShape, text_keys: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Return the arrays of a batch; see `sequence_to_sequence_arrays`."""
+    def pairs(
+        self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, text_keys: np.ndarray
+    ) -> Mapping[str, TextRows]:
+        """Return the corrupted texts and the whole ones, between their marks."""
         import numpy as np
 
         from transformer_jax.tasks.batches.corruption import infill, permute_sentences
-        from transformer_jax.tasks.batches.sequences import sequence_to_sequence_arrays
 
         task, special_ids, vocab_size = config.task, texts.special_ids, vocab_size_of(config, texts)
         whole = taken(texts, rows)
@@ -93,17 +76,10 @@ class Denoising(token_prediction.NextTokens, CorruptedText):
             random_ids=random_ids(special_ids, vocab_size),
             random_share=task.random_share,
         )
-        sides = {"inputs": with_marks(inputs, special_ids), "targets": with_marks(whole, special_ids)}
-        split, numbered = as_split(texts, rows, sides)
-        return sequence_to_sequence_arrays(split, numbered, shape, config.model.decoder_start_id)
+        return {"inputs": with_marks(inputs, special_ids), "targets": with_marks(whole, special_ids)}
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
         return {"inputs": length, "targets": length}
-
-    def batch_template(
-        self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        return pair_template(rows, widths, config.data.batching == "packed")
 
     def generator(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig
 from transformer_jax.errors import DataError
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.task import Evaluation, MetricSpec, Scores
@@ -29,11 +29,8 @@ if TYPE_CHECKING:
     from transformer_jax.data.batching import BatchShape, EvaluationBatches, Rows, TrainingBatches
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
-    from transformer_jax.models.architecture import Model
-    from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.task import Sums
     from transformer_jax.tasks.trained.language_model import LanguageModel
-    from transformer_jax.typing import Batch, Params
+    from transformer_jax.typing import Params
 
 
 _OF_WHOLE_TEXTS = ("word_perplexity", "words", "bits_per_byte", "bytes")
@@ -143,18 +140,6 @@ class LanguageModelTask(token_prediction.NextTokens):
             | ({"targets_segment_ids": ids, "targets_positions": ids} if config.data.batching == "packed" else {})
             | ({"prefix_mask": jax.ShapeDtypeStruct(ids.shape, bool)} if config.task.prefix != "none" else {})
         )
-
-    # The loss.
-
-    def loss(
-        self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
-    ) -> Sums:
-        """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the tokens of a batch."""
-        return token_prediction.token_sums(model, batch, dropout, hyper, chunks)
-
-    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `loss` (label-smoothed) and `nll` in nats per token, and `accuracy` in percent."""
-        return token_prediction.token_means(sums)
 
     # Scores and outputs.
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_jax.config import ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.corrupted_text import (
-    MASK,
-    CorruptedText,
+    WithMask,
     as_split,
     frame_size,
     random_ids,
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from transformer_jax.typing import Batch, Params
 
 
-class MaskedLM(CorruptedText):
+class MaskedLM(WithMask):
     """Prediction of masked tokens; reads the feature `inputs` of a source."""
 
     architectures = ("encoder_only",)
@@ -54,15 +53,6 @@ class MaskedLM(CorruptedText):
         *token_prediction.SCORES,
         MetricSpec("masked", heading="masked tokens", format="{:,}"),
     )
-
-    def added_tokens(self, config: ExperimentConfig) -> tuple[str, ...]:
-        """Return the mask."""
-        return (MASK,)
-
-    def text_length(self, config: ExperimentConfig, special_ids: SpecialIds, width: int) -> int:
-        """Return the width without start and end; raises DataError if the tokenizer has no mask."""
-        required_mask(config, special_ids)
-        return width - frame_size(special_ids)
 
     def sequence_lengths(
         self, config: ExperimentConfig, special_ids: SpecialIds, lengths: np.ndarray

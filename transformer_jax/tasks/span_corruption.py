@@ -11,29 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig
+from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.errors import DataError
-from transformer_jax.tasks import token_prediction
-from transformer_jax.tasks.batches.shapes import pair_template
-from transformer_jax.tasks.corrupted_text import CorruptedText, as_split, taken
-from transformer_jax.tasks.task import MetricSpec
+from transformer_jax.tasks.corrupted_text import CorruptedToText, taken
 
 if TYPE_CHECKING:
-    import jax
     import numpy as np
 
-    from transformer_jax.data.batching import BatchShape, Rows
+    from transformer_jax.data.batching import Rows
     from transformer_jax.data.columns import EncodedSplit
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
+    from transformer_jax.tasks.batches.corruption import TextRows
     from transformer_jax.tasks.trained.text_filler import Filler
     from transformer_jax.typing import Params
 
 
-class SpanCorruption(token_prediction.NextTokens, CorruptedText):
+class SpanCorruption(CorruptedToText):
     """Prediction of the spans that sentinels stand for; reads the feature `inputs` of a source."""
-
-    architectures = ("encoder_decoder", RECURRENT)
-    metrics = (*token_prediction.SCORES, MetricSpec("tokens", heading="tokens", format="{:,}"))
 
     def added_tokens(self, config: ExperimentConfig) -> tuple[str, ...]:
         """Return the sentinels of the longest text."""
@@ -74,14 +68,13 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
         sizes = self._sizes(config, lengths)
         return {"inputs": sizes.inputs, "targets": sizes.targets}
 
-    def corrupted(
-        self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, shape: BatchShape, text_keys: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Return the arrays of a batch; see `sequence_to_sequence_arrays`."""
+    def pairs(
+        self, config: ExperimentConfig, texts: EncodedSplit, rows: Rows, text_keys: np.ndarray
+    ) -> Mapping[str, TextRows]:
+        """Return the texts with sentinels, and their spans."""
         import numpy as np
 
         from transformer_jax.tasks.batches.corruption import corrupt_spans
-        from transformer_jax.tasks.batches.sequences import sequence_to_sequence_arrays
 
         special_ids = texts.special_ids
         pair = corrupt_spans(
@@ -92,8 +85,7 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
             sentinels=np.array(special_ids.sentinels, np.int64),
             end_id=special_ids.required("eos"),
         )
-        split, numbered = as_split(texts, rows, pair._asdict())
-        return sequence_to_sequence_arrays(split, numbered, shape, config.model.decoder_start_id)
+        return pair._asdict()
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
         from transformer_jax.tasks.batches.corruption import longest_text
@@ -101,11 +93,6 @@ class SpanCorruption(token_prediction.NextTokens, CorruptedText):
         longest = longest_text(length, config.task.mask_rate, config.task.mean_span_length)
         sizes = self._sizes(config, longest)
         return {"inputs": int(sizes.inputs), "targets": int(sizes.targets)}
-
-    def batch_template(
-        self, config: ExperimentConfig, rows: int, widths: Mapping[str, int]
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        return pair_template(rows, widths, config.data.batching == "packed")
 
     def generator(
         self, config: ExperimentConfig, params: Params, tokenizer: Tokenizer, others: Sequence[Any] = ()

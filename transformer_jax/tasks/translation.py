@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig, TaskConfig
+from transformer_jax.config import RECURRENT, ExperimentConfig, ModelConfig
 from transformer_jax.tasks import token_prediction
 from transformer_jax.tasks.batches.shapes import pair_template, row_template
 from transformer_jax.tasks.task import Evaluation, MetricSpec, PairedBootstrap, Scores
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
     from transformer_jax.data.columns import Column, EncodedSplit
     from transformer_jax.data.datasets import Data
     from transformer_jax.data.tokenizers import Frame, SpecialIds, Tokenizer
-    from transformer_jax.models.architecture import Model
-    from transformer_jax.nn.dropout import Dropout
-    from transformer_jax.tasks.task import Sums
     from transformer_jax.tasks.trained.lines import LineOutputs
     from transformer_jax.tasks.trained.translator import Translator
-    from transformer_jax.typing import Batch, Params
+    from transformer_jax.typing import Params
 
 
 class Translation(token_prediction.NextTokens):
@@ -100,18 +97,6 @@ class Translation(token_prediction.NextTokens):
 
             return row_template(rows, widths, packed, reads_source_two_way(config.task))
         return pair_template(rows, widths, packed)
-
-    # The loss.
-
-    def loss(
-        self, config: TaskConfig, model: Model, batch: Batch, dropout: Dropout | None, hyper: Any, chunks: int = 1
-    ) -> Sums:
-        """Return the sums `loss` (label-smoothed), `nll`, `correct` and `weight` over the target tokens of a batch."""
-        return token_prediction.token_sums(model, batch, dropout, hyper, chunks)
-
-    def means(self, sums: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `loss` (label-smoothed) and `nll` in nats per target token, and `accuracy` in percent."""
-        return token_prediction.token_means(sums)
 
     # Scores and outputs.
 
