@@ -417,6 +417,7 @@ def averaged_steps(monkeypatch, **fields):
     store = _fake(
         CheckpointStore,
         steps=lambda: [1, 2, 3],
+        folder=lambda step: Path("anywhere") / str(step),
         open=lambda step: Checkpoint(step, Path("anywhere"), record, {}, {}),
         read_record=lambda step: record,
     )
@@ -428,7 +429,7 @@ def averaged_steps(monkeypatch, **fields):
         raise _Stopped((step,))
 
     store.restore_parts = restore
-    monkeypatch.setattr(loading, "open_checkpoint", lambda path: (store, 3))
+    monkeypatch.setattr(loading, "open_checkpoint", lambda path, higher_is_better: (store, 3))
     monkeypatch.setattr(loading, "average_params", average)
     with pytest.raises(_Stopped) as stopped:
         loading.load(Path("anywhere"), {f"evaluation.{name}": value for name, value in fields.items()})

@@ -15,7 +15,7 @@ import pytest
 
 from transformer_jax.checkpoints import manifest, orbax_io
 from transformer_jax.checkpoints import store as store_module
-from transformer_jax.checkpoints.locate import open_checkpoint, resolve
+from transformer_jax.checkpoints.locate import open_checkpoint
 from transformer_jax.checkpoints.manifest import DamagedCheckpointError, VanishedCheckpointError
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.errors import CheckpointError
@@ -59,7 +59,7 @@ def damage(path, seed):
 
 def outcome(directory, template, expected, helpers):
     """Return 'damaged' or 'unchanged' for one way to read everything; anything else fails the test."""
-    store, step = open_checkpoint(directory / "3")
+    store, step = open_checkpoint(directory / "3", lambda config: False)
     try:
         restored = store.restore(template, step)
         tokenizer = store.open(step).side_files["tokenizer.model"]
@@ -206,7 +206,7 @@ def test_a_second_damaged_checkpoint_of_a_step_gets_another_name(directory, temp
 def test_a_reader_falls_back_but_moves_nothing(directory, template, helpers, caplog):
     (directory / "3" / "record.json").unlink()
     before = files_of(directory)
-    store, step = open_checkpoint(directory)
+    store, step = open_checkpoint(directory, lambda config: False)
     assert step is None
     with caplog.at_level(logging.WARNING):
         restored = store.restore_params(template.params)
@@ -290,12 +290,12 @@ def damage_digit(file, before, after):
 @pytest.mark.parametrize("kind", DAMAGES_OF_THE_BEST)
 def test_a_damaged_best_checkpoint_is_named_and_never_deleted(ranked, tmp_path, helpers, caplog, kind):
     directory = Path(shutil.copytree(ranked, tmp_path / "checkpoints"))
-    assert resolve(directory / "best", lambda config: False).name == "2"
+    assert open_checkpoint(directory / "best", lambda config: False).step == 2
     assert caplog.text == ""
     DAMAGES_OF_THE_BEST[kind](directory / "2")
     before = {path: path.read_bytes() for path in files_of(directory / "2")}
     # A reader uses the next best one, and says so.
-    assert resolve(directory / "best", lambda config: False).name == "3"
+    assert open_checkpoint(directory / "best", lambda config: False).step == 3
     assert f"DAMAGED CHECKPOINT {directory}/2: " in caplog.text
     assert "the best by loss; it is not used, and it is not deleted" in caplog.text
     assert f"{directory}/best: step 3 is the best of the undamaged checkpoints, and is used" in caplog.text
@@ -318,7 +318,7 @@ def test_if_every_best_checkpoint_is_damaged_none_is_used(ranked, tmp_path, capl
     for step in LOSSES:
         (directory / str(step) / "labels.json").unlink()
     with pytest.raises(CheckpointError, match=r"best: no undamaged checkpoint .* by its step: 1, 2, 3, 4$"):
-        resolve(directory / "best", lambda config: False)
+        open_checkpoint(directory / "best", lambda config: False)
     assert caplog.text.count("DAMAGED CHECKPOINT") == 4
 
 

@@ -1,10 +1,13 @@
+import functools
 import shutil
 
 import pytest
 
-from transformer_jax.checkpoints.locate import open_checkpoint
+from transformer_jax.checkpoints import locate
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.errors import CheckpointError
+
+open_checkpoint = functools.partial(locate.open_checkpoint, higher_is_better=lambda config: False)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_after_a_kill_during_a_save_the_previous_checkpoint_is_restored(tmp_path
     # If Orbax has been quick, the earlier kill point may find the save further on.
     assert len(entries) == 3
     assert left in entries or "3.saving" in entries
-    reader, _ = open_checkpoint(tmp_path)
+    reader, _ = open_checkpoint(tmp_path, lambda config: False)
     assert reader.restore(template).step == 2
     store = CheckpointStore(tmp_path)
     restored = store.restore(template)
@@ -50,9 +50,9 @@ def test_after_a_kill_during_the_first_save_there_is_no_checkpoint(tmp_path, tem
     done = helpers.run_python(SAVE_THREE, tmp_path, TRANSFORMER_JAX_KILL_AT="before_commit:1")
     assert done.returncode == -signal.SIGKILL, done.stderr
     with pytest.raises(CheckpointError, match=r"no complete checkpoint, only an unfinished save: 1\.saving$"):
-        open_checkpoint(tmp_path)
+        open_checkpoint(tmp_path, lambda config: False)
     with pytest.raises(CheckpointError, match="not a checkpoint, but the remains of an interrupted save"):
-        open_checkpoint(tmp_path / "1.saving")
+        open_checkpoint(tmp_path / "1.saving", lambda config: False)
     assert CheckpointStore(tmp_path).steps() == []
 
 

@@ -9,12 +9,14 @@ import pytest
 from run_support import copy_of_trained, trained_config, trained_folder
 
 import transformer_jax
+from transformer_jax.checkpoints.locate import open_checkpoint
 from transformer_jax.checkpoints.manifest import RECORD, SUMS, VanishedCheckpointError, seal
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.errors import CheckpointError, ConfigError
-from transformer_jax.evaluation.loading import apply_overrides, load, resolve
+from transformer_jax.evaluation.loading import apply_overrides, load
 from transformer_jax.models.architecture import init_params
+from transformer_jax.tasks.task import higher_is_better
 
 AVERAGE = "evaluation.average_checkpoints"
 
@@ -137,7 +139,7 @@ def test_the_config_s_average_of_more_checkpoints_than_there_are(averaging, capl
 def test_the_best_checkpoint(averaging):
     loaded = load(averaging / "checkpoints" / "best")
     assert (loaded.steps, loaded.name) == ((5,), "step_5")
-    assert resolve(averaging / "checkpoints" / "8") == averaging / "checkpoints" / "8"
+    assert open_checkpoint(averaging / "checkpoints" / "8", higher_is_better).step == 8
 
 
 @pytest.mark.parametrize(("metric", "expected"), [("loss", 2), ("accuracy", 1), ("chrf", 1)])
@@ -147,9 +149,10 @@ def test_the_newest_checkpoint_s_metric_decides_which_is_best(tmp_path, metric, 
         for step in (1, 2, 3):
             config = {"training": {"best_metric": metric if step == 3 else "loss"}, "task": {"name": "translation"}}
             store.save(step, {"x": jax.numpy.ones(3)}, {"config": config}, {}, metrics.get(step))
-    assert resolve(tmp_path / "checkpoints" / "best") == tmp_path / "checkpoints" / str(expected)
+    assert open_checkpoint(tmp_path / "checkpoints" / "best", higher_is_better).step == expected
     (tmp_path / "checkpoints" / "best").mkdir()  # a folder of this name takes precedence
-    assert resolve(tmp_path / "checkpoints" / "best").name == "best"
+    with pytest.raises(CheckpointError, match=r"best: neither a work directory nor a checkpoint folder$"):
+        open_checkpoint(tmp_path / "checkpoints" / "best", higher_is_better)
 
 
 def test_an_error_if_no_checkpoint_is_ranked(tmp_path):

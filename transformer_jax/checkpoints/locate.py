@@ -12,6 +12,7 @@ from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import CHECKPOINTS
 from transformer_jax.config import nearest
 from transformer_jax.errors import CheckpointError
+from transformer_jax.trust import reading
 
 BEST = "best"
 logger = logging.getLogger(__name__)
@@ -24,46 +25,37 @@ class Opened(NamedTuple):
     step: int | None
 
 
-def open_checkpoint(path: Path | str) -> Opened:
+def open_checkpoint(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bool]) -> Opened:
     """Open checkpoints for reading.
 
     Args:
-      path: WORKDIR, WORKDIR/checkpoints or WORKDIR/checkpoints/STEP; or a copy of a checkpoint anywhere, with any name.
+      path: WORKDIR, WORKDIR/checkpoints or WORKDIR/checkpoints/STEP; WORKDIR/checkpoints/best for the best step by
+        `training.best_metric`; or a copy of a checkpoint anywhere, with any name.
+      higher_is_better: returns the direction of `training.best_metric` for the config in a checkpoint's record.
 
-    Returns:
-      The store, and the step if the path names one checkpoint; None means the newest valid one.
+    A damaged checkpoint that is better than the best, or may be, is named in a warning.
 
     Raises:
       CheckpointError: there is no checkpoint; the message says what was found instead.
     """
-    path = Path(os.path.expanduser(path)).absolute()
+    path = Path(os.path.abspath(os.path.expanduser(path)))
     try:
+        if path.name == BEST and not path.exists() and folders.list_steps(path.parent):
+            return _open_best(path, higher_is_better)
         return _open(path)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be opened: {error.strerror}") from error
 
 
-def resolve(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bool]) -> Path:
-    """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best: the best step by `training.best_metric`.
-
-    Any other path is only made absolute.
-
-    Args:
-      higher_is_better: returns the direction of `training.best_metric` for the config in a checkpoint's record.
-
-    A damaged checkpoint that is better, or may be, is named in a warning.
-
-    Raises CheckpointError if no good checkpoint there has that metric.
-    """
-    path = Path(os.path.abspath(os.path.expanduser(path)))
-    if path.name != BEST or path.exists() or not folders.list_steps(path.parent):
-        return path
-    store, _ = open_checkpoint(path.parent)
+def _open_best(path: Path, higher_is_better: Callable[[Mapping[str, Any]], bool]) -> Opened:
+    store, _ = _open(path.parent)
     config = _newest_config(store)
+    with reading(path):
+        direction = higher_is_better(config)
     ranking = CheckpointStore(
         store.directory,
         best_metric=config["training"]["best_metric"],
-        higher_is_better=higher_is_better(config),
+        higher_is_better=direction,
         read_only=True,
     )
     step = ranking.best_good()
@@ -75,7 +67,7 @@ def resolve(path: Path | str, higher_is_better: Callable[[Mapping[str, Any]], bo
         )
     if ranking.damaged:
         logger.warning("%s: step %d is the best of the undamaged checkpoints, and is used", path, step)
-    return path.with_name(str(step))
+    return Opened(store, step)
 
 
 def _newest_config(store: CheckpointStore) -> Mapping[str, Any]:

@@ -142,7 +142,7 @@ class CheckpointStore:
         if self._read_only:
             raise ValueError(f"{self.directory} was opened read-only")
         self.wait()
-        folder = self._folder(step)
+        folder = self.folder(step)
         if folder.exists():
             raise CheckpointError(f"{folder}: there is a checkpoint of this step already")
         best = self._retention.best_metric
@@ -232,7 +232,7 @@ class CheckpointStore:
     def _is_good(self, step: int) -> bool:
         """Return whether the files of a checkpoint are as they were written; if not, name the damage in a warning."""
         try:
-            verify(self._folder(step))
+            verify(self.folder(step))
         except VanishedCheckpointError:
             self._metrics.pop(step, None)
             return False
@@ -247,6 +247,12 @@ class CheckpointStore:
         metric = self._retention.best_metric
         rank = f"it {is_best} the best by {metric}; " if metric else ""
         logger.warning("DAMAGED CHECKPOINT %s\n  %sit is not used, and it is not deleted", error, rank)
+
+    def folder(self, step: int) -> Path:
+        """Return the folder of a checkpoint; there may be none."""
+        if self._alias is not None and self._alias[0] == step:
+            return self.directory / self._alias[1]
+        return self.directory / str(step)
 
     def read_record(self, step: int) -> dict[str, Any]:
         """Return the record that was passed to `save`; raises as `restore` of this step does."""
@@ -357,18 +363,13 @@ class CheckpointStore:
         return Restored(step, state, manifest.record)
 
     def _existing(self, step: int) -> Path:
-        folder = self._folder(step)
+        folder = self.folder(step)
         if not folder.is_dir():
             steps = ", ".join(map(str, self.steps())) or "none"
             raise VanishedCheckpointError(f"{folder}: no such checkpoint; there are {steps}")
         return folder
 
     # Retention.
-
-    def _folder(self, step: int) -> Path:
-        if self._alias is not None and self._alias[0] == step:
-            return self.directory / self._alias[1]
-        return self.directory / str(step)
 
     def _failed(self, folder: Path, error: Exception) -> CheckpointError:
         folders.discard(folder)
@@ -380,7 +381,7 @@ class CheckpointStore:
         if jax.process_index() == 0:
             metrics = self._all_metrics()
             for step in sorted(metrics.keys() - self._retention.kept(metrics)):
-                folders.delete(self._folder(step))
+                folders.delete(self.folder(step))
 
     def _all_metrics(self) -> dict[int, Metrics]:
         """Return the metrics of each complete checkpoint, read once.
@@ -391,7 +392,7 @@ class CheckpointStore:
         for step in steps:
             if step not in self._metrics and step not in self.damaged:
                 try:
-                    self._metrics[step] = read_manifest(self._folder(step)).metrics
+                    self._metrics[step] = read_manifest(self.folder(step)).metrics
                 except DamagedCheckpointError as error:
                     self._note_damage(step, error)
                 except CheckpointError as error:
@@ -403,7 +404,7 @@ class CheckpointStore:
         if self._read_only or jax.process_index() != 0:
             return
         for step in steps:
-            target = folders.set_aside(self._folder(step))
+            target = folders.set_aside(self.folder(step))
             self._metrics.pop(step, None)
             self.damaged.discard(step)
             logger.warning("using step %d; damaged step %d is now %s", used, step, target)

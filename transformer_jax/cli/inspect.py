@@ -85,17 +85,14 @@ def _config(arguments: Arguments) -> ExperimentConfig:
 
     from transformer_jax.checkpoints.locate import open_checkpoint
     from transformer_jax.checkpoints.manifest import RECORD
-    from transformer_jax.evaluation.loading import resolve
+    from transformer_jax.tasks.task import higher_is_better
 
-    path = resolve(Path(checkpoint))
-    store, step = open_checkpoint(path)
-    if step is None:
-        step = store.steps()[-1]
-        path = store.directory / str(step)
+    store, step = open_checkpoint(checkpoint, higher_is_better)
+    step = store.steps()[-1] if step is None else step
     record = store.read_record(step)
     if "config" not in record:
         raise CheckpointError(f"{checkpoint}: its record contains no config")
-    with reading(path / RECORD):
+    with reading(store.folder(step) / RECORD):
         return ExperimentConfig.from_config_dict(record["config"])
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 
-from transformer_jax.checkpoints import folders, locate
+from transformer_jax.checkpoints import folders
 from transformer_jax.checkpoints.averaging import average_params
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.checkpoints.finite import check_finite
@@ -190,22 +190,16 @@ def load_predictor(
     return task.predictor(loaded.config, loaded.params, loaded.tokenizer, loaded.labels)
 
 
-def resolve(path: Path | str) -> Path:
-    """Return WORKDIR/checkpoints/STEP for WORKDIR/checkpoints/best; see `checkpoints.locate.resolve`."""
-    with reading(path):
-        return locate.resolve(path, higher_is_better)
-
-
 def _load(path: Path | str, overrides: Mapping[str, Any]) -> Loaded:
-    path = resolve(path)
-    store, step = open_checkpoint(path)
+    store, step = open_checkpoint(path, higher_is_better)
     if step is None:
-        return store.first_good(lambda candidate: _load_step(store, candidate, overrides, path, None))
-    name = f"step_{step}" if folders.is_step(path.name) else path.name
-    return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), path, name)
+        return store.first_good(lambda candidate: _load_step(store, candidate, overrides, None))
+    name = store.folder(step).name
+    name = f"step_{step}" if folders.is_step(name) else name
+    return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), name)
 
 
-def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path, name: str | None) -> Loaded:
+def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], name: str | None) -> Loaded:
     checkpoint = store.open(step)
     record = run_record(checkpoint.record)
     with reading(checkpoint.directory / RECORD):
@@ -219,7 +213,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
         if len(steps) < count:
             logger.warning(
                 "%s: %s=%d, but only %d were saved up to step %d; averaging those",
-                path,
+                store.directory,
                 _AVERAGE,
                 count,
                 len(steps),
@@ -232,7 +226,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
             DamagedCheckpointError
         ) as error:  # do not fall back to other checkpoints: their average would be another model
             raise CheckpointError(str(error)) from error
-    check_finite(by_path(params), f"{path}: step {', '.join(map(str, steps))}")
+    check_finite(by_path(params), f"{checkpoint.directory}: step {', '.join(map(str, steps))}")
     expected = [TOKENIZER_FILE, *([SOURCE_TOKENIZER_FILE] if config.data.separate_tokenizers else [])]
     for missing in set(expected) - checkpoint.side_files.keys():
         raise CheckpointError(f"{checkpoint.directory}: {missing} is missing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, NamedTuple
 
-from transformer_jax.checkpoints.locate import open_checkpoint, resolve
+from transformer_jax.checkpoints.locate import open_checkpoint
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.side_files import stored_tokenizer
 from transformer_jax.data.tokenizers import Tokenizer
@@ -35,7 +35,7 @@ def read_pretrained(path: str, architecture: str) -> PretrainedModel:
     Raises: CheckpointError if there is no such checkpoint; ConfigError if its config cannot be read.
     """
     try:
-        store, named = open_checkpoint(resolve(path, higher_is_better))
+        store, named = open_checkpoint(path, higher_is_better)
         step = store.newest_good() if named is None else named
         if step is None:
             raise CheckpointError(f"{store.directory}: no checkpoint")

@@ -19,7 +19,7 @@ import jax
 
 from transformer_jax.checkpoints.checksums import by_path, path_of
 from transformer_jax.checkpoints.finite import check_finite
-from transformer_jax.checkpoints.locate import open_checkpoint, resolve
+from transformer_jax.checkpoints.locate import open_checkpoint
 from transformer_jax.checkpoints.manifest import Leaf
 from transformer_jax.checkpoints.store import PARAMS, CheckpointStore
 from transformer_jax.checkpoints.workdir import WorkDirectory
@@ -159,7 +159,7 @@ def open_other_run(config: ExperimentConfig, directory: WorkDirectory, template:
         return None
     name = f"training.init_from={config.training.init_from}"
     try:
-        store, step = open_checkpoint(resolve(config.training.init_from, higher_is_better))
+        store, step = open_checkpoint(config.training.init_from, higher_is_better)
         if step is None:
             step = from_primary(store.newest_good, "choosing the checkpoint of training.init_from")
         checkpoint = store.open(step)
