@@ -10,7 +10,7 @@ from data_support import EOS_ID, longest_of, pair_texts, prepared
 from tokenizer_support import trained
 
 from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig
-from transformer_jax.data import datasets
+from transformer_jax.data import dataset_tokenizers, datasets
 from transformer_jax.data.columns import ScalarColumn, TextColumn
 from transformer_jax.data.datasets import prepare_data
 from transformer_jax.data.sources.source import divided
@@ -174,13 +174,13 @@ def test_a_work_directory_that_cannot_be_written(source, tmp_path):
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 100])
 def test_training_pairs_are_spread_over_the_corpus(source, monkeypatch, num_pairs, chosen, size):
     """Whatever the size of the chunks that are read."""
-    monkeypatch.setattr(datasets, "_SAMPLED_CHUNK", size)
+    monkeypatch.setattr(dataset_tokenizers, "_SAMPLED_CHUNK", size)
     source.splits["train"] = pair_texts([f"s{n}" for n in range(10)], [f"t{n}" for n in range(10)])
     chosen = chosen or [n * 10 // num_pairs for n in range(num_pairs)]
     columns = [TextColumn(name, name) for name in ("inputs", "targets")]
-    lines = list(datasets._sample(source, "train", columns, num_pairs))
+    lines = list(dataset_tokenizers._sample(source, "train", columns, num_pairs))
     assert lines == [f"{side}{n}" for n in chosen for side in "st"]
-    assert list(datasets._sample(source, "train", columns[1:], num_pairs)) == [f"t{n}" for n in chosen]
+    assert list(dataset_tokenizers._sample(source, "train", columns[1:], num_pairs)) == [f"t{n}" for n in chosen]
 
 
 def test_a_vocabulary_file_is_used_and_nothing_trained(source, tmp_path, monkeypatch):

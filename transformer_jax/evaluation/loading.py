@@ -193,13 +193,15 @@ def load_predictor(
 def _load(path: Path | str, overrides: Mapping[str, Any]) -> Loaded:
     store, step = open_checkpoint(path, higher_is_better)
     if step is None:
-        return store.first_good(lambda candidate: _load_step(store, candidate, overrides, None))
+        return store.first_good(lambda candidate: _load_step(store, candidate, overrides, path, None))
     name = store.folder(step).name
     name = f"step_{step}" if folders.is_step(name) else name
-    return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), name)
+    return _load_step(store, step, {_AVERAGE: 1} | dict(overrides), path, name)
 
 
-def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], name: str | None) -> Loaded:
+def _load_step(
+    store: CheckpointStore, step: int, overrides: Mapping[str, Any], path: Path | str, name: str | None
+) -> Loaded:
     checkpoint = store.open(step)
     record = run_record(checkpoint.record)
     with reading(checkpoint.directory / RECORD):
@@ -213,7 +215,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
         if len(steps) < count:
             logger.warning(
                 "%s: %s=%d, but only %d were saved up to step %d; averaging those",
-                store.directory,
+                path,
                 _AVERAGE,
                 count,
                 len(steps),
@@ -226,7 +228,7 @@ def _load_step(store: CheckpointStore, step: int, overrides: Mapping[str, Any], 
             DamagedCheckpointError
         ) as error:  # do not fall back to other checkpoints: their average would be another model
             raise CheckpointError(str(error)) from error
-    check_finite(by_path(params), f"{checkpoint.directory}: step {', '.join(map(str, steps))}")
+    check_finite(by_path(params), f"{path}: step {', '.join(map(str, steps))}")
     expected = [TOKENIZER_FILE, *([SOURCE_TOKENIZER_FILE] if config.data.separate_tokenizers else [])]
     for missing in set(expected) - checkpoint.side_files.keys():
         raise CheckpointError(f"{checkpoint.directory}: {missing} is missing")

@@ -31,12 +31,14 @@ from transformer_jax.data.tokenizers.tokenizer import (
     Frame,
     SpecialIds,
     Tokenizer,
+    VocabularyFileError,
+    VocabularySizeError,
     check_decode_ids,
     check_token_ids,
 )
 from transformer_jax.data.tokenizers.words import MAGIC as WORDS_MAGIC
 from transformer_jax.data.tokenizers.words import WordTokenizer, read_vocabulary, train_words
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 from transformer_jax.host.files import replace_file
 from transformer_jax.readers import parse_json, read_bytes
 
@@ -53,6 +55,8 @@ __all__ = [
     "SpecialIds",
     "Tokenizer",
     "TokenizerPair",
+    "VocabularyFileError",
+    "VocabularySizeError",
     "check_decode_ids",
     "check_token_ids",
     "load_tokenizer",
@@ -89,14 +93,13 @@ def train_tokenizer(texts: Iterable[str], kind: str, vocab_size: int, added: Seq
         return TRAINERS[kind](texts, vocab_size)
     size = vocab_size - len(missing)
     listing = missing[0] if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
-    of_added = f"config: model.vocab_size={vocab_size}: {len(missing)} of the ids are for added tokens ({listing})"
+    of_added = f"{len(missing)} of the ids are for added tokens ({listing})"
     if size < 1:
-        raise ConfigError(f"{of_added}; increase it")
+        raise VocabularySizeError(vocab_size, f"{of_added}; increase it")
     try:
         return AddedTokens(TRAINERS[kind](texts, size), missing)
-    except ConfigError as error:
-        problem = str(error).removeprefix(f"config: model.vocab_size={size}: ")
-        raise ConfigError(f"{of_added}; without them, {problem}") from error
+    except VocabularySizeError as error:
+        raise VocabularySizeError(vocab_size, f"{of_added}; without them, {error.problem}") from error
 
 
 def trained_special_ids(kind: str) -> SpecialIds:

@@ -24,11 +24,13 @@ from transformer_jax.data.tokenizers.tokenizer import (
     RESERVED,
     SPACE,
     SpecialIds,
+    VocabularyFileError,
+    VocabularySizeError,
     training_lines,
     with_named_roles,
     with_text,
 )
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json, read_bytes
 from transformer_jax.readers.archives import CompressedError, read_gzip
 from transformer_jax.readers.json_values import MAX_JSON_BYTES
@@ -101,9 +103,8 @@ def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> ByteBPETokenizer:
       bytes; DataError if there is no text.
     """
     if vocab_size < _SMALLEST:
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: the tokenizer needs at least {_SMALLEST}: 256 bytes, "
-            f"{len(RESERVED)} reserved ids"
+        raise VocabularySizeError(
+            vocab_size, f"the tokenizer needs at least {_SMALLEST}: 256 bytes, {len(RESERVED)} reserved ids"
         )
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -120,9 +121,8 @@ def train_byte_bpe(texts: Iterable[str], vocab_size: int) -> ByteBPETokenizer:
         raise DataError("tokenizer: the training split has no text to train on")
     tokenizer.train_from_iterator(itertools.chain([first], lines), trainer)
     if tokenizer.get_vocab_size() < vocab_size:
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: the training split yields at most "
-            f"{tokenizer.get_vocab_size()} tokens; choose at most that"
+        raise VocabularySizeError(
+            vocab_size, f"the training split yields at most {tokenizer.get_vocab_size()} tokens; choose at most that"
         )
     return ByteBPETokenizer(tokenizer.to_str().encode("utf-8"))
 
@@ -138,11 +138,11 @@ def read_byte_bpe(path: Path, vocab_size: int) -> ByteBPETokenizer:
     try:
         tokenizer = of_gpt2(path) if path.is_dir() else ByteBPETokenizer(read_bytes(path))
     except (OSError, CompressedError) as error:
-        raise DataError(f"data.vocabulary_file: cannot read {path}: {error}") from error
+        raise VocabularyFileError(f"cannot read {path}: {error}") from error
     except DataError as error:
-        raise DataError(f"data.vocabulary_file: {path}: {error}") from error
+        raise VocabularyFileError(f"{path}: {error}") from error
     if tokenizer.vocab_size > vocab_size:
-        raise ConfigError(f"config: model.vocab_size={vocab_size}: {path} has {tokenizer.vocab_size} ids")
+        raise VocabularySizeError(vocab_size, f"{path} has {tokenizer.vocab_size} ids")
     return tokenizer
 
 

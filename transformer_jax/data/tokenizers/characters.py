@@ -21,9 +21,10 @@ from transformer_jax.data.tokenizers.tokenizer import (
     EncodedSpans,
     EncodedTexts,
     ModelBytes,
+    VocabularySizeError,
     with_text,
 )
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 from transformer_jax.readers import parse_json
 
 _log = logging.getLogger(__name__)
@@ -129,14 +130,15 @@ def train_characters(texts: Iterable[str], vocab_size: int) -> CharTokenizer:
         raise DataError("tokenizer: the training split has no text to train on")
     room = vocab_size - len(RESERVED)
     if room < 1:
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: the tokenizer needs at least {len(RESERVED) + 1}: "
-            f"{len(RESERVED)} reserved ids and a character"
+        raise VocabularySizeError(
+            vocab_size,
+            f"the tokenizer needs at least {len(RESERVED) + 1}: {len(RESERVED)} reserved ids and a character",
         )
     if room > len(counts):
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: the training split has {len(counts)} different characters; with "
-            f"the {len(RESERVED)} reserved ids choose at most {len(counts) + len(RESERVED)}"
+        raise VocabularySizeError(
+            vocab_size,
+            f"the training split has {len(counts)} different characters; with "
+            f"the {len(RESERVED)} reserved ids choose at most {len(counts) + len(RESERVED)}",
         )
     characters = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
     if unknown := counts.total() - sum(counts[character] for character in characters):
@@ -160,9 +162,10 @@ def byte_tokenizer(texts: Iterable[str], vocab_size: int) -> ByteTokenizer:
     if not any(texts):
         raise DataError("tokenizer: the training split has no text")
     if vocab_size != tokenizer.vocab_size:
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: data.tokenizer='byte' has {tokenizer.vocab_size} ids: "
-            f"{_NUM_BYTES} bytes and {len(RESERVED)} reserved ids"
+        raise VocabularySizeError(
+            vocab_size,
+            f"data.tokenizer='byte' has {tokenizer.vocab_size} ids: "
+            f"{_NUM_BYTES} bytes and {len(RESERVED)} reserved ids",
         )
     return tokenizer
 

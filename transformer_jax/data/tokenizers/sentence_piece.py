@@ -19,13 +19,14 @@ from transformer_jax.data.tokenizers.tokenizer import (
     EncodedTexts,
     ModelBytes,
     SpecialIds,
+    VocabularySizeError,
     concatenated,
     training_lines,
     with_named_roles,
     with_spans,
     with_text,
 )
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 
 # SentencePiece's unigram tokens depend on the number of threads, so it is fixed.
 _TRAINING_THREADS = 8
@@ -238,11 +239,11 @@ def _explain(error: RuntimeError, vocab_size: int) -> NoReturn:
     message = str(error)
     if match := re.search(r"Vocabulary size too high.*<= (\d+)", message):
         problem = f"the training split yields at most {match[1]} tokens; choose at most that"
-        raise ConfigError(f"config: model.vocab_size={vocab_size}: {problem}") from error
+        raise VocabularySizeError(vocab_size, problem) from error
     if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         needed = int(match[1])
         problem = f"needs at least {needed}: 256 bytes, 4 reserved ids, {needed - _BYTES_AND_SPECIALS} characters"
-        raise ConfigError(f"config: model.vocab_size={vocab_size}: the tokenizer {problem}") from error
+        raise VocabularySizeError(vocab_size, f"the tokenizer {problem}") from error
     if "sentences_.empty()" in message:
         raise DataError("tokenizer: the training split has no text to train on") from error
     raise DataError(f"tokenizer: SentencePiece cannot train on this training split: {message}") from error

@@ -18,6 +18,22 @@ from transformer_jax.errors import ConfigError, DataError
 _T = TypeVar("_T")
 
 
+class VocabularySizeError(ConfigError):
+    """A vocabulary cannot have this size; problem: why, without the name of the field."""
+
+    def __init__(self, size: int, problem: str, field: str = "model.vocab_size") -> None:
+        super().__init__(f"config: {field}={size}: {problem}")
+        self.problem = problem
+
+
+class VocabularyFileError(DataError):
+    """A vocabulary cannot be read from a file; problem: why, without the name of the field."""
+
+    def __init__(self, problem: str, field: str = "data.vocabulary_file") -> None:
+        super().__init__(f"{field}: {problem}")
+        self.problem = problem
+
+
 class SpecialIds(NamedTuple):
     """Ids with a role in one tokenizer; None if there is none for a role."""
 

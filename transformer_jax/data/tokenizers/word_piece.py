@@ -22,7 +22,14 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from transformer_jax.data.tokenizers.library import LibraryTokenizer, content, first_file, is_word_piece
-from transformer_jax.data.tokenizers.tokenizer import SpecialIds, training_lines, with_named_roles, with_text
+from transformer_jax.data.tokenizers.tokenizer import (
+    SpecialIds,
+    VocabularyFileError,
+    VocabularySizeError,
+    training_lines,
+    with_named_roles,
+    with_text,
+)
 from transformer_jax.errors import ConfigError, DataError
 from transformer_jax.readers import parse_json
 
@@ -119,9 +126,10 @@ def train_word_piece(texts: Iterable[str], vocab_size: int, lower_case: bool = T
       and characters; DataError if there is no text.
     """
     if vocab_size < _SMALLEST:
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: the tokenizer needs at least {_SMALLEST}: {len(SPECIAL_TOKENS)} "
-            "special tokens and a character at the beginning of a word and within it"
+        raise VocabularySizeError(
+            vocab_size,
+            f"the tokenizer needs at least {_SMALLEST}: {len(SPECIAL_TOKENS)} "
+            "special tokens and a character at the beginning of a word and within it",
         )
     words = _words(texts, lower_case)
     if not words:
@@ -138,10 +146,7 @@ def train_word_piece(texts: Iterable[str], vocab_size: int, lower_case: bool = T
         if len(pieces) == size:
             return _of_pieces([*SPECIAL_TOKENS, *pieces], {"do_lower_case": lower_case})
     largest = len(pieces) + len(SPECIAL_TOKENS)
-    raise ConfigError(
-        f"config: model.vocab_size={vocab_size}: the training split yields at most {largest} tokens; "
-        "choose at most that"
-    )
+    raise VocabularySizeError(vocab_size, f"the training split yields at most {largest} tokens; choose at most that")
 
 
 def _learnt(words: Mapping[str, int], characters: Sequence[str], size: int) -> list[str]:
@@ -224,7 +229,7 @@ def read_word_piece(path: Path, vocab_size: int, lower_case: bool = True) -> Wor
         tokenizer = of_files(path, lower_case)
     except DataError as error:
         where = "" if str(path) in str(error) else f"{path}: "
-        raise DataError(f"data.vocabulary_file: {where}{error}") from error
+        raise VocabularyFileError(f"{where}{error}") from error
     if tokenizer.lower_case != lower_case:
         kinds = {True: "wordpiece", False: "wordpiece_cased"}
         raise ConfigError(
@@ -232,7 +237,7 @@ def read_word_piece(path: Path, vocab_size: int, lower_case: bool = True) -> Wor
             f"{kinds[not lower_case]}"
         )
     if tokenizer.vocab_size > vocab_size:
-        raise ConfigError(f"config: model.vocab_size={vocab_size}: {path} has {tokenizer.vocab_size} ids")
+        raise VocabularySizeError(vocab_size, f"{path} has {tokenizer.vocab_size} ids")
     return tokenizer
 
 

@@ -22,11 +22,13 @@ from transformer_jax.data.tokenizers.tokenizer import (
     EncodedSpans,
     EncodedTexts,
     ModelBytes,
+    VocabularyFileError,
+    VocabularySizeError,
     concatenated,
     with_spans,
     with_text,
 )
-from transformer_jax.errors import ConfigError, DataError
+from transformer_jax.errors import DataError
 from transformer_jax.readers import read_bytes
 
 MAGIC = b"words\n"
@@ -99,14 +101,14 @@ def train_words(texts: Iterable[str], vocab_size: int) -> WordTokenizer:
     if not counts:
         raise DataError("tokenizer: the training split has no words")
     if vocab_size <= len(RESERVED):
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: the tokenizer needs at least {len(RESERVED) + 1}: "
-            f"{len(RESERVED)} reserved ids and a word"
+        raise VocabularySizeError(
+            vocab_size, f"the tokenizer needs at least {len(RESERVED) + 1}: {len(RESERVED)} reserved ids and a word"
         )
     if len(counts) < vocab_size - len(RESERVED):
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: the training split has {len(counts)} different words; with the "
-            f"{len(RESERVED)} reserved ids choose at most {len(counts) + len(RESERVED)}"
+        raise VocabularySizeError(
+            vocab_size,
+            f"the training split has {len(counts)} different words; with the "
+            f"{len(RESERVED)} reserved ids choose at most {len(counts) + len(RESERVED)}",
         )
     words = sorted(counts, key=lambda word: (-counts[word], word))[: vocab_size - len(RESERVED)]
     return _from_words(words)
@@ -123,30 +125,29 @@ def read_vocabulary(path: Path, vocab_size: int) -> WordTokenizer:
     try:
         lines = read_bytes(path).decode("utf-8-sig").split("\n")
     except OSError as error:
-        raise DataError(f"data.vocabulary_file: cannot read {path}: {error.strerror}") from error
+        raise VocabularyFileError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"data.vocabulary_file: {path} is not UTF-8: {error}") from error
+        raise VocabularyFileError(f"{path} is not UTF-8: {error}") from error
     first_lines: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip(" \t\r"):
             continue
         found = _WORD_AND_COUNT.fullmatch(line)
         if not found:
-            raise DataError(
-                f"data.vocabulary_file: {path}, line {number}: {line!r} is neither a word nor a word and its count"
-            )
+            raise VocabularyFileError(f"{path}, line {number}: {line!r} is neither a word nor a word and its count")
         word = found[1]
         if word in RESERVED.values():
             continue
         if word in first_lines:
-            raise DataError(f"data.vocabulary_file: {path} has {word!r} in line {first_lines[word]} and line {number}")
+            raise VocabularyFileError(f"{path} has {word!r} in line {first_lines[word]} and line {number}")
         first_lines[word] = number
     if not first_lines:
-        raise DataError(f"data.vocabulary_file: {path} has no words")
+        raise VocabularyFileError(f"{path} has no words")
     if len(first_lines) + len(RESERVED) > vocab_size:
-        raise ConfigError(
-            f"config: model.vocab_size={vocab_size}: {path} has {len(first_lines)} words; with the {len(RESERVED)} "
-            f"reserved ids that makes {len(first_lines) + len(RESERVED)}"
+        raise VocabularySizeError(
+            vocab_size,
+            f"{path} has {len(first_lines)} words; with the {len(RESERVED)} "
+            f"reserved ids that makes {len(first_lines) + len(RESERVED)}",
         )
     return _from_words(first_lines)
 
