@@ -53,6 +53,18 @@ def by_path(tree: Any) -> dict[str, Any]:
     return leaves
 
 
+def tree_of(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree of dictionaries whose leaves `by_path` names."""
+    result: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *parents, name = path.split("/")
+        place = result
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = leaf
+    return result
+
+
 def as_arrays(tree: Any) -> Any:
     """Return the tree with every leaf as a jax.Array; raises CheckpointError naming all leaves of other types."""
     problems: list[str] = []

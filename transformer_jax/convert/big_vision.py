@@ -18,10 +18,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.checkpoints.checksums import by_path
+from transformer_jax.checkpoints.checksums import by_path, tree_of
 from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.config import ModelConfig, TaskConfig
-from transformer_jax.convert.folder import Advance, Folder, Pretrained, tree_of
+from transformer_jax.convert.folder import Advance, Folder, Pretrained
 from transformer_jax.convert.folder_config import listing
 from transformer_jax.convert.tables import Family
 from transformer_jax.data.tokenizers import NoText

@@ -12,14 +12,14 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.checkpoints.checksums import by_path
+from transformer_jax.checkpoints.checksums import by_path, tree_of
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.config import DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.config.imported import imported
@@ -372,15 +372,3 @@ def _read_config(file: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise CheckpointError(f"{file}: cannot be read: {error}") from error
-
-
-def tree_of(leaves: Mapping[str, Any]) -> Params:
-    """Return the tree of arrays by path."""
-    result: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        *parents, name = path.split("/")
-        place = result
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[name] = leaf
-    return result

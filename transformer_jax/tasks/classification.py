@@ -72,14 +72,8 @@ class Classification(OneLabel):
         sizes = [split.lengths(name) for name in names]
         return cut_sizes(sizes, config.data.max_length - 1 - len(sizes)) if config.data.cut_texts else sizes
 
-    def weighted_arrays(
-        self,
-        config: ExperimentConfig,
-        split: EncodedSplit,
-        class_weights: np.ndarray | None,
-        rows: Rows,
-        shape: BatchShape,
-        step: int | None,
+    def arrays(
+        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> dict[str, np.ndarray]:
         """Return the arrays of `framing.framed`, `targets` [B] int32 and `weights` [B] float32."""
         import numpy as np
@@ -94,7 +88,7 @@ class Classification(OneLabel):
             for row, example in enumerate(rows.examples)
         ]
         batch = framed(config, marks(config, split.special_ids), texts, rows, shape.width(sequence_name(config)))
-        return batch | self.labels_of(split, class_weights, rows.examples)
+        return batch | self.labels_of(split, rows)
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
         from transformer_jax.tasks.batches.framing import sequence_name

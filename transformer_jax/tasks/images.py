@@ -66,14 +66,8 @@ class Images(OneLabel):
 
         return {"inputs": np.full(split.num_examples, config.model.num_positions, np.int32)}
 
-    def weighted_arrays(
-        self,
-        config: ExperimentConfig,
-        split: EncodedSplit,
-        class_weights: np.ndarray | None,
-        rows: Rows,
-        shape: BatchShape,
-        step: int | None,
+    def arrays(
+        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> dict[str, np.ndarray]:
         """Return `inputs` [B, height, width, channels] uint8, `targets` [B] int32, `weights` [B] float32, `row_ids`.
 
@@ -94,8 +88,7 @@ class Images(OneLabel):
                 others = augmentation.augmented(task, split.values("images", partners), of_partners)
                 images = augmentation.mixed(images, others, shares)
                 mixture = {"other_targets": split.values("labels", partners).astype(np.int32), "shares": shares}
-        labels = self.labels_of(split, class_weights, rows.examples)
-        return {"inputs": images, **labels, "row_ids": rows.row_ids, **mixture}
+        return {"inputs": images, **self.labels_of(split, rows), "row_ids": rows.row_ids, **mixture}
 
     def widths(self, config: ExperimentConfig, length: int) -> Mapping[str, int]:
         return {"inputs": config.model.num_positions}

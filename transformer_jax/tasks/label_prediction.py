@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import flax.linen as nn
     import numpy as np
 
-    from transformer_jax.data.batching import BatchShape, Rows, TrainingBatches
+    from transformer_jax.data.batching import Arrays, BatchShape, Rows, TrainingBatches
     from transformer_jax.data.columns import EncodedSplit
     from transformer_jax.data.datasets import Data
     from transformer_jax.models.architecture import Model
@@ -46,35 +46,19 @@ class LabelPrediction(Task):
     # Defined by each task.
 
     @abc.abstractmethod
-    def weighted_arrays(
-        self,
-        config: ExperimentConfig,
-        split: EncodedSplit,
-        class_weights: np.ndarray | None,
-        rows: Rows,
-        shape: BatchShape,
-        step: int | None,
-    ) -> dict[str, np.ndarray]:
-        """Return what `arrays` does, with `weights` times those of the classes [labels]; None if all are 1."""
-
-    @abc.abstractmethod
     def training_labels(self, split: EncodedSplit) -> np.ndarray:
         """Return the labels of all examples of the training split, or of all their words; int [labels]."""
 
     # Batches.
 
-    def arrays(
-        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
-    ) -> dict[str, np.ndarray]:
-        """Return the arrays of a batch; see `weighted_arrays`."""
-        return self.weighted_arrays(config, split, None, rows, shape, step)
-
     def training_batches(self, config: ExperimentConfig, split: EncodedSplit) -> TrainingBatches:
         """Return the training batches; their `weights` are the class weights."""
         from transformer_jax.data.datasets import plan_batches
 
-        weights = class_weights(config.task, self.training_labels(split)) if config.task.class_weights else None
-        arrays = functools.partial(self.weighted_arrays, config, split, weights)
+        arrays: Arrays = functools.partial(self.arrays, config, split)
+        if config.task.class_weights:
+            weights = class_weights(config.task, self.training_labels(split))
+            arrays = functools.partial(_with_class_weights, arrays, weights)
         return plan_batches(config, self.lengths(config, split), arrays)
 
     # The loss.
@@ -105,17 +89,12 @@ class OneLabel(LabelPrediction):
 
         return split.values("labels", np.arange(split.num_examples))
 
-    def labels_of(
-        self, split: EncodedSplit, class_weights: np.ndarray | None, examples: np.ndarray
-    ) -> dict[str, np.ndarray]:
-        """Return `targets` [B] int32 and `weights` [B] float32, 0 for example -1."""
+    def labels_of(self, split: EncodedSplit, rows: Rows) -> dict[str, np.ndarray]:
+        """Return `targets` [B] int32 and `weights` [B] float32, 0 for an empty row."""
         import numpy as np
 
-        targets = split.values("labels", examples).astype(np.int32)
-        weights = (examples >= 0).astype(np.float32)
-        if class_weights is not None:
-            weights *= class_weights[targets]
-        return {"targets": targets, "weights": weights}
+        targets = split.values("labels", rows.examples).astype(np.int32)
+        return {"targets": targets, "weights": (rows.examples >= 0).astype(np.float32)}
 
     def head(self, config: TaskConfig, model: ModelConfig) -> nn.Module:
         """Return the module that pools the vectors of an example and maps them to logits [B, labels]."""
@@ -167,8 +146,8 @@ def named(names: Sequence[str], labels: np.ndarray) -> list[str]:
     return [names[label] if label >= 0 else "" for label in labels]
 
 
-def class_weights(config: TaskConfig, labels: np.ndarray) -> np.ndarray | None:
-    """Return the weight of each class in training, float32 [labels]; None if all are 1.
+def class_weights(config: TaskConfig, labels: np.ndarray) -> np.ndarray:
+    """Return `task.class_weights`, the weight of each class in training, float32 [labels].
 
     `balanced` gives class k the weight n / (K n_k), with n examples of K classes, n_k of them of this class.
 
@@ -179,8 +158,14 @@ def class_weights(config: TaskConfig, labels: np.ndarray) -> np.ndarray | None:
     if config.class_weights == BALANCED:
         counts = np.bincount(labels, minlength=config.num_labels)
         return (len(labels) / (config.num_labels * np.maximum(counts, 1))).astype(np.float32)
-    weights = parse_class_weights(config.class_weights)
-    return np.array(weights, np.float32) if weights else None
+    return np.array(parse_class_weights(config.class_weights), np.float32)
+
+
+def _with_class_weights(
+    arrays: Arrays, class_weights: np.ndarray, rows: Rows, shape: BatchShape, step: int | None
+) -> dict[str, np.ndarray]:
+    batch = arrays(rows, shape, step)
+    return batch | {"weights": batch["weights"] * class_weights[batch["targets"]]}
 
 
 def by_name(names: Sequence[str], counts: Sequence[Sequence[Any]]) -> dict[str, dict[str, float]]:

@@ -75,14 +75,8 @@ class Tagging(LabelPrediction):
         """Return the tokens of every sentence, with start and end, int32 [examples]."""
         return {"inputs": split.lengths("ids") + 2}
 
-    def weighted_arrays(
-        self,
-        config: ExperimentConfig,
-        split: EncodedSplit,
-        class_weights: np.ndarray | None,
-        rows: Rows,
-        shape: BatchShape,
-        step: int | None,
+    def arrays(
+        self, config: ExperimentConfig, split: EncodedSplit, rows: Rows, shape: BatchShape, step: int | None
     ) -> dict[str, np.ndarray]:
         """Return the arrays of `framing.framed`, and `targets` int32 and `weights` float32, both [B, S]."""
         import numpy as np
@@ -96,7 +90,7 @@ class Tagging(LabelPrediction):
         targets, weights = np.zeros((len(texts), width), np.int32), np.zeros((len(texts), width), np.float32)
         for row, (places, labels) in enumerate(zip(firsts, tags, strict=True)):
             targets[row, places + 1] = labels
-            weights[row, places + 1] = 1.0 if class_weights is None else class_weights[labels]
+            weights[row, places + 1] = 1.0
         return batch | {"targets": targets, "weights": weights}
 
     def training_labels(self, split: EncodedSplit) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.checkpoints.checksums import by_path, path_of
+from transformer_jax.checkpoints.checksums import by_path, path_of, tree_of
 from transformer_jax.checkpoints.finite import check_finite
 from transformer_jax.checkpoints.locate import open_checkpoint
 from transformer_jax.checkpoints.manifest import Leaf
@@ -108,14 +108,13 @@ class OtherRun(Start):
         if not self.loaded:
             say_once(f"{self.name}: all parameters are new; only the tokenizer is that of step {self.stored_step}")
             return state
-        template: dict[str, Any] = {}
-        for path, leaf in by_path({field: getattr(state, field) for field in _FIELDS}).items():
-            if (leaf_of := self.loaded.get(_path_in_model(path))) is not None:
-                *parents, name = path.split("/")
-                folder = template
-                for parent in parents:
-                    folder = folder.setdefault(parent, {})
-                folder[name] = jax.ShapeDtypeStruct(leaf_of.shape, leaf.dtype, sharding=leaf.sharding)
+        template = tree_of(
+            {
+                path: jax.ShapeDtypeStruct(leaf_of.shape, leaf.dtype, sharding=leaf.sharding)
+                for path, leaf in by_path({field: getattr(state, field) for field in _FIELDS}).items()
+                if (leaf_of := self.loaded.get(_path_in_model(path))) is not None
+            }
+        )
         found = by_path(self.store.restore_parts(template, self.stored_step, partial=True).state)
         _check_finite_everywhere(found, f"{self.name}: step {self.stored_step}")
         stored = {_path_in_model(path): leaf for path, leaf in found.items()}
