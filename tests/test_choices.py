@@ -10,7 +10,15 @@ import pytest
 from data_support import encoded_pairs
 from support import forward, make_batch, random_params, shapes, tiny
 
-from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig, walk
+from transformer_jax.config import (
+    DataConfig,
+    DecodeConfig,
+    ExperimentConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TaskConfig,
+    walk,
+)
 from transformer_jax.config.fields import Choices, names_in_source
 from transformer_jax.data.columns import EncodedSplit, RaggedIds
 from transformer_jax.data.images import ImageColumn
@@ -29,7 +37,7 @@ from transformer_jax.tasks.batches.of_split import training_batches
 from transformer_jax.tasks.batches.pair_rows import reads_source_two_way
 from transformer_jax.tasks.task import TASKS
 from transformer_jax.tasks.trained.decode_requests import source_request
-from transformer_jax.training.hyper import StaticOptimizer, split
+from transformer_jax.training.hyper import split
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.schedules import learning_rate
 
@@ -132,7 +140,7 @@ def decode(field: str, value: str) -> None:
 
 def optimizer(field: str, value: str) -> None:
     hyper = split(ExperimentConfig().resolved())[1]._replace(weight_decay=0.1)
-    make_optimizer(StaticOptimizer(**{field: value}), hyper).init({"kernel": np.zeros(2, np.float32)})
+    make_optimizer(OptimizerConfig(**{field: value}), hyper).init({"kernel": np.zeros(2, np.float32)})
 
 
 # The code that reads a field, as a function of a temporary folder and the field's value.

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import assert_close
 
+from transformer_jax.config import DROPOUT_RATES
 from transformer_jax.nn.dropout import Dropout, DropoutRates, drop, fold, fold_dropout, keep_mask
 
 SEED = fold(jnp.uint32(0), 12345)
@@ -239,6 +240,11 @@ def test_a_higher_rate_drops_the_same_elements_and_more():
 
 
 # --- drop ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_place_has_a_field_of_the_config():
+    assert tuple(DROPOUT_RATES.values()) == DropoutRates._fields
+
 
 RATES = DropoutRates(residual=0.1, embedding=0.2, attention=0.3, activation=0.4, final=0.5, head=0.6)
 

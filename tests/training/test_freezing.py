@@ -11,12 +11,12 @@ from training_support import compiled_gradient, compiled_step, distance, identic
 
 from transformer_jax.checkpoints.checksums import by_path
 from transformer_jax.checkpoints.store import CheckpointStore
-from transformer_jax.config import parse_freeze
+from transformer_jax.config import OptimizerConfig, parse_freeze
 from transformer_jax.errors import ConfigError
 from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.parallel.rules import shardings
 from transformer_jax.training.freezing import multipliers, trained_part, with_trained
-from transformer_jax.training.hyper import StaticOptimizer, split
+from transformer_jax.training.hyper import split
 from transformer_jax.training.optimizers import OPTIMIZERS, make_optimizer
 from transformer_jax.training.state import state_shapes, state_template
 from transformer_jax.training.step import make_train_step
@@ -91,7 +91,7 @@ def random_tree(seed: int) -> Any:
 def test_every_optimizer_multiplies_update_and_weight_decay(name):
     """And leaves the moments as they are: two updates from the same parameters."""
     _, hyper = split(small_config({"optimizer.weight_decay": 0.3}))
-    static, params = StaticOptimizer(name=name, schedule="none", decay_mask="all"), random_tree(0)
+    static, params = OptimizerConfig(name=name, schedule="none", decay_mask="all"), random_tree(0)
     results = []
     for decay in (None, 0.8):
         optimizer = make_optimizer(static, hyper._replace(layer_decay=decay))

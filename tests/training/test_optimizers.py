@@ -10,10 +10,11 @@ import pytest
 from support import slow_but
 from training_support import compiled_step, distance, hyper_fields, small_config, start, uneven_batch
 
+from transformer_jax.config import OptimizerConfig
 from transformer_jax.models.architecture import init_params, parameter_axes
 from transformer_jax.nn.heads import MaskedLMHead
 from transformer_jax.parallel.rules import shardings
-from transformer_jax.training.hyper import Hyper, StaticConfig, StaticOptimizer, split
+from transformer_jax.training.hyper import Hyper, StaticConfig, split
 from transformer_jax.training.optimizers import DECAY_MASKS, OPTIMIZERS, make_optimizer
 from transformer_jax.training.schedules import learning_rate
 from transformer_jax.training.state import state_shapes
@@ -81,12 +82,12 @@ def test_six_updates_equal_adam_in_numpy(clip_norm, weight_decay, epsilon):
 
     @jax.jit
     def update(params: Any, state: Any, grads: Any, hyper: Hyper) -> Any:
-        updates, state = make_optimizer(StaticOptimizer(schedule="linear"), hyper).update(grads, state, params)
+        updates, state = make_optimizer(OptimizerConfig(schedule="linear"), hyper).update(grads, state, params)
         return jax.tree.map(jnp.add, params, updates), state
 
     params = random_tree(0)
     origin = expected = {k: p.astype(np.float64) for k, p in by_path(params).items()}
-    reference, state = Adam("linear", hyper), make_optimizer(StaticOptimizer(schedule="linear"), hyper).init(params)
+    reference, state = Adam("linear", hyper), make_optimizer(OptimizerConfig(schedule="linear"), hyper).init(params)
     for t, norm in enumerate([3.0, 0.2, 1.0, 7.0, 0.9, 1.1]):  # some are clipped, some are not
         grads = random_tree(t + 1, norm)
         params, state = update(params, state, grads, hyper)
@@ -101,7 +102,7 @@ def test_six_updates_equal_adam_in_numpy(clip_norm, weight_decay, epsilon):
 def test_clipping_scales_the_whole_tree(norm, scaled):
     _, hyper = without_depth()
     grads, params = random_tree(1, norm), random_tree(0)
-    optimizer = make_optimizer(StaticOptimizer(schedule="none"), hyper._replace(clip_norm=1.0))
+    optimizer = make_optimizer(OptimizerConfig(schedule="none"), hyper._replace(clip_norm=1.0))
     _, state = optimizer.update(grads, optimizer.init(params), params)
     first_moment = next(s.mu for s in state if hasattr(s, "mu"))
     expected = jax.tree.map(lambda g: (1 - hyper.beta1) * g * scaled / norm, grads)
@@ -111,7 +112,7 @@ def test_clipping_scales_the_whole_tree(norm, scaled):
 def test_without_clipping_and_decay_the_gradient_is_unchanged():
     _, hyper = without_depth()
     grads, params = random_tree(1, 50.0), random_tree(0)
-    optimizer = make_optimizer(StaticOptimizer(schedule="none"), hyper._replace(clip_norm=None, weight_decay=None))
+    optimizer = make_optimizer(OptimizerConfig(schedule="none"), hyper._replace(clip_norm=None, weight_decay=None))
     updates, state = optimizer.update(grads, optimizer.init(params), params)
     first_moment = next(s.mu for s in state if hasattr(s, "mu"))
     assert distance(first_moment, jax.tree.map(lambda g: (1 - hyper.beta1) * g, grads)) < 1e-6
@@ -123,7 +124,7 @@ def test_weight_decay_is_decoupled_and_times_the_learning_rate():
     _, hyper = without_depth({"optimizer.learning_rate": 0.1, "optimizer.weight_decay": 0.5})
     params = random_tree(0)
     zeros = jax.tree.map(jnp.zeros_like, params)
-    optimizer = make_optimizer(StaticOptimizer(schedule="none"), hyper)
+    optimizer = make_optimizer(OptimizerConfig(schedule="none"), hyper)
     updates, _ = optimizer.update(zeros, optimizer.init(params), params)
     expected = {k: -0.05 * p if DECAYED[k] else 0.0 * p for k, p in by_path(params).items()}
     assert distance(by_path(updates), expected) < 1e-6
@@ -134,7 +135,7 @@ def test_a_parameter_without_gradient_stays_whatever_the_epsilon():
     least = hyper_fields()["optimizer.epsilon"].metadata["minimum"]
     _, hyper = without_depth({"optimizer.epsilon": least})
     params = random_tree(0)
-    optimizer = make_optimizer(StaticOptimizer(schedule="none"), hyper._replace(weight_decay=None))
+    optimizer = make_optimizer(OptimizerConfig(schedule="none"), hyper._replace(weight_decay=None))
     updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
     assert all(np.array_equal(u, np.zeros_like(u)) for u in jax.tree.leaves(updates))
 
@@ -145,7 +146,7 @@ def test_the_optimizer_state_always_has_two_moments_and_counts():
     for clip_norm in (None, 1.0):
         for weight_decay in (None, 0.1):
             state = make_optimizer(
-                StaticOptimizer(schedule="linear"), hyper._replace(clip_norm=clip_norm, weight_decay=weight_decay)
+                OptimizerConfig(schedule="linear"), hyper._replace(clip_norm=clip_norm, weight_decay=weight_decay)
             ).init(params)
             leaves = jax.tree.leaves(state)
             assert len(leaves) == 2 + 2 * len(jax.tree.leaves(params))  # the counts of Adam and the schedule
@@ -184,12 +185,12 @@ def adafactor(memory, g, h, t, p, exponent=0.8, relative=True):
 
 
 RULES = {
-    "sgd": (StaticOptimizer(name="sgd"), sgd),
-    "sgd, nesterov": (StaticOptimizer(name="sgd", nesterov=True), functools.partial(sgd, nesterov=True)),
-    "lion": (StaticOptimizer(name="lion"), lion),
-    "adafactor": (StaticOptimizer(name="adafactor"), adafactor),
+    "sgd": (OptimizerConfig(name="sgd"), sgd),
+    "sgd, nesterov": (OptimizerConfig(name="sgd", nesterov=True), functools.partial(sgd, nesterov=True)),
+    "lion": (OptimizerConfig(name="lion"), lion),
+    "adafactor": (OptimizerConfig(name="adafactor"), adafactor),
     "adafactor, absolute": (
-        StaticOptimizer(name="adafactor", decay_exponent=0.5, scale_by_parameter=False),
+        OptimizerConfig(name="adafactor", decay_exponent=0.5, scale_by_parameter=False),
         functools.partial(adafactor, exponent=0.5, relative=False),
     ),
 }
@@ -247,7 +248,7 @@ def test_moments_are_stored_in_the_type_that_the_config_names(fields, narrow):
     hyper = hyper._replace(clip_norm=None)
     params, grads = random_tree(0), [random_tree(t) for t in (1, 2, 3)]
     results = []
-    for static in (StaticOptimizer(**fields), StaticOptimizer(name=fields.get("name", "adam"))):
+    for static in (OptimizerConfig(**fields), OptimizerConfig(name=fields.get("name", "adam"))):
         optimizer = make_optimizer(static, hyper)
         state = optimizer.init(params)
         structure = jax.tree.map(lambda x: (x.shape, x.dtype), state)

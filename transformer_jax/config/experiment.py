@@ -88,9 +88,9 @@ class ExperimentConfig:
         return config
 
     def own_hyper_fields(self, section: str) -> dict[str, Any]:
-        """Return the values of the fields marked `hyper` that only this architecture or task reads, by name.
+        """Return the values of a section's fields marked `hyper`, by name; None for a `switch` that is off.
 
-        Args: section: `model` or `task`. A value is None for a `switch` that is off.
+        Of `model` only those that its architecture alone reads.
         """
         values = getattr(self, section)
         own = _own_hyper_fields(values)
@@ -98,7 +98,7 @@ class ExperimentConfig:
         return {f.name: None if f.name in off else getattr(values, f.name) for f in own}
 
     def without_own_hyper_fields(self, section: str) -> Any:
-        """Return `model` or `task` with defaults for the fields of `own_hyper_fields`: its static part."""
+        """Return a section with defaults for the fields of `own_hyper_fields`: its static part."""
         values = getattr(self, section)
         return dataclasses.replace(values, **{field.name: field.default for field in _own_hyper_fields(values)})
 

@@ -26,16 +26,6 @@ _NORMALISED = _OF_TRANSFORMERS | {"model.norm": ("layernorm", "rmsnorm", "batchn
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
 
-DROPOUT_RATES = (
-    "dropout_rate",
-    "embedding_dropout_rate",
-    "attention_dropout_rate",
-    "activation_dropout_rate",
-    "final_dropout_rate",
-    "head_dropout_rate",
-)
-"""Names of the fields that are rates of dropout."""
-
 
 def parse_pixel_values(text: str, channels: int) -> tuple[float, ...]:
     """Return the numbers of `model.pixel_mean` or `pixel_std`, one for each channel; raise ValueError for others."""
@@ -196,16 +186,25 @@ class ModelConfig:
         0.1,
         "dropout on every sub-layer's output before it joins the residual (P_drop); in a recurrent model, between "
         "layers",
+        place="residual",
     )
     embedding_dropout_rate: DerivedFloat = rate(
-        None, "dropout on embeddings + positions; default dropout_rate", derived_from=("model.dropout_rate",)
+        None,
+        "dropout on embeddings + positions; default dropout_rate",
+        place="embedding",
+        derived_from=("model.dropout_rate",),
     )
-    attention_dropout_rate: float = rate(0.0, "dropout on attention weights", read_by=_OF_TRANSFORMERS)
-    activation_dropout_rate: float = rate(0.0, "dropout on the feed-forward activation", read_by=_OF_TRANSFORMERS)
-    final_dropout_rate: float = rate(0.0, "dropout on the output of a stack, after its final norm; T5")
+    attention_dropout_rate: float = rate(
+        0.0, "dropout on attention weights", place="attention", read_by=_OF_TRANSFORMERS
+    )
+    activation_dropout_rate: float = rate(
+        0.0, "dropout on the feed-forward activation", place="activation", read_by=_OF_TRANSFORMERS
+    )
+    final_dropout_rate: float = rate(0.0, "dropout on the output of a stack, after its final norm; T5", place="final")
     head_dropout_rate: DerivedFloat = rate(
         None,
         "dropout on the vectors that the output layer of labels or tags reads; default dropout_rate; BERT",
+        place="head",
         read_by={"task.name": ("classification", "tagging", "images")},
         derived_from=("model.dropout_rate",),
     )
@@ -418,3 +417,7 @@ class ModelConfig:
                 yield f"{name}=0: only architecture='{RECURRENT}' has stacks without layers; expected at least 1"
         if self.architecture == RECURRENT:
             yield from recurrent_problems(self)
+
+
+DROPOUT_RATES = {f.name: f.metadata["place"] for f in dataclasses.fields(ModelConfig) if "place" in f.metadata}
+"""The fields that are rates of dropout, and the place of each: its field of `nn.dropout.DropoutRates`."""

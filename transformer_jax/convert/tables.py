@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.config import DROPOUT_RATES, ModelConfig
+from transformer_jax.config import ModelConfig
 from transformer_jax.convert.layouts import VECTOR, Layout
 
 
@@ -118,8 +118,8 @@ class Family:
 
 
 TRAINING_ONLY = (
-    *DROPOUT_RATES,
-    *("init", "init_std", "dtype", "scan_layers", "remat", "attention_implementation", "recurrent_implementation"),
+    *("init", "init_std", "dtype"),
+    *(f.name for f in dataclasses.fields(ModelConfig) if f.metadata.get("hyper") or f.metadata.get("rounding")),
 )
 """Fields on which the numbers that a float32 model returns do not depend; a family may have no key for them."""
 

@@ -43,34 +43,15 @@ class Hyper(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class StaticOptimizer:
-    """The settings of the optimizer that change its program; the fields are those of `OptimizerConfig`."""
-
-    name: str = OptimizerConfig.name
-    schedule: str = OptimizerConfig.schedule
-    nesterov: bool = OptimizerConfig.nesterov
-    decay_exponent: float = OptimizerConfig.decay_exponent
-    scale_by_parameter: bool = OptimizerConfig.scale_by_parameter
-    decay_mask: str = OptimizerConfig.decay_mask
-    momentum_dtype: str = OptimizerConfig.momentum_dtype
-    second_moment_dtype: str = OptimizerConfig.second_moment_dtype
-    freeze: str = OptimizerConfig.freeze
-
-    @classmethod
-    def of(cls, config: OptimizerConfig) -> StaticOptimizer:
-        return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})
-
-
-@dataclasses.dataclass(frozen=True)
 class StaticConfig:
     """The settings that change shapes or the structure of the step's program.
 
-    Fields of `model` and `task` that are in Hyper have their defaults here, and dropout rates are zero.
+    Fields that are in Hyper have their defaults here, and dropout rates are zero.
     """
 
     model: ModelConfig
     task: TaskConfig
-    optimizer: StaticOptimizer
+    optimizer: OptimizerConfig
     accumulation_steps: int
     loss_chunks: int
     skip_nonfinite: bool
@@ -85,29 +66,12 @@ class SplitConfig(NamedTuple):
 
 def split(config: ExperimentConfig) -> SplitConfig:
     """Split a resolved config. Configs with equal static parts and equal Hyper structures share a compiled program."""
-    optimizer = config.optimizer
     model = config.without_own_hyper_fields("model")
     hyper = Hyper(
         seed=config.seed,
-        learning_rate=optimizer.learning_rate,
-        warmup_steps=optimizer.warmup_steps,
-        decay_steps=optimizer.decay_steps,
-        end_fraction=optimizer.end_fraction,
-        beta1=optimizer.beta1,
-        beta2=optimizer.beta2,
-        epsilon=optimizer.epsilon,
-        weight_decay=optimizer.weight_decay or None,
-        clip_norm=optimizer.clip_norm or None,
-        layer_decay=optimizer.layer_decay if optimizer.layer_decay != 1.0 else None,
-        label_smoothing=config.training.label_smoothing or None,
-        dropout=DropoutRates(
-            residual=model.dropout_rate or None,
-            embedding=model.embedding_dropout_rate or None,
-            attention=model.attention_dropout_rate or None,
-            activation=model.activation_dropout_rate or None,
-            final=model.final_dropout_rate or None,
-            head=model.head_dropout_rate or None,
-        ),
+        **config.own_hyper_fields("optimizer"),
+        **config.own_hyper_fields("training"),
+        dropout=DropoutRates(**{place: getattr(model, name) or None for name, place in DROPOUT_RATES.items()}),
         model=config.own_hyper_fields("model"),
         task=config.own_hyper_fields("task"),
     )
@@ -116,7 +80,7 @@ def split(config: ExperimentConfig) -> SplitConfig:
     static = StaticConfig(
         model=without_rates,
         task=config.without_own_hyper_fields("task"),
-        optimizer=StaticOptimizer.of(optimizer),
+        optimizer=config.without_own_hyper_fields("optimizer"),
         accumulation_steps=training.accumulation_steps,
         loss_chunks=training.loss_chunks,
         skip_nonfinite={"stop": False, "skip": True}[training.on_nonfinite],

@@ -9,15 +9,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from transformer_jax.config import OptimizerConfig
 from transformer_jax.training.freezing import multipliers, trained_part
-from transformer_jax.training.hyper import Hyper, StaticOptimizer
+from transformer_jax.training.hyper import Hyper
 from transformer_jax.training.schedules import as_optax
 from transformer_jax.typing import Array, Params
 
 _LEAST_FACTORED = 128  # Shazeer and Stern factor all matrices; small ones gain nothing
 
 
-def make_optimizer(static: StaticOptimizer, hyper: Hyper) -> optax.GradientTransformation:
+def make_optimizer(static: OptimizerConfig, hyper: Hyper) -> optax.GradientTransformation:
     """Return the optimizer.
 
     It clips by global norm, then applies the rule of `OPTIMIZERS`, decoupled weight decay (Loshchilov and Hutter 2019),
@@ -42,26 +43,26 @@ def make_optimizer(static: StaticOptimizer, hyper: Hyper) -> optax.GradientTrans
     return optax.GradientTransformation(lambda params: chain.init(trained_part(static.freeze, params)), update)
 
 
-Rule = Callable[[StaticOptimizer, Hyper], list[optax.GradientTransformation]]
+Rule = Callable[[OptimizerConfig, Hyper], list[optax.GradientTransformation]]
 
 
-def _adam(static: StaticOptimizer, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _adam(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
     """m / (sqrt(v) + epsilon) with bias-corrected moments (Kingma and Ba 2015, algorithm 1)."""
     rule = optax.scale_by_adam(hyper.beta1, hyper.beta2, hyper.epsilon)
     return [_stored(rule, mu=static.momentum_dtype, nu=static.second_moment_dtype)]
 
 
-def _sgd(static: StaticOptimizer, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _sgd(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
     """m = beta1 m + g; with `nesterov`, g + beta1 m (Sutskever et al. 2013, section 2)."""
     return [_stored(optax.trace(hyper.beta1, nesterov=static.nesterov), trace=static.momentum_dtype)]
 
 
-def _lion(static: StaticOptimizer, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _lion(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
     """sign(beta1 m + (1 - beta1) g), then m = beta2 m + (1 - beta2) g (Chen et al. 2023, algorithm 2)."""
     return [_stored(optax.scale_by_lion(hyper.beta1, hyper.beta2), mu=static.momentum_dtype)]
 
 
-def _adafactor(static: StaticOptimizer, hyper: Hyper) -> list[optax.GradientTransformation]:
+def _adafactor(static: OptimizerConfig, hyper: Hyper) -> list[optax.GradientTransformation]:
     """g / sqrt(v) without momentum, its root mean square clipped to 1 (Shazeer and Stern 2018, algorithm 4).
 
     For matrices with two axes of 128 or more, v is the product of its averages over rows and columns.
