@@ -10,6 +10,7 @@ from support import assert_close, forward, make_batch, random_params, tiny
 
 from transformer_jax.errors import DataError
 from transformer_jax.nn.positions import (
+    ENCODINGS,
     LearnedPositions,
     RelativeBias,
     bucket_starts,
@@ -161,6 +162,11 @@ def test_learned_positions_are_rows_of_the_table():
     positions = jnp.array([[0, 11, 3], [5, 5, 1]])
     rows = LearnedPositions(config).apply({"params": {"embedding": table}}, positions)
     np.testing.assert_array_equal(rows, table[np.asarray(positions)])
+
+
+def test_the_config_knows_which_encodings_have_a_table():
+    for name, encoding in ENCODINGS.items():
+        assert tiny(position_encoding=name).has_position_table == encoding.has_table
 
 
 def test_a_learned_table_that_is_too_short_is_an_error():

@@ -177,4 +177,4 @@ class _LineNotes:
 
 def _is_bounded(model: ModelConfig) -> bool:
     """Return whether an output has at most `max_length` tokens, whatever `decode` says."""
-    return model.architecture == "encoder_decoder" or model.position_encoding == "learned"
+    return model.architecture == "encoder_decoder" or model.has_position_table

@@ -52,6 +52,6 @@ def run(arguments: Arguments) -> int:
         print(f"model.architecture={RECURRENT}: there are no positions and no masks to draw")
     elif encoding == "none":
         print("position_encoding=none: there is no encoding to draw")
-    elif encoding == "learned" and params is None:
+    elif config.model.has_position_table and params is None:
         print("position_encoding=learned: to draw the learned table, pass --checkpoint=WORKDIR")
     return exit_codes.OK

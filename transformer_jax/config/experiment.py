@@ -130,13 +130,13 @@ class ExperimentConfig:
                 f"{given}={decay_steps} is the step at which optimizer.schedule='{optimizer.schedule}' ends, and must "
                 f"exceed optimizer.warmup_steps={optimizer.warmup_steps}"
             )
-        if self.model.position_encoding == "learned" and data.max_length > self.model.max_length:
+        if self.model.has_position_table and data.max_length > self.model.max_length:
             yield (
                 f"data.max_length={data.max_length} exceeds the learned position table, "
                 f"model.max_length={self.model.max_length}"
             )
         window = self.evaluation.max_length or data.max_length
-        if self.model.position_encoding == "learned" and window > max(self.model.max_length, data.max_length):
+        if self.model.has_position_table and window > max(self.model.max_length, data.max_length):
             yield (
                 f"evaluation.max_length={window} exceeds the learned position table, "
                 f"model.max_length={self.model.max_length}"
@@ -218,7 +218,7 @@ class ExperimentConfig:
         vocab_size, decode = self.model.vocab_size, self.decode
         if decode.beam_size > vocab_size:
             yield f"decode.beam_size={decode.beam_size} exceeds model.vocab_size={vocab_size}"
-        bounded = self.model.architecture == ModelConfig.architecture or self.model.position_encoding == "learned"
+        bounded = self.model.architecture == ModelConfig.architecture or self.model.has_position_table
         if bounded and decode.max_new_tokens is not None and decode.max_new_tokens > self.model.max_length:
             yield f"decode.max_new_tokens={decode.max_new_tokens} exceeds model.max_length={self.model.max_length}"
         with contextlib.suppress(ValueError):  # the section has reported text that is not ids

@@ -25,15 +25,16 @@ else:
 
 
 class Choices(Collection[str]):
-    """The valid values of a field: the keys of a table.
+    """The valid values of a field: the keys of a table, or all but a few of them.
 
     The modules of most tables import JAX, which takes seconds. Until such a module is imported, the names are read from
     the dictionary in its source.
     """
 
-    def __init__(self, path: str) -> None:
-        """Args: path: `MODULE:TABLE` of a mapping from name to implementation."""
+    def __init__(self, path: str, without: Collection[str] = ()) -> None:
+        """Args: path: `MODULE:TABLE` of a mapping from name to implementation. without: keys that are left out."""
         self.path = path
+        self.without = without
 
     @property
     def table(self) -> Mapping[str, Any]:
@@ -58,7 +59,8 @@ class Choices(Collection[str]):
 
     def _names(self) -> Collection[str]:
         table = self.loaded_table
-        return names_in_source(self.path) if table is None else table
+        names = names_in_source(self.path) if table is None else table
+        return [name for name in names if name not in self.without] if self.without else names
 
 
 @functools.cache

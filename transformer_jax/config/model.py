@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from transformer_jax.config.fields import DerivedFloat, DerivedInt, choice, field, number, rate
+from transformer_jax.config.fields import Choices, DerivedFloat, DerivedInt, choice, field, number, rate
 from transformer_jax.config.recurrent import recurrent_problems
 
 RECURRENT = "recurrent"
@@ -19,10 +19,11 @@ _OF_RECURRENT = {_ARCHITECTURE: (RECURRENT,)}
 _TWO_STACKS = {_ARCHITECTURE: ("encoder_decoder", RECURRENT)}
 _WITH_ENCODER = {_ARCHITECTURE: ("encoder_decoder", "encoder_only", RECURRENT)}
 _WITH_DECODER = {_ARCHITECTURE: ("encoder_decoder", "decoder_only", RECURRENT)}
+_NORMS = "transformer_jax.nn.norms:NORMS"
 _ENCODER_ONLY = {_ARCHITECTURE: ("encoder_only",)}
 NORMS_OVER_BATCH = ("batchnorm",)
 """The values of `model.norm` whose statistics are over the tokens of a batch: `nn.norms.NormKind.over_batch`."""
-_NORMALISED = _OF_TRANSFORMERS | {"model.norm": ("layernorm", "rmsnorm", "batchnorm")}
+_NORMALISED = _OF_TRANSFORMERS | {"model.norm": Choices(_NORMS, without=("none",))}
 _TOKENS = {"model.inputs": ("tokens",)}
 _PATCHES = {"model.inputs": ("patches",)}
 
@@ -127,7 +128,7 @@ class ModelConfig:
     )
     norm: str = choice(
         "layernorm",
-        "transformer_jax.nn.norms:NORMS",
+        _NORMS,
         "kind of normalisation; `batchnorm` has statistics over the batch and needs architecture=encoder_only; "
         "nn/norms.py",
         read_by=_OF_TRANSFORMERS,
@@ -341,6 +342,14 @@ class ModelConfig:
     def context_dim(self) -> int:
         """Width of the context that a step of a recurrent decoder has; 0 if it has none."""
         return self.memory_dim if self.attention != "none" or self.feed_context else 0
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether positions have a table of `num_positions` rows: `nn.positions.Encoding.has_table`.
+
+        Then no sequence may be longer.
+        """
+        return self.position_encoding == "learned"
 
     @property
     def num_positions(self) -> int:

@@ -56,5 +56,5 @@ def read_pretrained(path: str, architecture: str) -> PretrainedModel:
             fields[f"model.{field.name}"] = value
     of_data = ("tokenizer",) if model.inputs == "tokens" else ("resize", "colours")
     fields |= {f"data.{name}": getattr(data, name) for name in of_data}
-    table = model.position_encoding == "learned" and model.inputs == "tokens"
+    table = model.has_position_table and model.inputs == "tokens"
     return PretrainedModel(fields, tokenizer, model.max_length if table else None)

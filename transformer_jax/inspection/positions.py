@@ -103,13 +103,15 @@ def write_positions(config: ModelConfig, params: Params | None, folder: Path) ->
     if config.architecture == RECURRENT:
         return {}
     encoding = config.position_encoding
-    if config.inputs == "patches" and (encoding == "sinusoidal_2d" or (encoding == "learned" and params is not None)):
+    if config.inputs == "patches" and (
+        encoding == "sinusoidal_2d" or (config.has_position_table and params is not None)
+    ):
         return _similarities(config, params, folder)
     if encoding == "sinusoidal":
         return _written(folder, "positions_sinusoidal", {"sinusoids": sinusoid_table(config)}, "dimension of the model")
     if encoding == "rotary":
         return _written(folder, "positions_rotary", {"rotated pairs": rotary_table(config)}, "dimension of a head")
-    if encoding == "learned" and params is not None:
+    if config.has_position_table and params is not None:
         tables = {f"learned, {stack}": table for stack, table in learned_tables(params).items()}
         return _written(folder, "positions_learned", tables, "dimension of the model")
     if encoding == "relative":

@@ -15,7 +15,6 @@ from transformer_jax.models.decoder import TWO_WAY, Started, StepOutput, TokenDe
 from transformer_jax.nn.kv_cache import KVCache, empty_layer, grown
 from transformer_jax.nn.layer import LayerState
 from transformer_jax.nn.masks import AttentionMask, cache_mask, prefix_mask
-from transformer_jax.nn.positions import ENCODINGS
 from transformer_jax.nn.stack import StackState
 from transformer_jax.typing import Array, Batch, Params
 
@@ -34,7 +33,7 @@ class CachedDecoder(TokenDecoder):
     @property
     def max_length(self) -> int | None:
         """The rows of a learned table or, with an encoder, `model.max_length` in any case; otherwise no bound."""
-        bounded = self.has_encoder or ENCODINGS[self.config.position_encoding].has_table
+        bounded = self.has_encoder or self.config.has_position_table
         return self.config.max_length if bounded else None
 
     def prepare(self, params: Params) -> Params:
@@ -162,7 +161,7 @@ class CachedDecoder(TokenDecoder):
         `nn.positions.check_positions` raises DataError, since a text of the corpus is too long there. Here the caller
         chose the length.
         """
-        if ENCODINGS[self.config.position_encoding].has_table and length > self.config.max_length:
+        if self.config.has_position_table and length > self.config.max_length:
             raise ConfigError(
                 f"decoding {length} positions exceeds the learned table, model.max_length={self.config.max_length}"
             )

@@ -152,7 +152,7 @@ def check_positions(config: ModelConfig, length: int) -> None:
 
     A caller with its own positions, such as packed rows, must keep them below `num_positions`.
     """
-    if ENCODINGS[config.position_encoding].has_table and length > config.num_positions:
+    if config.has_position_table and length > config.num_positions:
         raise DataError(
             f"a sequence of {length} positions exceeds the learned position table, "
             f"model.max_length={config.num_positions}"
@@ -201,13 +201,13 @@ def resized_table(table: Float[Array, "rows D"], size: int, has_class_token: boo
 
 
 class Encoding(NamedTuple):
-    """The parts of a position encoding. A new encoding is a new entry of `ENCODINGS` and no edit elsewhere.
+    """The parts of a position encoding. A new encoding is a new entry of `ENCODINGS`.
 
     - added: (config, positions [B, T]) -> vectors [B, T, D] to add to embeddings; called in a compact method.
     - rotate: (queries or keys [B, T, N, H], positions, config) -> rotated queries or keys, same shape.
     - bias: a module of (config, bidirectional) that maps positions of queries [B, T] and keys [B, S] to a bias
       [B or 1, N, T, S] for the attention logits. Its parameters are at STACK/relative_bias.
-    - has_table: whether it has a table of `num_positions` rows. Then no sequence may be longer.
+    - has_table: whether it has a table of `num_positions` rows; see `ModelConfig.has_position_table`.
     """
 
     added: Callable[[ModelConfig, Positions], Activations] | None = None

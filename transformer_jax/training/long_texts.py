@@ -47,7 +47,7 @@ def remedies(config: ExperimentConfig, left_out: LeftOut) -> str:
     model, data = config.model, config.data
     length = left_out.most
     fields = {"data.max_length": length}
-    if model.position_encoding == "learned" and model.max_length < length:
+    if model.has_position_table and model.max_length < length:
         fields["model.max_length"] = length
     width = max(data.packed_length, length) if data.batching == "packed" else length
     if data.batching == "packed" and width > data.packed_length:

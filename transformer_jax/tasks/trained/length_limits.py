@@ -8,7 +8,6 @@ import numpy as np
 
 from transformer_jax.config import ExperimentConfig, ModelConfig
 from transformer_jax.errors import DataError
-from transformer_jax.nn.positions import ENCODINGS
 
 
 def position_table_rows(model: ModelConfig) -> int | None:
@@ -16,7 +15,7 @@ def position_table_rows(model: ModelConfig) -> int | None:
 
     It bounds the texts that a model reads. A decoder may have fewer positions: `decoding.generate.position_capacity`.
     """
-    return model.num_positions if ENCODINGS[model.position_encoding].has_table else None
+    return model.num_positions if model.has_position_table else None
 
 
 def check_lengths(config: ExperimentConfig, lengths: np.ndarray, place: Callable[[int], str]) -> None:
