@@ -137,8 +137,8 @@ def _by_bin(metric: str, metrics: Iterable[str]) -> dict[str, str]:
 class CustomFigure:
     """A figure that is drawn by a function of the study.
 
-    draw: is called with matplotlib's Axes and the study's results, once for a light page and once for a dark one, under
-      rcParams with the page's colours; it labels its axes.
+    draw: is called with matplotlib's Axes and the study's results, under rcParams with the colours of a light page; it
+      labels its axes. On a dark page the colours of text, ground and grid change, wherever it uses them.
     alt: description of the figure for readers who cannot see it: text, or a function of the results that returns it.
 
     The results are a `sweeps.report.collect.StudyResults`. The annotation says Any, since importing that class here

@@ -1,12 +1,16 @@
 """The page in headless Chromium."""
 
+import io
 import os
 import shutil
 
+import matplotlib.image
+import numpy as np
 import pytest
 from report_support import STUDY, write_workdir
 
 from transformer_jax.sweeps.report.collect import collect
+from transformer_jax.sweeps.report.drawing import GROUND, IN_THE_DARK, INK
 from transformer_jax.sweeps.report.summary import contrasts, summarise
 from transformer_jax.sweeps.report.write import write_report
 
@@ -85,9 +89,20 @@ def test_the_page_fits_the_window_and_is_complete(opened, page_file, width, sche
     for image in images.all():
         assert len(image.get_attribute("alt")) > 10
         assert image.evaluate("image => image.complete && image.naturalWidth > 0")
-        shown = "source" if scheme == "dark" else "img"
-        address = f"image => image.currentSrc === image.parentElement.querySelector('{shown}')"
-        assert image.evaluate(f"{address}.{'srcset' if scheme == 'dark' else 'src'}")
+
+
+def test_figures_have_the_colours_of_the_page(opened):
+    """Ground and ink of every figure; the first switch is without a reload, as when the system turns dark at dusk."""
+    page = opened[0](1280)
+    for scheme in ("light", "dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        for image in page.locator("img").all():
+            pixels = matplotlib.image.imread(io.BytesIO(image.screenshot()))[8:-8, 8:-8, :3]
+            colours, counts = np.unique((255 * pixels).round().astype(int).reshape(-1, 3), axis=0, return_counts=True)
+            common = {"#{:02x}{:02x}{:02x}".format(*colours[i]): counts[i] for i in np.argsort(-counts)[:40]}
+            ground, ink = (IN_THE_DARK[c] if scheme == "dark" else c for c in (GROUND, INK))
+            assert next(iter(common)) == ground
+            assert common[ink] > 20
 
 
 def test_text_has_enough_contrast(opened):

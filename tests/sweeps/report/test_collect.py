@@ -253,7 +253,7 @@ def test_a_seed_that_has_not_started_is_counted(workdir, folder):
     assert [row.variant.name for row in rows if row.best] == ["num_heads=2"] * 2  # not the better one with fewer seeds
     assert answer(results, rows).startswith("num_heads=2 has the highest test exact match")
     assert subject(results).endswith("with seeds 0, 1, 2: 15 trials, 13 finished, 1 diverged, 1 not begun.")
-    assert "(1 of 3 not begun)" in draw(results, MetricByVariant("test/loss")).light.decode()
+    assert "(1 of 3 not begun)" in draw(results, MetricByVariant("test/loss")).svg.decode()
     assert [record["not_begun"] for record in summary_records(rows) if record["metric"] == "test/loss"] == [
         1,
         0,

@@ -14,7 +14,7 @@ from transformer_jax.errors import ConfigError
 from transformer_jax.sweeps.figures import Curves, CustomFigure, MetricByAxis, MetricByBin, MetricByVariant
 from transformer_jax.sweeps.report import plots
 from transformer_jax.sweeps.report.collect import collect
-from transformer_jax.sweeps.report.drawing import LIGHT, _height, _rc, draw_figures
+from transformer_jax.sweeps.report.drawing import GROUND, IN_THE_DARK, INK, _height, _rc, draw_figures
 from transformer_jax.sweeps.report.variants import Variant
 from transformer_jax.sweeps.statistics import estimate
 from transformer_jax.sweeps.study import Axis
@@ -221,7 +221,7 @@ def test_of_very_many_variants_only_the_best_are_shown_with_a_note(axes, results
 def test_labels_are_shown_as_they_are(results, label):
     variants = [dataclasses.replace(results.variants[0], labels={"num_heads": label}), results.variants[1]]
     for figure in draw_figures(with_variants(results, variants)):
-        ElementTree.fromstring(figure.light)  # no warning about mathematics or missing labels
+        ElementTree.fromstring(figure.svg)  # no warning about mathematics or missing labels
         assert label in figure.alt
 
 
@@ -239,7 +239,7 @@ def long_named(results, count):
 def test_labels_of_rows_do_not_overlap(results):
     changed = long_named(results, 20)
     with matplotlib.rc_context():
-        matplotlib.rcParams.update(_rc(LIGHT))
+        matplotlib.rcParams.update(_rc())
         figure = Figure(figsize=(5.2, _height(MetricByVariant("test/loss"), changed)), layout="constrained")
         plots.dots(MetricByVariant("test/loss"), axes := figure.subplots(), changed)
         figure.draw_without_rendering()
@@ -257,19 +257,24 @@ def test_long_names_in_a_legend_are_not_cut(axes, results):
         assert max(map(len, text.get_text().splitlines())) <= 54
 
 
-def test_a_figure_is_drawn_for_light_and_dark(results):
+def test_a_figure_follows_the_theme_of_the_page(results):
+    """In Chromium: test_browser.py. Every colour of the light page has another on a dark one."""
     (figure,) = drawn(results, MetricByVariant("test/loss", title="Losses, at last"))
     assert (figure.file, figure.title) == ("1_losses_at_last.svg", "Losses, at last")
-    assert b"#ffffff" in figure.light
-    assert b"#ffffff" not in figure.dark
-    assert b"<dc:date>" not in figure.light
+    style, body = figure.svg.decode().split("</style>")
+    assert "@media (prefers-color-scheme: dark) {" in style
+    assert set(re.findall("(?:fill|stroke): (#[0-9a-f]+)", body)) == {*IN_THE_DARK, "#0072b2", "#d55e00"}
+    for light, dark in IN_THE_DARK.items():
+        for kind in ("fill", "stroke"):
+            assert f'[style*="{kind}: {light}"] {{{kind}: {dark} !important}}' in style
+    assert "<dc:date>" not in style
 
 
 def test_a_study_can_draw_its_own_figure(results):
     seen = []
 
     def draw(axes, given):
-        seen.append(matplotlib.rcParams["text.color"])
+        seen.append((matplotlib.rcParams["text.color"], matplotlib.rcParams["axes.facecolor"]))
         axes.plot([variant.trials[0].result.parameters for variant in given.variants])
 
     figures = (
@@ -277,7 +282,7 @@ def test_a_study_can_draw_its_own_figure(results):
         CustomFigure(draw, "Ours too", lambda given: f"{len(given.variants)} sizes"),
     )
     assert [figure.alt for figure in drawn(results, *figures)] == ["Sizes", "5 sizes"]
-    assert len(set(seen)) == 2
+    assert seen == [(INK, GROUND)] * 2
 
     def fails(axes, given):
         raise KeyError("depth")

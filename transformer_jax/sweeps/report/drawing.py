@@ -1,6 +1,6 @@
 """Draw the figures of a study with matplotlib, as SVG and PDF files whose bytes depend only on the results.
 
-Each figure is drawn on a light and on a dark background; the PDF has the light one. The colours are those of Okabe and
+Ground, ink and grid of an SVG follow the theme of its page; a PDF is light. The other colours are those of Okabe and
 Ito 2008 ("Color universal design"), which people with any colour vision can tell apart. Markers and line styles differ
 as well.
 """
@@ -12,7 +12,7 @@ import dataclasses
 import io
 import logging
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from transformer_jax.config import nearest
@@ -37,13 +37,12 @@ _WIDTH = 5.2  # inches; on a page 360 pixels wide it is scaled to two thirds
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """A figure: SVG for light and dark pages, PDF for papers, title and alt text. `file`: name of the light SVG."""
+    """A figure: SVG for light and dark pages, PDF for papers, title and alt text. `file`: name of the SVG."""
 
     file: str
     title: str
     alt: str
-    light: bytes
-    dark: bytes
+    svg: bytes
     pdf: bytes
 
     @property
@@ -52,20 +51,14 @@ class Drawn:
         return self.file.removesuffix(".svg") + ".pdf"
 
 
-@dataclasses.dataclass(frozen=True)
-class Theme:
-    ground: str
-    ink: str
-    grid: str
-
-
 _METADATA = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 """Without times and versions, so that the bytes depend only on the results."""
-LIGHT = Theme("#ffffff", "#1a1a1a", "#d9d9d9")
-DARK = Theme("#181a1f", "#e6e6e6", "#3c3f46")
+GROUND, INK, GRID = "#ffffff", "#1a1a1a", "#d9d9d9"
+IN_THE_DARK = {GROUND: "#181a1f", INK: "#e6e6e6", GRID: "#3c3f46"}
+"""The colours on a dark page by those on a light one."""
 
 
 def default_figures(results: StudyResults) -> tuple[Figure, ...]:
@@ -88,9 +81,8 @@ def draw_figures(results: StudyResults) -> Iterator[Drawn]:
             continue
         title = figure.title or _default_title(figure, results)
         slug = re.sub(r"\W+", "_", title.lower()).strip("_")[:40].strip("_")
-        (light, pdf), alt = _saved(figure, results, LIGHT, ("svg", "pdf"))
-        (dark,), _ = _saved(figure, results, DARK, ("svg",))
-        yield Drawn(f"{number}_{slug}.svg", title, alt, light, dark, pdf)
+        files, alt = _saved(figure, results)
+        yield Drawn(f"{number}_{slug}.svg", title, alt, _with_dark_colours(files["svg"]), files["pdf"])
 
 
 def _check(figure: Figure, results: StudyResults) -> None:
@@ -125,22 +117,36 @@ def _default_title(figure: Figure, results: StudyResults) -> str:
     return title[0].upper() + title[1:]
 
 
-def _saved(figure: Figure, results: StudyResults, theme: Theme, formats: Sequence[str]) -> tuple[list[bytes], str]:
-    """Return a figure as files of these formats, and its alt text."""
+def _with_dark_colours(svg: bytes) -> bytes:
+    """Return an SVG that has the colours of `IN_THE_DARK` where dark pages are preferred.
+
+    A program that knows no media queries shows the light ones.
+    """
+    rules = " ".join(
+        f'[style*="{kind}: {light}"] {{{kind}: {dark} !important}}'
+        for light, dark in IN_THE_DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    before, end, after = svg.partition(b"</style>")
+    return before + f"\n@media (prefers-color-scheme: dark) {{{rules}}}".encode() + end + after
+
+
+def _saved(figure: Figure, results: StudyResults) -> tuple[dict[str, bytes], str]:
+    """Return the files of a figure by format, in the colours of a light page, and its alt text."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # ignore the user's matplotlibrc
-        matplotlib.rcParams.update(_rc(theme))
+        matplotlib.rcParams.update(_rc())
         canvas = Canvas(figsize=(_WIDTH, _height(figure, results)), layout="constrained")
         axes = canvas.subplots()
-        files = [io.BytesIO() for _ in formats]
+        files = {format: io.BytesIO() for format in _METADATA}
         with _named_errors(figure):
             alt = _draw(figure, axes, results)
-            for file, format in zip(files, formats, strict=True):
+            for format, file in files.items():
                 canvas.savefig(file, format=format, metadata=_METADATA[format])
-    return [file.getvalue() for file in files], alt
+    return {format: file.getvalue() for format, file in files.items()}, alt
 
 
 @contextlib.contextmanager
@@ -178,17 +184,17 @@ def _height(figure: Figure, results: StudyResults) -> float:
     return plots.dots_height(results) if isinstance(figure, MetricByVariant) else 3.2
 
 
-def _rc(theme: Theme) -> dict[Any, Any]:
+def _rc() -> dict[Any, Any]:
     inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "legend.labelcolor")
     return {
-        **dict.fromkeys(inks, theme.ink),
-        **dict.fromkeys(("figure.facecolor", "savefig.facecolor", "axes.facecolor"), theme.ground),
-        "axes.prop_cycle": plots.cycle(theme.ink),
+        **dict.fromkeys(inks, INK),
+        **dict.fromkeys(("figure.facecolor", "savefig.facecolor", "axes.facecolor"), GROUND),
+        "axes.prop_cycle": plots.cycle(INK),
         "axes.grid": True,
         "axes.axisbelow": True,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "grid.color": theme.grid,
+        "grid.color": GRID,
         "grid.linewidth": 0.6,
         "font.size": 10,
         "legend.frameon": False,

@@ -110,14 +110,9 @@ def _directions(results: StudyResults) -> Iterator[str]:
 
 
 def _figure(figure: Drawn) -> Html:
-    dark = element("source", media="(prefers-color-scheme: dark)", srcset=_data_uri(figure.dark))
-    image = element("img", src=_data_uri(figure.light), alt=figure.alt)
+    image = element("img", src=f"data:image/svg+xml;base64,{base64.b64encode(figure.svg).decode()}", alt=figure.alt)
     caption = element("figcaption", element("strong", figure.title), element("small", figure.alt))
-    return element("figure", element("picture", dark, image), caption)
-
-
-def _data_uri(svg: bytes) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    return element("figure", image, caption)
 
 
 def _differences(results: StudyResults) -> Html:

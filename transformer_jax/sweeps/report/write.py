@@ -47,7 +47,7 @@ def write_report(results: StudyResults, rows: list[Row], contrasts: list[Contras
         MEASUREMENTS: measurements_csv(results).encode(),
         TABLES: tables_tex(results, rows, contrasts).encode(),
         **({CONTRASTS: contrasts_csv(contrasts).encode()} if contrasts else {}),
-        **{f"{FIGURES}/{figure.file}": figure.light for figure in figures},
+        **{f"{FIGURES}/{figure.file}": figure.svg for figure in figures},
         **{f"{FIGURES}/{figure.pdf_file}": figure.pdf for figure in figures},
     }
     try:
