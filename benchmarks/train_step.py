@@ -64,7 +64,7 @@ def experiment(arguments: argparse.Namespace) -> ExperimentConfig:
     fields = {name: getattr(arguments, name) for name in ("dtype", "scan_layers", "remat", "attention_implementation")}
     rate = arguments.dropout_rate
     if arguments.shape in FAMILIES and rate is not None:
-        rates = {place: rate for place in DROPOUT_RATES if getattr(model_config(arguments.shape), place)}
+        rates = {name: rate for name in DROPOUT_RATES if getattr(model_config(arguments.shape), name)}
     elif arguments.shape in FAMILIES:
         rates = {}
     elif arguments.shape in LANGUAGE_MODELS:
