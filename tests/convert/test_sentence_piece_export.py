@@ -180,7 +180,11 @@ REFUSED = {
     "equal scores": ("bpe as Llama", make_equal, "of one score"),
     "symbol with a space": ("char", lambda p: add(p, "a b", 0.0, 4), "the user-defined symbol 'a b' with a space"),
     "symbol that rules change": ("t5", lambda p: add(p, "\u00bd", 0.0, 4), "symbol '\u00bd' beside character rules"),
-    "no piece of a character": ("bpe as Llama", lambda p: add(p, "e\u03c9", -0.5), "no piece for its character '\u03c9'"),
+    "no piece of a character": (
+        "bpe as Llama",
+        lambda p: add(p, "e\u03c9", -0.5),
+        "no piece for its character '\u03c9'",
+    ),
     "damaged rules": ("t5", damage_rules, "character rules of the SentencePiece model are damaged"),
 }
 
