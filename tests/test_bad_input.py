@@ -27,7 +27,8 @@ from run_support import (
 )
 
 from transformer_jax.checkpoints import store as store_module
-from transformer_jax.data import datasets, token_cache
+from transformer_jax.data import token_cache
+from transformer_jax.data.tokenizers import TOKENIZER_FILE
 from transformer_jax.host import files
 from transformer_jax.training import loop
 from transformer_jax.training.metric_log import MetricLog
@@ -343,7 +344,7 @@ def test_no_room_for_the_tokenizer(folder, capsys):
 def test_no_room_for_the_token_cache(folder, capsys):
     with mock.patch.object(token_cache, "_write_arrays", full):
         refused(argv("train", folder), capsys, "cannot write the token cache of split 'train': No space left on device")
-    assert datasets.TOKENIZER_FILE in os.listdir(folder / "run")
+    assert TOKENIZER_FILE in os.listdir(folder / "run")
 
 
 def test_no_room_for_metrics(folder, capsys, monkeypatch):
