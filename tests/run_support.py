@@ -171,7 +171,7 @@ def final_state(folder: Path, step: int = TOTAL) -> list[tuple[str, bytes]]:
 def assert_same_run(actual: Path, expected: Path, last: int = TOTAL) -> None:
     """Check that two runs have the same parameters, optimizer state, log and set of checkpoints, bit for bit."""
     ours, theirs = final_state(actual, last), final_state(expected, last)
-    assert len(ours) > 30
+    assert len(ours) > 10
     assert [path for path, _ in ours] == [path for path, _ in theirs]
     assert [path for (path, a), (_, b) in zip(ours, theirs, strict=True) if a != b] == []
     lines = metric_lines(actual / "run")

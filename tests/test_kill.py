@@ -47,15 +47,6 @@ PLACES = {
     "inside_evaluation:4": ([],),
     "inside_token_cache:1": ([],),
 }
-
-
-# One place for each of some other tasks.
-OF_KINDS = {
-    "recurrent": "after_batch:7",
-    "masked_lm": "inside_save:8",
-    "classification": "inside_evaluation:4",
-    "images": "before_commit:5",
-}
 # Files that a killed `predict` leaves, and lines that are done by their record.
 OF_OUTPUT = {
     "inside_output:2000": ({"out.txt.partial", "out.txt.partial.json"}, 0),
@@ -67,15 +58,6 @@ OF_OUTPUT = {
 
 def test_every_place_is_tried():
     assert {place.partition(":")[0] for place in {*PLACES, *OF_OUTPUT}} == set(kill_points.NAMES)
-    assert set(OF_KINDS.values()) < set(PLACES)
-
-
-def killed_at(folder: Path, place: str) -> None:
-    """Train in a process that is killed, and check which checkpoints are complete."""
-    result = subprocess_main(argv("train", folder), env={kill_points.VARIABLE: place})
-    assert result.returncode == -signal.SIGKILL, result.stderr
-    complete = [int(path.name) for path in (folder / "run" / "checkpoints").iterdir() if path.name.isdigit()]
-    assert complete in PLACES[place]
 
 
 @pytest.mark.slow
@@ -83,19 +65,12 @@ def killed_at(folder: Path, place: str) -> None:
 def test_killed_at(tmp_path, place):
     """The killed run has its own process; the resumed and the uninterrupted run share this one."""
     folder = write_corpus(tmp_path)
-    killed_at(folder, place)
+    result = subprocess_main(argv("train", folder), env={kill_points.VARIABLE: place})
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    complete = [int(path.name) for path in (folder / "run" / "checkpoints").iterdir() if path.name.isdigit()]
+    assert complete in PLACES[place]
     assert train(folder) == 0
     assert_same_run(folder, trained_folder())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "place"), OF_KINDS.items())
-def test_another_task_is_killed_at(tmp_path, kind, place):
-    folder = write_kind(tmp_path, kind)
-    killed_at(folder, place)
-    assert train(folder) == 0
-    assert_same_run(folder, trained_kind(kind))
-    assert_same_files(folder, trained_kind(kind))
 
 
 def assert_same_files(actual: Path, expected: Path) -> None:

@@ -1,13 +1,12 @@
-"""An architecture and a task from outside the package support everything that a run does.
+"""An architecture and a task from outside the package: their errors, sweeps and search.
 
-They are in the folder `outside`, in two modules as a user would write them.
+They are in the folder `outside`, in two modules as a user would write them. test_lifecycles.py has their runs.
 """
 
 import csv
 import itertools
 import json
 import os
-import signal
 from pathlib import Path
 
 import jax
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from outside.pulse import Pulse, PulseConfig, PulseDecoder
-from run_support import metric_lines, subprocess_main, write_corpus
+from run_support import write_corpus
 
 from transformer_jax.cli.main import main
 from transformer_jax.config import DecodeConfig
@@ -55,7 +54,7 @@ STUDY = Study(
     "Do outliers matter?",
     CONFIG,
     axes=(over("task.outlier_slope", 0.0, 1.0, name="slope"),),
-    seeds=(0, 1),
+    seeds=(0,),
     metrics=(Metric("test/error"), Metric("test/loss")),
 )
 """
@@ -84,40 +83,6 @@ def importable(monkeypatch):
 
 def train(folder, task, workdir, *flags):
     return ["train", f"--config={folder / 'config.py'}{task}", f"--workdir={folder / workdir}", *flags]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", [pytest.param("", id="translation"), ":counting"])
-def test_train_resume_evaluate_and_compare(folder, task, capsys):
-    name = task.removeprefix(":") or "translation"
-    assert main(train(folder, task, f"{name}_whole")) == 0
-    killed = subprocess_main(train(folder, task, f"{name}_killed"), env={"TRANSFORMER_JAX_KILL_AT": "after_batch:5"})
-    assert killed.returncode == -signal.SIGKILL
-    assert main(train(folder, task, f"{name}_killed")) == 0
-    assert "resuming" in capsys.readouterr().err
-    assert metric_lines(folder / f"{name}_killed") == metric_lines(folder / f"{name}_whole")
-
-    decode = [] if task else ["--decode.beam_size=3"]  # the task from outside does not decode
-    assert main(["evaluate", f"--checkpoint={folder / f'{name}_whole'}", *decode, "--trust=outside"]) == 0
-    scores = json.loads((folder / f"{name}_whole" / "evaluation" / "test.json").read_text())
-    text = folder / f"{name}_whole" / "evaluation" / "test.txt"
-    assert main(train(folder, task, f"{name}_other", "--config.seed=1")) == 0
-    capsys.readouterr()
-    assert (
-        main(
-            ["compare", str(folder / f"{name}_whole"), str(folder / f"{name}_other"), "--samples=50", "--trust=outside"]
-        )
-        == 0
-    )
-    table = capsys.readouterr().out
-    if task:
-        assert scores.keys() >= {"loss", "error"}
-        assert not text.exists()
-        assert "error" in table
-    else:
-        assert scores.keys() >= {"loss", "sacrebleu", "exact_match"}
-        assert len(text.read_text().splitlines()) == 11
-        assert "sacreBLEU" in table
 
 
 def test_whole_numbers_rank_checkpoints(folder):
@@ -159,7 +124,7 @@ def test_a_broken_task_fails_its_trials_with_its_reason(folder, executor):
     study.write_text(STUDY.replace("CONFIG", repr(f"{folder / 'config.py'}:broken")))
     assert main(["sweep", f"--study={study.parent}", f"--workdir={workdir}", f"--executor={executor}"]) != 0
     results = [json.loads(file.read_text()) for file in sorted(workdir.glob("trials/*/result.json"))]
-    assert len(results) == 4
+    assert len(results) == 2
     for result in results:
         assert result["status"] == "failed"
         assert "task.name='outside.broken:NoLoss': ValueError: no idea" in result["why"]
@@ -173,7 +138,7 @@ def test_a_swept_field_of_the_task_by_processes_and_as_one_program(folder):
         workdir = folder / executor
         assert main(["sweep", f"--study={study}", f"--workdir={workdir}", f"--executor={executor}"]) == 0
         results = [json.loads(file.read_text()) for file in sorted(workdir.glob("trials/*/result.json"))]
-        assert len(results) == 4
+        assert len(results) == 2
         found[executor] = [(result["labels"], result["seed"], result["metrics"]["test/error"]) for result in results]
         assert main(["report", f"--workdir={workdir}"]) == 2
         assert main(["report", f"--workdir={workdir}", "--trust=outside.pulse,outside.counting"]) == 0

@@ -72,25 +72,6 @@ def test_a_signal_during_evaluation_or_saving(tmp_path, monkeypatch, name, step,
 
 
 @pytest.mark.slow
-def test_a_run_on_packed_rows(tmp_path, monkeypatch):
-    flags = ["batching=packed", "packed_length=32", "tokens_per_batch=256", "num_buckets=6"]
-    flags = [f"--config.data.{flag}" for flag in flags]
-    whole, stopped = write_corpus(tmp_path / "a"), write_corpus(tmp_path / "b")
-    assert train(whole, *flags) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "kill_point", at("after_batch", 5, lambda: send(signal.SIGTERM)))
-        assert train(stopped, *flags) == 143
-    assert train(stopped, *flags) == 0
-    assert_same_run(stopped, whole)
-    packed, in_buckets = (
-        [line["padding_efficiency"] for line in metric_lines(folder / "run") if line["split"] == "train"]
-        for folder in (whole, trained_folder())
-    )
-    assert min(packed) > max(in_buckets)
-    assert max(packed) <= 1
-
-
-@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_the_save(tmp_path, monkeypatch, capsys):
     folder = write_corpus(tmp_path)
     assert train_until(folder, monkeypatch, "after_batch", 7, signal.SIGINT, signal.SIGINT) == 130

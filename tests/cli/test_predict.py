@@ -1,15 +1,13 @@
-"""The command around the predictor, bytes in and lines out in order; and tiny models from training to prediction."""
+"""The command around the predictor, bytes in and lines out in order."""
 
 import dataclasses
 import io
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from labelled_support import CONTEXTS, QUESTIONS, config, data_of
-from run_support import run_main
 
 from transformer_jax.cli import predict
 from transformer_jax.cli.main import main
@@ -17,7 +15,6 @@ from transformer_jax.config import DataConfig
 from transformer_jax.data.sources import load_source
 from transformer_jax.errors import DataError
 from transformer_jax.evaluation import loading
-from transformer_jax.evaluation.fingerprint import fingerprint
 from transformer_jax.models.architecture import init_params
 from transformer_jax.tasks.batches.answer_spans import Answer
 from transformer_jax.tasks.task import TASKS
@@ -268,105 +265,3 @@ def test_bad_flags(capsysbinary, monkeypatch, flags, message):
     code, _, err = output_of(capsysbinary, monkeypatch, b"", *flags)
     assert code == 2
     assert message in err
-
-
-# Whole runs.
-
-CONFIG = """
-from transformer_jax.config import *
-
-
-def get_config(arg=""):
-    task, model, data = {tasks!r}[arg]
-    return ExperimentConfig(
-        model=ModelConfig(**dict(vocab_size=300, emb_dim=32, num_heads=2, mlp_dim=64, dropout_rate=0.0) | model),
-        task=TaskConfig(**task),
-        data=DataConfig(**dict(
-            source="text", dir={folder!r}, tokenizer="bpe", max_length=40, tokens_per_batch=1024, num_buckets=1,
-            row_multiple=2, valid_split="train", test_split="train",
-        ) | data),
-        optimizer=OptimizerConfig(schedule="constant", learning_rate=5e-3, warmup_steps=10),
-        training=TrainingConfig(
-            num_train_steps=120, log_every_steps=40, eval_every_steps=60, checkpoint_every_steps=60, keep_last=2,
-            label_smoothing=0.0,
-        ),
-        decode=DecodeConfig(),
-    ).to_config_dict()
-"""
-ENCODER = {"architecture": "encoder_only", "num_encoder_layers": 1}
-DECODER = {"architecture": "decoder_only", "num_decoder_layers": 1}
-RECURRENT = {"architecture": "recurrent", "num_heads": 8, "mlp_dim": None}  # the defaults, which it does not read
-BOTH_WAYS = RECURRENT | {"num_encoder_layers": 1, "num_decoder_layers": 0, "bidirectional": True, "tie_output": False}
-TSV = {"format": "tsv", "input_feature": "text", "target_feature": "label"}
-RUNS = {
-    "classification": ({"name": "classification"}, ENCODER, TSV),
-    "decoder": ({"name": "classification", "pooling": "last", "pooler": True}, DECODER, TSV),
-    "tagging": ({"name": "tagging", "num_labels": 3, "chunks": True}, ENCODER, {"format": "conll"}),
-    "recurrent tagging": ({"name": "tagging", "num_labels": 3, "chunks": True}, BOTH_WAYS, {"format": "conll"}),
-    "recurrent encoder": ({"name": "classification", "pooling": "mean", "pooler": True}, BOTH_WAYS, TSV),
-    "recurrent decoder": (
-        {"name": "classification", "pooling": "last"},
-        RECURRENT | {"num_encoder_layers": 0, "num_decoder_layers": 1, "cell": "gru"},
-        TSV,
-    ),
-    "span_qa": (
-        {"name": "span_qa", "question_length": 12, "stride": 8},
-        ENCODER | {"token_types": 2},
-        {"format": "squad"},
-    ),
-    "text_to_text": (
-        {"name": "translation"},
-        {"num_encoder_layers": 1, "num_decoder_layers": 1},
-        TSV | {"label_names": "0=negative,1=positive", "input_template": "film: {inputs}"},
-    ),
-}
-ANIMALS = ["cat", "dog", "horse", "cow", "owl"]
-
-
-def write_corpora(folder: Path) -> None:
-    """Write 30 examples of each kind."""
-    sentences = [f"the {ANIMALS[i % 5]} saw {ANIMALS[i // 5 % 5]} number {i}" for i in range(30)]
-    labels = [str(i % 5 % 2) for i in range(30)]
-    rows = "".join(f"{sentence}\t{label}\n" for sentence, label in zip(sentences, labels, strict=True))
-    (folder / "train.tsv").write_text("text\tlabel\n" + rows)
-    blocks = [f"the\tO\n{ANIMALS[i % 5]}\tB-X\n{ANIMALS[i // 5 % 5]}\tI-X\nsaw\tO\n{i}\tB-X\n" for i in range(30)]
-    (folder / "train.conll").write_text("\n".join(blocks))
-    paragraphs = []
-    for i, sentence in enumerate(sentences):
-        answer = ANIMALS[i % 5]
-        answers = [{"text": answer, "answer_start": sentence.index(answer)}]
-        asked = {"id": f"q{i}", "question": "who saw it ?", "answers": answers}
-        paragraphs.append({"context": sentence, "qas": [asked]})
-    (folder / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
-def test_a_tiny_model_learns_thirty_examples(tmp_path, capsysbinary, monkeypatch, name):
-    """Through train, resume, evaluate and predict; the resumed run ends as an uninterrupted one."""
-    write_corpora(tmp_path)
-    (tmp_path / "tiny.py").write_text(CONFIG.format(tasks=RUNS, folder=str(tmp_path)))
-    run, other = tmp_path / "run", tmp_path / "other"
-    command = ["train", f"--config={tmp_path / 'tiny.py'}:{name}"]
-    assert run_main([*command, f"--workdir={run}"]) == 0
-    assert run_main([*command, f"--workdir={other}", "--config.training.num_train_steps=60"]) == 0
-    assert run_main([*command, f"--workdir={other}", "--allow_config_change"]) == 0
-    both = [loading.load(path).params for path in (run, other)]
-    assert fingerprint(loading.load(run).tokenizer, (config("tagging").model, both[0])) == fingerprint(
-        loading.load(other).tokenizer, (config("tagging").model, both[1])
-    )
-    assert run_main(["evaluate", f"--checkpoint={run}", "--splits=test"]) == 0
-    scores = json.loads((run / "evaluation" / "test.json").read_text())
-    best = {"tagging": "f1", "span_qa": "exact_match", "text_to_text": "exact_match"}.get(name.split()[-1], "accuracy")
-    assert scores[best] == 100
-    if name == "text_to_text":
-        assert set((run / "evaluation" / "test.txt").read_text().split()) == {"negative", "positive"}
-        return
-    assert "decode" not in scores
-    lines, expected = {
-        "tagging": ("the dog cat saw 1", "O B-X I-X O B-X"),
-        "span_qa": (json.dumps({"question": "who saw it ?", "context": "the dog saw cat number 1"}), "dog"),
-    }.get(name.split()[-1], ("the dog saw cat number 1", "1"))
-    capsysbinary.readouterr()
-    assert run_main(["predict", f"--checkpoint={run}", f"--text={lines}"]) == 0
-    assert capsysbinary.readouterr().out.decode().rstrip("\n").split("\t")[0] == expected

@@ -4,6 +4,7 @@ import shutil
 import sys
 
 import pytest
+from run_support import run_main
 
 from transformer_jax.cli.main import main
 
@@ -35,9 +36,9 @@ def test_prepare_train_resume_and_evaluate_a_copy(tmp_path, capsys, monkeypatch)
     capsys.readouterr()
     train = ["train", f"--config={tmp_path / 'nano.py'}", f"--workdir={run}", "--config.data.source=tfds"]
     train += [f"--config.data.dataset={DATASET}", f"--config.data.dir={prepared}"]
-    assert main(train) == 0
+    assert run_main(train) == 0
     assert "300 training examples" in capsys.readouterr().err
-    assert main([*train, "--config.training.num_train_steps=3", "--allow_config_change"]) == 0
+    assert run_main([*train, "--config.training.num_train_steps=3", "--allow_config_change"]) == 0
     assert "resuming" in capsys.readouterr().err
     copy = tmp_path / "elsewhere" / "corpus"
     shutil.copytree(prepared / DATASET / "1.0.0", copy)

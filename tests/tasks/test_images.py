@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from data_support import prepared
-from image_support import config, npz_config, pictures, write_config, write_folder, write_npz
+from image_support import config, npz_config, pictures, write_config, write_npz
+from kinds_support import trained_kind
 from PIL import Image
-from run_support import run_main, run_main_on_devices
+from run_support import argv, run_main, run_main_on_devices
 
-from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.cli.resumable import ResumableFile
 from transformer_jax.config import DataConfig, ExperimentConfig, ModelConfig, TaskConfig
 from transformer_jax.data.batching import BatchShape, Rows
@@ -297,44 +297,27 @@ def test_an_unknown_label_in_a_test_split(tmp_path):
 # Whole runs.
 
 
-def final_params(workdir):
-    store = CheckpointStore(workdir / "checkpoints", read_only=True)
-    return {path: leaf.checksum for path, leaf in store.open(store.steps()[-1]).below("params").items()}
+@pytest.fixture(scope="module")
+def folder():
+    return trained_kind("augmented images")
 
 
-def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys, monkeypatch):
-    """A resumed run equals the uninterrupted one; augmentation depends on the step alone."""
-    folder = write_folder(tmp_path / "data")
-    task = ", ".join(f"{name}={value!r}" for name, value in EVERYTHING.items())
-    flag = write_config(tmp_path, "config", f"dict(source='image_folder', dir={str(folder)!r}), {task}")
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert run_main(["train", flag, f"--workdir={whole}"]) == 0
-    assert run_main(["train", flag, f"--workdir={parts}", "--config.training.num_train_steps=2"]) == 0
-    assert run_main(["train", flag, f"--workdir={parts}", "--allow_config_change"]) == 0
-    assert "after step 2" in capsys.readouterr().err
-    assert final_params(whole) == final_params(parts)
-    capsys.readouterr()
-    assert run_main(["evaluate", f"--checkpoint={whole}"]) == 0
-    shown = capsys.readouterr().out
-    assert "predicted label" in shown
-    assert "striped" in shown
-    scores = json.loads((whole / "evaluation" / "test.json").read_text())
-    assert sum(sum(row.values()) for row in scores["confusion"].values()) == 9
-    path = folder / "test" / "light" / "1.png"
-    assert run_main(["predict", f"--checkpoint={whole}", f"--image={path}", "--probabilities"]) == 0
+def test_predictions_of_files(folder, tmp_path, capsys, monkeypatch):
+    checkpoint, path = f"--checkpoint={folder / 'run'}", folder / "test" / "light" / "1.png"
+    assert run_main(["predict", checkpoint, f"--image={path}", "--probabilities"]) == 0
     label, probability, *others = capsys.readouterr().out.rstrip("\n").split("\t")
     assert f"{label}={probability}" in others
     assert len(others) == 3
     (tmp_path / "list.txt").write_text(f"{path}\nnone.png\n")
-    assert run_main(["predict", f"--checkpoint={whole}", f"--input={tmp_path / 'list.txt'}"]) == 3
+    assert run_main(["predict", checkpoint, f"--input={tmp_path / 'list.txt'}"]) == 3
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [f"{label}\t{probability}", ""]
     assert "line 2: none.png: cannot be read: No such file" in captured.err
-    assert run_main(["predict", f"--checkpoint={whole}", "--image=x", "--text=y"]) == 2
-    assert run_main(["predict", f"--checkpoint={whole}", "--text=y"]) == 2
+    assert run_main(["predict", checkpoint, "--image=x", "--text=y"]) == 2
+    assert run_main(["predict", checkpoint, "--text=y"]) == 2
     assert "--text: task.name='images' reads images; use --image" in capsys.readouterr().err
     Image.fromarray(np.zeros((9, 12), np.uint8)).save(tmp_path / "wide.png")
-    wide = [f"--checkpoint={whole}", f"--image={tmp_path / 'wide.png'}"]
+    wide = [checkpoint, f"--image={tmp_path / 'wide.png'}"]
     assert run_main(["predict", *wide]) == 3
     assert "set data.resize=crop or squash" in capsys.readouterr().err
     assert run_main(["predict", *wide, "--data.resize=crop"]) == 0
@@ -350,25 +333,21 @@ def test_train_stop_resume_evaluate_and_predict(tmp_path, capsys, monkeypatch):
     assert "another resize" in capsys.readouterr().err
     assert run_main([*to_file, "--data.resize=crop"]) == 0
     assert run_main(["attention", *wide, "--data.resize=squash", f"--output={tmp_path / 'wide'}"]) == 0
-    assert run_main(["embeddings", f"--checkpoint={whole}"]) == 2
+    assert run_main(["embeddings", checkpoint]) == 2
     assert "the model has no token embeddings" in capsys.readouterr().err
-    assert run_main(["attention", f"--checkpoint={whole}", "--text=x"]) == 2
+    assert run_main(["attention", checkpoint, "--text=x"]) == 2
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, corpus):
-    folder = tmp_path_factory.mktemp("trained")
-    flag = write_config(folder, "npz_config", repr(str(corpus)))
-    assert run_main(["train", flag, f"--workdir={folder / 'run'}"]) == 0
-    return folder / "run"
+def started_from(folder, workdir, *flags):
+    """Return the words of a run that starts from the trained one."""
+    words = [word for word in argv("train", folder) if not word.startswith("--workdir")]
+    return [*words, f"--workdir={workdir}", f"--config.training.init_from={folder / 'run'}", *flags]
 
 
 @pytest.mark.slow
-def test_init_from_interpolates_positions_for_another_size(tmp_path, trained, corpus, capsys):
-    flag = write_config(tmp_path, "npz_config", f"{str(corpus)!r}, data=dict(resize='squash')")
-    words = ["train", flag, f"--workdir={tmp_path / 'run'}", f"--config.training.init_from={trained}"]
-    capsys.readouterr()
-    assert run_main([*words, "--config.model.image_size=16", "--config.training.num_train_steps=2"]) == 0
+def test_init_from_interpolates_positions_for_another_size(folder, tmp_path, capsys):
+    flags = ["--config.model.image_size=16", "--config.data.resize=squash", "--config.training.num_train_steps=2"]
+    assert run_main(started_from(folder, tmp_path / "run", *flags)) == 0
     message = capsys.readouterr().err
     assert "the learned positions are interpolated for this model.image_size" in message
     assert "tokenizer" not in message
@@ -382,27 +361,20 @@ def test_init_from_interpolates_positions_for_another_size(tmp_path, trained, co
         (["--config.model.emb_dim=8"], "does not fit this model"),
     ],
 )  # fmt: skip
-def test_init_from_another_model(tmp_path, trained, corpus, capsys, flags, problem):
-    flag = write_config(tmp_path, "npz_config", repr(str(corpus)))
-    words = ["train", flag, f"--workdir={tmp_path / 'run'}", f"--config.training.init_from={trained}", *flags]
-    assert run_main(words) == 2
+def test_init_from_another_model(folder, tmp_path, capsys, flags, problem):
+    assert run_main(started_from(folder, tmp_path / "run", *flags)) == 2
     assert problem in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_launchers_meshes_and_accumulation_see_the_same_images(tmp_path, corpus):
-    """Four devices train as one does; its batch in two parts too. A run on four devices resumes bit for bit."""
+def test_launchers_and_meshes_see_the_same_images(tmp_path, corpus):
+    """Four devices train as one does."""
     config_flag = write_config(tmp_path, "npz_config", f"{str(corpus)!r}, crop_padding=2, mixup=0.2")
-    one = ["--config.parallel.num_devices=1"]
-    runs = {"one": one, "parts": [*one, "--config.training.accumulation_steps=2"]}
+    runs = {"one": ["--config.parallel.num_devices=1"]}
     runs |= {launcher: [f"--config.parallel.launcher={launcher}"] for launcher in ("jit", "shard_map", "pmap")}
     commands = [["train", config_flag, f"--workdir={tmp_path / name}", *flags] for name, flags in runs.items()]
-    stopped = ["train", config_flag, f"--workdir={tmp_path / 'stopped'}"]
-    commands += [[*stopped, "--config.training.num_train_steps=2"], [*stopped, "--allow_config_change"]]
     shown = run_main_on_devices(4, commands)
     assert shown.count("on 4 cpu device(s)") == len(commands)
-    assert shown.count("after step 2") == 1
-    assert final_params(tmp_path / "stopped") == final_params(tmp_path / "jit")
     losses = {}
     for name in runs:
         lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]

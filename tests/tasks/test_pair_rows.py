@@ -2,13 +2,11 @@
 
 import dataclasses
 import itertools
-import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from run_support import CONFIG, metric_lines, run_main, write_corpus
 from support import forward, random_params
 
 from transformer_jax.config import DataConfig, DecodeConfig, ExperimentConfig, ModelConfig, TaskConfig
@@ -208,26 +206,3 @@ def test_masks_that_are_not_read(model, task, message):
     with pytest.raises(ConfigError) as error:
         ExperimentConfig(model=ModelConfig(**model), task=TaskConfig(source_mask="prefix", **task)).resolved()
     assert message in str(error.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("batching", ["buckets", "packed"])
-def test_a_run(tmp_path, capsys, batching):
-    folder = write_corpus(tmp_path / "corpus")
-    text = CONFIG.replace("num_encoder_layers=1,", 'architecture="decoder_only",')
-    text = text.replace("data=Data", 'task=TaskConfig(source_mask="prefix"), data=Data')
-    if batching == "packed":
-        text = text.replace("num_buckets=1", 'batching="packed", packed_length=32')
-    (folder / "tiny.py").write_text(text)
-    flags = [f"--config.data.dir={folder}"]
-    command = ["train", f"--config={folder / 'tiny.py'}", f"--workdir={folder / 'run'}", *flags]
-    assert run_main([*command, "--config.data.max_length=10", "--config.data.drop_long=true"]) == 0
-    assert "have a sequence of more than data.max_length=10 tokens and are left out" in capsys.readouterr().err
-    lines = metric_lines(folder / "run")
-    assert 0.5 < next(line["padding_efficiency"] for line in lines if line["split"] == "train") <= 1
-    assert run_main(["evaluate", f"--checkpoint={folder / 'run'}", "--decode.beam_size=2"]) == 0
-    scores = json.loads((folder / "run" / "evaluation" / "test.json").read_text())
-    assert scores["over_length"] > 0
-    assert len((folder / "run" / "evaluation" / "test.txt").read_text().splitlines()) == 11
-    assert run_main(["inspect", f"--checkpoint={folder / 'run'}"]) == 0
-    assert run_main(["attention", f"--checkpoint={folder / 'run'}", "--text=1 2"]) == 0

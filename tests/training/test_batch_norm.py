@@ -3,30 +3,29 @@
 import dataclasses
 import functools
 import json
-import os
 import re
 import shutil
-import signal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from image_support import LABELS, npz_config, pictures, write_config, write_npz
+from image_support import LABELS, pictures
+from kinds_support import trained_kind
 from labelled_support import config as labelled_config
 from PIL import Image
-from run_support import at, run_main
+from run_support import TOTAL, run_main
 from training_support import distance, identical, run_on_eight_devices, start
 
 from transformer_jax.checkpoints.store import CheckpointStore
 from transformer_jax.checkpoints.workdir import open_workdir
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.config_file import read_config
 from transformer_jax.convert.folder import save_pretrained
-from transformer_jax.errors import ConfigError
+from transformer_jax.errors import CheckpointError, ConfigError
 from transformer_jax.evaluation.loading import load, load_predictor
 from transformer_jax.nn.batch_norm import MOMENTUM, STATISTICS, num_parameters
 from transformer_jax.tasks.task import param_shapes
-from transformer_jax.training import loop
 from transformer_jax.training.hyper import split
 from transformer_jax.training.set_up import find_start, open_store
 from transformer_jax.training.state import state_template
@@ -134,14 +133,13 @@ def test_a_skipped_step_leaves_the_running_averages():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("axis", ["vmap", "map"])
-def test_every_trial_has_its_own_statistics(axis):
+def test_every_trial_has_its_own_statistics():
     static, hyper = split(config_of())
     hypers, batches = [hyper, hyper._replace(seed=5)], [batch_of(seed=0), batch_of(seed=1)]
     states = [start(static, h) for h in hypers]
     expected = [jax.jit(make_train_step(static))(*trial)[0] for trial in zip(states, batches, hypers, strict=True)]
     together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    new, _ = over_trials(make_train_step(static), axis)(together, stacked(batches), stacked(hypers))
+    new, _ = over_trials(make_train_step(static), "map")(together, stacked(batches), stacked(hypers))
     for number in range(2):
         assert distance(jax.tree.map(lambda x, n=number: x[n], new.extra), expected[number].extra) < 1e-5
     assert distance(expected[0].extra, expected[1].extra) > 0.01
@@ -165,21 +163,8 @@ def test_statistics_are_those_of_the_whole_batch_with_every_launcher():
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    return write_npz(tmp_path_factory.mktemp("images"))
-
-
-def words_of(corpus, folder, **model):
-    folder.mkdir(parents=True, exist_ok=True)
-    flag = write_config(folder, "npz_config", f"{str(corpus)!r}, { ({'norm': 'batchnorm'} | model)!r}")
-    return ["train", flag, f"--workdir={folder / 'run'}"]
-
-
-@pytest.fixture(scope="module")
-def trained(corpus, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    assert run_main(words_of(corpus, folder)) == 0
-    return folder / "run"
+def trained():
+    return trained_kind("augmented images") / "run"
 
 
 def metrics_of(folder):
@@ -187,14 +172,10 @@ def metrics_of(folder):
     return [line["loss"] for line in lines]
 
 
-def leaves_of(folder, step=4):
-    """Return the checksum of every array of a checkpoint by its path."""
-    store = CheckpointStore(folder / "checkpoints", read_only=True)
-    return {path: leaf.checksum for path, leaf in store.open(step).leaves.items()}
-
-
 def test_a_checkpoint_is_evaluated_with_its_running_averages(trained, tmp_path, capsys):
     """As the validation at its step was, by any batch size; predictions of an image do not depend on the others."""
+    leaves = CheckpointStore(trained / "checkpoints", read_only=True).open(TOTAL).leaves
+    assert any(path.startswith(f"extra/{STATISTICS}/encoder/layers/") for path in leaves)
     loaded = load(trained)
     norm = loaded.params["encoder"]["final_norm"]
     assert norm.keys() == {"scale", "bias", "running_mean", "running_variance"}
@@ -223,31 +204,25 @@ def test_a_checkpoint_is_evaluated_with_its_running_averages(trained, tmp_path, 
 
 
 @pytest.mark.slow
-def test_a_run_resumes_bit_for_bit(trained, corpus, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "kill_point", at("after_batch", 3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
-        assert run_main(words_of(corpus, tmp_path)) == 143
-    assert run_main(words_of(corpus, tmp_path)) == 0
-    assert leaves_of(tmp_path / "run") == leaves_of(trained)
-    assert any(path.startswith(f"extra/{STATISTICS}/encoder/layers/") for path in leaves_of(trained))
-    assert metrics_of(tmp_path / "run") == metrics_of(trained)
+def test_init_from_takes_the_running_averages(trained, tmp_path, capsys):
+    def config_from(kind, norm):
+        folder = trained_kind(kind)
+        fields = {"data.dir": str(folder), "model.norm": norm, "training.init_from": str(folder / "run")}
+        return read_config(str(folder / "tiny.py"), fields)
 
-
-@pytest.mark.slow
-def test_init_from_takes_the_running_averages(trained, corpus, tmp_path, capsys):
-    config = npz_config(corpus, {"norm": "batchnorm"})
-    config = dataclasses.replace(config, training=dataclasses.replace(config.training, init_from=str(trained)))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    with open_workdir(tmp_path / "new", config.to_dict()) as directory, open_store(config, directory) as store:
-        parts = split(config)
-        state = find_start(config, directory, store, state_template(*parts, device)).first_state(*parts, device)
-    assert identical(state.evaluated, load(trained).params)
+
+    def first_state(kind, norm, place):
+        config = config_from(kind, norm)
+        with open_workdir(place, config.to_dict()) as directory, open_store(config, directory) as store:
+            parts = split(config)
+            return find_start(config, directory, store, state_template(*parts, device)).first_state(*parts, device)
+
+    assert identical(first_state("augmented images", "batchnorm", tmp_path / "new").evaluated, load(trained).params)
     assert "; 6 running averages" in capsys.readouterr().err
     # A checkpoint without averages does not fit.
-    assert run_main(words_of(corpus, tmp_path / "other", norm="layernorm")) == 0
-    capsys.readouterr()
-    flag = f"--config.training.init_from={tmp_path / 'other' / 'run'}"
-    assert run_main([*words_of(corpus, tmp_path / "third"), flag]) == 2
-    message = capsys.readouterr().err
+    with pytest.raises(CheckpointError) as error:
+        first_state("images", "batchnorm", tmp_path / "third")
+    message = str(error.value)
     assert re.search(r"encoder/final_norm/running_mean: .*16.* expected, absent in the checkpoint", message)
     assert "norm='layernorm', here 'batchnorm'" in message
